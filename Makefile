@@ -1,0 +1,55 @@
+# One door: `make check`. A newcomer needs Python 3.10 or later and make; everything else is installed here.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# Ray's workers start three times slower from source; see docs/performance.md.
+COMPILE = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m compileall -q $(VENV)/lib >/dev/null || true
+
+.PHONY: demo test check format lint types contracts docs bench dist clean
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.full: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -e '.[full]'
+	@$(COMPILE)
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	@$(COMPILE)
+	@touch $@ $(VENV)/.full
+
+demo: $(VENV)/.full ## Run the main job on a local Ray
+	$(BIN)/python -m schedulemesh demo
+
+test: $(VENV)/.dev ## Run all tests
+	$(BIN)/python -m pytest
+
+check: format lint types contracts docs test ## Everything that must hold before a commit
+
+format: $(VENV)/.dev
+	$(BIN)/isort --check-only --quiet schedulemesh tests examples benchmarks
+	$(BIN)/black --check --quiet schedulemesh tests examples benchmarks
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check schedulemesh tests examples benchmarks
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+contracts: $(VENV)/.dev
+	$(BIN)/lint-imports --no-cache
+
+docs: $(VENV)/.dev ## Links, commands and snippets of the documents
+	$(BIN)/python -m pytest tests/docs
+
+bench: $(VENV)/.dev ## Every figure of docs/performance.md
+	$(BIN)/python -m benchmarks
+
+dist: $(VENV)/.dev
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m build --outdir dist packaging/schedulemesh
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

@@ -1,0 +1,249 @@
+"""The preemption policy: thresholds, label rules and time limits, and how they are changed."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from schedulemesh.errors import InvalidRequestError
+
+logger = logging.getLogger(__name__)
+
+LabelRules = dict[str, dict[str, tuple[str, ...]]]
+
+
+class PreemptionAggressiveness(str, Enum):
+    """How readily running tasks make room, as a pair of thresholds."""
+
+    #: Label threshold 0.1, same-pool threshold 0.5: fast response, tasks that can stop at any time.
+    HIGH = "high"
+    #: 0.5 and 1.0: the default, between throughput and stability.
+    MEDIUM = "medium"
+    #: 1.0 and 3.0: continuity matters more.
+    LOW = "low"
+
+    @property
+    def thresholds(self) -> dict[str, float]:
+        """The policy fields that this level sets."""
+        label, same_pool = _LEVELS[self]
+        return {"label_priority_threshold": label, "same_pool_priority_threshold": same_pool}
+
+
+_LEVELS = {
+    PreemptionAggressiveness.HIGH: (0.1, 0.5),
+    PreemptionAggressiveness.MEDIUM: (0.5, 1.0),
+    PreemptionAggressiveness.LOW: (1.0, 3.0),
+}
+
+_ALIASES = {
+    "high": PreemptionAggressiveness.HIGH,
+    "urgent": PreemptionAggressiveness.HIGH,
+    "critical": PreemptionAggressiveness.HIGH,
+    "prod": PreemptionAggressiveness.HIGH,
+    "medium": PreemptionAggressiveness.MEDIUM,
+    "default": PreemptionAggressiveness.MEDIUM,
+    "normal": PreemptionAggressiveness.MEDIUM,
+    "low": PreemptionAggressiveness.LOW,
+    "background": PreemptionAggressiveness.LOW,
+    "batch": PreemptionAggressiveness.LOW,
+}
+
+_ABOVE_ZERO = (
+    "same_pool_priority_threshold",
+    "cross_pool_priority_threshold",
+    "label_priority_threshold",
+    "cancel_timeout",
+    "save_timeout",
+    "start_timeout",
+)
+_AT_LEAST_ZERO = ("remaining_time_weight", "preemption_grace_s")
+_SWITCHES = (
+    "enable_cross_pool_preemption",
+    "enable_label_preemption",
+    "label_dominance_protects",
+)
+
+
+class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """Who may be evicted for whom. It cannot be built wrong; a change is a new policy.
+
+    Thresholds are differences of priority and must be above 0, so that if A may evict B, B may not
+    evict A. Building one with a bad value raises InvalidRequestError, a ValueError.
+    """
+
+    #: Least difference of priority within one pool.
+    same_pool_priority_threshold: float = 1.0
+    #: Least difference of priority across pools.
+    cross_pool_priority_threshold: float = 5.0
+    #: κ: what a second of remaining time adds to the score.
+    remaining_time_weight: float = 0.1
+    #: Least score of a victim.
+    min_preempt_score: float = 0.5
+    #: Whether rule 4 (other pool) speaks at all.
+    enable_cross_pool_preemption: bool = True
+    #: Pools whose tasks only their own pool's tasks may evict.
+    protected_pools: tuple[str, ...] = ()
+    #: {key: {high: (low, ...)}}: key=high may evict key=low, whatever the pools.
+    label_preemption_rules: LabelRules = {}
+    #: Least effective difference for a label match.
+    label_priority_threshold: float = 0.5
+    #: Whether label rules speak at all.
+    enable_label_preemption: bool = True
+    #: Whether a running task that dominates by label is safe from higher numbers.
+    label_dominance_protects: bool = True
+    #: Seconds that a victim's cancel() may take before its actor is killed.
+    cancel_timeout: float = 5.0
+    #: Seconds that saving a victim's state may take.
+    save_timeout: float = 30.0
+    #: Seconds that an agent's class may take to load and build.
+    start_timeout: float = 120.0
+    #: Seconds between a victim's notice and its eviction.
+    preemption_grace_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in (*_ABOVE_ZERO, *_AT_LEAST_ZERO, "min_preempt_score"):
+            _check_number(name, getattr(self, name))
+        for name in _SWITCHES:
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidRequestError(
+                    f"{name} must be True or False, not {getattr(self, name)!r}"
+                )
+        force = msgspec.structs.force_setattr
+        force(self, "protected_pools", _parse_pools(self.protected_pools))
+        force(self, "label_preemption_rules", _parse_rules(self.label_preemption_rules))
+
+    def public(self) -> dict[str, Any]:
+        """Every field as plain data: numbers, lists and dicts."""
+        shown = msgspec.structs.asdict(self)
+        shown["protected_pools"] = list(self.protected_pools)
+        shown["label_preemption_rules"] = {
+            key: {high: list(lows) for high, lows in rules.items()}
+            for key, rules in self.label_preemption_rules.items()
+        }
+        return shown
+
+
+def changed_policy(policy: PreemptionPolicy, changes: Mapping[str, Any]) -> PreemptionPolicy:
+    """The policy with these fields changed; an unknown field or a bad value raises."""
+    unknown = sorted(set(changes) - set(policy.__struct_fields__))
+    if unknown:
+        raise InvalidRequestError(
+            f"the preemption policy has no {unknown[0]!r}; it has "
+            + ", ".join(policy.__struct_fields__)
+        )
+    return msgspec.structs.replace(policy, **changes)
+
+
+def resolve_changes(
+    given: Mapping[str, Any], environ: Mapping[str, str]
+) -> tuple[dict[str, Any], str | None]:
+    """The policy fields that a call changes, and the aggressiveness level it named, if any.
+
+    Arguments that are None are not given. ``preemption_aggressiveness`` becomes two thresholds; an
+    explicit threshold in the same call wins. ``env:NAME`` is looked up in ``environ``.
+    """
+    changes = {name: value for name, value in given.items() if value is not None}
+    level = parse_aggressiveness(changes.pop("preemption_aggressiveness", None), environ)
+    if level is None:
+        return changes, None
+    return {**level.thresholds, **changes}, level.value
+
+
+def parse_aggressiveness(
+    given: object, environ: Mapping[str, str]
+) -> PreemptionAggressiveness | None:
+    """The level that an enum member, a name, an alias or ``env:NAME`` stands for.
+
+    A missing or bad environment variable logs a warning and gives None, which changes nothing; any
+    other unknown value raises InvalidRequestError with the accepted ones.
+    """
+    if given is None or isinstance(given, PreemptionAggressiveness):
+        return given
+    if isinstance(given, str) and given.lower().startswith("env:"):
+        return _from_environment(given[4:].strip(), environ)
+    level = _ALIASES.get(given.strip().lower()) if isinstance(given, str) else None
+    if level is None:
+        raise InvalidRequestError(
+            f"preemption_aggressiveness is {given!r}; allowed are {', '.join(_ALIASES)}, env:NAME "
+            "and the members of PreemptionAggressiveness"
+        )
+    logger.info("preemption_aggressiveness %r means %s", given, level.name)
+    return level
+
+
+def _from_environment(name: str, environ: Mapping[str, str]) -> PreemptionAggressiveness | None:
+    value = environ.get(name)
+    level = _ALIASES.get(value.strip().lower()) if value is not None else None
+    if level is not None:
+        logger.info("preemption_aggressiveness from %s=%r means %s", name, value, level.name)
+        return level
+    found = "is not set" if value is None else f"is {value!r}"
+    logger.warning(
+        "environment variable %s %s; preemption_aggressiveness stays as it was (allowed: %s)",
+        name,
+        found,
+        ", ".join(_ALIASES),
+    )
+    return None
+
+
+def _check_number(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InvalidRequestError(f"{name} must be a finite number, not {value!r}")
+    if name in _ABOVE_ZERO and value <= 0:
+        raise InvalidRequestError(f"{name} is {value!r}; it must be above 0")
+    if name in _AT_LEAST_ZERO and value < 0:
+        raise InvalidRequestError(f"{name} is {value!r}; it must be at least 0")
+
+
+def _parse_pools(given: object) -> tuple[str, ...]:
+    if not isinstance(given, list | tuple | set | frozenset):
+        raise InvalidRequestError(f"protected_pools must be a list of pool names, not {given!r}")
+    for name in given:
+        if not isinstance(name, str):
+            raise InvalidRequestError(f"protected_pools has {name!r}, which is no pool name")
+    return tuple(sorted(set(given)))
+
+
+def _parse_rules(given: object) -> LabelRules:
+    if not isinstance(given, Mapping):
+        raise InvalidRequestError(f"label_preemption_rules must be a dict, not {given!r}")
+    rules: LabelRules = {}
+    for key, of_key in given.items():
+        if not isinstance(key, str) or not isinstance(of_key, Mapping):
+            raise InvalidRequestError(
+                f"label_preemption_rules[{key!r}] must be a dict {{high: [low, ...]}}, not {of_key!r}"
+            )
+        rules[key] = {high: _parse_lows(key, high, lows) for high, lows in of_key.items()}
+        _refuse_cycle(key, rules[key])
+    return rules
+
+
+def _parse_lows(key: str, high: object, lows: object) -> tuple[str, ...]:
+    if not isinstance(lows, list | tuple | set) or not all(isinstance(v, str) for v in lows):
+        raise InvalidRequestError(
+            f"label_preemption_rules[{key!r}][{high!r}] must be a list of label values, not {lows!r}"
+        )
+    return tuple(lows) if not isinstance(lows, set) else tuple(sorted(lows))
+
+
+def _refuse_cycle(key: str, rules: Mapping[str, tuple[str, ...]]) -> None:
+    """Walk down from every value; meeting a value that is still open is a cycle."""
+    done: set[str] = set()
+
+    def descend(value: str, path: tuple[str, ...]) -> None:
+        if value in path:
+            chain = " > ".join((*path[path.index(value) :], value))
+            raise InvalidRequestError(f"label_preemption_rules[{key!r}] has a cycle: {chain}")
+        if value not in done:
+            for low in rules.get(value, ()):
+                descend(low, (*path, value))
+            done.add(value)
+
+    for value in rules:
+        descend(value, ())

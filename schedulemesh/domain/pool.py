@@ -1,0 +1,36 @@
+"""A pool: a labelled quota in which agents live."""
+
+from __future__ import annotations
+
+import msgspec
+
+from schedulemesh.domain.labels import Labels
+from schedulemesh.domain.resources import NOTHING, UNIT, Resources
+
+#: Ray's placement strategies for the bundles of one placement group.
+PLACEMENT_STRATEGIES = ("STRICT_PACK", "PACK", "SPREAD", "STRICT_SPREAD")
+
+
+class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pool is: its name, labels, total quota and how many agents it is meant for."""
+
+    name: str
+    labels: Labels = {}
+    #: The total quota; reserved + used never exceeds it.
+    resources: Resources = NOTHING
+    #: How many agents of default size share the quota; 0: one agent takes all of it.
+    target_agents: int = 0
+    placement_strategy: str = "STRICT_PACK"
+
+    def default_agent(self) -> Resources:
+        """What an agent gets that names no resources: quota / target_agents, whole GPUs above 1."""
+        if self.target_agents <= 0:
+            return self.resources
+        n = self.target_agents
+        gpu = self.resources.gpu // n
+        return Resources(
+            cpu=self.resources.cpu // n,
+            memory=self.resources.memory // n,
+            gpu=gpu if gpu <= UNIT else gpu // UNIT * UNIT,
+            custom=tuple((name, units // n) for name, units in self.resources.custom if units // n),
+        )

@@ -1,0 +1,68 @@
+"""A task: the work an agent does; and what user code sees of it when its state is saved."""
+
+from __future__ import annotations
+
+import dataclasses
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from schedulemesh.domain.labels import Labels
+
+DEFAULT_PRIORITY = 5.0
+
+
+class TaskPhase(str, Enum):
+    """Where a task stands."""
+
+    #: Its agent is not running yet.
+    STARTING = "starting"
+    RUNNING = "running"
+    #: Chosen as a victim; no candidate any more.
+    PREEMPTING = "preempting"
+    #: Its agent is being ended, for another reason than preemption.
+    ENDING = "ending"
+
+
+#: What may follow what; a task that has ended is no longer on the book.
+TRANSITIONS: dict[TaskPhase, tuple[TaskPhase, ...]] = {
+    TaskPhase.STARTING: (TaskPhase.RUNNING,),
+    TaskPhase.RUNNING: (TaskPhase.PREEMPTING, TaskPhase.ENDING),
+    TaskPhase.PREEMPTING: (TaskPhase.RUNNING,),
+    TaskPhase.ENDING: (),
+}
+
+
+class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is asked for a task; two specs that compare equal are the same request."""
+
+    task_id: str
+    #: The pool whose rules apply to it; it may be unknown to the scheduler.
+    pool_name: str
+    priority: float = DEFAULT_PRIORITY
+    labels: Labels = {}
+    #: Seconds from its start to its end; None: unknown.
+    estimated_duration: float | None = None
+    #: The key of its stored payload, which only user code ever reads; None: no payload.
+    payload_key: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskState:
+    """What a state preserver is given about the task that it saves."""
+
+    task_id: str
+    agent_name: str
+    pool_name: str
+    priority: float
+    labels: dict[str, str]
+    payload: Any = None
+    #: Seconds from start to end; None: unknown.
+    estimated_duration: float | None = None
+    #: When it started, in seconds since 1970.
+    started_at: float = 0.0
+    #: The metric ``progress`` as last reported; None: never reported.
+    progress: float | None = None
+    #: All metrics as last reported.
+    last_metrics: dict[str, Any] = dataclasses.field(default_factory=dict)

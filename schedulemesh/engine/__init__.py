@@ -1,0 +1,1 @@
+"""The decisions: a deterministic state machine without Ray, clock, chance, disk or thread."""

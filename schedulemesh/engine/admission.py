@@ -1,0 +1,306 @@
+"""Admission: where a submission goes, who pays, and who must leave for it.
+
+One transaction: the answer is either a claim on both books, reserved as far as it is free now and promised
+from the victims that leave for it, or a refusal that changed nothing.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from schedulemesh.domain.resources import Resources
+from schedulemesh.engine import explain
+from schedulemesh.engine.cluster import Node, devices_for
+from schedulemesh.engine.facts import (
+    AgentAdmitted,
+    AgentEnding,
+    Devices,
+    EvictionStarted,
+    HoldShrank,
+)
+from schedulemesh.engine.instructions import EvictAgent, StartAgent
+from schedulemesh.engine.ledger import Payment, pay
+from schedulemesh.engine.outcomes import (
+    Accepted,
+    Pending,
+    ProbeNeeded,
+    Refused,
+    RequestOutcome,
+)
+from schedulemesh.engine.preemption import NO_USE, Incoming
+from schedulemesh.engine.state import MeshState, Preempted
+from schedulemesh.engine.stimuli import TaskSubmitted
+from schedulemesh.engine.strategies import choose_pool
+from schedulemesh.engine.turn import Turn
+from schedulemesh.engine.victims import Plan, Search
+
+_NO_DEVICES = Devices()
+#: Why a victim of a submission ends.
+PREEMPTED = "preempted"
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """A submission whose pool is known: what it asks for, where, and how it is paid."""
+
+    stimulus: TaskSubmitted
+    pool_name: str
+    need: Resources
+    payment: Payment
+    #: A node with room as things are; None: there is none, or none is to be chosen.
+    node: Node | None
+    by_node: bool
+
+    @property
+    def incoming(self) -> Incoming:
+        """The task as the preemption rules see it; an agent without a task has the default priority."""
+        task = self.stimulus.task
+        if task is None:
+            return Incoming(
+                priority=5.0, pool_name=self.pool_name, labels=self.stimulus.agent.labels
+            )
+        return Incoming(priority=task.priority, pool_name=self.pool_name, labels=task.labels)
+
+
+def submit(turn: Turn, stimulus: TaskSubmitted, strategy: str) -> RequestOutcome:
+    """Admit, refuse, or say what is missing; a repeated request gets its first answer."""
+    state, request_id = turn.state, stimulus.request_id
+    if request_id is not None:
+        if request_id in state.answers:
+            return state.answers[request_id].outcome
+        if request_id in state.requests:
+            return Pending(agent_name=state.requests[request_id])
+    request = _understand(state, stimulus, strategy)
+    if isinstance(request, Refused):
+        outcome: RequestOutcome = request
+    else:
+        outcome = _decide(turn, request)
+    if stimulus.dry_run or isinstance(outcome, ProbeNeeded):
+        return outcome
+    return turn.answer(request_id, outcome)
+
+
+def _understand(state: MeshState, stimulus: TaskSubmitted, strategy: str) -> Request | Refused:
+    """Find pool, need, payment and node, or the reason why that cannot be."""
+    agent = stimulus.agent
+    given = None if stimulus.default_resources else agent.resources
+    pool_name: str | None = agent.pool_name
+    if not pool_name:
+        pool_name = choose_pool(state.ledger, stimulus.selector, given)
+        if pool_name is None:
+            return explain.no_matching_pool(state)
+    account = state.ledger.accounts.get(pool_name)
+    if account is None:
+        return explain.pool_not_found(state, pool_name)
+    if (duplicate := _duplicate(state, stimulus)) is not None:
+        return duplicate
+    need = account.spec.default_agent() if given is None else given
+    if not need.fits(account.spec.resources):
+        return explain.exceeds_pool_capacity(state, pool_name, need)
+    node = None
+    if by_node := stimulus.choose_node and state.nodes_known:
+        node = state.cluster.choose(need, strategy)
+        if node is None and not state.cluster.could_ever(need):
+            return explain.cluster_out_of_resources(state, need)
+    return Request(
+        stimulus=stimulus,
+        pool_name=pool_name,
+        need=need,
+        payment=pay(state.ledger, pool_name, need),
+        node=node,
+        by_node=by_node and node is None,
+    )
+
+
+def _duplicate(state: MeshState, stimulus: TaskSubmitted) -> Refused | None:
+    """The refusal of a task id or an agent name that is taken."""
+    task = stimulus.task
+    if task is not None and task.task_id in state.running.by_id:
+        on = state.running.by_id[task.task_id].agent_name
+        return Refused(
+            reason="duplicate_task",
+            error=f"task {task.task_id!r} is already on the book, on agent {on!r}; "
+            "complete it first or choose another id",
+        )
+    if stimulus.agent.name in state.agents:
+        return Refused(
+            reason="duplicate_agent",
+            error=f"agent {stimulus.agent.name!r} already exists; delete it first or choose another name",
+        )
+    return None
+
+
+def _decide(turn: Turn, request: Request) -> RequestOutcome:
+    """Admit with what is free, or with victims, or refuse."""
+    if not request.payment.short and not request.by_node:
+        if request.stimulus.dry_run:
+            return _would_run(request, None)
+        return _admit(turn, request, None)
+    plan = _search(turn, request) if request.stimulus.may_preempt else None
+    if plan is None:
+        return _no_victim(turn, request)
+    if request.stimulus.dry_run:
+        return _would_run(request, plan)
+    class_key = request.stimulus.agent.class_key
+    if class_key and class_key not in turn.state.loaded:
+        return ProbeNeeded(class_key=class_key)
+    return _admit(turn, request, plan)
+
+
+def _search(turn: Turn, request: Request) -> Plan | None:
+    return Search(
+        state=turn.state,
+        incoming=request.incoming,
+        need=request.need,
+        short_quota=request.payment.short,
+        node=request.node,
+        by_node=request.by_node,
+        now=turn.at,
+    ).plan()
+
+
+def _no_victim(turn: Turn, request: Request) -> Refused:
+    state = turn.state
+    turned_away: dict[str, int] = {}
+    if request.stimulus.may_preempt:
+        turned_away = state.preemption.turned_away(state.running, request.incoming, NO_USE)
+    return explain.preemption_failed(
+        state,
+        request.pool_name,
+        request.need,
+        request.payment.short,
+        request.by_node,
+        turned_away,
+    )
+
+
+def _would_run(request: Request, plan: Plan | None) -> Accepted:
+    """The answer of a dry run."""
+    agent, task = request.stimulus.agent, request.stimulus.task
+    node_id = request.node.node_id if request.node is not None else None
+    return Accepted(
+        agent_name=agent.name,
+        pool_name=request.pool_name,
+        resources=request.need,
+        labels=agent.labels,
+        task_id=None if task is None else task.task_id,
+        preempted=() if plan is None else plan.evicting,
+        node_id=node_id if plan is None else plan.node_id,
+        restartable=agent.restartable,
+    )
+
+
+def _admit(turn: Turn, request: Request, plan: Plan | None) -> Pending:
+    """Put the agent on both books and send its victims, if any, on their way."""
+    state, stimulus = turn.state, request.stimulus
+    for hold_id, left in request.payment.holds_left:
+        turn.emit(HoldShrank(hold_id=hold_id, shares=left))
+    agent = msgspec.structs.replace(
+        stimulus.agent,
+        pool_name=request.pool_name,
+        resources=request.need,
+        labels={
+            "pool": request.pool_name,
+            **state.ledger.accounts[request.pool_name].spec.labels,
+            **stimulus.agent.labels,
+        },
+    )
+    task = stimulus.task
+    if task is not None and task.pool_name != request.pool_name:
+        task = msgspec.structs.replace(task, pool_name=request.pool_name)
+    node = request.node if plan is None else state.cluster.nodes.get(plan.node_id or "")
+    held, devices, wanted = _room_now(request.need, node, plan)
+    incarnation = state.next_incarnation
+    turn.emit(
+        AgentAdmitted(
+            agent=agent,
+            incarnation=incarnation,
+            at=turn.at,
+            task=task,
+            shares=request.payment.shares,
+            node_id=None if node is None else node.node_id,
+            held=held,
+            devices=devices,
+            wanted_devices=wanted,
+            evicting=() if plan is None else plan.evicting,
+            request_id=stimulus.request_id,
+            state_key=stimulus.state_key,
+        )
+    )
+    if plan is None:
+        turn.instruct(start_instruction(state, agent.name))
+    else:
+        _evict(turn, plan, agent.name)
+    return Pending(agent_name=agent.name)
+
+
+def _room_now(
+    need: Resources, node: Node | None, plan: Plan | None
+) -> tuple[Resources, Devices, Devices]:
+    """What of the need is held on the node now: amounts, devices; and the devices wanted in the end."""
+    without_gpu = msgspec.structs.replace(need, gpu=0) if need.gpu else need
+    if node is None:
+        return without_gpu, _NO_DEVICES, _NO_DEVICES
+    if plan is None:
+        return without_gpu, devices_for(node.devices, need.gpu) or _NO_DEVICES, _NO_DEVICES
+    free_now = tuple((i, min(units, node.devices[i])) for i, units in plan.devices.units)
+    devices = Devices(units=tuple((i, units) for i, units in free_now if units > 0))
+    return without_gpu.within(node.free), devices, plan.devices
+
+
+def _evict(turn: Turn, plan: Plan, newcomer: str) -> None:
+    """All victims of one submission go at the same time."""
+    for candidate in plan.evicting:
+        turn.emit(
+            EvictionStarted(
+                task_id=candidate.task_id,
+                at=turn.at,
+                reason=candidate.reason,
+                preempt_score=candidate.preempt_score,
+                for_agent=newcomer,
+            )
+        )
+    for unit in plan.units:
+        name = unit.agent.spec.name
+        turn.emit(AgentEnding(agent_name=name, reason=PREEMPTED, at=turn.at))
+        turn.instruct(evict_instruction(turn.state, name))
+
+
+def start_instruction(state: MeshState, agent_name: str) -> StartAgent:
+    """The order to make this agent's actor."""
+    agent = state.agents[agent_name]
+    return StartAgent(
+        agent=agent.spec,
+        incarnation=agent.incarnation,
+        node_id=agent.node_id,
+        state_key=agent.state_key,
+        request_id=agent.request_id,
+    )
+
+
+def evict_instruction(state: MeshState, agent_name: str) -> EvictAgent:
+    """The order to save and end this agent with its tasks."""
+    return EvictAgent(
+        agent_name=agent_name,
+        incarnation=state.agents[agent_name].incarnation,
+        task_ids=state.running.on_agent(agent_name),
+        grace_s=state.policy.preemption_grace_s,
+    )
+
+
+def readmit(turn: Turn, past: Preempted, strategy: str) -> bool:
+    """Run a preempted task again with what is free; whether that could be done."""
+    fact = past.fact
+    if fact.agent is None or not fact.agent.class_key or not fact.agent.restartable:
+        return False
+    outcome = submit(
+        turn,
+        TaskSubmitted(
+            at=turn.at,
+            agent=fact.agent,
+            task=fact.task,
+            may_preempt=False,
+            state_key=past.state_key,
+        ),
+        strategy,
+    )
+    return isinstance(outcome, Pending)

@@ -1,0 +1,262 @@
+"""The book of nodes and GPU devices: what is physically free where.
+
+A pool's quota is a promise; this is what the cluster really has. GPU shares are kept per device,
+because 0.5 + 0.5 free on two devices is not one GPU. Until an agent reports where it landed, the book
+assumes the least favourable device for it: the emptiest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+from sortedcontainers import SortedList
+
+from schedulemesh.domain.labels import Labels
+from schedulemesh.domain.node import NodeReport
+from schedulemesh.domain.resources import NOTHING, UNIT, Resources
+from schedulemesh.engine.facts import Devices
+
+_EMPTY = Devices()
+
+
+class Standing(msgspec.Struct, kw_only=True):
+    """What one agent holds on a node."""
+
+    #: CPU, memory and custom resources.
+    held: Resources
+    #: Units of each device.
+    devices: Devices = _EMPTY
+    #: Whether the agent itself said so; otherwise the devices are assumed.
+    reported: bool = False
+
+
+class Node(msgspec.Struct, kw_only=True):
+    """One node. ``free`` and ``devices`` are always the total less what stands here and what others use."""
+
+    node_id: str
+    total: Resources
+    labels: Labels = {}
+    #: CPU, memory and custom resources nobody holds; its gpu is the sum over the devices.
+    free: Resources = NOTHING
+    #: Units free of each GPU device.
+    devices: list[int] = []
+    #: What Ray work that is not ours uses.
+    others_use: Resources = NOTHING
+    cordoned: bool = False
+    #: By agent name.
+    standing: dict[str, Standing] = {}
+    #: Grows with every change of what stands here or of its tasks.
+    version: int = 0
+    #: What the victim search summed up for one version; it alone reads it.
+    summary: object = None
+
+    @property
+    def key(self) -> tuple[int, int, str]:
+        """The place in the index: by free GPU, then free CPU, then id."""
+        return (self.free.gpu, self.free.cpu, self.node_id)
+
+    def fits(self, need: Resources) -> bool:
+        """Whether the node has room for this now."""
+        return need.fits(self.free) and (
+            need.gpu == 0 or devices_for(self.devices, need.gpu) is not None
+        )
+
+
+def devices_for(free: list[int], gpu: int) -> Devices | None:
+    """The devices that the book takes for this GPU amount; None: they are not there.
+
+    A share is taken from the emptiest device, which is the worst that Ray could do to later requests;
+    whole devices must be wholly free.
+    """
+    if gpu == 0:
+        return _EMPTY
+    if gpu < UNIT:
+        best = max(range(len(free)), key=free.__getitem__, default=-1)
+        return Devices(units=((best, gpu),)) if best >= 0 and free[best] >= gpu else None
+    whole = [i for i, units in enumerate(free) if units == UNIT][: gpu // UNIT]
+    return Devices(units=tuple((i, UNIT) for i in whole)) if len(whole) * UNIT == gpu else None
+
+
+class Cluster:
+    """All nodes, with an index that finds the fullest or emptiest one with room."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        #: Keys of all nodes that take agents.
+        self._index: SortedList[tuple[int, int, str]] = SortedList()
+
+    def see(self, report: NodeReport) -> None:
+        """The node is like this; what stands on it stays."""
+        node = self.nodes.get(report.node_id)
+        if node is None:
+            node = Node(node_id=report.node_id, total=report.total, devices=[], standing={})
+            self.nodes[report.node_id] = node
+        else:
+            self._unindex(node)
+        node.total, node.labels = report.total, report.labels
+        if report.others_use is not None:
+            node.others_use = report.others_use
+        self._recount(node)
+        self._index_again(node)
+
+    def lose(self, node_id: str) -> None:
+        """The node is gone, with all that stood on it."""
+        node = self.nodes.pop(node_id)
+        self._unindex(node)
+
+    def cordon(self, node_id: str, cordoned: bool) -> None:
+        """Whether the node takes new agents."""
+        node = self.nodes[node_id]
+        self._unindex(node)
+        node.cordoned = cordoned
+        self._index_again(node)
+
+    def take(self, node_id: str, agent_name: str, held: Resources, devices: Devices) -> None:
+        """The agent holds this much more on the node; a node that is gone holds nothing."""
+        node = self.nodes.get(node_id)
+        if node is None:
+            return
+        self._unindex(node)
+        mine = node.standing.get(agent_name)
+        if mine is None:
+            node.standing[agent_name] = Standing(held=held, devices=devices)
+        else:
+            mine.held = mine.held + held
+            mine.devices = add_devices(mine.devices, devices)
+        self._charge(node, held, devices, 1)
+        self._index_again(node)
+
+    def leave(self, node_id: str, agent_name: str) -> None:
+        """The agent holds nothing on the node any more."""
+        node = self.nodes.get(node_id)
+        if node is None or agent_name not in node.standing:
+            return
+        self._unindex(node)
+        mine = node.standing.pop(agent_name)
+        self._charge(node, mine.held, mine.devices, -1)
+        self._index_again(node)
+
+    def settle(self, node_id: str, agent_name: str, need: Resources, devices: Devices) -> None:
+        """The agent reports these devices; those assumed for others move out of the way."""
+        node = self.nodes.get(node_id)
+        if node is None:
+            return
+        mine = node.standing.get(agent_name)
+        if mine is not None and (mine.devices == devices or not need.gpu):
+            mine.reported = True
+            return
+        self._unindex(node)
+        held = msgspec.structs.replace(need, gpu=0)
+        node.standing[agent_name] = Standing(held=held, devices=devices, reported=True)
+        self._recount(node)
+        self._index_again(node)
+
+    def choose(self, need: Resources, strategy: str) -> Node | None:
+        """A node with room: the fullest (``bin_pack``) or the emptiest (``spread``); None: there is none."""
+        nodes = self._emptiest(need) if strategy == "spread" else self._fullest(need)
+        return next(nodes, None)
+
+    def could_ever(self, need: Resources) -> bool:
+        """Whether any node, wholly free, would have room for this."""
+        return any(need.fits(node.total) for node in self.nodes.values())
+
+    def check_index(self) -> None:
+        """Raise AssertionError unless exactly the open nodes are indexed, under their present keys."""
+        keys = sorted(node.key for node in self.nodes.values() if not node.cordoned)
+        if keys != list(self._index):
+            raise AssertionError("the node index is not the nodes that take agents")
+
+    def open_nodes(self) -> Iterator[Node]:
+        """The nodes that take agents, in the order of their ids."""
+        for node_id in sorted(self.nodes):
+            if not self.nodes[node_id].cordoned:
+                yield self.nodes[node_id]
+
+    def _fullest(self, need: Resources) -> Iterator[Node]:
+        """Nodes with room by ascending free GPU, then CPU; skips along the index where CPU is short."""
+        start: tuple[int, int, str] = (need.gpu, need.cpu, "")
+        while True:
+            for key in self._index.irange(minimum=start):
+                if key[1] < need.cpu:
+                    start = (key[0], need.cpu, "")
+                    break
+                node = self.nodes[key[2]]
+                if node.fits(need):
+                    yield node
+            else:
+                return
+
+    def _emptiest(self, need: Resources) -> Iterator[Node]:
+        for key in self._index.irange(minimum=(need.gpu, 0, ""), reverse=True):
+            node = self.nodes[key[2]]
+            if node.fits(need):
+                yield node
+
+    def _index_again(self, node: Node) -> None:
+        node.version += 1
+        if not node.cordoned:
+            self._index.add(node.key)
+
+    def _unindex(self, node: Node) -> None:
+        if not node.cordoned:
+            self._index.remove(node.key)
+
+    def _charge(self, node: Node, held: Resources, devices: Devices, sign: int) -> None:
+        gpu = 0
+        for i, units in devices.units:
+            if i < len(node.devices):
+                node.devices[i] -= sign * units
+                gpu += units
+        delta = held if not gpu else msgspec.structs.replace(held, gpu=gpu)
+        node.free = node.free - delta if sign > 0 else node.free + delta
+
+    def _recount(self, node: Node) -> None:
+        """Sum the node up afresh: others' use first, reported agents, then the assumed ones anew."""
+        node.devices = [UNIT] * (node.total.gpu // UNIT)
+        spare = node.total.gpu % UNIT
+        if spare:
+            node.devices.append(spare)
+        node.free = msgspec.structs.replace(node.total, gpu=sum(node.devices))
+        others = msgspec.structs.replace(node.others_use, gpu=0)
+        self._charge(node, others, _worst_devices(node.devices, node.others_use.gpu), 1)
+        assumed = []
+        for agent_name, mine in node.standing.items():
+            if mine.reported or not mine.devices.units:
+                self._charge(node, mine.held, mine.devices, 1)
+            else:
+                assumed.append((agent_name, mine))
+        for _, mine in assumed:
+            wanted = sum(units for _, units in mine.devices.units)
+            mine.devices = devices_for(node.devices, wanted) or mine.devices
+            self._charge(node, mine.held, mine.devices, 1)
+
+
+def add_devices(left: Devices, right: Devices) -> Devices:
+    """The units of both, device by device."""
+    if not right.units:
+        return left
+    total = dict(left.units)
+    for i, units in right.units:
+        total[i] = total.get(i, 0) + units
+    return Devices(units=tuple(sorted(total.items())))
+
+
+def sum_devices(parts: Iterable[Devices]) -> dict[int, int]:
+    """Units by device over all parts."""
+    total: dict[int, int] = {}
+    for part in parts:
+        for i, units in part.units:
+            total[i] = total.get(i, 0) + units
+    return total
+
+
+def _worst_devices(free: list[int], gpu: int) -> Devices:
+    """Devices for an amount of which only the sum is known: whole ones first, then a share of the next."""
+    taken = []
+    for i, units in enumerate(free):
+        part = min(units, gpu)
+        if part:
+            taken.append((i, part))
+            gpu -= part
+    return Devices(units=tuple(taken))

@@ -1,0 +1,222 @@
+"""The step: a stimulus in, facts and instructions out. See README.md beside this file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from schedulemesh.config.settings import ANSWER_MEMORY_S
+from schedulemesh.domain.resources import Resources
+from schedulemesh.engine import lifecycle
+from schedulemesh.engine import stimuli as s
+from schedulemesh.engine.admission import submit
+from schedulemesh.engine.facts import (
+    AnswersForgotten,
+    ClassLoaded,
+    EpochBegun,
+    HoldShrank,
+    NodeCordoned,
+    NodeLost,
+    NodeSeen,
+    PolicyChanged,
+    PoolEnsured,
+    StateHandlersRegistered,
+)
+from schedulemesh.engine.ledger import pay
+from schedulemesh.engine.outcomes import Done, Evaluation, Refused, RequestOutcome
+from schedulemesh.engine.preemption import BELOW_SCORE, NO_USE, Incoming, dominant
+from schedulemesh.engine.state import MeshState
+from schedulemesh.engine.turn import Step, Turn
+from schedulemesh.engine.victims import Search
+
+StimulusT = TypeVar("StimulusT", bound=s.Stimulus)
+Handler = Callable[[Turn, StimulusT], "RequestOutcome | None"]
+
+
+class Engine:
+    """Decides everything, deterministically: the same stimuli give the same steps."""
+
+    def __init__(self, state: MeshState | None = None, node_strategy: str = "bin_pack") -> None:
+        self.state = state or MeshState()
+        self._strategy = node_strategy
+        self._handlers: dict[
+            type[s.Stimulus], Callable[[Turn, s.AnyStimulus], RequestOutcome | None]
+        ] = {}
+        self._on(s.TaskSubmitted, lambda turn, e: submit(turn, e, self._strategy))
+        self._on(s.AgentReported, lifecycle.agent_reported)
+        self._on(s.TaskFinished, lifecycle.finish_task)
+        self._on(s.AgentGone, lambda turn, e: lifecycle.agent_gone(turn, e, self._strategy))
+        self._on(
+            s.AgentStartFailed, lambda turn, e: lifecycle.start_failed(turn, e, self._strategy)
+        )
+        self._on(s.AgentDeletionRequested, lifecycle.delete_agent)
+        self._on(s.TaskAnnounced, lifecycle.register_task)
+        self._on(s.PreemptionRequested, lifecycle.preempt)
+        self._on(s.StateStored, lifecycle.state_stored)
+        self._on(s.CancelAnswered, lifecycle.cancel_answered)
+        self._on(s.PoolRequested, _ensure_pool)
+        self._on(s.PolicyChangeRequested, _change_policy)
+        self._on(s.StateHandlersGiven, _register_handlers)
+        self._on(s.CordonRequested, _cordon)
+        self._on(s.ClassProbed, _class_probed)
+        self._on(s.ClusterObserved, _observe_cluster)
+        self._on(s.ClockTicked, _tick)
+        self._on(s.SupervisorBegan, _begin)
+
+    def handle(self, stimulus: s.AnyStimulus) -> Step:
+        """Take a stimulus: the state changes by the step's facts, and by nothing else ever."""
+        turn = Turn(self.state, stimulus.at)
+        outcome = self._handlers[type(stimulus)](turn, stimulus)
+        return turn.done(outcome)
+
+    def evaluate(self, query: s.PreemptionQuery) -> Evaluation:
+        """Whether and whom an incoming task may evict; changes nothing."""
+        return evaluate(self.state, query)
+
+    def _on(self, kind: type[StimulusT], handler: Handler[StimulusT]) -> None:
+        self._handlers[kind] = handler  # type: ignore[assignment]  # each kind meets its own handler
+
+
+def evaluate(state: MeshState, query: s.PreemptionQuery) -> Evaluation:
+    """The dry run of the preemption decision, contract in Engine.evaluate."""
+    incoming = Incoming(priority=query.priority, pool_name=query.pool_name, labels=query.labels)
+    victims: tuple[str, ...] = ()
+    if query.resources is not None:
+        found = _victims(state, query, incoming, query.resources)
+        if isinstance(found, Evaluation):
+            return found
+        victims = found
+    candidates = tuple(
+        state.preemption.ordered(state.running, incoming, query.at, first=query.limit)
+    )
+    if candidates and (victims or query.resources is None):
+        return Evaluation(should_preempt=True, candidates=candidates, victims=victims)
+    turned_away = state.preemption.turned_away(
+        state.running, incoming, NO_USE if candidates else BELOW_SCORE
+    )
+    return Evaluation(
+        should_preempt=False,
+        reason=dominant(turned_away),
+        turned_away=turned_away,
+    )
+
+
+def _victims(
+    state: MeshState, query: s.PreemptionQuery, incoming: Incoming, need: Resources
+) -> tuple[str, ...] | Evaluation:
+    """The tasks that a submission of these resources would evict, or the answer that none is needed."""
+    if query.pool_name not in state.ledger.accounts:
+        return Evaluation(should_preempt=False, reason="pool_not_found")
+    short = pay(state.ledger, query.pool_name, need).short
+    node = state.cluster.choose(need, "bin_pack") if state.nodes_known else None
+    by_node = state.nodes_known and node is None
+    if not short and not by_node:
+        return Evaluation(should_preempt=False, reason="resources_available")
+    plan = Search(
+        state=state,
+        incoming=incoming,
+        need=need,
+        short_quota=short,
+        node=node,
+        by_node=by_node,
+        now=query.at,
+    ).plan()
+    return () if plan is None else tuple(c.task_id for c in plan.evicting)
+
+
+def _ensure_pool(turn: Turn, stimulus: s.PoolRequested) -> RequestOutcome:
+    """The same definition again changes nothing; another size is a resize where usage allows."""
+    spec = stimulus.spec
+    account = turn.state.ledger.accounts.get(spec.name)
+    if account is None:
+        turn.emit(PoolEnsured(spec=spec))
+        return Done(detail="created")
+    if account.spec == spec:
+        return Done(detail="unchanged")
+    if stimulus.must_be_new:
+        return Refused(
+            reason="pool_exists",
+            error=f"pool {spec.name!r} already exists with {account.spec.resources}; "
+            "use ensure_pool to change it",
+        )
+    held = account.reserved + account.used
+    if not held.fits(spec.resources):
+        return Refused(
+            reason="pool_in_use",
+            error=f"pool {spec.name!r} cannot shrink to {spec.resources}: {held} is in use; "
+            "end some of its agents first",
+            short_quota=held.beyond(spec.resources),
+        )
+    turn.emit(PoolEnsured(spec=spec))
+    return Done(detail="changed")
+
+
+def _change_policy(turn: Turn, stimulus: s.PolicyChangeRequested) -> RequestOutcome:
+    turn.emit(
+        PolicyChanged(
+            policy=stimulus.policy,
+            at=turn.at,
+            client=stimulus.client,
+            changes=stimulus.changes,
+            level=stimulus.level,
+        )
+    )
+    return Done()
+
+
+def _register_handlers(turn: Turn, stimulus: s.StateHandlersGiven) -> RequestOutcome:
+    turn.emit(
+        StateHandlersRegistered(
+            pool_name=stimulus.pool_name,
+            preserver_key=stimulus.preserver_key,
+            restorer_key=stimulus.restorer_key,
+        )
+    )
+    return Done()
+
+
+def _cordon(turn: Turn, stimulus: s.CordonRequested) -> RequestOutcome:
+    node = turn.state.cluster.nodes.get(stimulus.node_id)
+    if node is None:
+        known = ", ".join(sorted(turn.state.cluster.nodes)) or "none yet"
+        return Refused(
+            reason="node_not_found",
+            error=f"there is no node {stimulus.node_id!r}; nodes are: {known}",
+        )
+    if node.cordoned == stimulus.cordoned:
+        return Done(detail="unchanged")
+    turn.emit(NodeCordoned(node_id=stimulus.node_id, cordoned=stimulus.cordoned))
+    return Done()
+
+
+def _class_probed(turn: Turn, stimulus: s.ClassProbed) -> None:
+    if stimulus.class_key not in turn.state.loaded:
+        turn.emit(ClassLoaded(class_key=stimulus.class_key))
+
+
+def _observe_cluster(turn: Turn, stimulus: s.ClusterObserved) -> None:
+    """Only what changed becomes a fact."""
+    nodes = turn.state.cluster.nodes
+    for report in stimulus.nodes:
+        node = nodes.get(report.node_id)
+        same = node is not None and (node.total, node.labels) == (report.total, report.labels)
+        if same and node is not None and report.others_use in (None, node.others_use):
+            continue
+        turn.emit(NodeSeen(report=report))
+    living = {report.node_id for report in stimulus.nodes}
+    for node_id in [node_id for node_id in nodes if node_id not in living]:
+        turn.emit(NodeLost(node_id=node_id))
+
+
+def _tick(turn: Turn, stimulus: s.ClockTicked) -> None:
+    state = turn.state
+    for hold_id in [key for key, hold in state.ledger.holds.items() if hold.until <= turn.at]:
+        turn.emit(HoldShrank(hold_id=hold_id))
+    before = turn.at - ANSWER_MEMORY_S
+    oldest = next(iter(state.answers.values()), None)
+    if oldest is not None and oldest.at < before:
+        turn.emit(AnswersForgotten(before=before))
+
+
+def _begin(turn: Turn, stimulus: s.SupervisorBegan) -> None:
+    turn.emit(EpochBegun(epoch=stimulus.epoch, at=turn.at))

@@ -1,0 +1,59 @@
+"""Instructions: what the hands are to do once the step's facts are durable."""
+
+from __future__ import annotations
+
+from typing import Union
+
+import msgspec
+
+from schedulemesh.domain.agent import AgentSpec
+
+
+class Instruction(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all instructions."""
+
+
+class StartAgent(Instruction, frozen=True, kw_only=True):
+    """Make the actor; answer with AgentReported or AgentStartFailed."""
+
+    agent: AgentSpec
+    incarnation: int
+    #: Where it must run; None: wherever the user's options lead.
+    node_id: str | None
+    state_key: str | None
+    request_id: str | None
+
+
+class EvictAgent(Instruction, frozen=True, kw_only=True):
+    """Give notice, save and cancel each task, then end the actor; answer with StateStored per task,
+    then AgentGone.
+    """
+
+    agent_name: str
+    incarnation: int
+    task_ids: tuple[str, ...]
+    #: Seconds from notice to eviction.
+    grace_s: float
+
+
+class EvictTask(Instruction, frozen=True, kw_only=True):
+    """Save and cancel one task; the agent stays. Answer with StateStored, then CancelAnswered."""
+
+    task_id: str
+    agent_name: str
+
+
+class StopAgent(Instruction, frozen=True, kw_only=True):
+    """End the actor, whatever it does; answer with AgentGone."""
+
+    agent_name: str
+    incarnation: int
+
+
+class AnswerRequest(Instruction, frozen=True, kw_only=True):
+    """The outcome of this request is final."""
+
+    request_id: str
+
+
+AnyInstruction = Union[StartAgent, EvictAgent, EvictTask, StopAgent, AnswerRequest]

@@ -1,0 +1,377 @@
+"""What becomes of agents and tasks after admission: started, failed, evicted, ended."""
+
+from __future__ import annotations
+
+import msgspec
+
+from schedulemesh.config.settings import POOL_HOLD_S
+from schedulemesh.domain.agent import AgentPhase
+from schedulemesh.domain.resources import Resources
+from schedulemesh.domain.task import TaskPhase
+from schedulemesh.engine import stimuli as s
+from schedulemesh.engine.admission import evict_instruction, readmit, start_instruction
+from schedulemesh.engine.facts import (
+    AgentEnded,
+    AgentEnding,
+    AgentReady,
+    AgentStarted,
+    ClaimGrew,
+    Devices,
+    EvictionStarted,
+    QuotaHeld,
+    StateSaved,
+    TaskCompleted,
+    TaskPreempted,
+    TaskRegistered,
+)
+from schedulemesh.engine.instructions import EvictTask, StopAgent
+from schedulemesh.engine.ledger import pass_on
+from schedulemesh.engine.outcomes import (
+    Accepted,
+    Done,
+    Evicted,
+    Pending,
+    Refused,
+    RequestOutcome,
+)
+from schedulemesh.engine.running import RunningTask
+from schedulemesh.engine.state import Agent, MeshState
+from schedulemesh.engine.turn import Turn
+
+#: Why an agent ends that nobody evicts.
+COMPLETED, DELETED, START_FAILED, LOST = "completed", "deleted", "start_failed", "lost"
+
+
+def current(state: MeshState, agent_name: str, incarnation: int) -> Agent | None:
+    """The agent if this incarnation of it is on the book; late reports of a former life are dropped here."""
+    agent = state.agents.get(agent_name)
+    return agent if agent is not None and agent.incarnation == incarnation else None
+
+
+def register_task(turn: Turn, stimulus: s.TaskAnnounced) -> RequestOutcome:
+    """Put a task on the book that runs on an agent, known or not."""
+    state, task = turn.state, stimulus.task
+    known = state.running.by_id.get(task.task_id)
+    if known is not None:
+        if known.spec == task and known.agent_name == stimulus.agent_name:
+            return Done(detail="already_registered")
+        return Refused(
+            reason="duplicate_task",
+            error=f"task {task.task_id!r} is already on the book, on agent {known.agent_name!r}, "
+            "and is not the same; complete it first or choose another id",
+        )
+    agent = state.agents.get(stimulus.agent_name)
+    if agent is not None and agent.phase is AgentPhase.ENDING:
+        return Refused(
+            reason="agent_ending",
+            error=f"agent {stimulus.agent_name!r} is being ended ({agent.ending}); choose another",
+        )
+    turn.emit(TaskRegistered(task=task, agent_name=stimulus.agent_name, at=turn.at))
+    return Done()
+
+
+def finish_task(turn: Turn, stimulus: s.TaskFinished) -> RequestOutcome:
+    """The task is done; its agent ends with it if asked."""
+    state = turn.state
+    task = state.running.by_id.get(stimulus.task_id)
+    if task is None:
+        return Refused(
+            reason="task_not_found",
+            error=f"no task {stimulus.task_id!r} is running; it has ended or was never registered",
+        )
+    agent = state.agents.get(task.agent_name)
+    if agent is not None and agent.phase is AgentPhase.ENDING:
+        return Pending(agent_name=task.agent_name)
+    if task.phase is TaskPhase.PREEMPTING:
+        return Refused(
+            reason="already_being_preempted",
+            error=f"task {stimulus.task_id!r} is being preempted; its state is kept",
+        )
+    turn.emit(TaskCompleted(task_id=stimulus.task_id, at=turn.at))
+    if agent is None or not stimulus.end_agent:
+        return Done()
+    return _end(turn, agent, COMPLETED)
+
+
+def delete_agent(turn: Turn, stimulus: s.AgentDeletionRequested) -> RequestOutcome:
+    """End an agent; one that is gone already is no error."""
+    agent = turn.state.agents.get(stimulus.agent_name)
+    if agent is None:
+        return Done(detail="already_gone")
+    if agent.phase is AgentPhase.ENDING:
+        return Pending(agent_name=stimulus.agent_name)
+    return _end(turn, agent, DELETED)
+
+
+def _end(turn: Turn, agent: Agent, reason: str) -> RequestOutcome:
+    """Stop the actor and wait for its process, or strike it off the book if there is none yet."""
+    name = agent.spec.name
+    waiting = agent.phase is AgentPhase.WAITING
+    turn.emit(AgentEnding(agent_name=name, reason=reason, at=turn.at))
+    if waiting:
+        _strike(turn, agent, reason, f"agent {name!r} was deleted before it started")
+        return Done()
+    turn.instruct(StopAgent(agent_name=name, incarnation=agent.incarnation))
+    return Pending(agent_name=name)
+
+
+def agent_reported(turn: Turn, stimulus: s.AgentReported) -> RequestOutcome | None:
+    """The agent runs where it says; its submission is accepted."""
+    agent = current(turn.state, stimulus.agent_name, stimulus.incarnation)
+    if agent is None or agent.phase is not AgentPhase.STARTING:
+        return None
+    turn.emit(
+        AgentStarted(
+            agent_name=stimulus.agent_name,
+            incarnation=stimulus.incarnation,
+            at=turn.at,
+            node_id=stimulus.node_id,
+            devices=stimulus.devices,
+            pid=stimulus.pid,
+            actor_name=stimulus.actor_name,
+            actor_namespace=stimulus.actor_namespace,
+            state_restored=stimulus.state_restored,
+        )
+    )
+    task_ids = turn.state.running.on_agent(stimulus.agent_name)
+    accepted = Accepted(
+        agent_name=stimulus.agent_name,
+        pool_name=agent.spec.pool_name,
+        resources=agent.spec.resources,
+        labels=agent.spec.labels,
+        task_id=task_ids[0] if task_ids else None,
+        preempted=agent.evicting,
+        node_id=agent.node_id,
+        restartable=agent.spec.restartable,
+        state_restored=stimulus.state_restored,
+    )
+    return turn.answer(agent.request_id, accepted)
+
+
+def start_failed(turn: Turn, stimulus: s.AgentStartFailed, strategy: str) -> RequestOutcome | None:
+    """Everything back as it was: the claim is released and victims run again from their saved states."""
+    agent = current(turn.state, stimulus.agent_name, stimulus.incarnation)
+    if agent is None:
+        return None
+    if agent.phase is AgentPhase.ENDING:
+        return agent_gone(turn, _gone(turn, agent))
+    return _undo(turn, agent, stimulus.reason, stimulus.error, strategy)
+
+
+def _undo(
+    turn: Turn, agent: Agent, reason: str, error: str, strategy: str
+) -> RequestOutcome | None:
+    """Strike a newcomer off and run its victims again where ScheduleMesh knows how."""
+    _ended(turn, agent, START_FAILED)
+    restarted: list[str] = []
+    lost: list[str] = []
+    for candidate in agent.evicting:
+        past = turn.state.preempted.get(candidate.task_id)
+        again = past is not None and readmit(turn, past, strategy)
+        (restarted if again else lost).append(candidate.task_id)
+    refused = Refused(
+        reason=reason, error=error, restarted=tuple(restarted), not_restarted=tuple(lost)
+    )
+    return turn.answer(agent.request_id, refused)
+
+
+def agent_gone(turn: Turn, stimulus: s.AgentGone, strategy: str = "") -> RequestOutcome | None:
+    """The process is gone: release the claim, count evictions, and let the newcomer in."""
+    state = turn.state
+    agent = current(state, stimulus.agent_name, stimulus.incarnation)
+    if agent is None:
+        return None
+    for task_id in state.running.on_agent(stimulus.agent_name):
+        task = state.running.by_id[task_id]
+        if task.evicted_as:
+            turn.emit(_preempted(turn, task, agent))
+    lost = agent.phase is not AgentPhase.ENDING
+    reason = LOST if lost else agent.ending
+    if lost and agent.phase is AgentPhase.STARTING:
+        return _undo(turn, agent, "agent_start_failed", "the agent's process died", strategy)
+    _ended(turn, agent, reason)
+    if agent.hold_for is not None and agent.shares:
+        turn.emit(
+            QuotaHeld(
+                hold_id=f"{stimulus.agent_name}#{stimulus.incarnation}",
+                for_pool=agent.hold_for,
+                shares=agent.shares,
+                until=turn.at + POOL_HOLD_S,
+            )
+        )
+    if agent.leaves_for is not None:
+        _let_in(turn, agent, strategy)
+    if agent.request_id is not None and not agent.committed:
+        gone = Refused(reason="agent_deleted", error="the agent was deleted before it started")
+        turn.answer(agent.request_id, gone)
+    return Done()
+
+
+def _gone(turn: Turn, agent: Agent) -> s.AgentGone:
+    return s.AgentGone(at=turn.at, agent_name=agent.spec.name, incarnation=agent.incarnation)
+
+
+def _ended(turn: Turn, agent: Agent, reason: str) -> None:
+    turn.emit(
+        AgentEnded(
+            agent_name=agent.spec.name, incarnation=agent.incarnation, at=turn.at, reason=reason
+        )
+    )
+
+
+def _strike(turn: Turn, agent: Agent, reason: str, error: str) -> None:
+    """End an agent that never had a process."""
+    _ended(turn, agent, reason)
+    turn.answer(agent.request_id, Refused(reason="agent_deleted", error=error))
+
+
+def _preempted(turn: Turn, task: RunningTask, agent: Agent | None) -> TaskPreempted:
+    return TaskPreempted(
+        task_id=task.spec.task_id,
+        agent_name=task.agent_name,
+        pool_name=task.spec.pool_name,
+        priority=task.spec.priority,
+        reason=task.evicted_as,
+        at=turn.at,
+        preempt_score=task.preempt_score,
+        task=task.spec,
+        agent=None if agent is None else agent.spec,
+    )
+
+
+def _let_in(turn: Turn, victim: Agent, strategy: str) -> None:
+    """Pass on what the victim freed to the one that it left for; start it when all have left."""
+    state = turn.state
+    newcomer = state.agents.get(victim.leaves_for or "")
+    if newcomer is None or newcomer.phase is not AgentPhase.WAITING:
+        return
+    shares, _ = pass_on(victim.shares, newcomer.spec.resources - newcomer.paid)
+    held, devices = _room_gained(state, newcomer)
+    name = newcomer.spec.name
+    turn.emit(ClaimGrew(agent_name=name, shares=shares, held=held, devices=devices))
+    if newcomer.waits_for:
+        return
+    if not _whole(state, newcomer):
+        error = "what the victims freed was not what the books had promised; submit again"
+        _undo(turn, newcomer, "preemption_failed", error, strategy)
+        return
+    turn.emit(AgentReady(agent_name=name))
+    turn.instruct(start_instruction(state, name))
+
+
+def _room_gained(state: MeshState, newcomer: Agent) -> tuple[Resources, Devices]:
+    """What the newcomer still lacks on its node and is free there now."""
+    need = msgspec.structs.replace(newcomer.spec.resources, gpu=0)
+    node = state.cluster.nodes.get(newcomer.node_id or "")
+    if node is None:
+        return need - need, Devices()
+    standing = node.standing[newcomer.spec.name]
+    have = dict(standing.devices.units)
+    units = []
+    for i, wanted in newcomer.wanted_devices.units:
+        part = min(node.devices[i], wanted - have.get(i, 0))
+        if part > 0:
+            units.append((i, part))
+    return (need - standing.held).within(node.free), Devices(units=tuple(units))
+
+
+def _whole(state: MeshState, newcomer: Agent) -> bool:
+    """Whether quota and room are complete."""
+    need = newcomer.spec.resources
+    if newcomer.paid != need:
+        return False
+    node = state.cluster.nodes.get(newcomer.node_id or "")
+    if node is None:
+        return newcomer.node_id is None
+    standing = node.standing[newcomer.spec.name]
+    gpu = sum(units for _, units in standing.devices.units)
+    return msgspec.structs.replace(standing.held, gpu=gpu) == need
+
+
+def preempt(turn: Turn, stimulus: s.PreemptionRequested) -> RequestOutcome:
+    """Evict by hand: a task alone, or its agent with all tasks."""
+    state = turn.state
+    agent_name = stimulus.agent_name
+    if stimulus.task_id is not None:
+        task = state.running.by_id.get(stimulus.task_id)
+        if task is None or (agent_name is not None and task.agent_name != agent_name):
+            where = f" on agent {agent_name!r}" if agent_name is not None else ""
+            return Refused(
+                reason="task_not_found", error=f"no task {stimulus.task_id!r} is running{where}"
+            )
+        agent_name = task.agent_name
+        if task.phase is not TaskPhase.RUNNING:
+            return Refused(
+                reason="already_being_preempted",
+                error=f"task {stimulus.task_id!r} is {task.phase.value}; only a running one is preempted",
+            )
+    agent = state.agents.get(agent_name or "")
+    if stimulus.for_pool is not None and stimulus.for_pool not in state.ledger.accounts:
+        return Refused(reason="pool_not_found", error=f"there is no pool {stimulus.for_pool!r}")
+    if not stimulus.end_agent or (agent is None and stimulus.task_id is not None):
+        return _evict_task(turn, stimulus, agent_name or "")
+    if agent is None:
+        return Refused(reason="agent_not_found", error=f"there is no agent {agent_name!r}")
+    if agent.phase is not AgentPhase.RUNNING:
+        return Refused(
+            reason="agent_not_running",
+            error=f"agent {agent_name!r} is {agent.phase.value}; only a running one is preempted",
+        )
+    return _evict_agent(turn, stimulus, agent)
+
+
+def _evict_task(turn: Turn, stimulus: s.PreemptionRequested, agent_name: str) -> RequestOutcome:
+    task_id = stimulus.task_id or ""
+    turn.emit(
+        EvictionStarted(
+            task_id=task_id,
+            at=turn.at,
+            reason=stimulus.reason,
+            preempt_score=stimulus.preempt_score,
+        )
+    )
+    turn.instruct(EvictTask(task_id=task_id, agent_name=agent_name))
+    return Pending(agent_name=agent_name)
+
+
+def _evict_agent(turn: Turn, stimulus: s.PreemptionRequested, agent: Agent) -> RequestOutcome:
+    name = agent.spec.name
+    for task_id in turn.state.running.on_agent(name):
+        turn.emit(EvictionStarted(task_id=task_id, at=turn.at, reason=stimulus.reason))
+    turn.emit(
+        AgentEnding(agent_name=name, reason="preempted", at=turn.at, hold_for=stimulus.for_pool)
+    )
+    turn.instruct(evict_instruction(turn.state, name))
+    return Pending(agent_name=name)
+
+
+def state_stored(turn: Turn, stimulus: s.StateStored) -> None:
+    """A task's state is kept; a task that ended meanwhile needs none."""
+    if stimulus.task_id in turn.state.running.by_id:
+        turn.emit(
+            StateSaved(
+                task_id=stimulus.task_id,
+                state_key=stimulus.state_key,
+                at=turn.at,
+                consistent=stimulus.consistent,
+                source=stimulus.source,
+            )
+        )
+
+
+def cancel_answered(turn: Turn, stimulus: s.CancelAnswered) -> RequestOutcome | None:
+    """A task evicted alone is off the book; its agent stays."""
+    state = turn.state
+    task = state.running.by_id.get(stimulus.task_id)
+    if task is None or not task.evicted_as:
+        return None
+    evicted = Evicted(
+        task_id=stimulus.task_id,
+        agent_name=task.agent_name,
+        reason=task.evicted_as,
+        state_key=task.state_key,
+        cancel_success=stimulus.cancel_success,
+        error=stimulus.error,
+    )
+    turn.emit(_preempted(turn, task, state.agents.get(task.agent_name)))
+    return turn.answer(stimulus.request_id, evicted)

@@ -1,0 +1,127 @@
+"""Outcomes: what the engine answers to a request; a refusal is one of them, not an error."""
+
+from __future__ import annotations
+
+from typing import Union
+
+import msgspec
+
+from schedulemesh.domain.labels import Labels
+from schedulemesh.domain.resources import NOTHING, Resources
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """Base of all outcomes."""
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A running task that the policy lets the incoming task evict."""
+
+    task_id: str
+    agent_name: str
+    pool_name: str
+    priority: float
+    #: Effective difference + κ · remaining time.
+    preempt_score: float
+    #: Priority of the incoming task minus that of this one.
+    priority_delta: float
+    #: The same, or a label match's rank where that is more.
+    effective_delta: float
+    #: Seconds left of its estimated duration; 0 where unknown or overdue.
+    remaining_time: float
+    #: The rule that allowed it.
+    reason: str
+    #: Seconds of work since its start or its last saved state, which its eviction loses at most.
+    lost_work: float = 0.0
+
+
+class Holder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who holds some of what was short."""
+
+    agent_name: str
+    pool_name: str
+    resources: Resources
+    task_ids: tuple[str, ...] = ()
+
+
+class Accepted(Outcome, frozen=True, kw_only=True):
+    """The agent runs, with its task if it has one (in a dry run: would run)."""
+
+    agent_name: str
+    pool_name: str
+    resources: Resources
+    labels: Labels = {}
+    task_id: str | None = None
+    #: Who was evicted for it, highest score first.
+    preempted: tuple[Candidate, ...] = ()
+    node_id: str | None = None
+    restartable: bool = True
+    #: Whether a saved state was given back to the object; None: there was none.
+    state_restored: bool | None = None
+
+
+class Refused(Outcome, frozen=True, kw_only=True):
+    """The request was turned down and holds nothing."""
+
+    #: A stable code, such as preemption_failed.
+    reason: str
+    #: One sentence for a person.
+    error: str
+    #: What the pool's quota lacked.
+    short_quota: Resources = NOTHING
+    #: What the best node lacked.
+    short_node: Resources = NOTHING
+    #: Who holds most of what was short, biggest first, at most ten.
+    holders: tuple[Holder, ...] = ()
+    #: Running tasks that each rule turned away.
+    turned_away: dict[str, int] = {}
+    #: Victims evicted in vain that run again.
+    restarted: tuple[str, ...] = ()
+    #: Victims evicted in vain that could not be started again.
+    not_restarted: tuple[str, ...] = ()
+
+
+class Pending(Outcome, frozen=True, kw_only=True):
+    """Accepted, and under way: an agent starts, or victims leave first. The final outcome follows."""
+
+    agent_name: str
+
+
+class ProbeNeeded(Outcome, frozen=True, kw_only=True):
+    """Nothing was changed: the class must be seen to load before anyone is evicted for it."""
+
+    class_key: str
+
+
+class Done(Outcome, frozen=True, kw_only=True):
+    """The request was carried out; ``detail`` says what was already so, if anything."""
+
+    detail: str = ""
+
+
+class Evicted(Outcome, frozen=True, kw_only=True):
+    """A task was preempted by request."""
+
+    task_id: str
+    agent_name: str
+    reason: str
+    #: The key of its saved state; None: nothing was saved.
+    state_key: str | None = None
+    cancel_success: bool = False
+    #: What went wrong while saving or cancelling; empty: nothing.
+    error: str = ""
+
+
+RequestOutcome = Union[Accepted, Refused, Pending, ProbeNeeded, Done, Evicted]
+
+
+class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of a dry run of the preemption decision."""
+
+    should_preempt: bool
+    candidates: tuple[Candidate, ...] = ()
+    #: For a refusal: the rule that turned away most tasks, or why no eviction is needed.
+    reason: str | None = None
+    turned_away: dict[str, int] = {}
+    #: The tasks that a submission of these resources would evict.
+    victims: tuple[str, ...] = ()

@@ -1,0 +1,236 @@
+"""Running tasks in classes, so that a decision looks at classes and not at every task.
+
+Tasks alike in pool, priority, resources and those labels that the policy's rules name form a class:
+whether one may be evicted holds for all. Within a class only the remaining time differs, so the class
+keeps two orders: by end while time remains, and by start once it is over or unknown. Moving a task from
+the first to the second when its time is up happens on looking, once in its life.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+from sortedcontainers import SortedList
+
+from schedulemesh.domain.labels import Labels
+from schedulemesh.domain.resources import Resources
+from schedulemesh.domain.task import TaskPhase, TaskSpec
+
+_INFINITY = float("inf")
+_FIRST_SWEEP = 1024
+
+
+class RunningTask(msgspec.Struct, kw_only=True):
+    """A task on the book, from its admission to its end."""
+
+    spec: TaskSpec
+    agent_name: str
+    #: Seconds since 1970; the admission until it runs.
+    started_at: float
+    phase: TaskPhase = TaskPhase.RUNNING
+    #: What ending its agent frees; nothing for a task on an agent that is not ours.
+    resources: Resources
+    #: Why it is being evicted; empty while it is not.
+    evicted_as: str = ""
+    preempt_score: float | None = None
+    #: The agent that it leaves for; None: by hand.
+    evicted_for: str | None = None
+    #: When its state was last saved.
+    saved_at: float | None = None
+    state_key: str | None = None
+    task_class: TaskClass | None = None
+
+    @property
+    def ends_at(self) -> float | None:
+        """When its estimated duration is over; None: unknown."""
+        if self.spec.estimated_duration is None:
+            return None
+        return self.started_at + self.spec.estimated_duration
+
+    def remaining(self, now: float) -> float:
+        """Seconds left of its estimated duration, at least 0; 0 where unknown."""
+        ends_at = self.ends_at
+        return 0.0 if ends_at is None else max(0.0, ends_at - now)
+
+    def lost_work(self, now: float) -> float:
+        """Seconds since its start or its last saved state."""
+        return max(0.0, now - max(self.started_at, self.saved_at or 0.0))
+
+
+ClassKey = tuple[str, float, Resources, tuple[tuple[str, str], ...]]
+
+
+class TaskClass:
+    """Tasks that the policy cannot tell apart but by their remaining time."""
+
+    __slots__ = (
+        "key",
+        "labels",
+        "latest",
+        "overdue",
+        "pool_name",
+        "priority",
+        "resources",
+        "soonest",
+        "timed",
+    )
+
+    def __init__(self, key: ClassKey) -> None:
+        self.key = key
+        self.pool_name, self.priority, self.resources, labels = key
+        self.labels: Labels = dict(labels)
+        #: (-end, -start, task id): most time left first, then newest start, then id.
+        self.timed: SortedList[tuple[float, float, str]] = SortedList()
+        #: (-start, task id) of tasks with no time left or none known: newest start first, then id.
+        self.overdue: SortedList[tuple[float, str]] = SortedList()
+        #: The last end among ``timed``; -inf where it is empty.
+        self.latest = -_INFINITY
+        #: No end among ``timed`` is before this.
+        self.soonest = _INFINITY
+
+    def __len__(self) -> int:
+        return len(self.timed) + len(self.overdue)
+
+    def has_tasks(self) -> bool:
+        """Whether any task is in the class now."""
+        return bool(self.timed or self.overdue)
+
+    def add(self, task: RunningTask) -> None:
+        """Put a task into its order."""
+        ends_at = task.ends_at
+        if ends_at is None:
+            self.overdue.add((-task.started_at, task.spec.task_id))
+            return
+        self.timed.add((-ends_at, -task.started_at, task.spec.task_id))
+        self.latest = max(self.latest, ends_at)
+        self.soonest = min(self.soonest, ends_at)
+
+    def discard(self, task: RunningTask) -> None:
+        """Take a task out of the order that it stands in."""
+        ends_at = task.ends_at
+        entry = (-task.started_at, task.spec.task_id)
+        if ends_at is None or (-ends_at, *entry) not in self.timed:
+            self.overdue.remove(entry)
+            return
+        self.timed.remove((-ends_at, *entry))
+        if ends_at == self.latest:
+            self.latest = -self.timed[0][0] if self.timed else -_INFINITY
+
+    def settle(self, now: float) -> None:
+        """Move the tasks whose time is up to the second order."""
+        timed = self.timed
+        while timed and -timed[-1][0] <= now:
+            _, start, task_id = timed.pop()
+            self.overdue.add((start, task_id))
+        self.soonest = -timed[-1][0] if timed else _INFINITY
+        self.latest = -timed[0][0] if timed else -_INFINITY
+
+    def ordered(self, now: float) -> Iterator[tuple[float, float, str]]:
+        """Each task as (remaining seconds, -start, task id), most remaining first. Settle before."""
+        for end, start, task_id in self.timed:
+            yield (-end - now, start, task_id)
+        for start, task_id in self.overdue:
+            yield (0.0, start, task_id)
+
+
+class RunningTasks:
+    """All tasks on the book, by id, by agent and, while they may be victims, by class."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, RunningTask] = {}
+        self._by_agent: dict[str, tuple[str, ...]] = {}
+        self.classes: dict[ClassKey, TaskClass] = {}
+        #: {key: values} that label rules name; only these tell classes apart.
+        self._named: Mapping[str, frozenset[str]] = {}
+        #: Grows when classes come or go; decisions cached per class hold while it stays.
+        self.version = 0
+        #: Empty classes stay until there are this many, so that a class that comes and goes costs little.
+        self._next_sweep = _FIRST_SWEEP
+
+    def __len__(self) -> int:
+        return len(self.by_id)
+
+    def on_agent(self, agent_name: str) -> tuple[str, ...]:
+        """The ids of the tasks on this agent."""
+        return self._by_agent.get(agent_name, ())
+
+    def add(self, task: RunningTask) -> None:
+        """Put a task on the book."""
+        task_id = task.spec.task_id
+        self.by_id[task_id] = task
+        self._by_agent[task.agent_name] = (*self._by_agent.get(task.agent_name, ()), task_id)
+        self._classify(task)
+
+    def remove(self, task_id: str) -> RunningTask:
+        """Take a task off the book."""
+        task = self.by_id.pop(task_id)
+        self._declassify(task)
+        rest = tuple(t for t in self._by_agent[task.agent_name] if t != task_id)
+        if rest:
+            self._by_agent[task.agent_name] = rest
+        else:
+            del self._by_agent[task.agent_name]
+        return task
+
+    def start(self, task_id: str, now: float) -> None:
+        """The task runs from now."""
+        task = self.by_id[task_id]
+        task.started_at = now
+        task.phase = TaskPhase.RUNNING
+        self._classify(task)
+
+    def set_phase(self, task_id: str, phase: TaskPhase) -> None:
+        """Only a running task is a candidate."""
+        task = self.by_id[task_id]
+        self._declassify(task)
+        task.phase = phase
+        self._classify(task)
+
+    def partition_by(self, named: Mapping[str, frozenset[str]]) -> None:
+        """Tell classes apart by these labels from now on; does nothing where they are the same."""
+        if named == self._named:
+            return
+        self._named = named
+        self.classes.clear()
+        self.version += 1
+        for task in self.by_id.values():
+            task.task_class = None
+            self._classify(task)
+
+    def relevant(self, labels: Labels) -> tuple[tuple[str, str], ...]:
+        """Those labels that a rule names."""
+        return tuple(
+            (key, labels[key])
+            for key, values in self._named.items()
+            if key in labels and labels[key] in values
+        )
+
+    def _classify(self, task: RunningTask) -> None:
+        if task.phase is not TaskPhase.RUNNING or task.task_class is not None:
+            return
+        spec = task.spec
+        labels = self.relevant(spec.labels) if self._named else ()
+        key = (spec.pool_name, spec.priority, task.resources, labels)
+        task_class = self.classes.get(key)
+        if task_class is None:
+            self._sweep()
+            task_class = self.classes[key] = TaskClass(key)
+            self.version += 1
+        task.task_class = task_class
+        task_class.add(task)
+
+    def _declassify(self, task: RunningTask) -> None:
+        task_class, task.task_class = task.task_class, None
+        if task_class is None:
+            return
+        task_class.discard(task)
+
+    def _sweep(self) -> None:
+        """Forget empty classes whenever the number of classes has doubled."""
+        if len(self.classes) < self._next_sweep:
+            return
+        for key in [key for key, found in self.classes.items() if not len(found)]:
+            del self.classes[key]
+        self._next_sweep = max(_FIRST_SWEEP, 2 * len(self.classes))
+        self.version += 1

@@ -1,0 +1,322 @@
+"""The state: everything that is true, folded from facts and changed by nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from schedulemesh.config.policy import PreemptionPolicy
+from schedulemesh.domain.agent import AgentPhase, AgentSpec
+from schedulemesh.domain.resources import NOTHING, Resources
+from schedulemesh.domain.task import TaskPhase, TaskSpec
+from schedulemesh.engine import facts as f
+from schedulemesh.engine.cluster import Cluster
+from schedulemesh.engine.ledger import Hold, Ledger, merged
+from schedulemesh.engine.outcomes import Candidate, RequestOutcome
+from schedulemesh.engine.preemption import Preemption
+from schedulemesh.engine.running import RunningTask, RunningTasks
+
+#: How many past preemptions are kept for statistics and restoring.
+RECENT = 1000
+
+
+class Agent(msgspec.Struct, kw_only=True):
+    """An agent on the book, from its admission until its process is known gone."""
+
+    spec: AgentSpec
+    incarnation: int
+    phase: AgentPhase
+    admitted_at: float
+    #: Who pays for what is reserved or used of its claim.
+    shares: tuple[f.Share, ...] = ()
+    #: Whether its shares are used (True) or only reserved.
+    committed: bool = False
+    node_id: str | None = None
+    wanted_devices: f.Devices = f.Devices()
+    evicting: tuple[Candidate, ...] = ()
+    #: Agents that still have to leave before it can start.
+    waits_for: frozenset[str] = frozenset()
+    request_id: str | None = None
+    state_key: str | None = None
+    state_restored: bool | None = None
+    pid: int = 0
+    actor_name: str = ""
+    actor_namespace: str = ""
+    started_at: float | None = None
+    #: Why it is being ended; empty while it is not.
+    ending: str = ""
+    #: The agent that it leaves for, if it is a victim of a submission.
+    leaves_for: str | None = None
+    #: Once it is gone, its quota is held for this pool.
+    hold_for: str | None = None
+
+    @property
+    def paid(self) -> Resources:
+        """The sum of its shares."""
+        total = NOTHING
+        for share in self.shares:
+            total = total + share.amount
+        return total
+
+
+class Preempted(msgspec.Struct, frozen=True, kw_only=True):
+    """A past preemption; with the specs, enough to run the task again."""
+
+    fact: f.TaskPreempted
+    #: The key of the state saved for it; None: none was.
+    state_key: str | None = None
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """A remembered answer."""
+
+    at: float
+    outcome: RequestOutcome
+
+
+class MeshState:
+    """All books together. ``evolve`` is the only way in, live and on recovery alike."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self.cluster = Cluster()
+        self.running = RunningTasks()
+        #: By name.
+        self.agents: dict[str, Agent] = {}
+        #: Names of the agents of each pool.
+        self.agents_of: dict[str, set[str]] = {}
+        self.policy = PreemptionPolicy()
+        self.preemption = Preemption(self.policy)
+        #: The last policy changes, oldest first.
+        self.policy_changes: list[f.PolicyChanged] = []
+        #: By pool.
+        self.handlers: dict[str, f.StateHandlersRegistered] = {}
+        #: Keys of classes that have loaded at least once.
+        self.loaded: set[str] = set()
+        #: The last preemptions by task, oldest first.
+        self.preempted: dict[str, Preempted] = {}
+        #: Preemptions so far, by reason.
+        self.preemption_counts: dict[str, int] = {}
+        self.answers: dict[str, Answer] = {}
+        #: Which agent's start will answer a request.
+        self.requests: dict[str, str] = {}
+        #: The incarnation that the next agent gets; never given twice.
+        self.next_incarnation = 1
+        self.epoch = 0
+        self._apply: dict[type[f.Fact], Callable[[Any], None]] = {
+            f.PoolEnsured: self._pool_ensured,
+            f.StateHandlersRegistered: self._handlers_registered,
+            f.PolicyChanged: self._policy_changed,
+            f.NodeSeen: lambda fact: self.cluster.see(fact.report),
+            f.NodeLost: lambda fact: self.cluster.lose(fact.node_id),
+            f.NodeCordoned: lambda fact: self.cluster.cordon(fact.node_id, fact.cordoned),
+            f.ClassLoaded: lambda fact: self.loaded.add(fact.class_key),
+            f.AgentAdmitted: self._agent_admitted,
+            f.ClaimGrew: self._claim_grew,
+            f.AgentReady: self._agent_ready,
+            f.AgentStarted: self._agent_started,
+            f.AgentEnding: self._agent_ending,
+            f.AgentEnded: self._agent_ended,
+            f.TaskRegistered: self._task_registered,
+            f.TaskCompleted: lambda fact: self._drop_task(fact.task_id),
+            f.EvictionStarted: self._eviction_started,
+            f.EvictionUndone: self._eviction_undone,
+            f.StateSaved: self._state_saved,
+            f.TaskPreempted: self._task_preempted,
+            f.QuotaHeld: self._quota_held,
+            f.HoldShrank: lambda fact: self.ledger.shrink_hold(fact.hold_id, fact.shares),
+            f.RequestAnswered: self._request_answered,
+            f.AnswersForgotten: self._answers_forgotten,
+            f.EpochBegun: self._epoch_begun,
+        }
+
+    def evolve(self, fact: f.AnyFact) -> None:
+        """Make the fact true. A fact that cannot be is a broken promise and raises."""
+        self._apply[type(fact)](fact)
+
+    @classmethod
+    def fold(cls, facts: Iterable[f.AnyFact]) -> MeshState:
+        """The state that these facts lead to."""
+        state = cls()
+        for fact in facts:
+            state.evolve(fact)
+        return state
+
+    @property
+    def nodes_known(self) -> bool:
+        """Whether the cluster has been seen; until then only quota decides."""
+        return bool(self.cluster.nodes)
+
+    def _pool_ensured(self, fact: f.PoolEnsured) -> None:
+        self.ledger.ensure(fact.spec)
+        self.agents_of.setdefault(fact.spec.name, set())
+
+    def _handlers_registered(self, fact: f.StateHandlersRegistered) -> None:
+        self.handlers[fact.pool_name] = fact
+
+    def _policy_changed(self, fact: f.PolicyChanged) -> None:
+        self.policy = fact.policy
+        self.preemption = Preemption(fact.policy)
+        self.running.partition_by(self.preemption.ranks.named())
+        self.policy_changes = [*self.policy_changes[-99:], fact]
+
+    def _agent_admitted(self, fact: f.AgentAdmitted) -> None:
+        spec = fact.agent
+        waits_for = frozenset(c.agent_name for c in fact.evicting)
+        self.agents[spec.name] = Agent(
+            spec=spec,
+            incarnation=fact.incarnation,
+            phase=AgentPhase.WAITING if waits_for else AgentPhase.STARTING,
+            admitted_at=fact.at,
+            shares=fact.shares,
+            node_id=fact.node_id,
+            wanted_devices=fact.wanted_devices,
+            evicting=fact.evicting,
+            waits_for=waits_for,
+            request_id=fact.request_id,
+            state_key=fact.state_key,
+        )
+        self.agents_of[spec.pool_name].add(spec.name)
+        self.next_incarnation = fact.incarnation + 1
+        self.ledger.reserve(spec.pool_name, fact.shares)
+        if fact.node_id is not None:
+            self.cluster.take(fact.node_id, spec.name, fact.held, fact.devices)
+        if fact.request_id is not None:
+            self.requests[fact.request_id] = spec.name
+        if fact.task is not None:
+            self._add_task(fact.task, spec.name, fact.at, TaskPhase.STARTING)
+
+    def _claim_grew(self, fact: f.ClaimGrew) -> None:
+        agent = self.agents[fact.agent_name]
+        self.ledger.reserve(agent.spec.pool_name, fact.shares)
+        agent.shares = merged((*agent.shares, *fact.shares))
+        if agent.node_id is not None and (fact.held or fact.devices.units):
+            self.cluster.take(agent.node_id, fact.agent_name, fact.held, fact.devices)
+
+    def _agent_ready(self, fact: f.AgentReady) -> None:
+        agent = self.agents[fact.agent_name]
+        agent.phase = AgentPhase.STARTING
+        agent.waits_for = frozenset()
+
+    def _agent_started(self, fact: f.AgentStarted) -> None:
+        agent = self.agents[fact.agent_name]
+        agent.phase = AgentPhase.RUNNING
+        agent.committed = True
+        agent.started_at = fact.at
+        agent.pid, agent.state_restored = fact.pid, fact.state_restored
+        agent.actor_name, agent.actor_namespace = fact.actor_name, fact.actor_namespace
+        self.ledger.commit(agent.shares)
+        self.loaded.add(agent.spec.class_key)
+        self._stand(agent, fact)
+        for task_id in self.running.on_agent(fact.agent_name):
+            self.running.start(task_id, fact.at)
+
+    def _stand(self, agent: Agent, fact: f.AgentStarted) -> None:
+        """Put the agent where it says that it is."""
+        name = agent.spec.name
+        if fact.node_id is None:
+            return
+        if agent.node_id != fact.node_id:
+            if agent.node_id is not None:
+                self.cluster.leave(agent.node_id, name)
+            agent.node_id = fact.node_id
+            held = msgspec.structs.replace(agent.spec.resources, gpu=0)
+            self.cluster.take(fact.node_id, name, held, fact.devices)
+        self.cluster.settle(fact.node_id, name, agent.spec.resources, fact.devices)
+
+    def _agent_ending(self, fact: f.AgentEnding) -> None:
+        agent = self.agents[fact.agent_name]
+        agent.phase = AgentPhase.ENDING
+        agent.ending, agent.hold_for = fact.reason, fact.hold_for
+        for task_id in self.running.on_agent(fact.agent_name):
+            if self.running.by_id[task_id].phase is TaskPhase.RUNNING:
+                self.running.set_phase(task_id, TaskPhase.ENDING)
+        self._touch(agent)
+
+    def _agent_ended(self, fact: f.AgentEnded) -> None:
+        for task_id in self.running.on_agent(fact.agent_name):
+            self.running.remove(task_id)
+        agent = self.agents.pop(fact.agent_name)
+        self.agents_of[agent.spec.pool_name].discard(fact.agent_name)
+        self.ledger.release(agent.spec.pool_name, agent.shares, committed=agent.committed)
+        if agent.node_id is not None:
+            self.cluster.leave(agent.node_id, fact.agent_name)
+        if agent.request_id is not None:
+            self.requests.pop(agent.request_id, None)
+        newcomer = self.agents.get(agent.leaves_for or "")
+        if newcomer is not None:
+            newcomer.waits_for -= {fact.agent_name}
+
+    def _task_registered(self, fact: f.TaskRegistered) -> None:
+        agent = self.agents.get(fact.agent_name)
+        runs = agent is None or agent.phase is AgentPhase.RUNNING
+        phase = TaskPhase.RUNNING if runs else TaskPhase.STARTING
+        self._add_task(fact.task, fact.agent_name, fact.at, phase)
+
+    def _add_task(self, spec: TaskSpec, agent_name: str, at: float, phase: TaskPhase) -> None:
+        agent = self.agents.get(agent_name)
+        self.running.add(
+            RunningTask(
+                spec=spec,
+                agent_name=agent_name,
+                started_at=at,
+                phase=phase,
+                resources=NOTHING if agent is None else agent.spec.resources,
+            )
+        )
+        self._touch(agent)
+
+    def _drop_task(self, task_id: str) -> None:
+        task = self.running.remove(task_id)
+        self._touch(self.agents.get(task.agent_name))
+
+    def _touch(self, agent: Agent | None) -> None:
+        """What the victim search summed up for the agent's node no longer holds."""
+        node = self.cluster.nodes.get(agent.node_id or "") if agent is not None else None
+        if node is not None:
+            node.version += 1
+
+    def _eviction_started(self, fact: f.EvictionStarted) -> None:
+        task = self.running.by_id[fact.task_id]
+        task.evicted_as, task.preempt_score = fact.reason, fact.preempt_score
+        task.evicted_for = fact.for_agent
+        self.running.set_phase(fact.task_id, TaskPhase.PREEMPTING)
+        agent = self.agents.get(task.agent_name)
+        if agent is not None and fact.for_agent is not None:
+            agent.leaves_for = fact.for_agent
+        self._touch(agent)
+
+    def _eviction_undone(self, fact: f.EvictionUndone) -> None:
+        task = self.running.by_id[fact.task_id]
+        task.evicted_as, task.preempt_score, task.evicted_for = "", None, None
+        self.running.set_phase(fact.task_id, TaskPhase.RUNNING)
+        self._touch(self.agents.get(task.agent_name))
+
+    def _state_saved(self, fact: f.StateSaved) -> None:
+        task = self.running.by_id[fact.task_id]
+        task.saved_at, task.state_key = fact.at, fact.state_key
+
+    def _task_preempted(self, fact: f.TaskPreempted) -> None:
+        task = self.running.remove(fact.task_id)
+        self._touch(self.agents.get(task.agent_name))
+        self.preemption_counts[fact.reason] = self.preemption_counts.get(fact.reason, 0) + 1
+        self.preempted.pop(fact.task_id, None)
+        self.preempted[fact.task_id] = Preempted(fact=fact, state_key=task.state_key)
+        if len(self.preempted) > RECENT:
+            del self.preempted[next(iter(self.preempted))]
+
+    def _quota_held(self, fact: f.QuotaHeld) -> None:
+        hold = Hold(for_pool=fact.for_pool, shares=fact.shares, until=fact.until)
+        self.ledger.hold(fact.hold_id, hold)
+
+    def _request_answered(self, fact: f.RequestAnswered) -> None:
+        self.answers[fact.request_id] = Answer(at=fact.at, outcome=fact.outcome)
+        self.requests.pop(fact.request_id, None)
+
+    def _answers_forgotten(self, fact: f.AnswersForgotten) -> None:
+        self.answers = {k: a for k, a in self.answers.items() if a.at >= fact.before}
+
+    def _epoch_begun(self, fact: f.EpochBegun) -> None:
+        self.epoch = fact.epoch

@@ -1,0 +1,208 @@
+"""Stimuli: what happens, with its time ``at`` in seconds since 1970. The engine's only input."""
+
+from __future__ import annotations
+
+from typing import Union
+
+import msgspec
+
+from schedulemesh.config.policy import PreemptionPolicy
+from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.labels import Selector
+from schedulemesh.domain.node import NodeReport
+from schedulemesh.domain.pool import PoolSpec
+from schedulemesh.domain.resources import Resources
+from schedulemesh.domain.task import TaskSpec
+from schedulemesh.engine.facts import Devices
+
+
+class Stimulus(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all stimuli."""
+
+    at: float
+
+
+class PoolRequested(Stimulus, frozen=True, kw_only=True):
+    """Somebody wants this pool to exist like this."""
+
+    spec: PoolSpec
+    #: Whether a pool of the same name and another definition is refused.
+    must_be_new: bool = False
+
+
+class PolicyChangeRequested(Stimulus, frozen=True, kw_only=True):
+    """Somebody changed the policy to this; ``changes`` names the fields that they gave."""
+
+    policy: PreemptionPolicy
+    client: str
+    changes: tuple[str, ...]
+    level: str | None = None
+
+
+class StateHandlersGiven(Stimulus, frozen=True, kw_only=True):
+    """Somebody registered functions that save and restore the states of a pool's tasks."""
+
+    pool_name: str
+    preserver_key: str | None
+    restorer_key: str | None
+
+
+class CordonRequested(Stimulus, frozen=True, kw_only=True):
+    """Somebody wants a node to take no new agents, or to take them again."""
+
+    node_id: str
+    cordoned: bool
+
+
+class TaskSubmitted(Stimulus, frozen=True, kw_only=True):
+    """Somebody wants an agent made, with or without a task on it."""
+
+    #: Its pool_name may be empty: then ``selector`` chooses among the pools.
+    agent: AgentSpec
+    #: Whether the agent takes its pool's default resources.
+    default_resources: bool = False
+    task: TaskSpec | None = None
+    selector: Selector = ()
+    request_id: str | None = None
+    #: False: the user's Ray options place it, and the book learns where.
+    choose_node: bool = True
+    may_preempt: bool = True
+    dry_run: bool = False
+    #: The key of the saved state that its object is built from.
+    state_key: str | None = None
+
+
+class TaskAnnounced(Stimulus, frozen=True, kw_only=True):
+    """Somebody says that a task runs on an agent."""
+
+    task: TaskSpec
+    agent_name: str
+
+
+class TaskFinished(Stimulus, frozen=True, kw_only=True):
+    """Somebody says that a task is done; its agent goes too if asked."""
+
+    task_id: str
+    end_agent: bool = False
+
+
+class AgentDeletionRequested(Stimulus, frozen=True, kw_only=True):
+    """Somebody wants an agent gone."""
+
+    agent_name: str
+
+
+class PreemptionRequested(Stimulus, frozen=True, kw_only=True):
+    """Somebody evicts by hand: one task (its agent stays), or an agent with all its tasks."""
+
+    task_id: str | None = None
+    agent_name: str | None = None
+    end_agent: bool = False
+    #: Hold the freed quota for this pool.
+    for_pool: str | None = None
+    #: What it is counted as: the reason of the last evaluation that named the task, else manual.
+    reason: str = "manual"
+    preempt_score: float | None = None
+
+
+class AgentReported(Stimulus, frozen=True, kw_only=True):
+    """The agent runs, and says where."""
+
+    agent_name: str
+    incarnation: int
+    node_id: str | None = None
+    devices: Devices = Devices()
+    pid: int = 0
+    actor_name: str = ""
+    actor_namespace: str = ""
+    state_restored: bool | None = None
+
+
+class AgentStartFailed(Stimulus, frozen=True, kw_only=True):
+    """The agent could not be made; nothing of it lives."""
+
+    agent_name: str
+    incarnation: int
+    #: agent_start_failed or agent_start_timeout.
+    reason: str
+    error: str
+
+
+class AgentGone(Stimulus, frozen=True, kw_only=True):
+    """The agent's process is gone, by our hand or not."""
+
+    agent_name: str
+    incarnation: int
+
+
+class StateStored(Stimulus, frozen=True, kw_only=True):
+    """The saved state of a task that is being evicted lies in the store."""
+
+    task_id: str
+    state_key: str
+    consistent: bool
+    source: str
+
+
+class CancelAnswered(Stimulus, frozen=True, kw_only=True):
+    """A task that was evicted alone was told to stop; its agent stays."""
+
+    task_id: str
+    cancel_success: bool
+    error: str = ""
+    request_id: str | None = None
+
+
+class ClassProbed(Stimulus, frozen=True, kw_only=True):
+    """A class was seen to load."""
+
+    class_key: str
+
+
+class ClusterObserved(Stimulus, frozen=True, kw_only=True):
+    """The living nodes, all of them."""
+
+    nodes: tuple[NodeReport, ...]
+
+
+class ClockTicked(Stimulus, frozen=True, kw_only=True):
+    """Time went by; holds and remembered answers may be over."""
+
+
+class SupervisorBegan(Stimulus, frozen=True, kw_only=True):
+    """A supervisor took over this state."""
+
+    epoch: int
+
+
+AnyStimulus = Union[
+    PoolRequested,
+    PolicyChangeRequested,
+    StateHandlersGiven,
+    CordonRequested,
+    TaskSubmitted,
+    TaskAnnounced,
+    TaskFinished,
+    AgentDeletionRequested,
+    PreemptionRequested,
+    AgentReported,
+    AgentStartFailed,
+    AgentGone,
+    StateStored,
+    CancelAnswered,
+    ClassProbed,
+    ClusterObserved,
+    ClockTicked,
+    SupervisorBegan,
+]
+
+
+class PreemptionQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """A dry run of the preemption decision; with resources, of the victim search too."""
+
+    at: float
+    priority: float
+    pool_name: str
+    labels: dict[str, str] = {}
+    resources: Resources | None = None
+    limit: int = 100
