@@ -1,0 +1,1 @@
+"""What runs as Ray actors of its own."""

@@ -1,0 +1,226 @@
+"""The hand that makes and ends agents, and keeps their lines open."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import deque
+from typing import Any
+
+import msgspec
+from ray.exceptions import RayError
+
+from schedulemesh.core.agent_host import host_class
+from schedulemesh.core.ray_api import ActorRequest, RayApi
+from schedulemesh.core.wire import Boot, Command, Report, Result, ShippedClass, pack
+from schedulemesh.domain.resources import UNIT, Resources
+from schedulemesh.engine.facts import Devices
+from schedulemesh.engine.instructions import StartAgent
+from schedulemesh.engine.stimuli import AgentReported, AgentStartFailed
+
+logger = logging.getLogger(__name__)
+
+#: A host's question for commands is answered after this many seconds even if there are none.
+POLL_S = 30.0
+#: Hosts made for classes that are kept ready.
+_CLASSES = 256
+
+
+class Line:
+    """Commands for one agent's process, and their results."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Command] = deque()
+        self._arrived = asyncio.Event()
+
+    def send(self, command: Command) -> None:
+        """Queue a command for the host's next question."""
+        self._waiting.append(command)
+        self._arrived.set()
+
+    async def receive(self) -> list[Command]:
+        """What is queued, as soon as there is anything."""
+        try:
+            await asyncio.wait_for(self._arrived.wait(), POLL_S)
+        except (asyncio.TimeoutError, TimeoutError):
+            return []
+        self._arrived.clear()
+        commands = list(self._waiting)
+        self._waiting.clear()
+        return commands
+
+
+class Agents:
+    """Living agents by name: handles, lines and last metrics. Only what Ray knows, never what is decided."""
+
+    def __init__(self, ray_api: RayApi, scheduler: str, namespace: str) -> None:
+        self._ray = ray_api
+        self._scheduler = scheduler
+        self._namespace = namespace
+        self._handles: dict[tuple[str, int], Any] = {}
+        self._lines: dict[tuple[str, int], Line] = {}
+        self._abilities: dict[tuple[str, int], tuple[str, ...]] = {}
+        self._hosts: dict[str, type] = {}
+        self._results: dict[int, asyncio.Future[Result]] = {}
+        self._next_command = 1
+        #: By agent name.
+        self.metrics: dict[str, dict[str, Any]] = {}
+
+    def handle(self, name: str, incarnation: int) -> Any:
+        """The agent's Ray handle; None: it is not known to live."""
+        return self._handles.get((name, incarnation))
+
+    def can(self, name: str, incarnation: int, method: str) -> bool:
+        """Whether the agent's class has this control method."""
+        return method in self._abilities.get((name, incarnation), ())
+
+    async def start(
+        self,
+        order: StartAgent,
+        shipped: bytes,
+        boot: Boot,
+        refs: tuple[list[Any], list[Any]],
+        supervisor: Any,
+        timeout_s: float,
+    ) -> AgentReported | AgentStartFailed:
+        """Make the actor and wait until its object is built; what failed leaves nothing alive."""
+        key = (order.agent.name, order.incarnation)
+        options = json.loads(order.agent.options)
+        named = options.pop("name", None)
+        name = named or f"schedulemesh:{self._scheduler}:{key[0]}#{key[1]}"
+        user_namespace = options.pop("namespace", None)
+        namespace = user_namespace if named and user_namespace else self._namespace
+        whole, nested = refs
+        try:
+            handle = self._ray.start_actor(
+                ActorRequest(
+                    cls=self._host(order.agent.class_key, shipped),
+                    name=name,
+                    namespace=namespace,
+                    resources=order.agent.resources,
+                    node_id=order.node_id,
+                    options=options,
+                    args=(pack(boot), supervisor, nested, *whole),
+                )
+            )
+        except (ValueError, TypeError, RayError) as error:
+            return self._failed(order, f"Ray refused to make the actor: {error}")
+        self._handles[key], self._lines[key] = handle, Line()
+        report = await self._report(handle, timeout_s)
+        if isinstance(report, str) or report.error:
+            await self.end(*key)
+            if isinstance(report, str):
+                reason = "agent_start_timeout" if report.startswith("not ready") else ""
+                return self._failed(order, report, reason or "agent_start_failed")
+            return self._failed(order, report.error)
+        self._abilities[key] = report.abilities
+        return self._reported(order, report, name, namespace)
+
+    async def end(self, name: str, incarnation: int) -> None:
+        """Kill the agent and wait until Ray knows it dead."""
+        key = (name, incarnation)
+        self._lines.pop(key, None)
+        self._abilities.pop(key, None)
+        self.metrics.pop(name, None)
+        handle = self._handles.pop(key, None)
+        if handle is None:
+            return
+        self._ray.kill_actor(handle)
+        try:
+            await self._ray.call(handle, "schedulemesh_report")
+        except RayError:
+            return
+
+    async def order(
+        self, name: str, incarnation: int, kind: str, timeout_s: float, **fields: Any
+    ) -> Result | None:
+        """Have a host carry out a command; None: no answer in time, or there is no such agent."""
+        line = self._lines.get((name, incarnation))
+        if line is None:
+            return None
+        command = Command(command_id=self._next_command, kind=kind, **fields)
+        self._next_command += 1
+        answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._results[command.command_id] = answer
+        line.send(command)
+        try:
+            return await asyncio.wait_for(answer, timeout_s)
+        except (asyncio.TimeoutError, TimeoutError):
+            return None
+        finally:
+            self._results.pop(command.command_id, None)
+
+    async def poll(self, name: str, incarnation: int) -> list[Command]:
+        """A host asks for commands."""
+        line = self._lines.get((name, incarnation))
+        if line is None:
+            await asyncio.sleep(POLL_S)
+            return []
+        return await line.receive()
+
+    def done(self, command_id: int, result: Result) -> None:
+        """A host answers a command."""
+        answer = self._results.get(command_id)
+        if answer is not None and not answer.done():
+            answer.set_result(result)
+
+    def _host(self, class_key: str, shipped: bytes) -> type:
+        """The host class for a user's class: made once, because Ray exports each class anew."""
+        found = self._hosts.get(class_key)
+        if found is None:
+            if len(self._hosts) >= _CLASSES:
+                self._hosts.pop(next(iter(self._hosts)))
+            found = host_class(msgspec.msgpack.decode(shipped, type=ShippedClass))
+            self._hosts[class_key] = found
+        return found
+
+    async def _report(self, handle: Any, timeout_s: float) -> Report | str:
+        """The host's report, or in a sentence why there is none."""
+        call = asyncio.ensure_future(self._ray.call(handle, "schedulemesh_report"))
+        done, _ = await asyncio.wait({call}, timeout=timeout_s)
+        if not done:
+            call.cancel()
+            return (
+                f"not ready after start_timeout = {timeout_s:g} s: its class was still loading or its "
+                "constructor running; the process was ended"
+            )
+        try:
+            report: Report = call.result()
+        except RayError as error:
+            return f"its process died while the class was loaded and built: {error}"
+        return report
+
+    def _reported(
+        self, order: StartAgent, report: Report, name: str, namespace: str
+    ) -> AgentReported:
+        return AgentReported(
+            at=0.0,
+            agent_name=order.agent.name,
+            incarnation=order.incarnation,
+            node_id=report.node_id,
+            devices=devices_of(report.gpu_ids, order.agent.resources),
+            pid=report.pid,
+            actor_name=name,
+            actor_namespace=namespace,
+            state_restored=report.state_restored,
+        )
+
+    def _failed(
+        self, order: StartAgent, error: str, reason: str = "agent_start_failed"
+    ) -> AgentStartFailed:
+        logger.warning("agent %s did not start: %s", order.agent.name, error)
+        return AgentStartFailed(
+            at=0.0,
+            agent_name=order.agent.name,
+            incarnation=order.incarnation,
+            reason=reason,
+            error=f"agent {order.agent.name!r}: {error}",
+        )
+
+
+def devices_of(gpu_ids: tuple[str, ...], resources: Resources) -> Devices:
+    """The devices that these ids stand for: a share of one, or all of each."""
+    units = min(resources.gpu, UNIT)
+    indexes = sorted(int(i) for i in gpu_ids if i.isdigit())
+    return Devices(units=tuple((i, units) for i in indexes)) if units else Devices()

@@ -1,0 +1,496 @@
+"""The supervisor: one async Ray actor that takes requests, decides, remembers and has its hands act."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import platform
+import secrets
+from collections.abc import Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import ray
+from ray.exceptions import RayError
+
+from schedulemesh.config.policy import changed_policy
+from schedulemesh.config.settings import PROTOCOL_VERSION, SchedulerSettings
+from schedulemesh.core.actors.control.agent_manager import Agents
+from schedulemesh.core.actors.control.patrol import NodeWatch, agents_gone, running_agents
+from schedulemesh.core.actors.control.preemption_controller import Eviction
+from schedulemesh.core.actors.control.scribe import Scribe
+from schedulemesh.core.ray_api import LiveRay
+from schedulemesh.core.views import View
+from schedulemesh.core.wire import Boot, Command, Result, SavedState, key_of, pack
+from schedulemesh.core.workers import Handled, probe_class, restore
+from schedulemesh.engine import stimuli as s
+from schedulemesh.engine.instructions import (
+    AnyInstruction,
+    EvictAgent,
+    EvictTask,
+    StartAgent,
+    StopAgent,
+)
+from schedulemesh.engine.outcomes import (
+    Done,
+    Evaluation,
+    Evicted,
+    Pending,
+    ProbeNeeded,
+    Refused,
+    RequestOutcome,
+)
+from schedulemesh.engine.running import RunningTask
+from schedulemesh.engine.strategies import choose_pool
+from schedulemesh.errors import JournalError
+from schedulemesh.store.sql import SqlJournal
+
+logger = logging.getLogger(__name__)
+
+#: Names of running tasks whose last evaluation is remembered.
+_NAMED = 100_000
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True):
+    """Who the supervisor is."""
+
+    protocol: int
+    python: str
+    ray: str
+    detached: bool
+    #: The job that made it.
+    job_id: str
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """An outcome, and what a caller needs with it."""
+
+    outcome: RequestOutcome
+    #: The agent's Ray handle.
+    handle: Any = None
+    #: The saved state that the outcome speaks of.
+    saved: bytes | None = None
+    #: Tasks evicted by hand with their saved states: (task id, reason, state).
+    evicted: tuple[tuple[str, str, bytes | None], ...] = ()
+
+
+class Supervisor:
+    """See the module. Its methods are called by clients and agent hosts only."""
+
+    def __init__(self, settings: SchedulerSettings, job_id: str) -> None:
+        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+        self._settings = settings
+        self._job_id = job_id
+        self._ray = LiveRay()
+        self._agents = Agents(self._ray, settings.name, settings.namespace)
+        self._watch = NodeWatch()
+        self._me = ray.get_runtime_context().current_actor
+        self._refs: dict[str, tuple[list[Any], list[Any]]] = {}
+        self._classes: dict[str, bytes] = {}
+        self._named: dict[str, tuple[str, float]] = {}
+        #: Which request evicts a task alone.
+        self._request_of: dict[str, str] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._began: asyncio.Future[None] | None = None
+        self._scribe: Scribe = None  # type: ignore[assignment]  # set by the first hello
+
+    async def hello(self) -> Hello:
+        """Begin, if nobody asked before, and say who this is."""
+        if self._began is None:
+            self._began = asyncio.ensure_future(self._begin())
+        await asyncio.shield(self._began)
+        return Hello(
+            protocol=PROTOCOL_VERSION,
+            python=platform.python_version(),
+            ray=ray.__version__,
+            detached=self._settings.detached,
+            job_id=self._job_id,
+        )
+
+    async def act(self, stimulus: s.AnyStimulus, blobs: Mapping[str, bytes] | None = None) -> Reply:
+        """A change that is done when it is decided: pools, policy, handlers, cordons, registrations."""
+        try:
+            step = await self._scribe.step(stimulus, blobs)
+        except JournalError as error:
+            return Reply(outcome=_unavailable(error))
+        return Reply(outcome=step.outcome or Done())
+
+    async def change_policy(
+        self, changes: Mapping[str, Any], client: str, level: str | None
+    ) -> dict[str, Any]:
+        """Change these fields of the policy; returns the whole policy in force."""
+        policy = changed_policy(self._scribe.state.policy, changes)
+        stimulus = s.PolicyChangeRequested(
+            at=0.0, policy=policy, client=client, changes=tuple(changes), level=level
+        )
+        if changes:
+            await self._scribe.step(stimulus)
+        return self._scribe.state.policy.public()
+
+    async def submit(
+        self,
+        stimulus: s.TaskSubmitted,
+        blobs: Mapping[str, bytes],
+        refs: tuple[list[Any], list[Any]],
+    ) -> Reply:
+        """A submission: answered when the agent runs, or cannot."""
+        class_key = stimulus.agent.class_key
+        known = await self._class(class_key, blobs)
+        if known is None:
+            return Reply(outcome=ProbeNeeded(class_key=class_key))
+        stimulus = self._with_name(stimulus)
+        if any(refs):
+            self._refs[stimulus.agent.name] = refs
+        try:
+            step = await self._scribe.step(stimulus, blobs)
+            if isinstance(step.outcome, ProbeNeeded):
+                failed = await self._probe(class_key, known, stimulus)
+                if failed is not None:
+                    return Reply(outcome=failed)
+                step = await self._scribe.step(stimulus, blobs)
+        except JournalError as error:
+            return Reply(outcome=_unavailable(error))
+        outcome = step.outcome or Done()
+        if isinstance(outcome, Pending) and stimulus.request_id is not None:
+            outcome = await self._scribe.answer(stimulus.request_id)
+        agent = self._scribe.state.agents.get(getattr(outcome, "agent_name", ""))
+        handle = None if agent is None else self._agents.handle(agent.spec.name, agent.incarnation)
+        return Reply(outcome=outcome, handle=handle)
+
+    async def end(self, stimulus: s.TaskFinished | s.AgentDeletionRequested) -> Reply:
+        """The end of a task or an agent: answered when the process is gone."""
+        try:
+            step = await self._scribe.step(stimulus)
+        except JournalError as error:
+            return Reply(outcome=_unavailable(error))
+        outcome = step.outcome or Done()
+        if isinstance(outcome, Pending):
+            await self._scribe.end_of(outcome.agent_name)
+            outcome = Done()
+        return Reply(outcome=outcome)
+
+    async def preempt(self, stimulus: s.PreemptionRequested, request_id: str) -> Reply:
+        """An eviction by hand: answered when the task was cancelled, or its agent is gone."""
+        state = self._scribe.state
+        if request_id in state.answers:
+            return await self._evicted(state.answers[request_id].outcome)
+        if stimulus.task_id is not None and not stimulus.end_agent:
+            reason, score = self._named.get(stimulus.task_id, (stimulus.reason, None))
+            stimulus = msgspec.structs.replace(stimulus, reason=reason, preempt_score=score)
+        agent_name = stimulus.agent_name
+        task = state.running.by_id.get(stimulus.task_id or "")
+        if task is not None:
+            agent_name = task.agent_name
+        tasks = state.running.on_agent(agent_name or "")
+        self._request_of[stimulus.task_id or ""] = request_id
+        try:
+            step = await self._scribe.step(stimulus)
+        except JournalError as error:
+            return Reply(outcome=_unavailable(error))
+        if not isinstance(step.outcome, Pending):
+            return Reply(outcome=step.outcome or Done())
+        if any(isinstance(i, EvictTask) for i in step.instructions):
+            return await self._evicted(await self._scribe.answer(request_id))
+        await self._scribe.end_of(step.outcome.agent_name)
+        return Reply(outcome=Done(), evicted=await self._past(tasks))
+
+    async def restore(
+        self, given: bytes, request_id: str, task_id: str, pool_name: str | None
+    ) -> Reply:
+        """Hand a saved state to the pool's restorer, and run the task again where it is known how."""
+        state = self._scribe.state
+        past = state.preempted.get(task_id)
+        pool = pool_name or (past.fact.pool_name if past is not None else "")
+        handlers = state.handlers.get(pool)
+        restorer = None if handlers is None else await self._scribe.blob(handlers.restorer_key)
+        if restorer is not None:
+            handled = await self._handle(restore, restorer, given)
+            if handled.error:
+                return Reply(outcome=Refused(reason="restore_failed", error=handled.error))
+        fact = None if past is None else past.fact
+        if fact is None or fact.agent is None or not fact.agent.class_key:
+            return Reply(outcome=_cannot_resubmit(task_id, restored=restorer is not None))
+        if not fact.agent.restartable:
+            error = (
+                f"task {task_id!r} had object references within its arguments and cannot be rebuilt"
+            )
+            return Reply(outcome=Refused(reason="not_restartable", error=error))
+        await self._scribe.keep({key_of(given): given})
+        stimulus = s.TaskSubmitted(
+            at=0.0,
+            agent=fact.agent,
+            task=fact.task,
+            request_id=request_id,
+            state_key=key_of(given),
+        )
+        return await self.submit(stimulus, {}, self._refs.get(fact.agent.name, ([], [])))
+
+    async def evaluate(self, query: s.PreemptionQuery) -> Evaluation:
+        """The dry run of the preemption decision."""
+        await self._scribe.flushed()
+        now = self._scribe.now()
+        found = self._scribe.engine.evaluate(msgspec.structs.replace(query, at=now))
+        if len(self._named) > _NAMED:
+            self._named.clear()
+        for candidate in found.candidates:
+            self._named[candidate.task_id] = (candidate.reason, candidate.preempt_score)
+        return found
+
+    async def view(self, name: str, *args: Any) -> Any:
+        """One of the queries of ``View``."""
+        await self._scribe.flushed()
+        view = View(self._scribe.state, self._agents, self._scribe.now())
+        return getattr(view, name)(*args)
+
+    async def shutdown(self) -> None:
+        """End every agent and forget everything; the caller then kills this actor."""
+        for task in self._tasks:
+            task.cancel()
+        for name, agent in list(self._scribe.state.agents.items()):
+            await self._agents.end(name, agent.incarnation)
+        await self._scribe.close(destroy=True)
+
+    async def poll(self, agent_name: str, incarnation: int) -> list[Command]:
+        """A host asks for commands."""
+        return await self._agents.poll(agent_name, incarnation)
+
+    async def command_done(self, command_id: int, result: Result) -> None:
+        """A host answers a command."""
+        self._agents.done(command_id, result)
+
+    async def report_metrics(self, agent_name: str, metrics: bytes) -> None:
+        """An agent says how far it is."""
+        self._agents.metrics[agent_name] = json.loads(metrics)
+
+    async def _begin(self) -> None:
+        journal = SqlJournal(self._journal_path())
+        self._scribe = Scribe(journal, self._settings.node_strategy, self._carry_out)
+        await self._scribe.begin()
+        await self._look_around()
+        self._spawn(self._patrol())
+
+    def _with_name(self, stimulus: s.TaskSubmitted) -> s.TaskSubmitted:
+        """An agent without a name gets one that begins with its pool's."""
+        agent = stimulus.agent
+        if agent.name:
+            return stimulus
+        need = None if stimulus.default_resources else agent.resources
+        pool = agent.pool_name or choose_pool(self._scribe.state.ledger, stimulus.selector, need)
+        named = msgspec.structs.replace(agent, name=f"{pool}-agent-{secrets.token_hex(3)}")
+        return msgspec.structs.replace(stimulus, agent=named)
+
+    def _journal_path(self) -> Path:
+        root = self._settings.state_path
+        folder = Path(root) if root is not None else self._ray.session_folder() / "schedulemesh"
+        return folder / self._settings.namespace / f"{self._settings.name}.sqlite"
+
+    def _carry_out(self, instruction: AnyInstruction) -> None:
+        if isinstance(instruction, StartAgent):
+            self._spawn(self._start(instruction))
+        elif isinstance(instruction, EvictAgent):
+            self._spawn(self._evict_agent(instruction))
+        elif isinstance(instruction, EvictTask):
+            self._spawn(self._evict_task(instruction))
+        elif isinstance(instruction, StopAgent):
+            self._spawn(self._stop(instruction.agent_name, instruction.incarnation))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("a hand failed", exc_info=task.exception())
+
+    async def _start(self, order: StartAgent) -> None:
+        agent = order.agent
+        shipped = await self._class(agent.class_key, {}) or b""
+        boot = Boot(
+            scheduler=self._settings.name,
+            agent_name=agent.name,
+            incarnation=order.incarnation,
+            labels=agent.labels,
+            shipped=shipped,
+            arguments=await self._scribe.blob(agent.arguments_key),
+            saved=await self._scribe.blob(order.state_key),
+        )
+        refs = self._refs.get(agent.name, ([], []))
+        timeout_s = self._scribe.state.policy.start_timeout
+        result = await self._agents.start(order, shipped, boot, refs, self._me, timeout_s)
+        await self._scribe.report(result)
+
+    async def _stop(self, agent_name: str, incarnation: int) -> None:
+        await self._agents.end(agent_name, incarnation)
+        await self._scribe.report(
+            s.AgentGone(at=0.0, agent_name=agent_name, incarnation=incarnation)
+        )
+        if agent_name not in self._scribe.state.agents:
+            self._refs.pop(agent_name, None)
+
+    async def _evict_agent(self, order: EvictAgent) -> None:
+        evictions = [
+            eviction
+            for task_id in order.task_ids
+            if (eviction := await self._eviction(task_id)) is not None
+        ]
+        await asyncio.gather(*(eviction.notice(order.grace_s) for eviction in evictions))
+        await asyncio.gather(*(eviction.save() for eviction in evictions))
+        await asyncio.gather(*(eviction.cancel() for eviction in evictions))
+        await self._agents.end(order.agent_name, order.incarnation)
+        await self._scribe.report(
+            s.AgentGone(at=0.0, agent_name=order.agent_name, incarnation=order.incarnation)
+        )
+
+    async def _evict_task(self, order: EvictTask) -> None:
+        eviction = await self._eviction(order.task_id)
+        if eviction is None:
+            return
+        await eviction.save()
+        answered = await eviction.cancel()
+        request_id = self._request_of.pop(order.task_id, None)
+        await self._scribe.report(msgspec.structs.replace(answered, request_id=request_id))
+        hung = answered.error.startswith("cancel() did not return")
+        if hung and order.agent_name in self._scribe.state.agents:
+            await self._scribe.report(s.AgentDeletionRequested(at=0.0, agent_name=order.agent_name))
+
+    async def _eviction(self, task_id: str) -> Eviction | None:
+        state = self._scribe.state
+        task: RunningTask | None = state.running.by_id.get(task_id)
+        if task is None:
+            return None
+        agent = state.agents.get(task.agent_name)
+        handlers = state.handlers.get(task.spec.pool_name)
+        return Eviction(
+            ray=self._ray,
+            agents=self._agents,
+            policy=state.policy,
+            feed=self._scribe.report,
+            task=task,
+            incarnation=None if agent is None else agent.incarnation,
+            preserver=None if handlers is None else await self._scribe.blob(handlers.preserver_key),
+            payload=await self._scribe.blob(task.spec.payload_key),
+            now=self._scribe.now(),
+        )
+
+    async def _class(self, key: str, blobs: Mapping[str, bytes]) -> bytes | None:
+        """The class's bytes, from the request, from memory or from the journal."""
+        found = blobs.get(key) or self._classes.get(key) or await self._scribe.blob(key)
+        if found is not None:
+            self._classes[key] = found
+        return found
+
+    async def _probe(
+        self, class_key: str, shipped: bytes, stimulus: s.TaskSubmitted
+    ) -> Refused | None:
+        """See the class load in a worker of its own before anyone is evicted for it."""
+        env = json.loads(stimulus.agent.options).get("runtime_env")
+        timeout_s = self._scribe.state.policy.start_timeout
+        try:
+            handled: Handled = await self._ray.run(probe_class, (shipped,), timeout_s, env)
+            error = handled.error
+        except TimeoutError as late:
+            return Refused(
+                reason="agent_start_timeout",
+                error=f"the class did not load, so nobody was evicted for it: {late}",
+            )
+        except RayError as died:
+            error = str(died)
+        if error:
+            return Refused(
+                reason="agent_start_failed",
+                error=f"the class cannot be loaded, so nobody was evicted for it: {error}",
+            )
+        await self._scribe.step(s.ClassProbed(at=0.0, class_key=class_key))
+        return None
+
+    async def _handle(self, function: Any, *args: Any) -> Handled:
+        timeout_s = self._scribe.state.policy.save_timeout
+        try:
+            handled: Handled = await self._ray.run(function, args, timeout_s, None)
+        except (TimeoutError, RayError) as error:
+            return Handled(error=str(error))
+        return handled
+
+    async def _evicted(self, outcome: RequestOutcome) -> Reply:
+        key = outcome.state_key if isinstance(outcome, Evicted) else None
+        return Reply(outcome=outcome, saved=await self._scribe.blob(key))
+
+    async def _past(self, task_ids: Sequence[str]) -> tuple[tuple[str, str, bytes | None], ...]:
+        found = []
+        for task_id in task_ids:
+            past = self._scribe.state.preempted.get(task_id)
+            if past is not None:
+                saved = await self._scribe.blob(past.state_key)
+                found.append((task_id, past.fact.reason, saved))
+        return tuple(found)
+
+    async def _patrol(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.patrol_interval_s)
+            try:
+                await self._look_around()
+                if not self._settings.detached and not await self._off_loop(
+                    self._ray.job_lives, self._job_id
+                ):
+                    logger.info("job %s has ended; everything made for it ends too", self._job_id)
+                    await self._leave_nothing()
+                    return
+            except (JournalError, RayError) as error:
+                logger.warning("patrol: %s", error)
+
+    async def _look_around(self) -> None:
+        state = self._scribe.state
+        before = running_agents(state)
+        views = await self._off_loop(self._ray.nodes)
+        living = await self._off_loop(self._ray.living_actors)
+        now = self._scribe.now()
+        nodes = self._watch.reports(self._scribe.state, views, now)
+        await self._scribe.step(s.ClusterObserved(at=now, nodes=nodes))
+        for gone in agents_gone(self._scribe.state, before, living, now):
+            logger.warning("agent %s is gone; its quota is free again", gone.agent_name)
+            await self._agents.end(gone.agent_name, gone.incarnation)
+            await self._scribe.step(gone)
+        await self._scribe.step(s.ClockTicked(at=now))
+
+    async def _leave_nothing(self) -> None:
+        me = self._me
+        self._tasks.discard(asyncio.current_task())  # type: ignore[arg-type]  # not to cancel itself
+        await self.shutdown()
+        self._ray.kill_actor(me)
+
+    async def _off_loop(self, call: Any, *args: Any) -> Any:
+        """Run a blocking call of Ray beside the loop."""
+        return await asyncio.get_running_loop().run_in_executor(None, call, *args)
+
+
+def _unavailable(error: JournalError) -> Refused:
+    return Refused(reason="journal_unavailable", error=str(error))
+
+
+def _cannot_resubmit(task_id: str, *, restored: bool) -> RequestOutcome:
+    if restored:
+        return Done(detail="restored")
+    return Refused(
+        reason="not_resubmittable",
+        error=f"task {task_id!r} was not submitted through ScheduleMesh (or its preemption is no longer on "
+        "record) and its pool has no restorer, so there is no way to start it again",
+    )
+
+
+def to_saved_state(given: Mapping[str, Any], state: bytes, now: float) -> bytes:
+    """A state that a caller hands in, as it is stored."""
+    return pack(
+        SavedState(
+            task_id=str(given["task_id"]),
+            agent_name=str(given.get("agent_name", "")),
+            pool_name=str(given.get("pool_name", "")),
+            priority=float(given.get("priority", 0.0)),
+            source="given",
+            saved_at=now,
+            state=state,
+        )
+    )

@@ -1,0 +1,124 @@
+"""The connection to a supervisor: find or make it, shake hands, and call it."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from schedulemesh.config.settings import PROTOCOL_VERSION, SchedulerSettings
+from schedulemesh.core.actors.supervisor import Hello, Supervisor
+from schedulemesh.errors import (
+    InvalidRequestError,
+    ProtocolMismatchError,
+    SchedulerExistsError,
+    SchedulerNotFoundError,
+    SchedulerUnavailableError,
+)
+
+#: Seconds that a supervisor may take to begin.
+_BEGIN_S = 60.0
+
+
+class Connection:
+    """A line to one supervisor; threads may share it."""
+
+    def __init__(self, handle: Any, settings: SchedulerSettings, hello: Hello) -> None:
+        self.handle = handle
+        self.settings = settings
+        self.hello = hello
+
+    def call(self, method: str, *args: Any) -> Any:
+        """Call the supervisor and wait. Raises SchedulerUnavailableError where it is gone."""
+        try:
+            return ray.get(getattr(self.handle, method).remote(*args))
+        except RayActorError as error:
+            raise SchedulerUnavailableError(
+                f"scheduler {self.settings.name!r} does not answer: {error}. If it was shut down, "
+                "make a new one"
+            ) from error
+
+    def end(self) -> None:
+        """Have the supervisor end everything, then end it."""
+        try:
+            ray.get(self.handle.shutdown.remote())
+        except RayActorError:
+            return
+        ray.kill(self.handle)
+
+
+def connect(settings: SchedulerSettings) -> Connection:
+    """The connection to the living supervisor of this name, or to a new one.
+
+    Raises SchedulerExistsError where a living one belongs to another job and is not detached.
+    """
+    require_ray()
+    job_id = ray.get_runtime_context().get_job_id()
+    actor = ray.remote(Supervisor).options(
+        name=actor_name(settings.name),
+        namespace=settings.namespace,
+        lifetime="detached",
+        get_if_exists=True,
+        num_cpus=0,
+        max_concurrency=100_000,
+        scheduling_strategy=NodeAffinitySchedulingStrategy(
+            ray.get_runtime_context().get_node_id(), soft=False
+        ),
+    )
+    handle = actor.remote(settings, job_id)
+    hello = _greet(handle, settings)
+    if not hello.detached and hello.job_id != job_id:
+        raise SchedulerExistsError(
+            f"scheduler {settings.name!r} in namespace {settings.namespace!r} is alive and tied to job "
+            f"{hello.job_id}; choose another name, or make it detached to share it"
+        )
+    return Connection(handle, settings, hello)
+
+
+def find(settings: SchedulerSettings) -> Connection:
+    """The connection to a living supervisor. Raises SchedulerNotFoundError where there is none."""
+    require_ray()
+    try:
+        handle = ray.get_actor(actor_name(settings.name), namespace=settings.namespace)
+    except ValueError as error:
+        start = f"RayScheduler({settings.name!r}, namespace={settings.namespace!r}, detached=True"
+        if settings.state_path is not None:
+            start += f", state_path={settings.state_path!r}"
+        raise SchedulerNotFoundError(
+            f"no scheduler {settings.name!r} lives in namespace {settings.namespace!r}; "
+            f"start one with {start})"
+        ) from error
+    return Connection(handle, settings, _greet(handle, settings))
+
+
+def actor_name(name: str) -> str:
+    """The Ray name of a scheduler's supervisor."""
+    return f"schedulemesh:{name}"
+
+
+def require_ray() -> None:
+    """Raise where this process is not connected to a Ray."""
+    if not ray.is_initialized():
+        raise InvalidRequestError(
+            "Ray is not running in this process; call ray.init() first, or use SimpleScheduler, which does"
+        )
+
+
+def _greet(handle: Any, settings: SchedulerSettings) -> Hello:
+    try:
+        hello: Hello = ray.get(handle.hello.remote(), timeout=_BEGIN_S)
+    except RayError as error:
+        raise SchedulerUnavailableError(
+            f"scheduler {settings.name!r} could not begin: {error}"
+        ) from error
+    mine = platform.python_version_tuple()[:2]
+    theirs = tuple(hello.python.split(".")[:2])
+    if hello.protocol != PROTOCOL_VERSION or mine != theirs:
+        raise ProtocolMismatchError(
+            f"the supervisor speaks protocol {hello.protocol} on Python {hello.python}, this process "
+            f"protocol {PROTOCOL_VERSION} on Python {platform.python_version()}; use the same versions"
+        )
+    return hello

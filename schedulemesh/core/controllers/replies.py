@@ -1,0 +1,212 @@
+"""Outcomes as the documented dicts; the only place where they are made."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict, cast
+
+import msgspec
+
+from schedulemesh.core.agent_host import public_state
+from schedulemesh.core.wire import SavedState
+from schedulemesh.engine.outcomes import (
+    Accepted,
+    Candidate,
+    Done,
+    Evaluation,
+    Evicted,
+    Refused,
+    RequestOutcome,
+)
+
+
+class AgentInfo(TypedDict, total=False):
+    """An agent: its name, Ray handle, resources and labels (``pool`` among them)."""
+
+    name: str
+    handle: Any
+    resources: dict[str, Any]
+    labels: dict[str, str]
+    pool: str
+    ray_options: dict[str, Any]
+    state: str
+    node_id: str | None
+    pid: int
+    tasks: list[str]
+    last_metrics: dict[str, Any]
+
+
+class CandidateInfo(TypedDict):
+    """A task that may be, or was, evicted."""
+
+    task_id: str
+    agent_name: str
+    pool_name: str
+    priority: float
+    preempt_score: float
+    priority_delta: float
+    effective_delta: float
+    remaining_time: float
+    reason: str
+
+
+class Result(TypedDict, total=False):
+    """What every call answers: ``success``, and for a refusal ``error`` and ``reason``."""
+
+    success: bool
+    error: str
+    reason: str
+    detail: str
+
+
+class SubmitResult(Result, total=False):
+    """The answer to a submission. Amounts of ``short`` are what quota and the best node lacked."""
+
+    agent: AgentInfo
+    task_id: str | None
+    preempted: list[CandidateInfo]
+    dry_run: bool
+    restartable: bool
+    state_restored: bool
+    short: dict[str, dict[str, Any]]
+    holders: list[dict[str, Any]]
+    turned_away: dict[str, int]
+    restarted: list[str]
+    not_restarted: list[str]
+
+
+class EvaluationResult(TypedDict, total=False):
+    """The answer of ``evaluate_preemption``."""
+
+    should_preempt: bool
+    candidates: list[CandidateInfo]
+    victims: list[str]
+    reason: str | None
+    turned_away: dict[str, int]
+
+
+class PreemptionResult(Result, total=False):
+    """The answer of ``execute_preemption`` and ``preempt_task``."""
+
+    task_id: str
+    agent_name: str
+    saved_state: dict[str, Any] | None
+    cancel_success: bool
+    preempted: list[dict[str, Any]]
+
+
+def refused(outcome: Refused) -> SubmitResult:
+    """A refusal: an ordinary answer with ``success`` False."""
+    answer: SubmitResult = {"success": False, "error": outcome.error, "reason": outcome.reason}
+    short = {"quota": outcome.short_quota.public(), "node": outcome.short_node.public()}
+    if outcome.short_quota or outcome.short_node:
+        answer["short"] = {where: amounts for where, amounts in short.items() if amounts}
+    if outcome.holders:
+        answer["holders"] = [
+            {
+                "agent_name": h.agent_name,
+                "pool_name": h.pool_name,
+                "resources": h.resources.public(),
+                "task_ids": list(h.task_ids),
+            }
+            for h in outcome.holders
+        ]
+    if outcome.turned_away:
+        answer["turned_away"] = dict(outcome.turned_away)
+    if outcome.restarted or outcome.not_restarted:
+        answer["restarted"] = list(outcome.restarted)
+        answer["not_restarted"] = list(outcome.not_restarted)
+    return answer
+
+
+def submitted(outcome: RequestOutcome, handle: Any, *, dry_run: bool) -> SubmitResult:
+    """The answer to a submission."""
+    if isinstance(outcome, Refused):
+        return refused(outcome)
+    if not isinstance(outcome, Accepted):
+        raise TypeError(f"a submission cannot end in {outcome!r}")
+    agent: AgentInfo = {
+        "name": outcome.agent_name,
+        "handle": handle,
+        "resources": outcome.resources.public(),
+        "labels": dict(outcome.labels),
+        "node_id": outcome.node_id,
+    }
+    answer: SubmitResult = {
+        "success": True,
+        "agent": agent,
+        "task_id": outcome.task_id,
+        "preempted": [candidate(c) for c in outcome.preempted],
+    }
+    if dry_run:
+        answer["dry_run"] = True
+    if not outcome.restartable:
+        answer["restartable"] = False
+    if outcome.state_restored is not None:
+        answer["state_restored"] = outcome.state_restored
+    return answer
+
+
+def candidate(found: Candidate) -> CandidateInfo:
+    """A candidate or victim."""
+    shown = msgspec.structs.asdict(found)
+    shown.pop("lost_work")
+    return cast("CandidateInfo", shown)
+
+
+def evaluated(found: Evaluation) -> EvaluationResult:
+    """The answer of a dry run of the preemption decision."""
+    return {
+        "should_preempt": found.should_preempt,
+        "candidates": [candidate(c) for c in found.candidates],
+        "victims": list(found.victims),
+        "reason": found.reason,
+        "turned_away": dict(found.turned_away),
+    }
+
+
+def done(outcome: RequestOutcome) -> Result:
+    """The answer of a call that has nothing more to say."""
+    if isinstance(outcome, Refused):
+        return refused(outcome)
+    answer: Result = {"success": True}
+    if isinstance(outcome, Done) and outcome.detail:
+        answer["detail"] = outcome.detail
+    return answer
+
+
+def deleted(outcome: RequestOutcome) -> dict[str, Any]:
+    """The answer of ``delete_agent``."""
+    answer: dict[str, Any] = dict(done(outcome))
+    if answer.pop("detail", "") == "already_gone":
+        answer["already_gone"] = True
+    return answer
+
+
+def preempted(outcome: RequestOutcome, saved: bytes | None) -> PreemptionResult:
+    """The answer of ``execute_preemption``."""
+    if isinstance(outcome, Refused):
+        return {
+            "success": False,
+            "error": outcome.error,
+            "reason": outcome.reason,
+            "saved_state": None,
+            "cancel_success": False,
+        }
+    if not isinstance(outcome, Evicted):
+        raise TypeError(f"a preemption cannot end in {outcome!r}")
+    answer: PreemptionResult = {
+        "success": True,
+        "task_id": outcome.task_id,
+        "agent_name": outcome.agent_name,
+        "saved_state": saved_state(saved),
+        "cancel_success": outcome.cancel_success,
+        "reason": outcome.reason,
+    }
+    if outcome.error:
+        answer["error"] = outcome.error
+    return answer
+
+
+def saved_state(saved: bytes | None) -> dict[str, Any] | None:
+    """A stored state as its dict; None: there is none."""
+    return None if saved is None else public_state(msgspec.msgpack.decode(saved, type=SavedState))

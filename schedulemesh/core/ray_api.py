@@ -1,0 +1,193 @@
+"""Every call of Ray that the supervisor makes, behind one small protocol: the seam that tests fake."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from schedulemesh.domain.resources import UNIT, Resources
+
+
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+    """A living node as Ray sees it."""
+
+    node_id: str
+    total: Resources
+    #: What nobody holds; lags by about 0.1 s.
+    free: Resources
+    labels: dict[str, str]
+
+
+class ActorRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """An actor to be made."""
+
+    cls: type
+    name: str
+    namespace: str
+    resources: Resources
+    #: None: wherever the options lead.
+    node_id: str | None
+    #: The user's Ray options.
+    options: Mapping[str, Any]
+    args: tuple[Any, ...]
+
+
+class RayApi(Protocol):
+    """What the supervisor's hands need of Ray."""
+
+    def nodes(self) -> list[NodeView]:
+        """The living nodes."""
+
+    def living_actors(self) -> set[tuple[str, str]]:
+        """(namespace, name) of every living named actor."""
+
+    def job_lives(self, job_id: str) -> bool:
+        """Whether a job still runs."""
+
+    def start_actor(self, request: ActorRequest) -> Any:
+        """The handle of a new detached actor; it may still fail."""
+
+    def find_actor(self, name: str, namespace: str) -> Any:
+        """The handle of a living actor; None: there is none."""
+
+    def kill_actor(self, handle: Any) -> None:
+        """End an actor at once, without restart."""
+
+    async def call(self, handle: Any, method: str, *args: Any) -> Any:
+        """Call a method; raises RayError where the actor died."""
+
+    async def run(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        timeout_s: float,
+        runtime_env: Mapping[str, Any] | None,
+    ) -> Any:
+        """Run a function in a worker of its own. TimeoutError: it was ended; RayError: it died."""
+
+    def session_folder(self) -> Path:
+        """Ray's own folder for this cluster on this node."""
+
+
+class LiveRay:
+    """Ray itself."""
+
+    def nodes(self) -> list[NodeView]:
+        """See RayApi."""
+        free = ray._private.state.available_resources_per_node()
+        return [
+            NodeView(
+                node_id=node["NodeID"],
+                total=resources_of(node["Resources"]),
+                free=resources_of(free.get(node["NodeID"], {})),
+                labels=dict(node.get("Labels") or {}),
+            )
+            for node in ray.nodes()
+            if node["Alive"]
+        ]
+
+    def living_actors(self) -> set[tuple[str, str]]:
+        """See RayApi."""
+        listed = ray.util.list_named_actors(all_namespaces=True)
+        return {(entry["namespace"], entry["name"]) for entry in listed}
+
+    def job_lives(self, job_id: str) -> bool:
+        """See RayApi."""
+        client = ray._private.worker.global_worker.gcs_client
+        jobs = client.get_all_job_info(job_or_submission_id=job_id)
+        return any(not info.is_dead for key, info in jobs.items() if key.hex() == job_id)
+
+    def start_actor(self, request: ActorRequest) -> Any:
+        """See RayApi."""
+        options = dict(request.options)
+        groups = options.pop("concurrency_groups", None)
+        actor_class = ray.remote(concurrency_groups=groups) if groups else ray.remote
+        options.update(ray_amounts(request.resources))
+        if request.node_id is not None:
+            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(
+                request.node_id, soft=False
+            )
+        options.update(name=request.name, namespace=request.namespace, lifetime="detached")
+        return actor_class(request.cls).options(**options).remote(*request.args)
+
+    def find_actor(self, name: str, namespace: str) -> Any:
+        """See RayApi."""
+        try:
+            return ray.get_actor(name, namespace=namespace)
+        except ValueError:
+            return None
+
+    def kill_actor(self, handle: Any) -> None:
+        """See RayApi."""
+        ray.kill(handle, no_restart=True)
+
+    async def call(self, handle: Any, method: str, *args: Any) -> Any:
+        """See RayApi."""
+        return await getattr(handle, method).remote(*args)
+
+    async def run(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        timeout_s: float,
+        runtime_env: Mapping[str, Any] | None,
+    ) -> Any:
+        """See RayApi."""
+        task = ray.remote(num_cpus=0, max_retries=0)(function)
+        if runtime_env:
+            task = task.options(runtime_env=dict(runtime_env))
+        ref = task.remote(*args)
+        try:
+            return await asyncio.wait_for(asyncio.shield(as_future(ref)), timeout_s)
+        except (asyncio.TimeoutError, TimeoutError) as error:
+            ray.cancel(ref, force=True)
+            raise TimeoutError(f"not done after {timeout_s:g} s") from error
+
+    def session_folder(self) -> Path:
+        """See RayApi."""
+        return Path(ray._private.worker.global_worker.node.get_session_dir_path())
+
+
+def as_future(ref: Any) -> asyncio.Future[Any]:
+    """A future of an object reference."""
+    return asyncio.wrap_future(ref.future())
+
+
+def resources_of(ray_amounts_: Mapping[str, float]) -> Resources:
+    """Amounts in Ray's names and units; Ray's own markers, such as ``node:...``, are left out."""
+    known = {"CPU": "cpu", "GPU": "gpu"}
+    amounts: dict[str, int] = {}
+    custom = []
+    for name, amount in ray_amounts_.items():
+        units = round(amount * UNIT)
+        if name in known:
+            amounts[known[name]] = units
+        elif name == "memory":
+            amounts["memory"] = int(amount * UNIT / 2**20)
+        elif not _is_marker(name) and units:
+            custom.append((name, units))
+    return Resources(**amounts, custom=tuple(sorted(custom)))
+
+
+def ray_amounts(resources: Resources) -> dict[str, Any]:
+    """The options of an actor that takes these resources; memory in bytes."""
+    options: dict[str, Any] = {
+        "num_cpus": resources.cpu / UNIT,
+        "num_gpus": resources.gpu / UNIT,
+        "resources": {name: units / UNIT for name, units in resources.custom},
+    }
+    if resources.memory:
+        options["memory"] = resources.memory * 2**20 // UNIT
+    return options
+
+
+def _is_marker(name: str) -> bool:
+    return name == "object_store_memory" or name.startswith(
+        ("node:", "accelerator_type:", "bundle")
+    )

@@ -1,0 +1,136 @@
+"""What travels between client, supervisor and agent hosts, and is stored: plain values and opaque bytes.
+
+User code travels as bytes that only the agent's own process, a handler's worker or the caller ever
+unpickles. This module loads fast, because every agent's process imports it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+
+class Parameter(msgspec.Struct, frozen=True, kw_only=True):
+    """One parameter of a method, without its default's value."""
+
+    name: str
+    #: As ``inspect.Parameter.kind``.
+    kind: int
+    has_default: bool = False
+
+
+class Method(msgspec.Struct, frozen=True, kw_only=True):
+    """What a Ray handle must know of a method."""
+
+    name: str
+    #: "sync", "async", "generator" or "async_generator".
+    kind: str
+    parameters: tuple[Parameter, ...] = ()
+    #: Attributes that ``@ray.method`` left on it.
+    ray_attributes: dict[str, Any] = {}
+
+
+class ShippedClass(msgspec.Struct, frozen=True, kw_only=True):
+    """A user's class: what its handle needs in the open, the class itself as opaque bytes."""
+
+    name: str
+    methods: tuple[Method, ...]
+    code: bytes
+    #: Folders of the submitting job that its workers look in for modules.
+    sys_path: tuple[str, ...] = ()
+
+    @property
+    def is_async(self) -> bool:
+        """Whether Ray would run it on an event loop."""
+        return any(m.kind in ("async", "async_generator") for m in self.methods)
+
+
+class ShippedFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """A user's function as opaque bytes."""
+
+    code: bytes
+    sys_path: tuple[str, ...] = ()
+
+
+class SavedState(msgspec.Struct, frozen=True, kw_only=True):
+    """A task's saved state as it is stored."""
+
+    task_id: str
+    agent_name: str
+    pool_name: str
+    priority: float
+    labels: dict[str, str] = {}
+    #: "preserver": ``state`` is the preserver's dict; "save_state": what the agent's own method returned;
+    #: "payload": there is no ``state``; "given": the dict that a caller handed to restore_task.
+    source: str
+    saved_at: float
+    #: False: saved beside running methods.
+    consistent: bool = True
+    last_metrics: dict[str, Any] = {}
+    #: Opaque.
+    state: bytes | None = None
+    payload: bytes | None = None
+    #: What went wrong with a better source.
+    warning: str = ""
+
+
+class Boot(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a host needs to build the user's object."""
+
+    scheduler: str
+    agent_name: str
+    incarnation: int
+    labels: dict[str, str]
+    shipped: bytes
+    arguments: bytes | None
+    saved: bytes | None
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What a host says once its object is built, or cannot be."""
+
+    node_id: str
+    pid: int
+    #: Ids of the accelerators that Ray gave it.
+    gpu_ids: tuple[str, ...] = ()
+    #: Names among the control methods that the class has.
+    abilities: tuple[str, ...] = ()
+    state_restored: bool | None = None
+    #: Why the object could not be built; empty: it was.
+    error: str = ""
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True):
+    """What the supervisor asks of a host while the user's methods run."""
+
+    command_id: int
+    #: "notice", "save", "cancel" or "resume".
+    kind: str
+    task_id: str = ""
+    #: "notice": seconds until the eviction; "save": seconds that it may wait for a safe point.
+    seconds: float = 0.0
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a command."""
+
+    #: Whether the class has such a method.
+    able: bool = True
+    error: str = ""
+    #: "save": the state, opaque.
+    data: bytes | None = None
+    consistent: bool = True
+    #: "cancel": whether the method's answer says that it worked.
+    success: bool = True
+
+
+def key_of(data: bytes) -> str:
+    """The key under which bytes are stored: their SHA-256 in hex."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def pack(value: msgspec.Struct) -> bytes:
+    """The bytes of a wire value."""
+    return msgspec.msgpack.encode(value)

@@ -1,0 +1,141 @@
+"""SimpleScheduler: the same engine with shorter words."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ray
+
+from schedulemesh.core.controllers.ray_scheduler import RayScheduler
+from schedulemesh.core.controllers.replies import Result, SubmitResult
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["SimpleScheduler", "SimpleTaskSpec"]
+
+
+@dataclasses.dataclass(kw_only=True)
+class SimpleTaskSpec:
+    """A task to submit; the fields are the arguments of ``SimpleScheduler.submit``."""
+
+    task_id: str
+    actor_class: Any
+    pool: str | None = None
+    resources: Mapping[str, Any] | None = None
+    priority: float = 5.0
+    labels: Mapping[str, str] | None = None
+    actor_args: Sequence[Any] | None = None
+    actor_kwargs: Mapping[str, Any] | None = None
+    agent_name: str | None = None
+    #: Seconds.
+    estimated_duration: float | None = None
+    payload: Any = None
+    ray_options: Mapping[str, Any] | None = None
+    pool_selector: Mapping[str, Any] | None = None
+
+
+class SimpleScheduler:
+    """Pools, policy, submit, complete. Starts Ray where none runs.
+
+    Ray is looked for at ``RAY_ADDRESS``, then at a cluster on this machine, then a local one is started
+    (and ended by ``shutdown``). The other arguments are those of RayScheduler, which ``scheduler`` gives
+    for everything that has no shorter word.
+    """
+
+    def __init__(
+        self,
+        name: str = "default",
+        *,
+        detached: bool = False,
+        namespace: str | None = None,
+        state_path: str | os.PathLike[str] | None = None,
+        node_strategy: str = "bin_pack",
+    ) -> None:
+        self._started_ray = not ray.is_initialized() and _start_ray()
+        self.scheduler = RayScheduler(
+            name,
+            detached=detached,
+            namespace=namespace,
+            state_path=state_path,
+            node_strategy=node_strategy,
+        )
+
+    def ensure_pool(
+        self,
+        name: str,
+        labels: Mapping[str, str] | None = None,
+        resources: Mapping[str, Any] | None = None,
+        target_agents: int = 0,
+        placement_strategy: str = "STRICT_PACK",
+    ) -> dict[str, Any]:
+        """Make a pool; the same again changes nothing, another size is a resize where usage allows."""
+        return self.scheduler.ensure_pool(
+            name, labels, resources, target_agents, placement_strategy
+        )
+
+    def configure_preemption(self, **changes: Any) -> dict[str, Any]:
+        """Change what is given of the preemption policy; see RayScheduler.update_preemption_policy."""
+        return self.scheduler.update_preemption_policy(**changes)
+
+    update_preemption_policy = configure_preemption
+
+    def submit(
+        self, task_id: str, pool: str | None = None, actor_class: Any = None, **fields: Any
+    ) -> SubmitResult:
+        """Start an agent for a task, evicting others where the policy allows and it is needed.
+
+        Takes the fields of SimpleTaskSpec, ``dry_run`` and ``request_id``.
+        """
+        return self.scheduler.submit_task_with_preemption(
+            task_id=task_id, pool_name=pool, actor_class=actor_class, **fields
+        )
+
+    def submit_spec(self, spec: SimpleTaskSpec) -> SubmitResult:
+        """Submit a task from its spec."""
+        fields = {f.name: getattr(spec, f.name) for f in dataclasses.fields(spec)}
+        return self.submit(**fields)
+
+    def complete(self, task_id: str) -> Result:
+        """The task is done: its agent is ended and the quota is back."""
+        return self.scheduler.complete_task(task_id, end_agent=True)
+
+    def delete_agent(self, name: str, force: bool = False) -> dict[str, Any]:
+        """End an agent; one that is gone already answers ``already_gone``."""
+        return self.scheduler.delete_agent(name, force=force)
+
+    def list_agents(self, pool: str | None = None) -> dict[str, Any]:
+        """Every agent (of one pool)."""
+        return self.scheduler.list_agents(pool)
+
+    def stats(self) -> dict[str, Any]:
+        """The preemption stats, and the pools' quotas."""
+        return self.scheduler.stats()
+
+    def get_preemption_stats(self) -> dict[str, Any]:
+        """Preemptions so far, by kind, running tasks, and the last preemptions."""
+        return self.scheduler.get_preemption_stats()
+
+    def shutdown(self) -> None:
+        """End every agent and the scheduler, and a Ray that was started here."""
+        self.scheduler.shutdown()
+        if self._started_ray:
+            ray.shutdown()
+            self._started_ray = False
+
+
+def _start_ray() -> bool:
+    """Connect to a Ray; whether a new one had to be started."""
+    if os.environ.get("RAY_ADDRESS"):
+        ray.init()
+        return False
+    try:
+        ray.init(address="auto")
+    except ConnectionError:
+        logger.info("no Ray cluster runs here; starting a local one")
+        ray.init(address="local")
+        return True
+    return False

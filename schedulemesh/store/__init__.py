@@ -1,0 +1,1 @@
+"""The memory: where facts and blobs are kept, and how they become durable."""
