@@ -458,7 +458,7 @@ class Supervisor:
 
     async def _leave_nothing(self) -> None:
         me = self._me
-        self._tasks.discard(asyncio.current_task())  # type: ignore[arg-type]  # not to cancel itself
+        self._tasks.discard(asyncio.current_task())  # not to cancel itself
         await self.shutdown()
         self._ray.kill_actor(me)
 

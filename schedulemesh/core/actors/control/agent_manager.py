@@ -188,7 +188,7 @@ class Agents:
         try:
             report: Report = call.result()
         except RayError as error:
-            return f"its process died while the class was loaded and built: {error}"
+            return f"its process died while the class was loaded and built. {_short(error)}"
         return report
 
     def _reported(
@@ -217,6 +217,12 @@ class Agents:
             reason=reason,
             error=f"agent {order.agent.name!r}: {error}",
         )
+
+
+def _short(error: RayError) -> str:
+    """What Ray says of a death, without the ids and the list of common causes."""
+    said = [line for line in str(error).splitlines() if not line.startswith("\t")]
+    return " ".join(said).partition(" Some common causes")[0]
 
 
 def devices_of(gpu_ids: tuple[str, ...], resources: Resources) -> Devices:
