@@ -47,9 +47,7 @@ class AgentHost:
         set_current(self._sm_link)
         try:
             self._sm_build(nested, refs)
-        except (
-            Exception
-        ) as error:  # noqa: BLE001  # user code raises anything; it becomes the report
+        except Exception as error:  # noqa: BLE001  # user code raises anything
             self._sm_error = user_traceback(error)
 
     def schedulemesh_report(self) -> Report:

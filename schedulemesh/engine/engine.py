@@ -208,7 +208,7 @@ def _observe_cluster(turn: Turn, stimulus: s.ClusterObserved) -> None:
         turn.emit(NodeLost(node_id=node_id))
 
 
-def _tick(turn: Turn, stimulus: s.ClockTicked) -> None:
+def _tick(turn: Turn, _stimulus: s.ClockTicked) -> None:
     state = turn.state
     for hold_id in [key for key, hold in state.ledger.holds.items() if hold.until <= turn.at]:
         turn.emit(HoldShrank(hold_id=hold_id))

@@ -139,7 +139,7 @@ def pay(ledger: Ledger, pool_name: str, need: Resources) -> Payment:
 
 
 def pass_on(freed: Iterable[Share], need: Resources) -> tuple[tuple[Share, ...], Resources]:
-    """What of a victim's freed shares goes to the newcomer (no more than it lacks), and what it lacks then."""
+    """What of a victim's shares goes to the newcomer (no more than it lacks), and what it lacks then."""
     taken, _, left = _draw(tuple(freed), need)
     return tuple(taken), left
 
