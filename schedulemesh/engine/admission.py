@@ -17,6 +17,7 @@ from schedulemesh.engine.facts import (
     Devices,
     EvictionStarted,
     HoldShrank,
+    TaskRegistered,
 )
 from schedulemesh.engine.instructions import EvictAgent, StartAgent
 from schedulemesh.engine.ledger import Payment, pay
@@ -27,7 +28,7 @@ from schedulemesh.engine.outcomes import (
     Refused,
     RequestOutcome,
 )
-from schedulemesh.engine.preemption import NO_USE, Incoming
+from schedulemesh.engine.preemption import Incoming
 from schedulemesh.engine.state import MeshState, Preempted
 from schedulemesh.engine.stimuli import TaskSubmitted
 from schedulemesh.engine.strategies import choose_pool
@@ -162,7 +163,7 @@ def _no_victim(turn: Turn, request: Request) -> Refused:
     state = turn.state
     turned_away: dict[str, int] = {}
     if request.stimulus.may_preempt:
-        turned_away = state.preemption.turned_away(state.running, request.incoming, NO_USE)
+        turned_away = state.preemption.turned_away(state.running, request.incoming, turn.at)
     return explain.preemption_failed(
         state,
         request.pool_name,
@@ -287,11 +288,17 @@ def evict_instruction(state: MeshState, agent_name: str) -> EvictAgent:
     )
 
 
-def readmit(turn: Turn, past: Preempted, strategy: str) -> bool:
-    """Run a preempted task again with what is free; whether that could be done."""
+def readmit(turn: Turn, past: Preempted, made: set[str], strategy: str) -> bool:
+    """Run a preempted task again with what is free; whether that could be done.
+
+    ``made`` names the agents that were made again already: further tasks of theirs go along.
+    """
     fact = past.fact
     if fact.agent is None or not fact.agent.class_key or not fact.agent.restartable:
         return False
+    if fact.agent.name in made and fact.task is not None:
+        turn.emit(TaskRegistered(task=fact.task, agent_name=fact.agent.name, at=turn.at))
+        return True
     outcome = submit(
         turn,
         TaskSubmitted(
@@ -303,4 +310,7 @@ def readmit(turn: Turn, past: Preempted, strategy: str) -> bool:
         ),
         strategy,
     )
-    return isinstance(outcome, Pending)
+    if isinstance(outcome, Pending):
+        made.add(fact.agent.name)
+        return True
+    return False

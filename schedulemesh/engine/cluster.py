@@ -18,6 +18,7 @@ from schedulemesh.domain.resources import NOTHING, UNIT, Resources
 from schedulemesh.engine.facts import Devices
 
 _EMPTY = Devices()
+_INFINITY = float("inf")
 
 
 class Standing(msgspec.Struct, kw_only=True):
@@ -119,12 +120,12 @@ class Cluster:
             return
         self._unindex(node)
         mine = node.standing.get(agent_name)
+        self._charge(node, held, devices, 1)
         if mine is None:
             node.standing[agent_name] = Standing(held=held, devices=devices)
         else:
             mine.held = mine.held + held
-            mine.devices = add_devices(mine.devices, devices)
-        self._charge(node, held, devices, 1)
+            mine.devices = _gathered(node.devices, add_devices(mine.devices, devices))
         self._index_again(node)
 
     def leave(self, node_id: str, agent_name: str) -> None:
@@ -138,17 +139,23 @@ class Cluster:
         self._index_again(node)
 
     def settle(self, node_id: str, agent_name: str, need: Resources, devices: Devices) -> None:
-        """The agent reports these devices; those assumed for others move out of the way."""
+        """The agent lives here on these devices; those assumed for others move out of the way.
+
+        One that cannot tell its devices keeps those assumed for it.
+        """
         node = self.nodes.get(node_id)
         if node is None:
             return
         mine = node.standing.get(agent_name)
-        if mine is not None and (mine.devices == devices or not need.gpu):
-            mine.reported = True
+        told = bool(devices.units) or not need.gpu
+        if mine is not None and (mine.devices == devices or not told or not need.gpu):
+            mine.reported = told
             return
+        if not told:
+            devices = devices_for(node.devices, need.gpu) or _worst_devices(node.devices, need.gpu)
         self._unindex(node)
         held = msgspec.structs.replace(need, gpu=0)
-        node.standing[agent_name] = Standing(held=held, devices=devices, reported=True)
+        node.standing[agent_name] = Standing(held=held, devices=devices, reported=told)
         self._recount(node)
         self._index_again(node)
 
@@ -175,10 +182,10 @@ class Cluster:
 
     def _fullest(self, need: Resources) -> Iterator[Node]:
         """Nodes with room by ascending free GPU, then CPU; skips along the index where CPU is short."""
-        start: tuple[int, int, str] = (need.gpu, need.cpu, "")
+        start = self._least_key(need)
         while True:
             for key in self._index.irange(minimum=start):
-                if key[1] < need.cpu:
+                if need.cpu and key[1] < need.cpu:
                     start = (key[0], need.cpu, "")
                     break
                 node = self.nodes[key[2]]
@@ -188,10 +195,16 @@ class Cluster:
                 return
 
     def _emptiest(self, need: Resources) -> Iterator[Node]:
-        for key in self._index.irange(minimum=(need.gpu, 0, ""), reverse=True):
+        for key in self._index.irange(minimum=self._least_key(need), reverse=True):
             node = self.nodes[key[2]]
             if node.fits(need):
                 yield node
+
+    def _least_key(self, need: Resources) -> tuple[float, float, str]:
+        """No node with room comes before this. Of a kind that is not asked for, a node may have less
+        than nothing: others may use what we hold.
+        """
+        return (need.gpu or -_INFINITY, need.cpu or -_INFINITY, "")
 
     def _index_again(self, node: Node) -> None:
         node.version += 1
@@ -212,23 +225,24 @@ class Cluster:
         node.free = node.free - delta if sign > 0 else node.free + delta
 
     def _recount(self, node: Node) -> None:
-        """Sum the node up afresh: others' use first, reported agents, then the assumed ones anew."""
+        """Sum the node up afresh: reported agents first, what others use, then the assumed ones anew,
+        whole devices before shares.
+        """
         node.devices = [UNIT] * (node.total.gpu // UNIT)
         spare = node.total.gpu % UNIT
         if spare:
             node.devices.append(spare)
         node.free = msgspec.structs.replace(node.total, gpu=sum(node.devices))
-        others = msgspec.structs.replace(node.others_use, gpu=0)
-        self._charge(node, others, _worst_devices(node.devices, node.others_use.gpu), 1)
         assumed = []
-        for agent_name, mine in node.standing.items():
+        for mine in node.standing.values():
             if mine.reported or not mine.devices.units:
                 self._charge(node, mine.held, mine.devices, 1)
             else:
-                assumed.append((agent_name, mine))
-        for _, mine in assumed:
-            wanted = sum(units for _, units in mine.devices.units)
-            mine.devices = devices_for(node.devices, wanted) or mine.devices
+                assumed.append((_gpu(mine.devices), mine))
+        others = msgspec.structs.replace(node.others_use, gpu=0)
+        self._charge(node, others, _worst_devices(node.devices, node.others_use.gpu), 1)
+        for gpu, mine in sorted(assumed, key=_amount, reverse=True):
+            mine.devices = devices_for(node.devices, gpu) or mine.devices
             self._charge(node, mine.held, mine.devices, 1)
 
 
@@ -252,11 +266,41 @@ def sum_devices(parts: Iterable[Devices]) -> dict[int, int]:
 
 
 def _worst_devices(free: list[int], gpu: int) -> Devices:
-    """Devices for an amount of which only the sum is known: whole ones first, then a share of the next."""
-    taken = []
+    """Devices for an amount of which only the sum is known: whole ones first, then a share of the next.
+
+    What exceeds all that is free is charged to the first device, whose free units become negative.
+    """
+    taken = {}
     for i, units in enumerate(free):
-        part = min(units, gpu)
+        part = max(0, min(units, gpu))
         if part:
-            taken.append((i, part))
+            taken[i] = part
             gpu -= part
-    return Devices(units=tuple(taken))
+    if gpu and free:
+        taken[0] = taken.get(0, 0) + gpu
+    return Devices(units=tuple(sorted(taken.items())))
+
+
+def one_piece(devices: Devices) -> bool:
+    """Whether these are whole devices, or a share of a single one."""
+    return len(devices.units) <= 1 or all(units == UNIT for _, units in devices.units)
+
+
+def _gathered(free: list[int], devices: Devices) -> Devices:
+    """Devices that grew piece by piece, moved together where that can be; ``free`` changes with them."""
+    if one_piece(devices):
+        return devices
+    for i, units in devices.units:
+        free[i] += units
+    gathered = devices_for(free, _gpu(devices)) or devices
+    for i, units in gathered.units:
+        free[i] -= units
+    return gathered
+
+
+def _gpu(devices: Devices) -> int:
+    return sum(units for _, units in devices.units)
+
+
+def _amount(entry: tuple[int, Standing]) -> int:
+    return entry[0]

@@ -44,13 +44,16 @@ class Draft:
         return NOTHING if self._node is None else self._need.beyond(self._room)
 
     @property
+    def short_device(self) -> bool:
+        """Whether no device, or not enough of them, is free for the newcomer's GPU amount."""
+        return self._node is not None and devices_for(self._devices, self._need.gpu) is None
+
+    @property
     def has_room(self) -> bool:
         """Whether the node, down to its devices, takes the newcomer."""
         if self._node is None:
             return True
-        if not self._need.fits(self._room):
-            return False
-        return devices_for(self._devices, self._need.gpu) is not None
+        return self._need.fits(self._room) and not self.short_device
 
     @property
     def fits(self) -> bool:
@@ -66,7 +69,9 @@ class Draft:
         self._freed = self._freed + paid if sign > 0 else self._freed - paid
         if self._node is None or agent.node_id != self._node.node_id:
             return
-        standing = self._node.standing[agent.spec.name]
+        standing = self._node.standing.get(agent.spec.name)
+        if standing is None:
+            return
         gpu = 0
         for i, units in standing.devices.units:
             self._devices[i] += sign * units

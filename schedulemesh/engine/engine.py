@@ -24,7 +24,7 @@ from schedulemesh.engine.facts import (
 )
 from schedulemesh.engine.ledger import pay
 from schedulemesh.engine.outcomes import Done, Evaluation, Refused, RequestOutcome
-from schedulemesh.engine.preemption import BELOW_SCORE, NO_USE, Incoming, dominant
+from schedulemesh.engine.preemption import Incoming, dominant
 from schedulemesh.engine.state import MeshState
 from schedulemesh.engine.turn import Step, Turn
 from schedulemesh.engine.victims import Search
@@ -87,13 +87,13 @@ def evaluate(state: MeshState, query: s.PreemptionQuery) -> Evaluation:
             return found
         victims = found
     candidates = tuple(
-        state.preemption.ordered(state.running, incoming, query.at, first=query.limit)
+        state.preemption.ordered(state.running, incoming, query.at, first=max(1, query.limit))
     )
     if candidates and (victims or query.resources is None):
-        return Evaluation(should_preempt=True, candidates=candidates, victims=victims)
-    turned_away = state.preemption.turned_away(
-        state.running, incoming, NO_USE if candidates else BELOW_SCORE
-    )
+        return Evaluation(
+            should_preempt=True, candidates=candidates[: max(0, query.limit)], victims=victims
+        )
+    turned_away = state.preemption.turned_away(state.running, incoming, query.at)
     return Evaluation(
         should_preempt=False,
         reason=dominant(turned_away),
@@ -104,12 +104,17 @@ def evaluate(state: MeshState, query: s.PreemptionQuery) -> Evaluation:
 def _victims(
     state: MeshState, query: s.PreemptionQuery, incoming: Incoming, need: Resources
 ) -> tuple[str, ...] | Evaluation:
-    """The tasks that a submission of these resources would evict, or the answer that none is needed."""
-    if query.pool_name not in state.ledger.accounts:
+    """The tasks that a submission of these resources would evict, or the answer that says why none."""
+    account = state.ledger.accounts.get(query.pool_name)
+    if account is None:
         return Evaluation(should_preempt=False, reason="pool_not_found")
+    if not need.fits(account.spec.resources):
+        return Evaluation(should_preempt=False, reason="exceeds_pool_capacity")
     short = pay(state.ledger, query.pool_name, need).short
     node = state.cluster.choose(need, "bin_pack") if state.nodes_known else None
     by_node = state.nodes_known and node is None
+    if by_node and not state.cluster.could_ever(need):
+        return Evaluation(should_preempt=False, reason="cluster_out_of_resources")
     if not short and not by_node:
         return Evaluation(should_preempt=False, reason="resources_available")
     plan = Search(

@@ -60,7 +60,8 @@ def _check_ledger(state: MeshState) -> None:
 def _check_cluster(state: MeshState) -> None:
     """What stands on a node and what is free make up its total; no device is given twice."""
     for node in state.cluster.nodes.values():
-        held = NOTHING
+        held, reported = NOTHING, NOTHING
+        on_device: dict[int, int] = {}
         for name, standing in node.standing.items():
             agent = state.agents.get(name)
             _expect(agent is not None, f"{name} stands on {node.node_id} but is not on the book")
@@ -69,26 +70,27 @@ def _check_cluster(state: MeshState) -> None:
             )
             gpu = sum(units for _, units in standing.devices.units)
             held = held + standing.held + Resources(gpu=gpu)
+            if standing.reported:
+                reported = reported + standing.held + Resources(gpu=gpu)
+                for i, units in standing.devices.units:
+                    on_device[i] = on_device.get(i, 0) + units
         free = node.total - held - node.others_use
         _expect(node.free == free, f"node {node.node_id}: free is {node.free}, not {free}")
         _expect(node.free.gpu == sum(node.devices), f"node {node.node_id}: devices do not add up")
-        if not node.others_use:
-            _expect(not node.free.negative(), f"node {node.node_id} is over-allocated")
-            _expect(
-                all(0 <= units <= UNIT for units in node.devices),
-                f"node {node.node_id}: a device is given twice",
-            )
+        _expect(all(units <= UNIT for units in node.devices), f"node {node.node_id}: a device grew")
+        _expect(reported.fits(node.total), f"node {node.node_id} is over-allocated")
+        _expect(
+            max(on_device.values(), default=0) <= UNIT,
+            f"node {node.node_id}: a device is given twice",
+        )
     state.cluster.check_index()
 
 
 def _check_running(state: MeshState) -> None:
     """Exactly the running tasks that nobody evicts are candidates, each in one class."""
-    in_classes = [
-        entry[-1]
-        for task_class in state.running.classes.values()
-        for order in (task_class.timed, task_class.overdue)
-        for entry in order
-    ]
+    classes = state.running.classes.values()
+    in_classes = [task_id for task_class in classes for _, _, task_id in task_class.timed]
+    in_classes += [task_id for task_class in classes for _, task_id, _ in task_class.overdue]
     candidates = {
         task_id for task_id, task in state.running.by_id.items() if task.phase is TaskPhase.RUNNING
     }

@@ -6,10 +6,11 @@ import msgspec
 
 from schedulemesh.config.settings import POOL_HOLD_S
 from schedulemesh.domain.agent import AgentPhase
-from schedulemesh.domain.resources import Resources
+from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine import stimuli as s
 from schedulemesh.engine.admission import evict_instruction, readmit, start_instruction
+from schedulemesh.engine.cluster import Node, devices_for, one_piece
 from schedulemesh.engine.facts import (
     AgentEnded,
     AgentEnding,
@@ -133,13 +134,12 @@ def agent_reported(turn: Turn, stimulus: s.AgentReported) -> RequestOutcome | No
             state_restored=stimulus.state_restored,
         )
     )
-    task_ids = turn.state.running.on_agent(stimulus.agent_name)
     accepted = Accepted(
         agent_name=stimulus.agent_name,
         pool_name=agent.spec.pool_name,
         resources=agent.spec.resources,
         labels=agent.spec.labels,
-        task_id=task_ids[0] if task_ids else None,
+        task_id=agent.task_id,
         preempted=agent.evicting,
         node_id=agent.node_id,
         restartable=agent.spec.restartable,
@@ -153,8 +153,8 @@ def start_failed(turn: Turn, stimulus: s.AgentStartFailed, strategy: str) -> Req
     agent = current(turn.state, stimulus.agent_name, stimulus.incarnation)
     if agent is None:
         return None
-    if agent.phase is AgentPhase.ENDING:
-        return agent_gone(turn, _gone(turn, agent))
+    if agent.phase in (AgentPhase.RUNNING, AgentPhase.ENDING):
+        return agent_gone(turn, _gone(turn, agent), strategy)
     return _undo(turn, agent, stimulus.reason, stimulus.error, strategy)
 
 
@@ -165,9 +165,10 @@ def _undo(
     _ended(turn, agent, START_FAILED)
     restarted: list[str] = []
     lost: list[str] = []
+    made: set[str] = set()
     for candidate in agent.evicting:
         past = turn.state.preempted.get(candidate.task_id)
-        again = past is not None and readmit(turn, past, strategy)
+        again = past is not None and readmit(turn, past, made, strategy)
         (restarted if again else lost).append(candidate.task_id)
     refused = Refused(
         reason=reason, error=error, restarted=tuple(restarted), not_restarted=tuple(lost)
@@ -264,15 +265,31 @@ def _room_gained(state: MeshState, newcomer: Agent) -> tuple[Resources, Devices]
     need = msgspec.structs.replace(newcomer.spec.resources, gpu=0)
     node = state.cluster.nodes.get(newcomer.node_id or "")
     if node is None:
-        return need - need, Devices()
-    standing = node.standing[newcomer.spec.name]
+        return NOTHING, Devices()
+    standing = node.standing.get(newcomer.spec.name)
+    if standing is None:
+        return need.within(node.free), _devices_gained(node, newcomer, {})
     have = dict(standing.devices.units)
+    return (need - standing.held).within(node.free), _devices_gained(node, newcomer, have)
+
+
+def _devices_gained(node: Node, newcomer: Agent, have: dict[int, int]) -> Devices:
+    """What is free now of the promised devices; of any that do, once nobody is left to wait for and
+    somebody else was found on the promised ones.
+    """
+    gpu = newcomer.spec.resources.gpu
+    within_reach = [free + have.get(i, 0) for i, free in enumerate(node.devices)]
+    wanted = newcomer.wanted_devices
+    if not newcomer.waits_for and any(within_reach[i] < part for i, part in wanted.units):
+        wanted = devices_for(within_reach, gpu) or wanted
+    lacking = gpu - sum(have.values())
     units = []
-    for i, wanted in newcomer.wanted_devices.units:
-        part = min(node.devices[i], wanted - have.get(i, 0))
+    for i, whole in wanted.units:
+        part = min(node.devices[i], whole - have.get(i, 0), lacking)
         if part > 0:
             units.append((i, part))
-    return (need - standing.held).within(node.free), Devices(units=tuple(units))
+            lacking -= part
+    return Devices(units=tuple(units))
 
 
 def _whole(state: MeshState, newcomer: Agent) -> bool:
@@ -283,8 +300,13 @@ def _whole(state: MeshState, newcomer: Agent) -> bool:
     node = state.cluster.nodes.get(newcomer.node_id or "")
     if node is None:
         return newcomer.node_id is None
-    standing = node.standing[newcomer.spec.name]
-    gpu = sum(units for _, units in standing.devices.units)
+    standing = node.standing.get(newcomer.spec.name)
+    if standing is None:
+        return not need
+    devices = standing.devices
+    gpu = sum(units for _, units in devices.units)
+    if not one_piece(devices) or any(node.devices[i] < 0 for i, _ in devices.units):
+        return False
     return msgspec.structs.replace(standing.held, gpu=gpu) == need
 
 
@@ -308,10 +330,10 @@ def preempt(turn: Turn, stimulus: s.PreemptionRequested) -> RequestOutcome:
     agent = state.agents.get(agent_name or "")
     if stimulus.for_pool is not None and stimulus.for_pool not in state.ledger.accounts:
         return Refused(reason="pool_not_found", error=f"there is no pool {stimulus.for_pool!r}")
-    if not stimulus.end_agent or (agent is None and stimulus.task_id is not None):
-        return _evict_task(turn, stimulus, agent_name or "")
+    if stimulus.task_id is not None and (agent is None or not stimulus.end_agent):
+        return _evict_task(turn, stimulus, stimulus.task_id, agent_name or "")
     if agent is None:
-        return Refused(reason="agent_not_found", error=f"there is no agent {agent_name!r}")
+        return Refused(reason="agent_not_found", error=f"there is no agent {agent_name or ''!r}")
     if agent.phase is not AgentPhase.RUNNING:
         return Refused(
             reason="agent_not_running",
@@ -320,8 +342,9 @@ def preempt(turn: Turn, stimulus: s.PreemptionRequested) -> RequestOutcome:
     return _evict_agent(turn, stimulus, agent)
 
 
-def _evict_task(turn: Turn, stimulus: s.PreemptionRequested, agent_name: str) -> RequestOutcome:
-    task_id = stimulus.task_id or ""
+def _evict_task(
+    turn: Turn, stimulus: s.PreemptionRequested, task_id: str, agent_name: str
+) -> RequestOutcome:
     turn.emit(
         EvictionStarted(
             task_id=task_id,
@@ -337,7 +360,15 @@ def _evict_task(turn: Turn, stimulus: s.PreemptionRequested, agent_name: str) ->
 def _evict_agent(turn: Turn, stimulus: s.PreemptionRequested, agent: Agent) -> RequestOutcome:
     name = agent.spec.name
     for task_id in turn.state.running.on_agent(name):
-        turn.emit(EvictionStarted(task_id=task_id, at=turn.at, reason=stimulus.reason))
+        if turn.state.running.by_id[task_id].phase is TaskPhase.RUNNING:
+            turn.emit(
+                EvictionStarted(
+                    task_id=task_id,
+                    at=turn.at,
+                    reason=stimulus.reason,
+                    preempt_score=(stimulus.preempt_score if task_id == stimulus.task_id else None),
+                )
+            )
     turn.emit(
         AgentEnding(agent_name=name, reason="preempted", at=turn.at, hold_for=stimulus.for_pool)
     )

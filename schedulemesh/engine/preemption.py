@@ -219,23 +219,42 @@ class Preemption:
                     heap, (*self._rank(verdict, following), task_class, verdict, rest)
                 )
 
-    def turned_away(
-        self, running: RunningTasks, incoming: Incoming, allowed_as: str = BELOW_SCORE
-    ) -> dict[str, int]:
-        """How many tasks each rule turns away, most first, where nobody is evicted.
-
-        Tasks that the rules allow are counted under ``allowed_as``: why they were passed over all the same.
+    def turned_away(self, running: RunningTasks, incoming: Incoming, now: float) -> dict[str, int]:
+        """How many tasks each rule turns away, most first, where nobody is evicted: candidates, too,
+        because their leaving would not make room.
         """
         counts: dict[str, int] = {}
         leaving = len(running)
         for task_class, verdict in self.verdicts(running, incoming):
             size = len(task_class)
             leaving -= size
-            reason = allowed_as if verdict.allowed else verdict.reason
-            counts[reason] = counts.get(reason, 0) + size
+            if verdict.allowed:
+                below = self._below_score(task_class, verdict, now)
+                counts[BELOW_SCORE] = counts.get(BELOW_SCORE, 0) + below
+                counts[NO_USE] = counts.get(NO_USE, 0) + size - below
+            else:
+                counts[verdict.reason] = counts.get(verdict.reason, 0) + size
         counts[LEAVING] = leaving
         order = sorted((-n, reason) for reason, n in counts.items() if n)
         return {reason: -n for n, reason in order}
+
+    def _below_score(self, task_class: TaskClass, verdict: Verdict, now: float) -> int:
+        """How many tasks of an allowed class miss the least score: the last ones in its order."""
+        policy = self.policy
+        if verdict.delta >= policy.min_preempt_score:
+            return 0
+        if task_class.unsettled(now):
+            task_class.settle(now)
+        timed = task_class.timed
+        least, most = 0, len(timed)
+        while least < most:
+            middle = (least + most) // 2
+            remaining = -timed[middle][0] - now
+            if verdict.delta + policy.remaining_time_weight * remaining < policy.min_preempt_score:
+                most = middle
+            else:
+                least = middle + 1
+        return len(task_class) - least
 
     def _judge_class(self, task_class: TaskClass, incoming: Incoming) -> Verdict:
         return judge(
@@ -263,7 +282,7 @@ class Preemption:
         scored = []
         for task_class, verdict in self.verdicts(running, incoming):
             if verdict.allowed and keep(task_class):
-                if task_class.soonest <= now:
+                if task_class.unsettled(now):
                     task_class.settle(now)
                 best = verdict.delta
                 if task_class.latest > now:

@@ -65,6 +65,7 @@ class TaskClass:
     """Tasks that the policy cannot tell apart but by their remaining time."""
 
     __slots__ = (
+        "by_time",
         "key",
         "labels",
         "latest",
@@ -72,22 +73,28 @@ class TaskClass:
         "pool_name",
         "priority",
         "resources",
+        "settled_to",
         "soonest",
         "timed",
     )
 
-    def __init__(self, key: ClassKey) -> None:
+    def __init__(self, key: ClassKey, *, by_time: bool = True) -> None:
         self.key = key
+        #: Whether remaining time counts; where it weighs nothing, no task is ``timed``.
+        self.by_time = by_time
         self.pool_name, self.priority, self.resources, labels = key
         self.labels: Labels = dict(labels)
         #: (-end, -start, task id): most time left first, then newest start, then id.
         self.timed: SortedList[tuple[float, float, str]] = SortedList()
-        #: (-start, task id) of tasks with no time left or none known: newest start first, then id.
-        self.overdue: SortedList[tuple[float, str]] = SortedList()
+        #: (-start, task id, end) of tasks with no time left or none known (end -inf): newest start
+        #: first, then id.
+        self.overdue: SortedList[tuple[float, str, float]] = SortedList()
         #: The last end among ``timed``; -inf where it is empty.
         self.latest = -_INFINITY
         #: No end among ``timed`` is before this.
         self.soonest = _INFINITY
+        #: The time for which tasks were last told apart; a look back from there moves some again.
+        self.settled_to = -_INFINITY
 
     def __len__(self) -> int:
         return len(self.timed) + len(self.overdue)
@@ -98,9 +105,9 @@ class TaskClass:
 
     def add(self, task: RunningTask) -> None:
         """Put a task into its order."""
-        ends_at = task.ends_at
-        if ends_at is None:
-            self.overdue.add((-task.started_at, task.spec.task_id))
+        ends_at = self._end(task)
+        if ends_at == -_INFINITY:
+            self.overdue.add((-task.started_at, task.spec.task_id, ends_at))
             return
         self.timed.add((-ends_at, -task.started_at, task.spec.task_id))
         self.latest = max(self.latest, ends_at)
@@ -108,21 +115,30 @@ class TaskClass:
 
     def discard(self, task: RunningTask) -> None:
         """Take a task out of the order that it stands in."""
-        ends_at = task.ends_at
+        ends_at = self._end(task)
         entry = (-task.started_at, task.spec.task_id)
-        if ends_at is None or (-ends_at, *entry) not in self.timed:
-            self.overdue.remove(entry)
+        if (-ends_at, *entry) not in self.timed:
+            self.overdue.remove((*entry, ends_at))
             return
         self.timed.remove((-ends_at, *entry))
         if ends_at == self.latest:
             self.latest = -self.timed[0][0] if self.timed else -_INFINITY
 
+    def unsettled(self, now: float) -> bool:
+        """Whether some task may stand in the wrong order for this time."""
+        return self.soonest <= now or now < self.settled_to
+
     def settle(self, now: float) -> None:
-        """Move the tasks whose time is up to the second order."""
+        """Move the tasks whose time is up to the second order; and back, after a look ahead."""
         timed = self.timed
+        if now < self.settled_to:
+            for entry in [entry for entry in self.overdue if entry[2] > now]:
+                self.overdue.remove(entry)
+                timed.add((-entry[2], entry[0], entry[1]))
         while timed and -timed[-1][0] <= now:
-            _, start, task_id = timed.pop()
-            self.overdue.add((start, task_id))
+            end, start, task_id = timed.pop()
+            self.overdue.add((start, task_id, -end))
+        self.settled_to = now
         self.soonest = -timed[-1][0] if timed else _INFINITY
         self.latest = -timed[0][0] if timed else -_INFINITY
 
@@ -130,8 +146,13 @@ class TaskClass:
         """Each task as (remaining seconds, -start, task id), most remaining first. Settle before."""
         for end, start, task_id in self.timed:
             yield (-end - now, start, task_id)
-        for start, task_id in self.overdue:
+        for start, task_id, _ in self.overdue:
             yield (0.0, start, task_id)
+
+    def _end(self, task: RunningTask) -> float:
+        """When its time is up; -inf where that is unknown or counts for nothing."""
+        ends_at = task.ends_at if self.by_time else None
+        return -_INFINITY if ends_at is None else ends_at
 
 
 class RunningTasks:
@@ -143,6 +164,8 @@ class RunningTasks:
         self.classes: dict[ClassKey, TaskClass] = {}
         #: {key: values} that label rules name; only these tell classes apart.
         self._named: Mapping[str, frozenset[str]] = {}
+        #: Whether remaining time counts in the order.
+        self._by_time = True
         #: Grows when classes come or go; decisions cached per class hold while it stays.
         self.version = 0
         #: Empty classes stay until there are this many, so that a class that comes and goes costs little.
@@ -187,11 +210,20 @@ class RunningTasks:
         task.phase = phase
         self._classify(task)
 
-    def partition_by(self, named: Mapping[str, frozenset[str]]) -> None:
-        """Tell classes apart by these labels from now on; does nothing where they are the same."""
-        if named == self._named:
+    def adopt(self, task_id: str, resources: Resources) -> None:
+        """A task that ran on an agent not on the book: now it is, and ending it frees this much."""
+        task = self.by_id[task_id]
+        self._declassify(task)
+        task.resources = resources
+        self._classify(task)
+
+    def partition_by(self, named: Mapping[str, frozenset[str]], *, by_time: bool = True) -> None:
+        """Tell classes apart by these labels, and order them by remaining time or not, from now on;
+        does nothing where that is so already.
+        """
+        if (named, by_time) == (self._named, self._by_time):
             return
-        self._named = named
+        self._named, self._by_time = named, by_time
         self.classes.clear()
         self.version += 1
         for task in self.by_id.values():
@@ -215,7 +247,7 @@ class RunningTasks:
         task_class = self.classes.get(key)
         if task_class is None:
             self._sweep()
-            task_class = self.classes[key] = TaskClass(key)
+            task_class = self.classes[key] = TaskClass(key, by_time=self._by_time)
             self.version += 1
         task.task_class = task_class
         task_class.add(task)

@@ -33,7 +33,11 @@ class Agent(msgspec.Struct, kw_only=True):
     shares: tuple[f.Share, ...] = ()
     #: Whether its shares are used (True) or only reserved.
     committed: bool = False
+    #: The task that it was submitted with.
+    task_id: str | None = None
     node_id: str | None = None
+    #: The GPU devices that it reported.
+    devices: f.Devices = f.Devices()
     wanted_devices: f.Devices = f.Devices()
     evicting: tuple[Candidate, ...] = ()
     #: Agents that still have to leave before it can start.
@@ -109,7 +113,7 @@ class MeshState:
             f.PoolEnsured: self._pool_ensured,
             f.StateHandlersRegistered: self._handlers_registered,
             f.PolicyChanged: self._policy_changed,
-            f.NodeSeen: lambda fact: self.cluster.see(fact.report),
+            f.NodeSeen: self._node_seen,
             f.NodeLost: lambda fact: self.cluster.lose(fact.node_id),
             f.NodeCordoned: lambda fact: self.cluster.cordon(fact.node_id, fact.cordoned),
             f.ClassLoaded: lambda fact: self.loaded.add(fact.class_key),
@@ -159,8 +163,22 @@ class MeshState:
     def _policy_changed(self, fact: f.PolicyChanged) -> None:
         self.policy = fact.policy
         self.preemption = Preemption(fact.policy)
-        self.running.partition_by(self.preemption.ranks.named())
+        self.running.partition_by(
+            self.preemption.ranks.named(), by_time=fact.policy.remaining_time_weight > 0
+        )
+        for node in self.cluster.nodes.values():
+            node.version += 1
         self.policy_changes = [*self.policy_changes[-99:], fact]
+
+    def _node_seen(self, fact: f.NodeSeen) -> None:
+        node_id = fact.report.node_id
+        new = node_id not in self.cluster.nodes
+        self.cluster.see(fact.report)
+        if not new:
+            return
+        for name, agent in self.agents.items():
+            if agent.node_id == node_id and agent.phase is not AgentPhase.WAITING:
+                self.cluster.settle(node_id, name, agent.spec.resources, agent.devices)
 
     def _agent_admitted(self, fact: f.AgentAdmitted) -> None:
         spec = fact.agent
@@ -171,6 +189,7 @@ class MeshState:
             phase=AgentPhase.WAITING if waits_for else AgentPhase.STARTING,
             admitted_at=fact.at,
             shares=fact.shares,
+            task_id=None if fact.task is None else fact.task.task_id,
             node_id=fact.node_id,
             wanted_devices=fact.wanted_devices,
             evicting=fact.evicting,
@@ -211,19 +230,20 @@ class MeshState:
         self.loaded.add(agent.spec.class_key)
         self._stand(agent, fact)
         for task_id in self.running.on_agent(fact.agent_name):
-            self.running.start(task_id, fact.at)
+            if self.running.by_id[task_id].phase is TaskPhase.STARTING:
+                self.running.start(task_id, fact.at)
+            else:
+                self.running.adopt(task_id, agent.spec.resources)
+        self._touch(agent)
 
     def _stand(self, agent: Agent, fact: f.AgentStarted) -> None:
         """Put the agent where it says that it is."""
         name = agent.spec.name
         if fact.node_id is None:
             return
-        if agent.node_id != fact.node_id:
-            if agent.node_id is not None:
-                self.cluster.leave(agent.node_id, name)
-            agent.node_id = fact.node_id
-            held = msgspec.structs.replace(agent.spec.resources, gpu=0)
-            self.cluster.take(fact.node_id, name, held, fact.devices)
+        if agent.node_id is not None and agent.node_id != fact.node_id:
+            self.cluster.leave(agent.node_id, name)
+        agent.node_id, agent.devices = fact.node_id, fact.devices
         self.cluster.settle(fact.node_id, name, agent.spec.resources, fact.devices)
 
     def _agent_ending(self, fact: f.AgentEnding) -> None:
@@ -248,6 +268,8 @@ class MeshState:
         newcomer = self.agents.get(agent.leaves_for or "")
         if newcomer is not None:
             newcomer.waits_for -= {fact.agent_name}
+        for victim in agent.waits_for:
+            self.agents[victim].leaves_for = None
 
     def _task_registered(self, fact: f.TaskRegistered) -> None:
         agent = self.agents.get(fact.agent_name)
@@ -297,6 +319,7 @@ class MeshState:
     def _state_saved(self, fact: f.StateSaved) -> None:
         task = self.running.by_id[fact.task_id]
         task.saved_at, task.state_key = fact.at, fact.state_key
+        self._touch(self.agents.get(task.agent_name))
 
     def _task_preempted(self, fact: f.TaskPreempted) -> None:
         task = self.running.remove(fact.task_id)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
+from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.cluster import Node, devices_for
 from schedulemesh.engine.draft import Draft
@@ -210,9 +211,9 @@ class Search(msgspec.Struct, kw_only=True):
         return None if units is None else self._settled(units, node)
 
     def _helps_room(self, draft: Draft, unit: Unit) -> bool:
-        short = draft.short_room
+        """Whether it frees an amount that is short, or a part of a device while none is whole enough."""
         frees = unit.agent.spec.resources
-        return frees.helps(short) if short else frees.gpu > 0
+        return frees.helps(draft.short_room) or (frees.gpu > 0 and draft.short_device)
 
     def _units_on(self, node: Node, allowed: dict[TaskClass, Verdict]) -> Iterator[Unit]:
         running, preemption = self.state.running, self.state.preemption
@@ -230,7 +231,7 @@ class Search(msgspec.Struct, kw_only=True):
                     break
                 candidates.append(found)
                 newest = max(newest, task.started_at)
-            if candidates and len(candidates) == len(task_ids):
+            if candidates and len(candidates) == len(task_ids) and _runs(self.state, agent_name):
                 yield self._unit(agent_name, candidates, newest)
 
     def _settled(self, units: tuple[Unit, ...], node: Node | None) -> Plan:
@@ -258,7 +259,7 @@ class Search(msgspec.Struct, kw_only=True):
         seen: dict[str, list[Candidate]] = {}
         running = self.state.running
         for candidate in candidates:
-            if candidate.agent_name not in self.state.agents:
+            if not _runs(self.state, candidate.agent_name):
                 continue
             mine = seen.setdefault(candidate.agent_name, [])
             mine.append(candidate)
@@ -336,6 +337,8 @@ def _summarise(state: MeshState, node: Node) -> _Summary:
         its_classes = {task.task_class for task in found if task.task_class is not None}
         if not found or any(task.task_class is None for task in found):
             continue
+        if not _runs(state, agent_name):
+            continue
         classes |= its_classes
         frees = state.agents[agent_name].spec.resources
         each.append(frees)
@@ -358,6 +361,12 @@ def _summarise(state: MeshState, node: Node) -> _Summary:
         since=since,
         tasks=tasks,
     )
+
+
+def _runs(state: MeshState, agent_name: str) -> bool:
+    """Whether the agent is ours and runs: only such a one frees what it holds by leaving."""
+    agent = state.agents.get(agent_name)
+    return agent is not None and agent.phase is AgentPhase.RUNNING
 
 
 def _most(amounts: Iterable[Resources]) -> Resources:

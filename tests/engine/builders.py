@@ -1,0 +1,423 @@
+"""Builders for engine tests: short words for stimuli, and a mesh whose hands are virtual."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from schedulemesh.config.policy import PreemptionPolicy
+from schedulemesh.domain.agent import TRANSITIONS as AGENT_TRANSITIONS
+from schedulemesh.domain.agent import AgentPhase, AgentSpec
+from schedulemesh.domain.labels import parse_selector
+from schedulemesh.domain.node import NodeReport
+from schedulemesh.domain.pool import PoolSpec
+from schedulemesh.domain.resources import NOTHING, UNIT, Resources, parse_resources
+from schedulemesh.domain.task import TRANSITIONS as TASK_TRANSITIONS
+from schedulemesh.domain.task import TaskPhase, TaskSpec
+from schedulemesh.engine import instructions as i
+from schedulemesh.engine import stimuli as s
+from schedulemesh.engine.codec import decode_facts, encode_facts
+from schedulemesh.engine.engine import Engine
+from schedulemesh.engine.facts import AnyFact, Devices
+from schedulemesh.engine.invariants import check
+from schedulemesh.engine.outcomes import Evaluation
+from schedulemesh.engine.state import MeshState
+from schedulemesh.engine.turn import Step
+
+
+def amount(**given: Any) -> Resources:
+    """Resources in the words of the documents: cpu, memory, gpu, custom."""
+    return parse_resources(given)
+
+
+def pool(
+    name: str, *, labels: dict[str, str] | None = None, agents: int = 0, **given: Any
+) -> PoolSpec:
+    """A pool with this quota."""
+    return PoolSpec(name=name, labels=labels or {}, resources=amount(**given), target_agents=agents)
+
+
+def node(node_id: str, *, others: Resources | None = NOTHING, **given: Any) -> NodeReport:
+    """A node with these totals."""
+    return NodeReport(node_id=node_id, total=amount(**given), others_use=others)
+
+
+def on(*units: tuple[int, float]) -> Devices:
+    """GPU devices: ``on((0, 0.5))`` is half of device 0."""
+    return Devices(units=tuple((index, round(part * UNIT)) for index, part in units))
+
+
+class Mesh:
+    """An engine whose every step is checked and remembered, and whose hands are these methods."""
+
+    def __init__(
+        self,
+        *pools: PoolSpec,
+        nodes: Iterable[NodeReport] = (),
+        strategy: str = "bin_pack",
+        **policy: Any,
+    ) -> None:
+        self.engine = Engine(node_strategy=strategy)
+        self.now = 1000.0
+        self.facts: list[AnyFact] = []
+        #: What the hands still have to do, by agent name and by task id.
+        self.starts: dict[str, i.StartAgent] = {}
+        self.ends: dict[str, i.EvictAgent | i.StopAgent] = {}
+        self.task_evictions: dict[str, i.EvictTask] = {}
+        #: Requests whose final outcome was told.
+        self.told: list[str] = []
+        if nodes:
+            self.observe(*nodes)
+        for spec in pools:
+            self.handle(s.PoolRequested(at=self.now, spec=spec))
+        if policy:
+            self.policy(**policy)
+
+    @property
+    def state(self) -> MeshState:
+        """The live state."""
+        return self.engine.state
+
+    def handle(self, stimulus: s.AnyStimulus) -> Step:
+        """One step, checked: invariants, transitions, and what the hands are told."""
+        before, over = _phases(self.state), _overfull(self.state)
+        step = self.engine.handle(stimulus)
+        check(self.state)
+        _check_transitions(before, _phases(self.state))
+        if not isinstance(stimulus, s.AgentReported | s.ClusterObserved):
+            assert _overfull(self.state) <= over, "the engine gave away more than there is"
+        self.facts += step.facts
+        for order in step.instructions:
+            self._take_order(order)
+        for name in [name for name in self.starts if not self._is_current(self.starts[name])]:
+            del self.starts[name]
+        return step
+
+    def _take_order(self, order: i.AnyInstruction) -> None:
+        if isinstance(order, i.StartAgent):
+            self.starts[order.agent.name] = order
+        elif isinstance(order, i.EvictAgent | i.StopAgent):
+            self.ends[order.agent_name] = order
+        elif isinstance(order, i.EvictTask):
+            self.task_evictions[order.task_id] = order
+        else:
+            self.told.append(order.request_id)
+
+    def _is_current(self, order: i.StartAgent) -> bool:
+        agent = self.state.agents.get(order.agent.name)
+        return agent is not None and agent.incarnation == order.incarnation
+
+    def policy(self, **changes: Any) -> None:
+        """Put a changed policy in force."""
+        policy = msgspec.structs.replace(self.state.policy, **changes)
+        self.handle(
+            s.PolicyChangeRequested(at=self.now, policy=policy, client="me", changes=tuple(changes))
+        )
+
+    def observe(self, *nodes: NodeReport) -> Step:
+        """These are the living nodes, all of them."""
+        return self.handle(s.ClusterObserved(at=self.now, nodes=nodes))
+
+    def resize(self, spec: PoolSpec, **more: Any) -> Any:
+        """Ask for a pool like this."""
+        return self.handle(s.PoolRequested(at=self.now, spec=spec, **more)).outcome
+
+    def submission(
+        self,
+        name: str,
+        pool_name: str = "p",
+        priority: float = 5.0,
+        *,
+        task: bool = True,
+        labels: dict[str, str] | None = None,
+        duration: float | None = None,
+        selector: object = None,
+        class_key: str = "",
+        restartable: bool = True,
+        more: dict[str, Any] | None = None,
+        **given: Any,
+    ) -> s.TaskSubmitted:
+        """A submission of task ``name`` on an agent of the same name."""
+        return s.TaskSubmitted(
+            at=self.now,
+            agent=AgentSpec(
+                name=name,
+                pool_name=pool_name,
+                resources=amount(**given),
+                labels=labels or {},
+                class_key=class_key,
+                restartable=restartable,
+            ),
+            task=(
+                TaskSpec(
+                    task_id=name,
+                    pool_name=pool_name,
+                    priority=priority,
+                    labels=labels or {},
+                    estimated_duration=duration,
+                )
+                if task
+                else None
+            ),
+            selector=() if selector is None else parse_selector(selector),
+            **(more or {}),
+        )
+
+    def submit(self, name: str, pool_name: str = "p", priority: float = 5.0, **how: Any) -> Any:
+        """Submit, and give the outcome."""
+        return self.handle(self.submission(name, pool_name, priority, **how)).outcome
+
+    def dry(self, name: str, pool_name: str = "p", priority: float = 5.0, **how: Any) -> Any:
+        """The outcome of a dry run, which must change nothing."""
+        seen = len(self.facts)
+        how["more"] = {**how.get("more", {}), "dry_run": True}
+        outcome = self.submit(name, pool_name, priority, **how)
+        assert len(self.facts) == seen, "a dry run made facts"
+        return outcome
+
+    def report(self, name: str, node_id: str | None = None, devices: Devices | None = None) -> Any:
+        """The agent runs: where the book assumes, unless said otherwise."""
+        order = self.starts.pop(name)
+        node_id = node_id or order.node_id
+        if devices is None:
+            stands = self.state.cluster.nodes.get(node_id or "")
+            mine = None if stands is None else stands.standing.get(name)
+            devices = Devices() if mine is None else mine.devices
+        return self.handle(
+            s.AgentReported(
+                at=self.now,
+                agent_name=name,
+                incarnation=order.incarnation,
+                node_id=node_id,
+                devices=devices,
+            )
+        ).outcome
+
+    def fail(self, name: str, reason: str = "agent_start_failed") -> Any:
+        """The agent could not be made."""
+        order = self.starts.pop(name)
+        return self.handle(
+            s.AgentStartFailed(
+                at=self.now,
+                agent_name=name,
+                incarnation=order.incarnation,
+                reason=reason,
+                error="the class raised",
+            )
+        ).outcome
+
+    def run(self, name: str, pool_name: str = "p", priority: float = 5.0, **how: Any) -> Any:
+        """Submit a task for which there is room, and let its agent report."""
+        where = {key: how.pop(key) for key in ("node_id", "devices") if key in how}
+        self.submit(name, pool_name, priority, **how)
+        return self.report(name, **where)
+
+    def seat(self, name: str) -> Any:
+        """Let all its victims leave, then let it start."""
+        for victim in sorted(self.state.agents[name].waits_for):
+            self.leave(victim)
+        return self.report(name)
+
+    def leave(self, name: str, *, saved: bool = False) -> Any:
+        """An agent that was told to end is gone."""
+        order = self.ends.pop(name)
+        if saved and isinstance(order, i.EvictAgent):
+            for task_id in order.task_ids:
+                self.save(task_id)
+        return self.die(name, order.incarnation)
+
+    def die(self, name: str, incarnation: int | None = None) -> Any:
+        """An agent's process is gone, told or not."""
+        if incarnation is None:
+            incarnation = self.state.agents[name].incarnation
+        return self.handle(
+            s.AgentGone(at=self.now, agent_name=name, incarnation=incarnation)
+        ).outcome
+
+    def save(self, task_id: str) -> Step:
+        """A task's state lies in the store."""
+        return self.handle(
+            s.StateStored(
+                at=self.now,
+                task_id=task_id,
+                state_key=f"state-{task_id}",
+                consistent=True,
+                source="save_state",
+            )
+        )
+
+    def announce(
+        self,
+        task_id: str,
+        agent_name: str,
+        pool_name: str = "p",
+        priority: float = 5.0,
+        *,
+        labels: dict[str, str] | None = None,
+        duration: float | None = None,
+    ) -> Any:
+        """Register a running task."""
+        task = TaskSpec(
+            task_id=task_id,
+            pool_name=pool_name,
+            priority=priority,
+            labels=labels or {},
+            estimated_duration=duration,
+        )
+        return self.handle(s.TaskAnnounced(at=self.now, task=task, agent_name=agent_name)).outcome
+
+    def complete(self, task_id: str, *, end_agent: bool = True) -> Any:
+        """The task is done; its agent, if it ends, is gone at once."""
+        agent_name = self.state.running.by_id[task_id].agent_name
+        outcome = self.handle(
+            s.TaskFinished(at=self.now, task_id=task_id, end_agent=end_agent)
+        ).outcome
+        if agent_name in self.ends:
+            self.leave(agent_name)
+        return outcome
+
+    def delete(self, name: str) -> Any:
+        """Ask for an agent's end."""
+        return self.handle(s.AgentDeletionRequested(at=self.now, agent_name=name)).outcome
+
+    def preempt(self, **how: Any) -> Any:
+        """Evict by hand."""
+        return self.handle(s.PreemptionRequested(at=self.now, **how)).outcome
+
+    def cordon(self, node_id: str, cordoned: bool = True) -> Any:
+        """Close a node to new agents, or open it again."""
+        return self.handle(
+            s.CordonRequested(at=self.now, node_id=node_id, cordoned=cordoned)
+        ).outcome
+
+    def tick(self, seconds: float = 0.0) -> Step:
+        """Time goes by."""
+        self.now += seconds
+        return self.handle(s.ClockTicked(at=self.now))
+
+    def evaluate(
+        self, priority: float = 5.0, pool_name: str = "p", *, limit: int = 100, **how: Any
+    ) -> Evaluation:
+        """The dry run of the decision; with amounts, of the victim search too."""
+        labels = how.pop("labels", {})
+        resources = amount(**how) if how else None
+        return self.engine.evaluate(
+            s.PreemptionQuery(
+                at=self.now,
+                priority=priority,
+                pool_name=pool_name,
+                labels=labels,
+                resources=resources,
+                limit=limit,
+            )
+        )
+
+    def free(self, pool_name: str = "p") -> Resources:
+        """The pool's free quota."""
+        return self.state.ledger.accounts[pool_name].free
+
+    def refolded(self) -> MeshState:
+        """The state that all facts so far lead to, after they were written and read."""
+        return MeshState.fold(decode_facts(encode_facts(self.facts)))
+
+    def told_facts(self, *names: str) -> list[str]:
+        """The names of all facts so far, or of those of these names."""
+        seen = [type(fact).__name__ for fact in self.facts]
+        return [name for name in seen if name in names] if names else seen
+
+
+def names(victims: Iterable[Any]) -> list[str]:
+    """The task ids of candidates."""
+    return [victim.task_id for victim in victims]
+
+
+def differences(left: MeshState, right: MeshState) -> list[str]:
+    """Where two states differ, field by field; caches and what only tells versions are left out."""
+    mine, other = pictures(left), pictures(right)
+    return [
+        f"{field}: {mine[field]!r} is not {other[field]!r}"
+        for field in mine
+        if mine[field] != other[field]
+    ]
+
+
+def pictures(state: MeshState) -> dict[str, object]:
+    """Every field of a state as plain comparable data."""
+    left_out = {"_apply", "preemption", "ledger", "cluster", "running"}
+    shown: dict[str, object] = {
+        field: value for field, value in vars(state).items() if field not in left_out
+    }
+    shown["accounts"] = list(state.ledger.accounts.items())
+    shown["holds"] = state.ledger.holds
+    shown["nodes"] = {
+        name: [
+            getattr(found, field)
+            for field in found.__struct_fields__
+            if field not in ("version", "summary")
+        ]
+        for name, found in state.cluster.nodes.items()
+    }
+    shown["standing order"] = {
+        name: list(found.standing) for name, found in state.cluster.nodes.items()
+    }
+    shown["index"] = list(state.cluster._index)
+    shown["tasks"] = {
+        task_id: [getattr(task, field) for field in task.__struct_fields__ if field != "task_class"]
+        for task_id, task in state.running.by_id.items()
+    }
+    shown["class of"] = {
+        task_id: None if task.task_class is None else task.task_class.key
+        for task_id, task in state.running.by_id.items()
+    }
+    shown["by agent"] = state.running._by_agent
+    shown["classes"] = {key: len(found) for key, found in state.running.classes.items() if found}
+    shown["named"] = state.running._named
+    shown["ranks"] = state.preemption.ranks.ranks
+    return shown
+
+
+def shuffled(items: Iterable[Any], seed: int) -> list[Any]:
+    """The items in an order that a number decides."""
+    found = list(items)
+    random.Random(seed).shuffle(found)
+    return found
+
+
+_Phases = tuple[dict[tuple[str, int], AgentPhase], dict[tuple[str, str, int], TaskPhase]]
+
+
+def _phases(state: MeshState) -> _Phases:
+    lives = {name: agent.incarnation for name, agent in state.agents.items()}
+    return (
+        {(name, agent.incarnation): agent.phase for name, agent in state.agents.items()},
+        {
+            (task_id, task.agent_name, lives.get(task.agent_name, 0)): task.phase
+            for task_id, task in state.running.by_id.items()
+        },
+    )
+
+
+def _overfull(state: MeshState) -> set[str]:
+    """Nodes of which more is given away than there is; only what others report may bring that about."""
+    return {
+        node_id
+        for node_id, found in state.cluster.nodes.items()
+        if found.free.negative() or min(found.devices, default=0) < 0
+    }
+
+
+def _check_transitions(before: _Phases, after: _Phases) -> None:
+    for key, phase in after[0].items():
+        old = before[0].get(key, phase)
+        assert phase is old or phase in AGENT_TRANSITIONS[old], f"{key}: {old} to {phase}"
+    for task, task_phase in after[1].items():
+        was = before[1].get(task, task_phase)
+        assert (
+            task_phase is was or task_phase in TASK_TRANSITIONS[was]
+        ), f"{task}: {was} to {task_phase}"
+
+
+DEFAULT_POLICY = PreemptionPolicy()
