@@ -1,0 +1,1 @@
+"""What ScheduleMesh costs, measured: ``python -m benchmarks`` runs everything and prints a table."""

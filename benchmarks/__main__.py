@@ -1,0 +1,72 @@
+"""``python -m benchmarks [group ...] [--json FILE]``: measure and print a table.
+
+Several groups run one after the other, each in a fresh process, so that none inherits the memory of
+another.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.rows import Row, print_table
+
+
+def _groups() -> dict[str, Callable[[], list[Row]]]:
+    from benchmarks.decision import decision
+    from benchmarks.throughput import engine_alone, through_journal
+    from benchmarks.victims import victims
+
+    return {
+        "decision": decision,
+        "victims": victims,
+        "engine": engine_alone,
+        "journal": through_journal,
+        "ray": _on_ray,
+    }
+
+
+def _on_ray() -> list[Row]:
+    from benchmarks.on_ray import on_ray
+
+    return on_ray()
+
+
+def main() -> int:
+    """Run the groups that are asked for; the exit status says whether every mark was met."""
+    groups = _groups()
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("group", nargs="*", help=f"of {', '.join(groups)}; none: all")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there too")
+    asked = parser.parse_args()
+    names = asked.group or list(groups)
+    unknown = [name for name in names if name not in groups]
+    if unknown:
+        parser.error(f"there is no group {unknown[0]!r}; groups are {', '.join(groups)}")
+    rows = groups[names[0]]() if len(names) == 1 else [r for n in names for r in _apart(n)]
+    print_table(rows)
+    if asked.json is not None:
+        asked.json.write_text(json.dumps(rows, indent=2, ensure_ascii=False) + "\n")
+    return 0 if all(row["met"] is not False for row in rows) else 1
+
+
+def _apart(name: str) -> list[Row]:
+    """The rows of one group, measured in a process of its own."""
+    print(f"{name} …", file=sys.stderr, flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "rows.json"
+        command = [sys.executable, "-m", "benchmarks", name, "--json", str(file)]
+        done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
+        if not file.exists():
+            raise SystemExit(f"the group {name} failed with status {done.returncode}")
+        rows: list[Row] = json.loads(file.read_text())
+    return rows
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

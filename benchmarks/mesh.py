@@ -1,0 +1,97 @@
+"""An engine with nodes and pools, and the life of an agent on it as the supervisor would feed it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.node import NodeReport
+from schedulemesh.domain.pool import PoolSpec
+from schedulemesh.domain.resources import Resources, parse_resources
+from schedulemesh.domain.task import TaskSpec
+from schedulemesh.engine import stimuli as s
+from schedulemesh.engine.engine import Engine
+from schedulemesh.engine.instructions import StartAgent
+from schedulemesh.engine.turn import Step
+
+POOLS = 30
+
+
+def amounts(**given: float) -> Resources:
+    """Resources from their documented words."""
+    return parse_resources(given)
+
+
+def mesh(nodes: int) -> Engine:
+    """An engine that has seen the opening."""
+    engine = Engine()
+    for stimulus in opening(nodes):
+        engine.handle(stimulus)
+    return engine
+
+
+def opening(nodes: int) -> Iterator[s.AnyStimulus]:
+    """30 pools, and so many nodes of 64 CPUs and 8 GPUs; quota is never what is short."""
+    whole = amounts(cpu=64, memory=512_000, gpu=8)
+    reports = tuple(NodeReport(node_id=f"node-{i:04}", total=whole) for i in range(nodes))
+    yield s.ClusterObserved(at=0.0, nodes=reports)
+    quota = amounts(cpu=64 * nodes, memory=512_000 * nodes, gpu=8 * nodes)
+    for i in range(POOLS):
+        yield s.PoolRequested(at=0.0, spec=PoolSpec(name=f"pool-{i}", resources=quota))
+
+
+def submitted(
+    number: int,
+    at: float,
+    need: Resources,
+    priority: float,
+    duration: float | None = None,
+) -> s.TaskSubmitted:
+    """The submission of task ``number`` with an agent of its own."""
+    pool = f"pool-{number % POOLS}"
+    agent = AgentSpec(name=f"agent-{number}", pool_name=pool, resources=need, class_key="class")
+    task = TaskSpec(
+        task_id=f"task-{number}",
+        pool_name=pool,
+        priority=priority,
+        estimated_duration=duration,
+    )
+    return s.TaskSubmitted(at=at, agent=agent, task=task, request_id=f"request-{number}")
+
+
+def reported(engine: Engine, step: Step, at: float) -> s.AgentReported:
+    """What the agent says that this step ordered: it runs where the book has it."""
+    order = step.instructions[0]
+    if not isinstance(order, StartAgent) or order.node_id is None:
+        raise AssertionError(f"the agent was not placed: {step.outcome}")
+    name = order.agent.name
+    return s.AgentReported(
+        at=at,
+        agent_name=name,
+        incarnation=order.incarnation,
+        node_id=order.node_id,
+        devices=engine.state.cluster.nodes[order.node_id].standing[name].devices,
+    )
+
+
+def start(engine: Engine, submission: s.TaskSubmitted) -> int:
+    """Bring an agent to run; returns its incarnation."""
+    report = reported(engine, engine.handle(submission), submission.at)
+    engine.handle(report)
+    return report.incarnation
+
+
+def finished(number: int, at: float) -> s.TaskFinished:
+    """Task ``number`` is done and its agent is to end."""
+    return s.TaskFinished(at=at, task_id=f"task-{number}", end_agent=True)
+
+
+def gone(number: int, incarnation: int, at: float) -> s.AgentGone:
+    """The process of agent ``number`` is gone."""
+    return s.AgentGone(at=at, agent_name=f"agent-{number}", incarnation=incarnation)
+
+
+def finish(engine: Engine, number: int, incarnation: int, at: float) -> None:
+    """Bring task ``number`` and its agent to their end."""
+    engine.handle(finished(number, at))
+    engine.handle(gone(number, incarnation, at))

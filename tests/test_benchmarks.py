@@ -1,0 +1,55 @@
+"""Every benchmark that needs no Ray runs, at a tiny size; times are not judged."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks.decision import decision
+from benchmarks.rows import at_least, at_most, note, print_table
+from benchmarks.throughput import engine_alone, through_journal
+from benchmarks.victims import victims
+
+TINY = [
+    lambda: decision(small=700, large=2_000, queries=4, walks=2),
+    lambda: victims(nodes=4, searches=2, churn=3),
+    lambda: engine_alone(nodes=20, running=50, pairs=20, rounds=2),
+    lambda: through_journal(nodes=20, running=50, pairs=20, rounds=2, in_flight=8),
+]
+
+
+@pytest.mark.parametrize("measure", TINY, ids=["decision", "victims", "engine", "journal"])
+def test_a_benchmark_gives_rows(measure):
+    rows = measure()
+    assert any(row["mark"] for row in rows)
+    for row in rows:
+        assert set(row) == {"what", "mark", "measured", "met"}
+        assert (row["met"] is None) == (row["mark"] == "")
+        assert row["measured"]
+
+
+def test_a_row_says_whether_its_mark_is_met(capsys):
+    rows = [
+        at_most("time", 0.5, 1.0, " ms"),
+        at_least("rate", 1234.0, 2_000, " pairs/s"),
+        note("size", "7 B"),
+    ]
+    assert [row["met"] for row in rows] == [True, False, None]
+    print_table(rows)
+    assert capsys.readouterr().out.splitlines() == [
+        "time  ≤ 1 ms           0.5 ms         met",
+        "rate  ≥ 2,000 pairs/s  1,234 pairs/s  MISSED",
+        "size                   7 B",
+    ]
+
+
+def test_an_unknown_group_is_refused():
+    command = [sys.executable, "-m", "benchmarks", "nonsense"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "groups are decision, victims, engine, journal, ray" in done.stderr
+
+
+def test_rows_are_plain_data():
+    assert json.loads(json.dumps(note("size", "7 B")))["met"] is None
