@@ -111,6 +111,14 @@ class SimpleScheduler:
         """Every agent (of one pool)."""
         return self.scheduler.list_agents(pool)
 
+    def get_saved_state(self, task_id: str) -> dict[str, Any]:
+        """The state saved when a task was last preempted."""
+        return self.scheduler.get_saved_state(task_id)
+
+    def restore_task(self, saved_state: Mapping[str, Any]) -> dict[str, Any]:
+        """Run a preempted task again from its saved state."""
+        return self.scheduler.restore_task(saved_state)
+
     def stats(self) -> dict[str, Any]:
         """The preemption stats, and the pools' quotas."""
         return self.scheduler.stats()

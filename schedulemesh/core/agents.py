@@ -29,18 +29,21 @@ class MetricsReportingAgent(AgentActor):
         self.report_interval = report_interval
         self._last_report = float("-inf")
 
-    def report_metrics(self, metrics: dict[str, Any] | None = None, **more: Any) -> bool:
+    def report_metrics(
+        self, metrics: dict[str, Any] | None = None, *, at_once: bool = False, **more: Any
+    ) -> bool:
         """Send metrics (numbers, texts, flags) at most once per ``report_interval``; also a safe point.
 
-        Returns whether they were sent. ``progress`` (0 to 1) is the one that states of tasks show.
+        ``at_once`` sends them whenever the last were sent, as for the last step of a loop. Returns whether
+        they were sent. ``progress`` (0 to 1) is the one that states of tasks show.
         """
-        sent = self._send({**(metrics or {}), **more})
+        sent = self._send({**(metrics or {}), **more}, at_once)
         self.safe_point()
         return sent
 
-    def _send(self, metrics: dict[str, Any]) -> bool:
+    def _send(self, metrics: dict[str, Any], at_once: bool) -> bool:
         now = time.monotonic()
-        if now - self._last_report < self.report_interval:
+        if not at_once and now - self._last_report < self.report_interval:
             return False
         link = current()
         if link is not None:

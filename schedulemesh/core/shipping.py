@@ -65,6 +65,11 @@ def ship_value(value: Any, what: str) -> bytes:
     return _bounded(_pickled(value, what), what)
 
 
+def ship_state(value: Any) -> bytes:
+    """A saved state as bytes, of any size. Raises InvalidRequestError where it cannot be pickled."""
+    return _pickled(value, "the saved state")
+
+
 def ship_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> ShippedArguments:
     """Arguments as bytes, references taken out. Raises InvalidRequestError as ship_value does."""
     refs: list[Any] = []

@@ -227,6 +227,12 @@ class Supervisor:
         )
         return await self.submit(stimulus, {}, self._refs.get(fact.agent.name, ([], [])))
 
+    async def saved_state(self, task_id: str) -> bytes | None:
+        """The stored state of a task that was preempted; None: there is none."""
+        await self._scribe.flushed()
+        past = self._scribe.state.preempted.get(task_id)
+        return None if past is None else await self._scribe.blob(past.state_key)
+
     async def evaluate(self, query: s.PreemptionQuery) -> Evaluation:
         """The dry run of the preemption decision."""
         await self._scribe.flushed()
@@ -481,7 +487,7 @@ def _cannot_resubmit(task_id: str, *, restored: bool) -> RequestOutcome:
     )
 
 
-def to_saved_state(given: Mapping[str, Any], state: bytes, now: float) -> bytes:
+def to_saved_state(given: Mapping[str, Any], source: str, state: bytes, now: float) -> bytes:
     """A state that a caller hands in, as it is stored."""
     return pack(
         SavedState(
@@ -489,7 +495,7 @@ def to_saved_state(given: Mapping[str, Any], state: bytes, now: float) -> bytes:
             agent_name=str(given.get("agent_name", "")),
             pool_name=str(given.get("pool_name", "")),
             priority=float(given.get("priority", 0.0)),
-            source="given",
+            source=source,
             saved_at=now,
             state=state,
         )

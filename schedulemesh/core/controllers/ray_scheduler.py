@@ -25,7 +25,7 @@ from schedulemesh.core.actors.supervisor import to_saved_state
 from schedulemesh.core.controllers import replies
 from schedulemesh.core.controllers.connection import Connection, connect, find
 from schedulemesh.core.controllers.requests import Caller, Submission, parse_task, submission
-from schedulemesh.core.shipping import ship_function, ship_value
+from schedulemesh.core.shipping import ship_function, ship_state
 from schedulemesh.core.wire import key_of
 from schedulemesh.domain.labels import parse_labels
 from schedulemesh.domain.resources import parse_resources
@@ -309,6 +309,14 @@ class RayScheduler:
             ],
         }
 
+    def get_saved_state(self, task_id: str) -> dict[str, Any]:
+        """The state saved when a task was last preempted, as ``saved_state``; it goes to restore_task."""
+        saved = self._connection.call("saved_state", parse_name(task_id, "task_id"))
+        if saved is None:
+            error = f"no saved state of task {task_id!r}; it was never preempted, or long ago"
+            return {"success": False, "error": error, "reason": "state_not_found"}
+        return {"success": True, "saved_state": replies.saved_state(saved)}
+
     def restore_task(self, saved_state: Mapping[str, Any]) -> dict[str, Any]:
         """Run a preempted task again from its saved state.
 
@@ -320,8 +328,9 @@ class RayScheduler:
                 f"a saved state is a dict with task_id, as preemption answers it; not {saved_state!r}"
             )
         task_id = parse_name(saved_state["task_id"], "saved_state['task_id']")
-        state = ship_value(dict(saved_state), "the saved state")
-        given = to_saved_state(saved_state, state, time.time())
+        own = saved_state.get("source") == "save_state"
+        state = ship_state(saved_state["state"] if own else dict(saved_state))
+        given = to_saved_state(saved_state, "save_state" if own else "given", state, time.time())
         pool = saved_state.get("pool_name")
         reply = self._connection.call("restore", given, uuid.uuid4().hex, task_id, pool)
         if isinstance(reply.outcome, Done):

@@ -1,0 +1,7 @@
+"""``python -m schedulemesh`` is the command ``schedulemesh``."""
+
+from __future__ import annotations
+
+from schedulemesh.cli.app import main
+
+main()

@@ -1,0 +1,177 @@
+"""The main job, told on the terminal: preempted, saved, restored, and bit for bit the same."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import ray
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+
+from schedulemesh.cli.training import TrainingAgentActor
+from schedulemesh.core.controllers.ray_scheduler import RayScheduler
+
+PRETRAIN, RLHF = "llama-pretrain", "llama-rlhf"
+#: Both jobs have the same priority: only their labels differ.
+PRIORITY = 5.0
+#: The share of its steps after which the pretraining is interrupted.
+_INTERRUPTED_AT = 0.4
+
+
+def run(steps: int = 400) -> int:
+    """Tell the story; 0 where the restored state is the saved one and the process another."""
+    console = Console()
+    console.print("Starting a local Ray with 2 CPUs ...", style="dim")
+    ray.init(
+        address="local",
+        num_cpus=2,
+        object_store_memory=80_000_000,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
+    try:
+        scheduler = RayScheduler("demo")
+        saved, restored, final = _story(console, scheduler, steps)
+        scheduler.shutdown()
+    finally:
+        ray.shutdown()
+    return _verdict(console, saved, restored, final, steps)
+
+
+def _story(
+    console: Console, scheduler: RayScheduler, steps: int
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    scheduler.create_pool("training", labels={"team": "llm"}, resources={"cpu": 2.0})
+    scheduler.update_preemption_policy(
+        label_preemption_rules={"training_stage": {"rlhf": ["pretraining", "sft"]}},
+    )
+    console.rule("1. Pretraining takes the whole pool")
+    first = _submit(scheduler, PRETRAIN, "pretraining")
+    first.train.remote(PRETRAIN, steps)
+    _watch(console, scheduler, PRETRAIN, int(steps * _INTERRUPTED_AT), steps)
+
+    console.rule("2. An RLHF-stage job arrives, with the same priority")
+    second = _submit(scheduler, RLHF, "rlhf", console)
+    saved = scheduler.get_saved_state(PRETRAIN)["saved_state"]
+    checkpoint = saved["state"]
+    console.print(
+        f"checkpoint of {PRETRAIN}: step {checkpoint['step']}, loss {checkpoint['loss']:.4f}, "
+        f"taken at a safe point: {saved['consistent']}"
+    )
+    done = second.train.remote(RLHF, steps // 4)
+    _watch(console, scheduler, RLHF, steps // 4, steps // 4)
+    loss = ray.get(done)["loss"]
+    scheduler.complete_task(RLHF, end_agent=True)
+    console.print(f"{RLHF} ran to its end: loss {loss:.4f}; its quota is free again")
+
+    console.rule("3. The pretraining is restored")
+    answer = scheduler.restore_task(saved)
+    if not answer["success"]:
+        raise RuntimeError(answer["error"])
+    third = answer["agent"]["handle"]
+    restored = ray.get(third.status.remote())
+    going_on = third.train.remote(PRETRAIN, steps)
+    _watch(console, scheduler, PRETRAIN, steps, steps, begin=restored["step"])
+    final = ray.get(going_on)
+    return checkpoint, restored, final
+
+
+def _submit(
+    scheduler: RayScheduler, task_id: str, stage: str, console: Console | None = None
+) -> Any:
+    began = time.monotonic()
+    answer = scheduler.submit_task_with_preemption(
+        task_id=task_id,
+        pool_name="training",
+        resources={"cpu": 2.0},
+        priority=PRIORITY,
+        labels={"training_stage": stage},
+        actor_class=TrainingAgentActor,
+        actor_kwargs={"supervisor": scheduler.supervisor_handle(), "report_interval": 0.1},
+    )
+    if not answer["success"]:
+        raise RuntimeError(answer["error"])
+    if console is not None:
+        for victim in answer["preempted"]:
+            console.print(
+                f"evicted {victim['task_id']}: {victim['reason']}, priority difference "
+                f"{victim['priority_delta']:g}, score {victim['preempt_score']:g}; "
+                f"{task_id} runs after {time.monotonic() - began:.2f} s"
+            )
+    return answer["agent"]["handle"]
+
+
+def _watch(
+    console: Console,
+    scheduler: RayScheduler,
+    task_id: str,
+    until: int,
+    steps: int,
+    begin: int = 0,
+) -> None:
+    """Show a task's progress as it reports it, until a step is reached."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("step {task.completed:>4.0f}/{task.total:.0f}  loss {task.fields[loss]:.4f}"),
+    )
+    with Progress(*columns, console=console) as progress:
+        bar = progress.add_task(task_id, total=steps, completed=begin, loss=float("nan"))
+        while True:
+            metrics = next(
+                t["last_metrics"]
+                for t in scheduler.list_tasks()["tasks"]
+                if t["task_id"] == task_id
+            )
+            if metrics:
+                progress.update(bar, completed=metrics["step"], loss=metrics["loss"])
+            if metrics.get("step", 0) >= until:
+                return
+            time.sleep(0.05)
+
+
+def _verdict(
+    console: Console,
+    saved: dict[str, Any],
+    restored: dict[str, Any],
+    final: dict[str, Any],
+    steps: int,
+) -> int:
+    table = Table(title=f"{PRETRAIN} before and after")
+    for heading in ("", "step", "loss", "hash of the parameters", "process"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    for what, status in (("saved", saved), ("restored", restored), ("at the end", final)):
+        table.add_row(
+            what,
+            str(status["step"]),
+            f"{status['loss']:.4f}",
+            status["hash"],
+            str(status["pid"]),
+        )
+    console.print(table)
+    wrong = _wrong(saved, restored, final, steps)
+    for sentence in wrong:
+        print(f"FAILED: {sentence}", file=sys.stderr)
+    if not wrong:
+        console.print("The state is the same bit for bit, in another process.", style="bold green")
+    return 1 if wrong else 0
+
+
+def _wrong(
+    saved: dict[str, Any], restored: dict[str, Any], final: dict[str, Any], steps: int
+) -> list[str]:
+    """What is not as promised, in sentences."""
+    wrong = [
+        f"the restored {key} is {restored[key]!r}, the saved one was {saved[key]!r}"
+        for key in ("step", "loss", "hash")
+        if restored[key] != saved[key]
+    ]
+    if restored["pid"] == saved["pid"]:
+        wrong.append(f"the process is the same ({saved['pid']}): nothing was evicted")
+    if final["step"] != steps:
+        wrong.append(f"the training ended at step {final['step']} instead of {steps}")
+    return wrong
