@@ -1,0 +1,77 @@
+"""Facts as JSON and back."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from schedulemesh.config.policy import PreemptionPolicy
+from schedulemesh.engine import facts as f
+from schedulemesh.engine.codec import decode_facts, encode_facts
+from schedulemesh.engine.facts import AnyFact
+from tests.engine.builders import Mesh, amount, node, on, pool
+
+
+def test_a_fact_is_an_object_tagged_with_its_name():
+    written = encode_facts([f.PoolEnsured(spec=pool("p", cpu=1.5))])
+    (read,) = json.loads(written)
+    assert (read["type"], read["spec"]["name"]) == ("PoolEnsured", "p")
+    assert read["spec"]["resources"] == {"cpu": 15000}
+
+
+def test_every_kind_of_fact_comes_back_as_it_was():
+    mesh = Mesh(
+        pool("p", cpu=4, gpu=2, custom={"x": 1}), pool("q", cpu=2), nodes=[node("a", cpu=8, gpu=2)]
+    )
+    mesh.policy(protected_pools=("q",), label_preemption_rules={"t": {"a": ["b"]}})
+    mesh.run("x", priority=0.0, cpu=2, gpu=0.5, devices=on((1, 0.5)), labels={"k": "v"})
+    mesh.submit("y", priority=9.0, cpu=3, gpu=1, duration=3.5, more={"request_id": "r"})
+    mesh.leave("x", saved=True)
+    mesh.report("y")
+
+    assert decode_facts(encode_facts(mesh.facts)) == mesh.facts
+
+
+@pytest.mark.parametrize(
+    "fact",
+    [
+        f.NodeLost(node_id="a"),
+        f.EvictionUndone(task_id="t"),
+        f.HoldShrank(hold_id="h"),
+        f.AnswersForgotten(before=1.5),
+        f.EpochBegun(epoch=3, at=2.0),
+        f.PolicyChanged(
+            policy=PreemptionPolicy(), at=1.0, client="me", changes=("κ",), level="low"
+        ),
+        f.QuotaHeld(
+            hold_id="h",
+            for_pool="p",
+            shares=(f.Share(pool_name="q", amount=amount(cpu=1)),),
+            until=9.0,
+        ),
+    ],
+    ids=lambda fact: type(fact).__name__,
+)
+def test_rare_facts_come_back_too(fact):
+    assert decode_facts(encode_facts([fact])) == [fact]
+
+
+def test_no_two_facts_share_a_name_and_all_are_in_the_union():
+    union = set(AnyFact.__args__)
+    assert union == set(f.Fact.__subclasses__())
+
+
+@pytest.mark.parametrize("stored", [b"{}", b"[{}]", b'[{"type": "Unheard"}]', b"[", b'["x"]'])
+def test_what_is_no_list_of_known_facts_is_refused(stored):
+    with pytest.raises(msgspec.DecodeError):
+        decode_facts(stored)
+
+
+def test_a_stored_policy_that_is_wrong_is_refused():
+    good = encode_facts([f.PolicyChanged(policy=PreemptionPolicy(), at=1.0, client="me")])
+    bad = json.loads(good)
+    bad[0]["policy"]["same_pool_priority_threshold"] = -1
+    with pytest.raises(msgspec.ValidationError, match="above 0"):
+        decode_facts(json.dumps(bad).encode())

@@ -1,0 +1,127 @@
+"""The step as a whole: pools, policy, nodes, clock; and that it is deterministic."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from schedulemesh.engine import stimuli as s
+from schedulemesh.engine.engine import Engine
+from schedulemesh.engine.outcomes import Done
+from schedulemesh.engine.stimuli import AnyStimulus
+from tests.engine.builders import Mesh, amount, node, pool
+
+
+def test_every_stimulus_has_a_handler():
+    assert set(Engine()._handlers) == set(AnyStimulus.__args__)
+
+
+def test_the_same_pool_again_changes_nothing():
+    mesh = Mesh(pool("p", cpu=4))
+    seen = len(mesh.facts)
+    assert mesh.resize(pool("p", cpu=4)) == Done(detail="unchanged")
+    assert len(mesh.facts) == seen
+
+
+def test_another_size_resizes_where_usage_allows():
+    mesh = Mesh(pool("p", cpu=4))
+    mesh.run("t", cpu=2)
+    assert mesh.resize(pool("p", cpu=8)) == Done(detail="changed")
+    assert mesh.free() == amount(cpu=6)
+    assert mesh.resize(pool("p", cpu=2)) == Done(detail="changed")
+    refused = mesh.resize(pool("p", cpu=1))
+    assert (refused.reason, refused.short_quota) == ("pool_in_use", amount(cpu=1))
+    assert mesh.free() == amount()
+
+
+def test_a_pool_cannot_lose_a_kind_that_is_in_use():
+    mesh = Mesh(pool("p", cpu=4, custom={"x": 1}))
+    mesh.run("t", cpu=1, custom={"x": 1})
+    assert mesh.resize(pool("p", cpu=4)).reason == "pool_in_use"
+
+
+def test_a_pool_cannot_shrink_below_what_it_lends():
+    mesh = Mesh(pool("p", cpu=2), pool("q", cpu=4))
+    mesh.run("own", "p", priority=9.0, cpu=2)
+    mesh.run("low", "q", priority=0.0, cpu=4)
+    mesh.submit("high", "p", priority=9.0, cpu=2)
+    mesh.seat("high")
+    assert mesh.resize(pool("q", cpu=1)).reason == "pool_in_use"
+    assert mesh.resize(pool("q", cpu=2)) == Done(detail="changed")
+
+
+def test_a_pool_that_must_be_new_may_not_exist_otherwise():
+    mesh = Mesh(pool("p", cpu=4))
+    assert mesh.resize(pool("p", cpu=5), must_be_new=True).reason == "pool_exists"
+    assert mesh.resize(pool("p", cpu=4), must_be_new=True) == Done(detail="unchanged")
+    assert mesh.resize(pool("n", cpu=4), must_be_new=True) == Done(detail="created")
+
+
+def test_cordoning_is_told_once_and_only_of_known_nodes():
+    mesh = Mesh(nodes=[node("a", cpu=1)])
+    assert mesh.cordon("a") == Done()
+    assert mesh.cordon("a") == Done(detail="unchanged")
+    assert mesh.cordon("b").reason == "node_not_found"
+    mesh.observe(node("a", cpu=2))
+    assert mesh.state.cluster.nodes["a"].cordoned
+
+
+def test_time_that_passes_without_anything_due_makes_no_facts():
+    mesh = Mesh(pool("p", cpu=1))
+    assert mesh.tick(1e6).facts == ()
+
+
+def test_an_engine_goes_on_from_a_refolded_state():
+    mesh = Mesh(pool("p", cpu=2), nodes=[node("a", cpu=2)])
+    mesh.run("low", priority=0.0, cpu=2)
+    mesh.submit("high", priority=9.0, cpu=2)
+
+    mesh.engine = Engine(mesh.refolded())
+
+    mesh.seat("high")
+    mesh.complete("high")
+    assert mesh.free() == amount(cpu=2)
+
+
+def test_the_same_stimuli_give_the_same_steps():
+    def story():
+        mesh = Mesh(pool("p", cpu=4), nodes=[node("a", cpu=4), node("b", cpu=2)])
+        for name, priority in (("x", 0.0), ("y", 1.0), ("z", 9.0)):
+            mesh.submit(name, priority=priority, cpu=2)
+            if name in mesh.starts:
+                mesh.report(name)
+        mesh.tick(99)
+        return mesh.facts
+
+    assert story() == story()
+
+
+def test_importing_the_engine_loads_no_ray_and_no_database():
+    program = (
+        "import sys, schedulemesh.engine.engine;"
+        "print([m for m in ('ray', 'sqlalchemy') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_an_evaluation_and_a_submission_agree():
+    mesh = Mesh(pool("p", cpu=4), nodes=[node("a", cpu=4)])
+    mesh.run("x", priority=0.0, cpu=2)
+    mesh.run("y", priority=1.0, cpu=2)
+    found = mesh.evaluate(9.0, cpu=3)
+    outcome = mesh.submit("z", priority=9.0, cpu=3)
+    assert outcome.agent_name == "z"
+    assert found.victims == tuple(c.task_id for c in mesh.state.agents["z"].evicting)
+
+
+def test_a_query_and_a_stimulus_of_the_same_moment_see_the_same_time():
+    mesh = Mesh(pool("p", cpu=4))
+    mesh.announce("t", "x", priority=4.0, duration=100.0)
+    mesh.now += 40
+    (found,) = mesh.engine.evaluate(
+        s.PreemptionQuery(at=mesh.now, priority=5.0, pool_name="p")
+    ).candidates
+    assert found.remaining_time == 60.0

@@ -1,0 +1,436 @@
+"""What becomes of agents and tasks: started, failed, evicted, ended, held, restarted."""
+
+from __future__ import annotations
+
+import pytest
+
+from schedulemesh.domain.agent import AgentPhase
+from schedulemesh.domain.task import TaskPhase
+from schedulemesh.engine import stimuli as s
+from schedulemesh.engine.instructions import EvictAgent, StopAgent
+from schedulemesh.engine.outcomes import Done, Evicted, Pending
+from tests.engine.builders import Mesh, amount, names, node, pool
+
+
+def evicted_pair(**policy):
+    """A mesh where ``high`` waits for ``low`` to leave."""
+    mesh = Mesh(pool("p", cpu=2), nodes=[node("a", cpu=2)], **policy)
+    mesh.run("low", priority=0.0, cpu=2, class_key="c")
+    mesh.submit("high", priority=9.0, cpu=2, more={"request_id": "r"})
+    return mesh
+
+
+def test_a_start_that_fails_gives_everything_back():
+    mesh = Mesh(pool("p", cpu=2), nodes=[node("a", cpu=2)])
+    mesh.submit("t", cpu=2, more={"request_id": "r"})
+
+    refused = mesh.fail("t", "agent_start_timeout")
+
+    assert (refused.reason, refused.error) == ("agent_start_timeout", "the class raised")
+    assert mesh.state.answers["r"].outcome == refused
+    assert mesh.free() == amount(cpu=2)
+    assert mesh.state.agents == {}
+    assert mesh.state.running.by_id == {}
+
+
+def test_after_a_failed_start_the_victims_run_again_from_their_saved_state():
+    mesh = evicted_pair()
+    mesh.leave("low", saved=True)
+
+    refused = mesh.fail("high")
+
+    assert (refused.restarted, refused.not_restarted) == (("low",), ())
+    assert mesh.starts["low"].state_key == "state-low"
+    mesh.report("low")
+    assert mesh.state.running.by_id["low"].phase is TaskPhase.RUNNING
+
+
+@pytest.mark.parametrize("how", [{"class_key": ""}, {"class_key": "c", "restartable": False}])
+def test_a_victim_that_cannot_be_made_again_is_named(how):
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.run("low", priority=0.0, cpu=2, **how)
+    mesh.submit("high", priority=9.0, cpu=2)
+    mesh.leave("low")
+    refused = mesh.fail("high")
+    assert (refused.restarted, refused.not_restarted) == ((), ("low",))
+
+
+def test_a_victim_for_which_there_is_no_room_any_more_is_named():
+    mesh = evicted_pair()
+    mesh.leave("low")
+    mesh.cordon("a")
+    refused = mesh.fail("high")
+    assert (refused.restarted, refused.not_restarted) == ((), ("low",))
+
+
+def test_all_tasks_of_a_victim_run_again_together():
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.run("low", priority=0.0, cpu=2, class_key="c")
+    mesh.announce("second", "low", priority=1.0)
+    mesh.submit("high", priority=9.0, cpu=2)
+    mesh.leave("low")
+
+    refused = mesh.fail("high")
+
+    assert refused.restarted == ("low", "second")
+    mesh.report("low")
+    assert mesh.state.running.on_agent("low") == ("low", "second")
+
+
+def test_an_agent_that_dies_while_it_starts_has_failed_to_start():
+    mesh = evicted_pair()
+    mesh.leave("low")
+    refused = mesh.die("high")
+    assert (refused.reason, refused.restarted) == ("agent_start_failed", ("low",))
+
+
+def test_a_failure_told_of_an_agent_that_runs_means_that_it_is_gone():
+    mesh = evicted_pair()
+    mesh.leave("low")
+    order = mesh.starts["high"]
+    accepted = mesh.report("high")
+    mesh.starts["high"] = order
+
+    mesh.fail("high")
+
+    assert mesh.state.answers["r"].outcome == accepted
+    assert mesh.free() == amount(cpu=2)
+    assert mesh.state.agents == {}
+
+
+def test_a_failure_told_of_an_agent_that_is_being_ended_lets_its_newcomer_in():
+    mesh = evicted_pair()
+    incarnation = mesh.state.agents["low"].incarnation
+    mesh.handle(
+        s.AgentStartFailed(
+            at=mesh.now, agent_name="low", incarnation=incarnation, reason="x", error="y"
+        )
+    )
+    assert "high" in mesh.starts
+
+
+@pytest.mark.parametrize("kind", [s.AgentReported, s.AgentGone, s.AgentStartFailed])
+def test_late_reports_of_a_former_incarnation_are_dropped(kind):
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.run("t", cpu=2)
+    old = mesh.state.agents["t"].incarnation
+    mesh.complete("t")
+    mesh.submit("t", cpu=2)
+    more = {"reason": "x", "error": "y"} if kind is s.AgentStartFailed else {}
+
+    step = mesh.handle(kind(at=mesh.now, agent_name="t", incarnation=old, **more))
+
+    assert (step.facts, step.instructions, step.outcome) == ((), (), None)
+    assert mesh.state.agents["t"].incarnation > old
+
+
+def test_a_report_of_an_agent_that_is_being_ended_is_dropped():
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.submit("t", cpu=2)
+    mesh.delete("t")
+    step = mesh.handle(
+        s.AgentReported(at=mesh.now, agent_name="t", incarnation=mesh.state.agents["t"].incarnation)
+    )
+    assert step.facts == ()
+
+
+def test_a_completed_task_ends_with_its_agent_and_the_quota_comes_back():
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.run("t", cpu=2)
+    asked = mesh.handle(s.TaskFinished(at=mesh.now, task_id="t", end_agent=True)).outcome
+    assert asked == Pending(agent_name="t")
+    assert isinstance(mesh.ends["t"], StopAgent)
+    assert mesh.free() == amount()
+    mesh.leave("t")
+    assert mesh.free() == amount(cpu=2)
+
+
+def test_a_completed_task_may_leave_its_agent_behind():
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.run("t", cpu=2)
+    assert mesh.complete("t", end_agent=False) == Done()
+    assert mesh.state.agents["t"].phase is AgentPhase.RUNNING
+    assert mesh.handle(s.TaskFinished(at=mesh.now, task_id="t")).outcome.reason == "task_not_found"
+
+
+def test_finishing_what_is_ending_already_waits_for_it():
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.run("t", cpu=2)
+    mesh.delete("t")
+    asked = mesh.handle(s.TaskFinished(at=mesh.now, task_id="t", end_agent=True)).outcome
+    assert asked == Pending(agent_name="t")
+
+
+def test_a_task_being_preempted_alone_cannot_be_completed():
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.run("t", cpu=2)
+    mesh.preempt(task_id="t")
+    refused = mesh.complete("t", end_agent=False)
+    assert refused.reason == "already_being_preempted"
+
+
+def test_deleting_an_agent_stops_it_and_takes_its_tasks_off_the_book():
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.run("t", cpu=2)
+    assert mesh.delete("t") == Pending(agent_name="t")
+    assert mesh.delete("t") == Pending(agent_name="t")
+    mesh.leave("t")
+    assert mesh.state.running.by_id == {}
+    assert mesh.delete("t") == Done(detail="already_gone")
+
+
+def test_deleting_a_newcomer_that_waits_lets_go_of_everything_at_once():
+    mesh = evicted_pair()
+    assert mesh.delete("high") == Done()
+    assert mesh.state.answers["r"].outcome.reason == "agent_deleted"
+    mesh.leave("low")
+    assert mesh.free() == amount(cpu=2)
+    assert mesh.state.preemption_counts == {"same_pool_preemption": 1}
+
+
+def test_a_newcomer_of_the_same_name_inherits_no_victims():
+    mesh = Mesh(pool("p", cpu=2), pool("q", cpu=2), pool("r", cpu=2))
+    mesh.run("old-victim", "q", priority=0.0, cpu=2)
+    mesh.run("p-full", "p", priority=9.0, cpu=2)
+    mesh.submit("new", "p", priority=9.0, cpu=2)
+    mesh.delete("new")
+    mesh.run("r-low", "r", priority=0.0, cpu=2)
+    mesh.submit("new", "r", priority=4.0, cpu=2)
+    assert names(mesh.state.agents["new"].evicting) == ["r-low"]
+
+    mesh.leave("old-victim")
+    assert mesh.free("q") == amount(cpu=2)
+    mesh.seat("new")
+    assert mesh.state.ledger.accounts["q"].lent == amount()
+
+
+def test_deleting_an_agent_that_starts_answers_its_request():
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.submit("t", cpu=2, more={"request_id": "r"})
+    mesh.delete("t")
+    mesh.leave("t")
+    assert mesh.state.answers["r"].outcome.reason == "agent_deleted"
+
+
+def test_an_agent_that_is_lost_frees_its_claim_and_its_tasks():
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.run("t", cpu=2)
+    mesh.die("t")
+    assert (mesh.free(), mesh.state.running.by_id) == (amount(cpu=2), {})
+    assert mesh.state.preemption_counts == {}
+
+
+def test_an_agent_that_is_lost_while_it_waits_answers_its_request():
+    mesh = evicted_pair()
+    mesh.die("high")
+    assert mesh.state.answers["r"].outcome.reason == "agent_deleted"
+    mesh.leave("low")
+    assert mesh.free() == amount(cpu=2)
+
+
+def test_registering_an_identical_task_again_is_idempotent_and_a_different_one_is_refused():
+    mesh = Mesh(pool("p", cpu=2))
+    assert mesh.announce("t", "x") == Done()
+    assert mesh.announce("t", "x") == Done(detail="already_registered")
+    assert mesh.announce("t", "y").reason == "duplicate_task"
+    assert mesh.announce("t", "x", priority=6.0).reason == "duplicate_task"
+
+
+def test_a_task_on_an_unknown_agent_or_pool_is_evaluated_like_any_other_and_holds_nothing():
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.announce("t", "unknown", "nowhere", priority=0.0)
+    (found,) = mesh.evaluate(9.0).candidates
+    assert (found.agent_name, found.pool_name, found.reason) == (
+        "unknown",
+        "nowhere",
+        "cross_pool_preemption",
+    )
+    assert mesh.free() == amount(cpu=2)
+    assert mesh.complete("t") == Done()
+
+
+def test_a_task_registered_on_an_agent_that_starts_runs_when_the_agent_does():
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.submit("agent", task=False, cpu=2)
+    mesh.announce("t", "agent", priority=0.0)
+    assert mesh.evaluate(9.0).candidates == ()
+    mesh.tick(5)
+    assert mesh.report("agent").task_id is None
+    assert names(mesh.evaluate(9.0).candidates) == ["t"]
+    assert mesh.state.running.by_id["t"].started_at == 1005.0
+
+
+def test_no_task_is_registered_on_an_agent_that_is_being_ended():
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.run("t", cpu=2)
+    mesh.delete("t")
+    assert mesh.announce("u", "t").reason == "agent_ending"
+
+
+def test_evicting_saves_and_counts_once_under_its_reason():
+    mesh = evicted_pair(preemption_grace_s=3.0)
+    order = mesh.ends["low"]
+    assert isinstance(order, EvictAgent)
+    assert (order.task_ids, order.grace_s) == (("low",), 3.0)
+    assert mesh.state.running.by_id["low"].phase is TaskPhase.PREEMPTING
+
+    mesh.leave("low", saved=True)
+
+    assert mesh.state.preemption_counts == {"same_pool_preemption": 1}
+    past = mesh.state.preempted["low"]
+    assert (past.state_key, past.fact.preempt_score) == ("state-low", 9.0)
+    assert past.fact.agent is not None
+
+
+def test_a_state_stored_for_a_task_that_ended_meanwhile_is_dropped():
+    assert Mesh(pool("p", cpu=1)).save("gone").facts == ()
+
+
+def cancel(mesh, task_id, **more):
+    return mesh.handle(
+        s.CancelAnswered(at=mesh.now, task_id=task_id, cancel_success=True, **more)
+    ).outcome
+
+
+def test_a_task_preempted_alone_leaves_its_agent_behind():
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.run("t", cpu=2)
+    asked = mesh.preempt(task_id="t", agent_name="t", reason="same_pool_preemption")
+    assert asked == Pending(agent_name="t")
+    assert mesh.task_evictions["t"].agent_name == "t"
+    mesh.save("t")
+
+    outcome = cancel(mesh, "t", request_id="r")
+
+    assert outcome == Evicted(
+        task_id="t",
+        agent_name="t",
+        reason="same_pool_preemption",
+        state_key="state-t",
+        cancel_success=True,
+    )
+    assert mesh.state.answers["r"].outcome == outcome
+    assert mesh.state.agents["t"].phase is AgentPhase.RUNNING
+    assert mesh.free() == amount()
+    assert mesh.state.preemption_counts == {"same_pool_preemption": 1}
+    assert cancel(mesh, "t") is None
+
+
+def test_a_task_elsewhere_is_preempted_too():
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.announce("t", "elsewhere")
+    mesh.preempt(task_id="t", end_agent=True)
+    assert cancel(mesh, "t").agent_name == "elsewhere"
+    assert mesh.state.preempted["t"].fact.agent is None
+
+
+def test_an_agent_is_preempted_by_hand_with_all_its_tasks():
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.run("t", cpu=2)
+    mesh.announce("u", "t")
+    assert mesh.preempt(agent_name="t") == Pending(agent_name="t")
+    assert mesh.ends["t"].task_ids == ("t", "u")
+    mesh.leave("t")
+    assert mesh.state.preemption_counts == {"manual": 2}
+    assert mesh.free() == amount(cpu=2)
+
+
+def test_a_task_already_preempted_alone_keeps_its_reason_when_its_agent_is():
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.run("t", cpu=2)
+    mesh.announce("u", "t")
+    mesh.preempt(task_id="u", reason="cross_pool_preemption")
+    mesh.preempt(agent_name="t", end_agent=True)
+    mesh.leave("t")
+    assert mesh.state.preemption_counts == {"cross_pool_preemption": 1, "manual": 1}
+
+
+def test_the_score_of_an_eviction_by_hand_belongs_to_the_task_that_was_named():
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.run("t", cpu=2)
+    mesh.announce("u", "t")
+    mesh.preempt(task_id="t", end_agent=True, preempt_score=4.0)
+    mesh.leave("t")
+    assert mesh.state.preempted["t"].fact.preempt_score == 4.0
+    assert mesh.state.preempted["u"].fact.preempt_score is None
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ({"task_id": "none"}, "task_not_found"),
+        ({"task_id": "t", "agent_name": "other"}, "task_not_found"),
+        ({"agent_name": "none"}, "agent_not_found"),
+        ({}, "agent_not_found"),
+        ({"agent_name": "t", "end_agent": True, "for_pool": "none"}, "pool_not_found"),
+        ({"agent_name": "starting", "end_agent": True}, "agent_not_running"),
+        ({"task_id": "starting"}, "already_being_preempted"),
+        ({"task_id": "leaving"}, "already_being_preempted"),
+    ],
+)
+def test_what_cannot_be_preempted_is_refused(how, reason):
+    mesh = Mesh(pool("p", cpu=4))
+    mesh.run("t", cpu=1)
+    mesh.submit("starting", cpu=1)
+    mesh.run("leaving", cpu=1)
+    mesh.preempt(task_id="leaving")
+    assert mesh.preempt(**how).reason == reason
+
+
+def held_for_q():
+    """Quota of p, freed by hand and held for q."""
+    mesh = Mesh(pool("p", cpu=4), pool("q", cpu=2))
+    mesh.run("low", "p", cpu=3)
+    mesh.run("q-full", "q", priority=9.0, cpu=2)
+    mesh.preempt(agent_name="low", end_agent=True, for_pool="q")
+    mesh.leave("low")
+    return mesh
+
+
+def test_quota_freed_by_hand_is_held_for_the_pool_that_it_was_freed_for():
+    mesh = held_for_q()
+    p = mesh.state.ledger.accounts["p"]
+    assert (p.reserved, p.lent, mesh.free("p")) == (amount(cpu=3), amount(cpu=3), amount(cpu=1))
+    assert mesh.dry("thief", "p", priority=1.0, cpu=2).reason == "preemption_failed"
+
+    assert mesh.submit("t", "q", priority=1.0, cpu=2) == Pending(agent_name="t")
+    mesh.report("t")
+    assert (p.used, p.reserved, p.lent) == (amount(cpu=2), amount(cpu=1), amount(cpu=3))
+
+
+def test_a_hold_ends_after_sixty_seconds():
+    mesh = held_for_q()
+    mesh.tick(59.9)
+    assert mesh.state.ledger.holds
+    mesh.tick(0.1)
+    assert not mesh.state.ledger.holds
+    assert mesh.free("p") == amount(cpu=4)
+
+
+def test_a_loan_drawn_from_a_hold_outlives_the_hold():
+    mesh = held_for_q()
+    mesh.run("t", "q", priority=1.0, cpu=2)
+    mesh.tick(61)
+    p = mesh.state.ledger.accounts["p"]
+    assert (p.used, p.reserved, p.lent) == (amount(cpu=2), amount(), amount(cpu=2))
+    mesh.complete("t")
+    assert (p.used, p.lent) == (amount(), amount())
+
+
+def test_of_several_victims_all_must_have_left():
+    mesh = Mesh(pool("p", cpu=2), nodes=[node("a", cpu=2)])
+    mesh.run("x", priority=0.0, cpu=1)
+    mesh.run("y", priority=0.0, cpu=1)
+    mesh.submit("high", priority=9.0, cpu=2)
+    assert set(mesh.ends) == {"x", "y"}
+    mesh.leave("y")
+    assert "high" not in mesh.starts
+    mesh.leave("x")
+    assert "high" in mesh.starts
+
+
+def test_a_victim_that_dies_by_itself_lets_its_newcomer_in_too():
+    mesh = evicted_pair()
+    mesh.ends.pop("low")
+    mesh.die("low")
+    assert mesh.report("high").agent_name == "high"

@@ -1,0 +1,598 @@
+"""One state machine drives the whole engine and compares it with plain walks after every step.
+
+HYPOTHESIS_EXAMPLES sets how many stories it tells; 500 where it is not set.
+"""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from schedulemesh.domain.agent import AgentPhase
+from schedulemesh.domain.resources import NOTHING, UNIT, Resources
+from schedulemesh.engine import stimuli as s
+from schedulemesh.engine.facts import Devices
+from schedulemesh.engine.instructions import EvictAgent
+from schedulemesh.engine.outcomes import Accepted, Pending, ProbeNeeded, Refused
+from tests.engine import walk
+from tests.engine.builders import Mesh, amount, differences, node, pool
+
+POOLS = ("p", "q", "r")
+NODES = {
+    "n1": {"cpu": 4, "memory": 400},
+    "n2": {"cpu": 4, "memory": 400, "gpu": 2},
+    "n3": {"cpu": 8, "memory": 200, "gpu": 1, "custom": {"x": 2}},
+}
+NEEDS = (
+    {"cpu": 1},
+    {"cpu": 2},
+    {"cpu": 2},
+    {"cpu": 4},
+    {"cpu": 0.5, "gpu": 0.5},
+    {"gpu": 0.4},
+    {"gpu": 0.6, "cpu": 1},
+    {"gpu": 1},
+    {"cpu": 1, "gpu": 2},
+    {"cpu": 1, "memory": 200},
+    {"memory": 300},
+    {"cpu": 1, "custom": {"x": 1}},
+    {"cpu": 9},
+    {"cpu": 30},
+    {},
+)
+LABELS = (
+    {},
+    {"tier": "premium"},
+    {"tier": "standard"},
+    {"tier": "batch"},
+    {"tier": "premium", "team": "b"},
+    {"tier": "batch", "team": "a"},
+    {"team": "a", "job_id": "j7"},
+)
+RULES = (
+    {},
+    {"tier": {"premium": ["standard", "batch"], "standard": ["batch"]}},
+    {"tier": {"premium": ["batch"]}, "team": {"a": ["b"]}},
+)
+OTHERS = ({}, {"cpu": 1}, {"cpu": 3}, {"gpu": 0.5}, {"gpu": 1, "cpu": 1})
+PRIORITIES = (0.0, 1.0, 1.5, 4.0, 5.0, 9.0, 20.0)
+AGENTS = tuple(f"a{number}" for number in range(9))
+
+picks = st.integers(0, 999)
+submissions = st.fixed_dictionaries(
+    {
+        "which": picks,
+        "where": st.sampled_from([*POOLS, *POOLS, ""]),
+        "priority": st.sampled_from(PRIORITIES),
+        "need": st.sampled_from(NEEDS),
+        "labels": st.sampled_from(LABELS),
+        "duration": st.sampled_from([None, 0.0, 8.0, 40.0]),
+        "kind": st.sampled_from(["plain"] * 6 + ["agent", "default", "own place", "no preemption"]),
+        "class_key": st.sampled_from(["", "c1", "c2"]),
+        "asks": st.booleans(),
+    }
+)
+policies = st.fixed_dictionaries(
+    {},
+    optional={
+        "same_pool_priority_threshold": st.sampled_from([0.5, 1.0, 3.0]),
+        "cross_pool_priority_threshold": st.sampled_from([0.5, 1.0, 5.0]),
+        "label_priority_threshold": st.sampled_from([0.1, 0.5, 1.5, 2.0]),
+        "remaining_time_weight": st.sampled_from([0.0, 0.125, 1.0]),
+        "min_preempt_score": st.sampled_from([-20.0, 0.5, 4.0]),
+        "enable_cross_pool_preemption": st.booleans(),
+        "enable_label_preemption": st.booleans(),
+        "label_dominance_protects": st.booleans(),
+        "protected_pools": st.sampled_from([(), ("q",)]),
+        "label_preemption_rules": st.sampled_from(RULES),
+    },
+)
+
+
+def pick(options, number):
+    """One of the options, whichever the number says."""
+    ordered = sorted(options)
+    return ordered[number % len(ordered)]
+
+
+class MeshMachine(RuleBasedStateMachine):
+    """The engine with hands, a cluster and users that do anything that could really happen."""
+
+    def __init__(self):
+        super().__init__()
+        self.mesh = Mesh()
+        #: Where living agents really are: (node id, devices). The engine learns it from reports.
+        self.lives: dict[str, tuple[str | None, Devices]] = {}
+        self.up: set[str] = set()
+        self.others: dict[str, Resources] = {}
+        self.requests = 0
+        self.steps = 0
+
+    @property
+    def state(self):
+        return self.mesh.state
+
+    @initialize(
+        quotas=st.lists(st.sampled_from([2, 4, 8]), min_size=3, max_size=3),
+        up=st.sets(st.sampled_from(sorted(NODES)), max_size=3),
+        policy=policies,
+        strategy=st.sampled_from(["bin_pack", "spread"]),
+        crowd=st.lists(submissions, min_size=3, max_size=8),
+    )
+    def begin(self, quotas, up, policy, strategy, crowd):
+        specs = [
+            pool(
+                name,
+                labels={"name": name},
+                agents=index,
+                cpu=quota,
+                memory=500,
+                gpu=2,
+                custom={"x": 2},
+            )
+            for index, (name, quota) in enumerate(zip(POOLS, quotas, strict=True))
+        ]
+        self.mesh = Mesh(*specs, strategy=strategy, **policy)
+        self.up = set(up)
+        if up:
+            self.observe()
+        for given in crowd:
+            name = self.submit(given)
+            if name in self.mesh.starts:
+                self.come_up(name, 0, 0)
+
+    def observe(self):
+        self.mesh.observe(
+            *(node(n, others=self.others.get(n, NOTHING), **NODES[n]) for n in sorted(self.up))
+        )
+
+    # -- submissions --------------------------------------------------------------------------------
+
+    @rule(given=submissions, device=picks, where=picks)
+    def run(self, given, device, where):
+        name = self.submit(given)
+        if name in self.mesh.starts:
+            self.come_up(name, device, where)
+
+    @rule(given=submissions)
+    def evict_and_run(self, given):
+        name = self.submit(given)
+        waiting = self.state.agents.get(name)
+        if waiting is None:
+            return
+        for victim in sorted(waiting.waits_for):
+            self.gone(victim, saved=True)
+        if name in self.mesh.starts:
+            self.come_up(name, 0, 0)
+
+    @rule(given=submissions)
+    def submit_only(self, given):
+        self.submit(given)
+
+    def submit(self, given):
+        """Submit under a free name, now and then under any; and give the name."""
+        which = given["which"]
+        free = [name for name in AGENTS if name not in self.state.agents]
+        name = pick(free if free and which % 20 else AGENTS, which)
+        self.submit_as(name, **{key: value for key, value in given.items() if key != "which"})
+        return name
+
+    def submit_as(self, name, where, priority, need, labels, duration, kind, class_key, asks):
+        self.requests += 1
+        more = {
+            "request_id": f"r{self.requests}" if asks else None,
+            "default_resources": kind == "default",
+            "choose_node": kind != "own place",
+            "may_preempt": kind != "no preemption",
+        }
+        stimulus = self.mesh.submission(
+            name,
+            where,
+            priority,
+            task=kind != "agent",
+            labels=labels,
+            duration=duration,
+            selector=None if where else {"name": ["p", "q"]},
+            class_key=class_key,
+            more=more,
+            **({} if kind == "default" else need),
+        )
+        expected = self.expect(stimulus)
+        seen = len(self.mesh.facts)
+        dry = self.mesh.handle(msgspec_replace(stimulus, dry_run=True)).outcome
+        assert len(self.mesh.facts) == seen
+        outcome = self.mesh.handle(stimulus).outcome
+        if isinstance(outcome, ProbeNeeded):
+            assert len(self.mesh.facts) == seen
+            assert isinstance(dry, Accepted)
+            assert dry.preempted
+            self.mesh.handle(s.ClassProbed(at=self.mesh.now, class_key=outcome.class_key))
+            outcome = self.mesh.handle(stimulus).outcome
+        if isinstance(outcome, Refused):
+            assert dry == outcome
+        else:
+            assert isinstance(outcome, Pending)
+            assert isinstance(dry, Accepted)
+            assert self.state.agents[name].evicting == dry.preempted
+        expected(outcome)
+        if asks:
+            assert self.mesh.handle(stimulus).outcome == outcome
+
+    def expect(self, stimulus):
+        """What the contract says of a submission in the present state, as a check of its outcome."""
+        state, now = self.state, self.mesh.now
+        agent, task = stimulus.agent, stimulus.task
+        if agent.name in state.agents or (task is not None and task.task_id in state.running.by_id):
+            return lambda outcome: _refused(
+                outcome, "duplicate_task", "duplicate_agent", "no_matching_pool"
+            )
+        pool_name = agent.pool_name
+        if not pool_name:
+            fitting = [
+                name
+                for name in ("p", "q")
+                if self.need_of(stimulus, name).fits(state.ledger.accounts[name].spec.resources)
+            ]
+            if not fitting:
+                return lambda outcome: _refused(outcome, "no_matching_pool")
+            chosen = self.mesh.handle(msgspec_replace(stimulus, dry_run=True)).outcome
+            if isinstance(chosen, Refused):
+                return lambda outcome: _refused(
+                    outcome, "preemption_failed", "cluster_out_of_resources"
+                )
+            pool_name = chosen.pool_name
+            assert pool_name in fitting
+        need = self.need_of(stimulus, pool_name)
+        account = state.ledger.accounts[pool_name]
+        if not need.fits(account.spec.resources):
+            return lambda outcome: _refused(outcome, "exceeds_pool_capacity")
+        anywhere = not stimulus.choose_node or not state.cluster.nodes
+        totals = [found.total for found in state.cluster.nodes.values()]
+        if not anywhere and not any(need.fits(total) for total in totals):
+            return lambda outcome: _refused(outcome, "cluster_out_of_resources")
+        wish = walk.Wish(
+            5.0 if task is None else task.priority,
+            pool_name,
+            agent.labels if task is None else task.labels,
+        )
+        seats = walk.Seats(state, pool_name, need, anywhere=anywhere)
+        if seats.enough(()):
+            return lambda outcome: self.nobody_leaves(agent.name)
+        found = walk.leavers(state, wish, now) if stimulus.may_preempt else []
+        if not seats.enough([one.name for one in found]):
+            return lambda outcome: _refused(outcome, "preemption_failed")
+        return self.expect_victims(agent.name, seats, found)
+
+    def expect_victims(self, name, seats, found):
+        """They are eligible, enough, minimal, and the ones that the contract names."""
+        by_name = {one.name: one for one in found}
+        singles = [one for one in found if seats.enough([one.name])]
+        full = not seats.anywhere and not any(seats.room(n, ()) for n in seats.open_nodes())
+        best = None if singles else walk.best_set(seats, found)
+        every = [one.name for one in found]
+        enough = {
+            frozenset(gone): seats.enough(gone)
+            for gone in ([n for n in every if n != out] for out in every)
+        }
+        simple = all(len(one.tasks) == 1 for one in found)
+        free = {n: seats.room(n, ()) for n in seats.open_nodes()}
+
+        def check(outcome):
+            assert isinstance(outcome, Pending), outcome
+            agent = self.state.agents[name]
+            chosen = {candidate.agent_name for candidate in agent.evicting}
+            assert chosen
+            assert chosen <= set(by_name)
+            listed = [candidate.task_id for candidate in agent.evicting]
+            assert sorted(listed) == sorted(t.task_id for n in chosen for t in by_name[n].tasks)
+            scores = [candidate.preempt_score for candidate in agent.evicting]
+            assert scores == sorted(scores, reverse=True)
+            if singles:
+                assert len(chosen) == 1
+                (single,) = chosen
+                assert by_name[single].score == singles[0].score
+                if simple:
+                    assert single == singles[0].name
+            else:
+                assert len(chosen) > 1
+                if simple:
+                    assert best is not None
+                    assert chosen == best[0]
+                    assert not full or agent.node_id == best[1]
+            if not seats.anywhere and not full:
+                assert free[agent.node_id]
+            for out in chosen:
+                rest = frozenset(chosen - {out})
+                assert not enough.get(rest, False)
+
+        return check
+
+    def nobody_leaves(self, name):
+        assert self.state.agents[name].evicting == ()
+        assert self.state.agents[name].phase is AgentPhase.STARTING
+
+    def need_of(self, stimulus, pool_name):
+        if stimulus.default_resources:
+            return self.state.ledger.accounts[pool_name].spec.default_agent()
+        return stimulus.agent.resources
+
+    # -- the hands ------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.mesh.starts)
+    @rule(which=picks, device=picks, where=picks)
+    def report(self, which, device, where):
+        self.come_up(pick(self.mesh.starts, which), device, where)
+
+    def come_up(self, name, device, where):
+        """The agent starts on its node, or where its own options lead, if there is room."""
+        order = self.mesh.starts[name]
+        nodes = sorted(self.up) if order.node_id is None else [order.node_id]
+        for node_id in nodes[where % max(1, len(nodes)) :] + nodes[: where % max(1, len(nodes))]:
+            devices = self.place(node_id, order.agent.resources, device)
+            if devices is not None:
+                self.lives[name] = (node_id, devices)
+                self.mesh.report(name, node_id, devices)
+                return
+        if not nodes:
+            self.lives[name] = (None, Devices())
+            self.mesh.report(name)
+            return
+        self.mesh.fail(name, "agent_start_timeout")
+
+    def place(self, node_id, need, number):
+        """Devices where Ray could really put this; None: there is no room."""
+        if node_id not in self.up:
+            return None
+        total = amount(**NODES[node_id])
+        used = NOTHING
+        free = dict.fromkeys(range(total.gpu // UNIT), UNIT)
+        for name, (where, devices) in self.lives.items():
+            if where == node_id:
+                used = used + self.state.agents[name].spec.resources
+                for index, units in devices.units:
+                    free[index] -= units
+        if not (used + need).fits(total):
+            return None
+        if need.gpu == 0:
+            return Devices()
+        if need.gpu < UNIT:
+            fitting = [index for index, units in free.items() if units >= need.gpu]
+            return Devices(units=((pick(fitting, number), need.gpu),)) if fitting else None
+        whole = [index for index, units in free.items() if units == UNIT]
+        count = need.gpu // UNIT
+        if len(whole) < count:
+            return None
+        turned = whole[number % len(whole) :] + whole[: number % len(whole)]
+        return Devices(units=tuple((index, UNIT) for index in sorted(turned[:count])))
+
+    @precondition(lambda self: self.mesh.starts)
+    @rule(which=picks)
+    def fail_to_start(self, which):
+        self.mesh.fail(pick(self.mesh.starts, which))
+
+    @precondition(lambda self: self.mesh.ends)
+    @rule(which=picks, saved=st.booleans())
+    def end(self, which, saved):
+        self.gone(pick(self.mesh.ends, which), saved=saved)
+
+    def gone(self, name, *, saved):
+        self.lives.pop(name, None)
+        self.mesh.starts.pop(name, None)
+        self.mesh.leave(name, saved=saved)
+
+    @precondition(lambda self: any(isinstance(o, EvictAgent) for o in self.mesh.ends.values()))
+    @rule(which=picks)
+    def save(self, which):
+        orders = {n: o for n, o in self.mesh.ends.items() if isinstance(o, EvictAgent)}
+        for task_id in orders[pick(orders, which)].task_ids:
+            self.mesh.save(task_id)
+
+    @precondition(lambda self: self.mesh.task_evictions)
+    @rule(which=picks, went_well=st.booleans())
+    def answer_cancel(self, which, went_well):
+        task_id = pick(self.mesh.task_evictions, which)
+        del self.mesh.task_evictions[task_id]
+        self.mesh.handle(
+            s.CancelAnswered(at=self.mesh.now, task_id=task_id, cancel_success=went_well)
+        )
+
+    @precondition(lambda self: self.state.agents)
+    @rule(which=picks)
+    def lose_agent(self, which):
+        name = pick(self.state.agents, which)
+        self.mesh.starts.pop(name, None)
+        self.mesh.ends.pop(name, None)
+        self.lives.pop(name, None)
+        self.mesh.die(name)
+
+    @precondition(lambda self: self.state.agents)
+    @rule(which=picks, kind=st.sampled_from([s.AgentReported, s.AgentGone, s.AgentStartFailed]))
+    def report_late(self, which, kind):
+        name = pick(self.state.agents, which)
+        more = {"reason": "late", "error": "late"} if kind is s.AgentStartFailed else {}
+        step = self.mesh.handle(
+            kind(
+                at=self.mesh.now,
+                agent_name=name,
+                incarnation=self.state.agents[name].incarnation - 1,
+                **more,
+            )
+        )
+        assert step.facts == ()
+
+    # -- the users ------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.state.running.by_id)
+    @rule(which=picks, end_agent=st.booleans())
+    def finish(self, which, end_agent):
+        task_id = pick(self.state.running.by_id, which)
+        self.mesh.handle(s.TaskFinished(at=self.mesh.now, task_id=task_id, end_agent=end_agent))
+
+    @rule(name=st.sampled_from(AGENTS))
+    def delete(self, name):
+        self.mesh.delete(name)
+
+    @rule(
+        task_id=st.sampled_from(["x0", "x1", "x2", "x3"]),
+        agent_name=st.sampled_from([*AGENTS, "elsewhere"]),
+        pool_name=st.sampled_from([*POOLS, "unknown"]),
+        priority=st.sampled_from(PRIORITIES),
+        labels=st.sampled_from(LABELS),
+        duration=st.sampled_from([None, 16.0]),
+    )
+    def announce(self, task_id, agent_name, pool_name, priority, labels, duration):
+        self.mesh.announce(
+            task_id, agent_name, pool_name, priority, labels=labels, duration=duration
+        )
+
+    @precondition(lambda self: self.state.running.by_id)
+    @rule(which=picks, end_agent=st.booleans(), for_pool=st.sampled_from([None, *POOLS, "unknown"]))
+    def preempt_task(self, which, end_agent, for_pool):
+        self.mesh.preempt(
+            task_id=pick(self.state.running.by_id, which), end_agent=end_agent, for_pool=for_pool
+        )
+
+    @rule(name=st.sampled_from(AGENTS), for_pool=st.sampled_from([None, *POOLS]))
+    def preempt_agent(self, name, for_pool):
+        self.mesh.preempt(agent_name=name, end_agent=True, for_pool=for_pool)
+
+    # -- operators, the cluster and the clock -----------------------------------------------------------
+
+    @rule(
+        wish=st.one_of(
+            st.tuples(st.just("policy"), policies),
+            st.tuples(st.just("resize"), st.sampled_from(POOLS), st.sampled_from([1, 2, 4, 8])),
+            st.tuples(st.just("node"), st.sampled_from(sorted(NODES)), st.booleans()),
+            st.tuples(st.just("others"), st.sampled_from(sorted(NODES)), st.sampled_from(OTHERS)),
+            st.tuples(st.just("cordon"), st.sampled_from(sorted(NODES)), st.booleans()),
+            st.tuples(st.just("tick"), st.sampled_from([0.0, 0.25, 5.0, 30.0, 61.0])),
+        )
+    )
+    def operate(self, wish):
+        kind, *how = wish
+        getattr(self, f"do_{kind}")(*how)
+
+    def do_policy(self, changes):
+        self.mesh.policy(**changes)
+
+    def do_resize(self, name, cpu):
+        account = self.state.ledger.accounts[name]
+        held = account.reserved + account.used
+        spec = pool(name, labels={"name": name}, cpu=cpu, memory=500, gpu=2, custom={"x": 2})
+        outcome = self.mesh.resize(spec)
+        assert isinstance(outcome, Refused) == (held.cpu > cpu * UNIT)
+
+    def do_node(self, node_id, up):
+        (self.up.add if up else self.up.discard)(node_id)
+        self.observe()
+
+    def do_others(self, node_id, use):
+        self.others[node_id] = amount(**use).within(amount(**NODES[node_id]))
+        before = (set(self.mesh.ends), set(self.mesh.starts))
+        self.observe()
+        assert (set(self.mesh.ends), set(self.mesh.starts)) == before
+
+    def do_cordon(self, node_id, cordoned):
+        known = node_id in self.state.cluster.nodes
+        assert isinstance(self.mesh.cordon(node_id, cordoned), Refused) is not known
+
+    def do_tick(self, seconds):
+        self.mesh.tick(seconds)
+        assert all(hold.until > self.mesh.now for hold in self.state.ledger.holds.values())
+
+    @rule(seconds=st.sampled_from([1.0, 10.0]))
+    def time_passes(self, seconds):
+        self.mesh.now += seconds
+
+    # -- what always holds --------------------------------------------------------------------------------
+
+    @invariant()
+    def evaluation_is_the_walk(self):
+        self.steps += 1
+        labels = LABELS[self.steps % len(LABELS)]
+        priority = PRIORITIES[self.steps * 3 % len(PRIORITIES)]
+        wish = walk.Wish(priority, (*POOLS, "unknown")[self.steps % 4], labels)
+        ahead = 20.0 if self.steps % 5 == 0 else 0.0
+        self.mesh.now += ahead
+        answer = self.mesh.evaluate(wish.priority, wish.pool_name, labels=dict(labels))
+        found, turned = walk.candidates(self.state, wish, self.mesh.now)
+        self.mesh.now -= ahead
+        assert [
+            (
+                c.task_id,
+                c.preempt_score,
+                c.reason,
+                c.priority_delta,
+                c.effective_delta,
+                c.remaining_time,
+                c.lost_work,
+            )
+            for c in answer.candidates
+        ] == [(*one[:6], one.lost_work) for one in found]
+        assert answer.should_preempt is bool(found)
+        if not found:
+            assert answer.turned_away == turned
+            most = max(turned.values(), default=0)
+            assert turned.get(answer.reason, 0) == most
+
+    @invariant()
+    def the_book_knows_where_agents_are(self):
+        for name, (node_id, devices) in self.lives.items():
+            found = self.state.cluster.nodes.get(node_id)
+            if found is not None:
+                assert found.standing[name].devices == devices
+
+    def teardown(self):
+        if not self.state.ledger.accounts:
+            return
+        assert differences(self.state, self.mesh.refolded()) == []
+        self.finish_everything()
+        for name, account in self.state.ledger.accounts.items():
+            told = (account.reserved, account.used, account.lent, account.borrowed)
+            assert told == (NOTHING,) * 4, name
+        for found in self.state.cluster.nodes.values():
+            assert found.free == found.total - found.others_use
+            assert found.standing == {}
+        assert self.state.running.by_id == {}
+        assert self.state.requests == {}
+        assert differences(self.state, self.mesh.refolded()) == []
+
+    def finish_everything(self):
+        """Every agent is deleted and gone, every task done, every hold over."""
+        while self.state.agents:
+            for name in sorted(self.state.agents):
+                self.mesh.delete(name)
+            for name in sorted(self.mesh.ends):
+                self.mesh.starts.pop(name, None)
+                self.mesh.leave(name)
+        for task_id in sorted(self.state.running.by_id):
+            self.mesh.handle(
+                s.CancelAnswered(at=self.mesh.now, task_id=task_id, cancel_success=True)
+            )
+            if task_id in self.state.running.by_id:
+                self.mesh.complete(task_id)
+        self.mesh.tick(100)
+
+
+def _refused(outcome, *reasons):
+    assert isinstance(outcome, Refused), outcome
+    assert outcome.reason in reasons
+
+
+def msgspec_replace(stimulus, **changes):
+    """The same stimulus with a change."""
+    fields = {name: getattr(stimulus, name) for name in stimulus.__struct_fields__}
+    return type(stimulus)(**{**fields, **changes})
+
+
+TestMesh = MeshMachine.TestCase
+TestMesh.settings = settings(
+    max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", "500")),
+    stateful_step_count=50,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)

@@ -1,0 +1,51 @@
+"""Which pool takes a task that names none."""
+
+from __future__ import annotations
+
+from schedulemesh.domain.labels import parse_selector
+from schedulemesh.engine.facts import Share
+from schedulemesh.engine.ledger import Ledger
+from schedulemesh.engine.strategies import choose_pool, score_pool
+from tests.engine.builders import amount, pool
+
+
+def ledger(*pools, **used):
+    book = Ledger()
+    for spec in pools:
+        book.ensure(spec)
+    for name, cpu in used.items():
+        book.reserve(name, [Share(pool_name=name, amount=amount(cpu=cpu))])
+    return book
+
+
+def test_the_score_is_the_least_fraction_that_would_stay_free():
+    account = ledger(pool("p", cpu=4, memory=100)).accounts["p"]
+    assert score_pool(account, amount(cpu=1, memory=50)) == 0.5
+    assert score_pool(account, amount(cpu=4, memory=50)) == 0.0
+    assert score_pool(account, amount()) == 1.0
+
+
+def test_a_pool_that_is_short_now_scores_below_zero():
+    account = ledger(pool("p", cpu=4), p=3).accounts["p"]
+    assert score_pool(account, amount(cpu=2)) == -0.25
+
+
+def test_the_best_score_wins_and_among_equals_the_name():
+    assert choose_pool(ledger(pool("a", cpu=4), pool("b", cpu=8)), (), amount(cpu=2)) == "b"
+    assert choose_pool(ledger(pool("b", cpu=4), pool("a", cpu=4)), (), amount(cpu=2)) == "a"
+
+
+def test_a_full_pool_is_taken_where_no_other_matches():
+    book = ledger(pool("full", labels={"x": "1"}, cpu=4), pool("free", cpu=4), full=4)
+    assert choose_pool(book, parse_selector({"x": "1"}), amount(cpu=2)) == "full"
+
+
+def test_none_that_matches_is_none():
+    book = ledger(pool("a", cpu=4))
+    assert choose_pool(book, parse_selector({"x": "1"}), amount(cpu=2)) is None
+    assert choose_pool(book, (), amount(cpu=5)) is None
+
+
+def test_without_a_need_each_pool_offers_its_own_default():
+    book = ledger(pool("whole", cpu=4), pool("shared", agents=4, cpu=4))
+    assert choose_pool(book, (), None) == "shared"

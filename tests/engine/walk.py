@@ -1,0 +1,280 @@
+"""The contract by plain walks: what the engine answers fast, worked out slowly and independently."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from schedulemesh.config.policy import PreemptionPolicy
+from schedulemesh.domain.agent import AgentPhase
+from schedulemesh.domain.resources import UNIT, Resources
+from schedulemesh.domain.task import TaskPhase
+from schedulemesh.engine.state import MeshState
+
+Amounts = dict[str, int]
+
+
+class Wish(NamedTuple):
+    """An incoming task."""
+
+    priority: float
+    pool_name: str
+    labels: Mapping[str, str]
+
+
+class Found(NamedTuple):
+    """A candidate, as the contract orders and shows it."""
+
+    task_id: str
+    score: float
+    reason: str
+    priority_delta: float
+    effective_delta: float
+    remaining: float
+    started_at: float
+    priority: float
+    lost_work: float
+
+
+def longest_chain(rules: Mapping[str, Iterable[str]], high: str, low: str) -> int:
+    """Steps of the longest way down from high to low; -1: there is none."""
+    if high == low:
+        return 0
+    ways = [longest_chain(rules, below, low) for below in rules.get(high, ())]
+    return max((1 + way for way in ways if way >= 0), default=-1)
+
+
+def rank(policy: PreemptionPolicy, high: Mapping[str, str], low: Mapping[str, str]) -> int:
+    """The highest rank of the keys whose rules match; 0: none does."""
+    found = 0
+    for key, rules in policy.label_preemption_rules.items():
+        if key in high and key in low and low[key] in rules.get(high[key], ()):
+            found = max(found, longest_chain(rules, high[key], low[key]))
+    return found
+
+
+def rule(
+    policy: PreemptionPolicy, wish: Wish, pool_name: str, priority: float, labels: Mapping[str, str]
+) -> tuple[bool, str, float]:
+    """Whether the rules let this one go, which rule spoke, and the effective difference."""
+    delta = wish.priority - priority
+    same = pool_name == wish.pool_name
+    if pool_name in policy.protected_pools and not same:
+        return False, "protected_pool", delta
+    if policy.enable_label_preemption:
+        over = rank(policy, wish.labels, labels)
+        under = rank(policy, labels, wish.labels)
+        if over and not under and max(delta, over) >= policy.label_priority_threshold:
+            return True, "label_based_preemption", max(delta, float(over))
+        if under and not over and policy.label_dominance_protects:
+            return False, "dominates_by_label", delta
+    if same:
+        if delta >= policy.same_pool_priority_threshold:
+            return True, "same_pool_preemption", delta
+        return False, "below_same_pool_threshold", delta
+    if not policy.enable_cross_pool_preemption:
+        return False, "cross_pool_disabled", delta
+    if delta >= policy.cross_pool_priority_threshold:
+        return True, "cross_pool_preemption", delta
+    return False, "below_cross_pool_threshold", delta
+
+
+def candidates(state: MeshState, wish: Wish, now: float) -> tuple[list[Found], dict[str, int]]:
+    """Every candidate in order, and how many tasks each rule turned away."""
+    policy = state.policy
+    found: list[Found] = []
+    turned: dict[str, int] = {}
+    for task_id, task in state.running.by_id.items():
+        if task.phase is not TaskPhase.RUNNING:
+            turned["already_being_preempted"] = turned.get("already_being_preempted", 0) + 1
+            continue
+        spec = task.spec
+        allowed, reason, effective = rule(policy, wish, spec.pool_name, spec.priority, spec.labels)
+        remaining = 0.0
+        if spec.estimated_duration is not None:
+            remaining = max(0.0, task.started_at + spec.estimated_duration - now)
+        score = effective + policy.remaining_time_weight * remaining
+        if allowed and score < policy.min_preempt_score:
+            allowed, reason = False, "below_min_preempt_score"
+        if not allowed:
+            turned[reason] = turned.get(reason, 0) + 1
+            continue
+        since = max(task.started_at, task.saved_at or task.started_at)
+        found.append(
+            Found(
+                task_id,
+                score,
+                reason,
+                wish.priority - spec.priority,
+                effective,
+                remaining,
+                task.started_at,
+                spec.priority,
+                max(0.0, now - since),
+            )
+        )
+    found.sort(key=lambda one: (-one.score, -one.started_at, one.task_id))
+    return found, turned
+
+
+class Leaver(NamedTuple):
+    """An agent that may be ended: every task on it is a candidate."""
+
+    name: str
+    tasks: tuple[Found, ...]
+
+    @property
+    def score(self) -> float:
+        """It counts with the lowest of its scores."""
+        return min(task.score for task in self.tasks)
+
+    @property
+    def order(self) -> tuple[float, float, str]:
+        """Ascending is best first."""
+        newest = max(task.started_at for task in self.tasks)
+        return (-self.score, -newest, self.tasks[0].task_id)
+
+
+def leavers(state: MeshState, wish: Wish, now: float) -> list[Leaver]:
+    """The agents that may be ended for this task, best first."""
+    by_id = {one.task_id: one for one in candidates(state, wish, now)[0]}
+    found = []
+    for name, agent in state.agents.items():
+        mine = [t for t, task in state.running.by_id.items() if task.agent_name == name]
+        if agent.phase is AgentPhase.RUNNING and mine and all(t in by_id for t in mine):
+            found.append(Leaver(name, tuple(by_id[t] for t in mine)))
+    return sorted(found, key=lambda one: one.order)
+
+
+class Seats:
+    """Whether a newcomer fits once some agents are gone."""
+
+    def __init__(
+        self, state: MeshState, pool_name: str, need: Resources, *, anywhere: bool
+    ) -> None:
+        self.state = state
+        self.need = dict(need.items())
+        #: Whether no room on a node is asked for.
+        self.anywhere = anywhere
+        self.gpu = need.gpu
+        account = state.ledger.accounts[pool_name]
+        own = dict(account.free.items())
+        for hold in state.ledger.holds.values():
+            if hold.for_pool == pool_name:
+                for share in hold.shares:
+                    for kind, units in share.amount.items():
+                        own[kind] = own.get(kind, 0) + units
+        self.short = {k: n - own.get(k, 0) for k, n in self.need.items() if n > own.get(k, 0)}
+
+    def open_nodes(self) -> list[str]:
+        """The ids of the nodes that take agents."""
+        return sorted(n for n, found in self.state.cluster.nodes.items() if not found.cordoned)
+
+    def quota(self, gone: Iterable[str]) -> bool:
+        """Whether quota suffices."""
+        return not self.quota_left(gone)
+
+    def quota_left(self, gone: Iterable[str]) -> Amounts:
+        """What quota still lacks."""
+        freed: Amounts = {}
+        for name in gone:
+            for kind, units in self.state.agents[name].spec.resources.items():
+                freed[kind] = freed.get(kind, 0) + units
+        return {k: n - freed.get(k, 0) for k, n in self.short.items() if n > freed.get(k, 0)}
+
+    def room_left(self, node_id: str, gone: Iterable[str]) -> tuple[Amounts, bool]:
+        """What the node still lacks in sums, and whether its devices take the newcomer."""
+        found = self.state.cluster.nodes[node_id]
+        free = dict(found.free.items())
+        devices = dict(enumerate(found.devices))
+        for name in gone:
+            stands = found.standing.get(name)
+            if stands is None:
+                continue
+            for kind, units in stands.held.items():
+                free[kind] = free.get(kind, 0) + units
+            for index, units in stands.devices.units:
+                free["gpu"] = free.get("gpu", 0) + units
+                devices[index] += units
+        lack = {k: n - free.get(k, 0) for k, n in self.need.items() if n > free.get(k, 0)}
+        if self.gpu < UNIT:
+            fits = self.gpu == 0 or any(units >= self.gpu for units in devices.values())
+        else:
+            fits = sum(units == UNIT for units in devices.values()) * UNIT >= self.gpu
+        return lack, fits
+
+    def room(self, node_id: str, gone: Iterable[str]) -> bool:
+        """Whether the node has room."""
+        lack, devices = self.room_left(node_id, gone)
+        return not lack and devices
+
+    def enough(self, gone: Iterable[str], node_id: str | None = None) -> bool:
+        """Whether both books agree, on this node or on any."""
+        gone = list(gone)
+        if not self.quota(gone):
+            return False
+        if self.anywhere:
+            return True
+        nodes = self.open_nodes() if node_id is None else [node_id]
+        return any(self.room(one, gone) for one in nodes)
+
+
+def best_set(seats: Seats, found: list[Leaver]) -> tuple[set[str], str | None] | None:
+    """The contract's choice where no single one is enough: who leaves, and for which node; None: nobody.
+
+    A node is None where some node has room as things are.
+    """
+    if seats.anywhere or any(seats.room(one, ()) for one in seats.open_nodes()):
+        chosen = _fill(seats, found, [])
+        return (
+            None if chosen is None else ({one.name for one in _needed(seats, chosen, None)}, None)
+        )
+    plans = []
+    for node_id in seats.open_nodes():
+        taken: list[Leaver] = []
+        for one in found:
+            names = [other.name for other in taken]
+            if one.name not in seats.state.cluster.nodes[node_id].standing:
+                continue
+            if seats.room(node_id, names):
+                break
+            lack, devices = seats.room_left(node_id, names)
+            frees = dict(seats.state.agents[one.name].spec.resources.items())
+            if any(kind in frees for kind in lack) or ("gpu" in frees and not devices):
+                taken.append(one)
+        if not seats.room(node_id, [other.name for other in taken]):
+            continue
+        filled = _fill(seats, found, taken)
+        if filled is None:
+            continue
+        needed = _needed(seats, filled, node_id)
+        tasks = [task for one in needed for task in one.tasks]
+        place = (
+            max(task.priority for task in tasks),
+            len(needed),
+            sum(task.lost_work for task in tasks),
+            node_id,
+        )
+        plans.append((place, {one.name for one in needed}, node_id))
+    return min(plans)[1:] if plans else None
+
+
+def _fill(seats: Seats, found: list[Leaver], taken: list[Leaver]) -> list[Leaver] | None:
+    chosen = list(taken)
+    for one in found:
+        short = seats.quota_left(other.name for other in chosen)
+        if not short:
+            break
+        frees = dict(seats.state.agents[one.name].spec.resources.items())
+        if one not in chosen and any(kind in frees for kind in short):
+            chosen.append(one)
+    return chosen if seats.quota(other.name for other in chosen) else None
+
+
+def _needed(seats: Seats, chosen: list[Leaver], node_id: str | None) -> list[Leaver]:
+    kept = sorted(chosen, key=lambda one: one.order)
+    for one in list(reversed(kept)):
+        rest = [other.name for other in kept if other is not one]
+        if seats.quota(rest) and (node_id is None or seats.room(node_id, rest)):
+            kept.remove(one)
+    return kept
