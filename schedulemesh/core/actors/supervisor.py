@@ -7,7 +7,7 @@ import json
 import logging
 import platform
 import secrets
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -254,8 +254,8 @@ class Supervisor:
         """End every agent and forget everything; the caller then kills this actor."""
         for task in self._tasks:
             task.cancel()
-        for name, agent in list(self._scribe.state.agents.items()):
-            await self._agents.end(name, agent.incarnation)
+        living = [(name, a.incarnation) for name, a in self._scribe.state.agents.items()]
+        await asyncio.gather(*(self._agents.end(*agent) for agent in living))
         await self._scribe.close(destroy=True)
 
     async def poll(self, agent_name: str, incarnation: int) -> list[Command]:
@@ -343,13 +343,19 @@ class Supervisor:
             for task_id in order.task_ids
             if (eviction := await self._eviction(task_id)) is not None
         ]
-        await asyncio.gather(*(eviction.notice(order.grace_s) for eviction in evictions))
-        await asyncio.gather(*(eviction.save() for eviction in evictions))
-        await asyncio.gather(*(eviction.cancel() for eviction in evictions))
+        await self._all(eviction.notice(order.grace_s) for eviction in evictions)
+        await self._all(eviction.save() for eviction in evictions)
+        await self._all(eviction.cancel() for eviction in evictions)
         await self._agents.end(order.agent_name, order.incarnation)
         await self._scribe.report(
             s.AgentGone(at=0.0, agent_name=order.agent_name, incarnation=order.incarnation)
         )
+
+    async def _all(self, steps: Iterable[Coroutine[Any, Any, Any]]) -> None:
+        """Take all steps; one that fails is logged, and the eviction goes on without it."""
+        for result in await asyncio.gather(*steps, return_exceptions=True):
+            if isinstance(result, Exception):
+                logger.error("a step of an eviction failed", exc_info=result)
 
     async def _evict_task(self, order: EvictTask) -> None:
         eviction = await self._eviction(order.task_id)
