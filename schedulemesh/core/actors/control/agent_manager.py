@@ -104,9 +104,7 @@ class Agents:
                     args=(pack(boot), supervisor, nested, *whole),
                 )
             )
-        except (
-            Exception
-        ) as error:  # noqa: BLE001  # whatever it is, the submission must be answered
+        except Exception as error:  # noqa: BLE001  # whatever it is must be answered
             return self._failed(order, f"Ray refused to make the actor: {error}")
         self._handles[key], self._lines[key] = handle, Line()
         report = await self._report(handle, timeout_s)
