@@ -87,6 +87,8 @@ class AgentLink:
         self._saved: Result | None = None
         self._save_done = threading.Event()
         self._go_on = threading.Event()
+        #: The highest epoch of any supervisor that gave a command.
+        self._epoch = 0
 
     def attach(self, built: Any) -> None:
         """The user's object is there."""
@@ -123,6 +125,9 @@ class AgentLink:
             try:
                 commands = ray.get(self._supervisor.poll.remote(self.agent_name, self._incarnation))
                 for command in commands:
+                    if command.epoch < self._epoch:
+                        continue
+                    self._epoch = command.epoch
                     result = self._carry_out(command)
                     self._supervisor.command_done.remote(command.command_id, result)
             except RayError as error:

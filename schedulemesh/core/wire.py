@@ -106,6 +106,8 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     """What the supervisor asks of a host while the user's methods run."""
 
     command_id: int
+    #: The supervisor's epoch; a host obeys none that is lower than the highest it has met.
+    epoch: int
     #: "notice", "save", "cancel" or "resume".
     kind: str
     task_id: str = ""

@@ -47,3 +47,5 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     options: str = "{}"
     #: Whether the agent can be built again from what is stored (no object references within its arguments).
     restartable: bool = True
+    #: Object references among its arguments; they are lost with the supervisor that took them.
+    references: int = 0

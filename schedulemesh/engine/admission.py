@@ -266,7 +266,7 @@ def _evict(turn: Turn, plan: Plan, newcomer: str) -> None:
         turn.instruct(evict_instruction(turn.state, name))
 
 
-def start_instruction(state: MeshState, agent_name: str) -> StartAgent:
+def start_instruction(state: MeshState, agent_name: str, *, adopt: bool = False) -> StartAgent:
     """The order to make this agent's actor."""
     agent = state.agents[agent_name]
     return StartAgent(
@@ -274,7 +274,7 @@ def start_instruction(state: MeshState, agent_name: str) -> StartAgent:
         incarnation=agent.incarnation,
         node_id=agent.node_id,
         state_key=agent.state_key,
-        request_id=agent.request_id,
+        adopt=adopt,
     )
 
 

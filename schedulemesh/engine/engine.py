@@ -25,6 +25,7 @@ from schedulemesh.engine.facts import (
 from schedulemesh.engine.ledger import pay
 from schedulemesh.engine.outcomes import Done, Evaluation, Refused, RequestOutcome
 from schedulemesh.engine.preemption import Incoming, dominant
+from schedulemesh.engine.settling import settle
 from schedulemesh.engine.state import MeshState
 from schedulemesh.engine.turn import Step, Turn
 from schedulemesh.engine.victims import Search
@@ -61,6 +62,7 @@ class Engine:
         self._on(s.ClassProbed, _class_probed)
         self._on(s.ClusterObserved, _observe_cluster)
         self._on(s.ClockTicked, _tick)
+        self._on(s.WorldObserved, lambda turn, e: settle(turn, e, self._strategy))
         self._on(s.SupervisorBegan, _begin)
 
     def handle(self, stimulus: s.AnyStimulus) -> Step:

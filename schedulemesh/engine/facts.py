@@ -137,6 +137,8 @@ class AgentStarted(Fact, frozen=True, kw_only=True):
     node_id: str | None = None
     devices: Devices = Devices()
     pid: int = 0
+    #: Which control methods its class has.
+    abilities: tuple[str, ...] = ()
     #: Its Ray name and namespace, by which it is found again.
     actor_name: str = ""
     actor_namespace: str = ""
@@ -152,6 +154,8 @@ class AgentEnding(Fact, frozen=True, kw_only=True):
     at: float
     #: Once it is gone, its quota is held for this pool.
     hold_for: str | None = None
+    #: Which request its end answers.
+    request_id: str | None = None
 
 
 class AgentEnded(Fact, frozen=True, kw_only=True):
@@ -176,6 +180,8 @@ class TaskCompleted(Fact, frozen=True, kw_only=True):
 
     task_id: str
     at: float
+    #: Which request said so; it is answered with this.
+    request_id: str | None = None
 
 
 class EvictionStarted(Fact, frozen=True, kw_only=True):
@@ -188,6 +194,8 @@ class EvictionStarted(Fact, frozen=True, kw_only=True):
     preempt_score: float | None = None
     #: The agent that it leaves for; None: evicted by hand.
     for_agent: str | None = None
+    #: Which request its eviction answers.
+    request_id: str | None = None
 
 
 class EvictionUndone(Fact, frozen=True, kw_only=True):

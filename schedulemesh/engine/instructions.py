@@ -21,7 +21,8 @@ class StartAgent(Instruction, frozen=True, kw_only=True):
     #: Where it must run; None: wherever the user's options lead.
     node_id: str | None
     state_key: str | None
-    request_id: str | None
+    #: Whether its actor lives already, made by a former supervisor.
+    adopt: bool = False
 
 
 class EvictAgent(Instruction, frozen=True, kw_only=True):

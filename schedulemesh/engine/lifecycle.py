@@ -9,7 +9,7 @@ from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine import stimuli as s
-from schedulemesh.engine.admission import evict_instruction, readmit, start_instruction
+from schedulemesh.engine.admission import PREEMPTED, evict_instruction, readmit, start_instruction
 from schedulemesh.engine.cluster import Node, devices_for, one_piece
 from schedulemesh.engine.facts import (
     AgentEnded,
@@ -29,6 +29,7 @@ from schedulemesh.engine.instructions import EvictTask, StopAgent
 from schedulemesh.engine.ledger import pass_on
 from schedulemesh.engine.outcomes import (
     Accepted,
+    AgentEvicted,
     Done,
     Evicted,
     Pending,
@@ -74,6 +75,8 @@ def register_task(turn: Turn, stimulus: s.TaskAnnounced) -> RequestOutcome:
 def finish_task(turn: Turn, stimulus: s.TaskFinished) -> RequestOutcome:
     """The task is done; its agent ends with it if asked."""
     state = turn.state
+    if stimulus.request_id in state.answers:
+        return state.answers[stimulus.request_id].outcome
     task = state.running.by_id.get(stimulus.task_id)
     if task is None:
         return Refused(
@@ -88,7 +91,7 @@ def finish_task(turn: Turn, stimulus: s.TaskFinished) -> RequestOutcome:
             reason="already_being_preempted",
             error=f"task {stimulus.task_id!r} is being preempted; its state is kept",
         )
-    turn.emit(TaskCompleted(task_id=stimulus.task_id, at=turn.at))
+    turn.emit(TaskCompleted(task_id=stimulus.task_id, at=turn.at, request_id=stimulus.request_id))
     if agent is None or not stimulus.end_agent:
         return Done()
     return _end(turn, agent, COMPLETED)
@@ -129,6 +132,7 @@ def agent_reported(turn: Turn, stimulus: s.AgentReported) -> RequestOutcome | No
             node_id=stimulus.node_id,
             devices=stimulus.devices,
             pid=stimulus.pid,
+            abilities=stimulus.abilities,
             actor_name=stimulus.actor_name,
             actor_namespace=stimulus.actor_namespace,
             state_restored=stimulus.state_restored,
@@ -182,10 +186,7 @@ def agent_gone(turn: Turn, stimulus: s.AgentGone, strategy: str = "") -> Request
     agent = current(state, stimulus.agent_name, stimulus.incarnation)
     if agent is None:
         return None
-    for task_id in state.running.on_agent(stimulus.agent_name):
-        task = state.running.by_id[task_id]
-        if task.evicted_as:
-            turn.emit(_preempted(turn, task, agent))
+    evicted = _all_preempted(turn, agent)
     lost = agent.phase is not AgentPhase.ENDING
     reason = LOST if lost else agent.ending
     if lost and agent.phase is AgentPhase.STARTING:
@@ -202,10 +203,33 @@ def agent_gone(turn: Turn, stimulus: s.AgentGone, strategy: str = "") -> Request
         )
     if agent.leaves_for is not None:
         _let_in(turn, agent, strategy)
+    turn.answer(agent.ended_by, AgentEvicted(agent_name=stimulus.agent_name, task_ids=evicted))
     if agent.request_id is not None and not agent.committed:
         gone = Refused(reason="agent_deleted", error="the agent was deleted before it started")
         turn.answer(agent.request_id, gone)
     return Done()
+
+
+def _all_preempted(turn: Turn, agent: Agent) -> tuple[str, ...]:
+    """Count every task that was being evicted from an agent that is gone; their ids."""
+    state = turn.state
+    evicted = []
+    for task_id in state.running.on_agent(agent.spec.name):
+        task = state.running.by_id[task_id]
+        if not task.evicted_as:
+            continue
+        evicted.append(task_id)
+        turn.emit(_preempted(turn, task, agent))
+        if task.evicted_by is not None:
+            gone = Evicted(
+                task_id=task_id,
+                agent_name=task.agent_name,
+                reason=task.evicted_as,
+                state_key=task.state_key,
+                error="the agent's process died before cancel() answered",
+            )
+            turn.answer(task.evicted_by, gone)
+    return tuple(evicted)
 
 
 def _gone(turn: Turn, agent: Agent) -> s.AgentGone:
@@ -313,6 +337,10 @@ def _whole(state: MeshState, newcomer: Agent) -> bool:
 def preempt(turn: Turn, stimulus: s.PreemptionRequested) -> RequestOutcome:
     """Evict by hand: a task alone, or its agent with all tasks."""
     state = turn.state
+    if stimulus.request_id in state.answers:
+        return state.answers[stimulus.request_id].outcome
+    if stimulus.request_id in state.requests:
+        return Pending(agent_name=state.requests[stimulus.request_id])
     agent_name = stimulus.agent_name
     if stimulus.task_id is not None:
         task = state.running.by_id.get(stimulus.task_id)
@@ -351,6 +379,7 @@ def _evict_task(
             at=turn.at,
             reason=stimulus.reason,
             preempt_score=stimulus.preempt_score,
+            request_id=stimulus.request_id,
         )
     )
     turn.instruct(EvictTask(task_id=task_id, agent_name=agent_name))
@@ -370,7 +399,13 @@ def _evict_agent(turn: Turn, stimulus: s.PreemptionRequested, agent: Agent) -> R
                 )
             )
     turn.emit(
-        AgentEnding(agent_name=name, reason="preempted", at=turn.at, hold_for=stimulus.for_pool)
+        AgentEnding(
+            agent_name=name,
+            reason=PREEMPTED,
+            at=turn.at,
+            hold_for=stimulus.for_pool,
+            request_id=stimulus.request_id,
+        )
     )
     turn.instruct(evict_instruction(turn.state, name))
     return Pending(agent_name=name)
@@ -405,4 +440,4 @@ def cancel_answered(turn: Turn, stimulus: s.CancelAnswered) -> RequestOutcome | 
         error=stimulus.error,
     )
     turn.emit(_preempted(turn, task, state.agents.get(task.agent_name)))
-    return turn.answer(stimulus.request_id, evicted)
+    return turn.answer(task.evicted_by, evicted)

@@ -112,7 +112,14 @@ class Evicted(Outcome, frozen=True, kw_only=True):
     error: str = ""
 
 
-RequestOutcome = Union[Accepted, Refused, Pending, ProbeNeeded, Done, Evicted]
+class AgentEvicted(Outcome, frozen=True, kw_only=True):
+    """An agent was ended by request, with its tasks."""
+
+    agent_name: str
+    task_ids: tuple[str, ...] = ()
+
+
+RequestOutcome = Union[Accepted, Refused, Pending, ProbeNeeded, Done, Evicted, AgentEvicted]
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):

@@ -36,6 +36,8 @@ class RunningTask(msgspec.Struct, kw_only=True):
     preempt_score: float | None = None
     #: The agent that it leaves for; None: by hand.
     evicted_for: str | None = None
+    #: Which request its eviction answers.
+    evicted_by: str | None = None
     #: When its state was last saved.
     saved_at: float | None = None
     state_key: str | None = None

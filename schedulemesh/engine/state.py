@@ -14,7 +14,7 @@ from schedulemesh.domain.task import TaskPhase, TaskSpec
 from schedulemesh.engine import facts as f
 from schedulemesh.engine.cluster import Cluster
 from schedulemesh.engine.ledger import Hold, Ledger, merged
-from schedulemesh.engine.outcomes import Candidate, RequestOutcome
+from schedulemesh.engine.outcomes import Candidate, Done, RequestOutcome
 from schedulemesh.engine.preemption import Preemption
 from schedulemesh.engine.running import RunningTask, RunningTasks
 
@@ -55,6 +55,10 @@ class Agent(msgspec.Struct, kw_only=True):
     leaves_for: str | None = None
     #: Once it is gone, its quota is held for this pool.
     hold_for: str | None = None
+    #: Which request its end answers.
+    ended_by: str | None = None
+    #: Which control methods its class has.
+    abilities: tuple[str, ...] = ()
 
     @property
     def paid(self) -> Resources:
@@ -124,7 +128,7 @@ class MeshState:
             f.AgentEnding: self._agent_ending,
             f.AgentEnded: self._agent_ended,
             f.TaskRegistered: self._task_registered,
-            f.TaskCompleted: lambda fact: self._drop_task(fact.task_id),
+            f.TaskCompleted: self._task_completed,
             f.EvictionStarted: self._eviction_started,
             f.EvictionUndone: self._eviction_undone,
             f.StateSaved: self._state_saved,
@@ -225,6 +229,7 @@ class MeshState:
         agent.committed = True
         agent.started_at = fact.at
         agent.pid, agent.state_restored = fact.pid, fact.state_restored
+        agent.abilities = fact.abilities
         agent.actor_name, agent.actor_namespace = fact.actor_name, fact.actor_namespace
         self.ledger.commit(agent.shares)
         self.loaded.add(agent.spec.class_key)
@@ -250,6 +255,9 @@ class MeshState:
         agent = self.agents[fact.agent_name]
         agent.phase = AgentPhase.ENDING
         agent.ending, agent.hold_for = fact.reason, fact.hold_for
+        agent.ended_by = fact.request_id
+        if fact.request_id is not None:
+            self.requests[fact.request_id] = fact.agent_name
         for task_id in self.running.on_agent(fact.agent_name):
             if self.running.by_id[task_id].phase is TaskPhase.RUNNING:
                 self.running.set_phase(task_id, TaskPhase.ENDING)
@@ -290,9 +298,11 @@ class MeshState:
         )
         self._touch(agent)
 
-    def _drop_task(self, task_id: str) -> None:
-        task = self.running.remove(task_id)
+    def _task_completed(self, fact: f.TaskCompleted) -> None:
+        task = self.running.remove(fact.task_id)
         self._touch(self.agents.get(task.agent_name))
+        if fact.request_id is not None:
+            self.answers[fact.request_id] = Answer(at=fact.at, outcome=Done())
 
     def _touch(self, agent: Agent | None) -> None:
         """What the victim search summed up for the agent's node no longer holds."""
@@ -303,7 +313,9 @@ class MeshState:
     def _eviction_started(self, fact: f.EvictionStarted) -> None:
         task = self.running.by_id[fact.task_id]
         task.evicted_as, task.preempt_score = fact.reason, fact.preempt_score
-        task.evicted_for = fact.for_agent
+        task.evicted_for, task.evicted_by = fact.for_agent, fact.request_id
+        if fact.request_id is not None:
+            self.requests[fact.request_id] = task.agent_name
         self.running.set_phase(fact.task_id, TaskPhase.PREEMPTING)
         agent = self.agents.get(task.agent_name)
         if agent is not None and fact.for_agent is not None:
@@ -312,7 +324,8 @@ class MeshState:
 
     def _eviction_undone(self, fact: f.EvictionUndone) -> None:
         task = self.running.by_id[fact.task_id]
-        task.evicted_as, task.preempt_score, task.evicted_for = "", None, None
+        task.evicted_as, task.preempt_score = "", None
+        task.evicted_for = task.evicted_by = None
         self.running.set_phase(fact.task_id, TaskPhase.RUNNING)
         self._touch(self.agents.get(task.agent_name))
 

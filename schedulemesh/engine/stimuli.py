@@ -84,6 +84,7 @@ class TaskFinished(Stimulus, frozen=True, kw_only=True):
 
     task_id: str
     end_agent: bool = False
+    request_id: str | None = None
 
 
 class AgentDeletionRequested(Stimulus, frozen=True, kw_only=True):
@@ -103,6 +104,7 @@ class PreemptionRequested(Stimulus, frozen=True, kw_only=True):
     #: What it is counted as: the reason of the last evaluation that named the task, else manual.
     reason: str = "manual"
     preempt_score: float | None = None
+    request_id: str | None = None
 
 
 class AgentReported(Stimulus, frozen=True, kw_only=True):
@@ -113,6 +115,7 @@ class AgentReported(Stimulus, frozen=True, kw_only=True):
     node_id: str | None = None
     devices: Devices = Devices()
     pid: int = 0
+    abilities: tuple[str, ...] = ()
     actor_name: str = ""
     actor_namespace: str = ""
     state_restored: bool | None = None
@@ -150,7 +153,6 @@ class CancelAnswered(Stimulus, frozen=True, kw_only=True):
     task_id: str
     cancel_success: bool
     error: str = ""
-    request_id: str | None = None
 
 
 class ClassProbed(Stimulus, frozen=True, kw_only=True):
@@ -167,6 +169,12 @@ class ClusterObserved(Stimulus, frozen=True, kw_only=True):
 
 class ClockTicked(Stimulus, frozen=True, kw_only=True):
     """Time went by; holds and remembered answers may be over."""
+
+
+class WorldObserved(Stimulus, frozen=True, kw_only=True):
+    """After a recovery: which agents live, as (name, incarnation); all others do not."""
+
+    living: frozenset[tuple[str, int]]
 
 
 class SupervisorBegan(Stimulus, frozen=True, kw_only=True):
@@ -193,6 +201,7 @@ AnyStimulus = Union[
     ClassProbed,
     ClusterObserved,
     ClockTicked,
+    WorldObserved,
     SupervisorBegan,
 ]
 

@@ -286,21 +286,19 @@ def test_a_state_stored_for_a_task_that_ended_meanwhile_is_dropped():
     assert Mesh(pool("p", cpu=1)).save("gone").facts == ()
 
 
-def cancel(mesh, task_id, **more):
-    return mesh.handle(
-        s.CancelAnswered(at=mesh.now, task_id=task_id, cancel_success=True, **more)
-    ).outcome
+def cancel(mesh, task_id):
+    return mesh.handle(s.CancelAnswered(at=mesh.now, task_id=task_id, cancel_success=True)).outcome
 
 
 def test_a_task_preempted_alone_leaves_its_agent_behind():
     mesh = Mesh(pool("p", cpu=2))
     mesh.run("t", cpu=2)
-    asked = mesh.preempt(task_id="t", agent_name="t", reason="same_pool_preemption")
+    asked = mesh.preempt(task_id="t", agent_name="t", reason="same_pool_preemption", request_id="r")
     assert asked == Pending(agent_name="t")
     assert mesh.task_evictions["t"].agent_name == "t"
     mesh.save("t")
 
-    outcome = cancel(mesh, "t", request_id="r")
+    outcome = cancel(mesh, "t")
 
     assert outcome == Evicted(
         task_id="t",

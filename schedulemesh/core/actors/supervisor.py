@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import logging
 import platform
 import secrets
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import msgspec
 import ray
@@ -34,6 +35,7 @@ from schedulemesh.engine.instructions import (
     StopAgent,
 )
 from schedulemesh.engine.outcomes import (
+    AgentEvicted,
     Done,
     Evaluation,
     Evicted,
@@ -48,6 +50,8 @@ from schedulemesh.errors import JournalError
 from schedulemesh.store.sql import SqlJournal
 
 logger = logging.getLogger(__name__)
+
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 #: Names of running tasks whose last evaluation is remembered.
 _NAMED = 100_000
@@ -76,6 +80,18 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     evicted: tuple[tuple[str, str, bytes | None], ...] = ()
 
 
+def _when_ready(method: Method) -> Method:
+    """Have a method of the supervisor wait until it has recovered and settled."""
+
+    @functools.wraps(method)
+    async def waiting(self: Supervisor, *args: Any, **kwargs: Any) -> Any:
+        if not self.settled:
+            await self.ready()
+        return await method(self, *args, **kwargs)
+
+    return cast("Method", waiting)
+
+
 class Supervisor:
     """See the module. Its methods are called by clients and agent hosts only."""
 
@@ -90,17 +106,23 @@ class Supervisor:
         self._refs: dict[str, tuple[list[Any], list[Any]]] = {}
         self._classes: dict[str, bytes] = {}
         self._named: dict[str, tuple[str, float]] = {}
-        #: Which request evicts a task alone.
-        self._request_of: dict[str, str] = {}
+        #: Whether it has recovered and settled.
+        self.settled = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._began: asyncio.Future[None] | None = None
-        self._scribe: Scribe = None  # type: ignore[assignment]  # set by the first hello
+        self._scribe: Scribe = None  # type: ignore[assignment]  # set when it begins
+        # After a restart nobody may call for long; settling must not wait for that.
+        self._me.hello.remote()
 
-    async def hello(self) -> Hello:
-        """Begin, if nobody asked before, and say who this is."""
+    async def ready(self) -> None:
+        """Begin, if nobody asked before: recover, settle, patrol. Every other method waits for it."""
         if self._began is None:
             self._began = asyncio.ensure_future(self._begin())
         await asyncio.shield(self._began)
+
+    @_when_ready
+    async def hello(self) -> Hello:
+        """Who this is."""
         return Hello(
             protocol=PROTOCOL_VERSION,
             python=platform.python_version(),
@@ -109,6 +131,7 @@ class Supervisor:
             job_id=self._job_id,
         )
 
+    @_when_ready
     async def act(self, stimulus: s.AnyStimulus, blobs: Mapping[str, bytes] | None = None) -> Reply:
         """A change that is done when it is decided: pools, policy, handlers, cordons, registrations."""
         try:
@@ -117,6 +140,7 @@ class Supervisor:
             return Reply(outcome=_unavailable(error))
         return Reply(outcome=step.outcome or Done())
 
+    @_when_ready
     async def change_policy(
         self, changes: Mapping[str, Any], client: str, level: str | None
     ) -> dict[str, Any]:
@@ -129,6 +153,7 @@ class Supervisor:
             await self._scribe.step(stimulus)
         return self._scribe.state.policy.public()
 
+    @_when_ready
     async def submit(
         self,
         stimulus: s.TaskSubmitted,
@@ -159,6 +184,7 @@ class Supervisor:
         handle = None if agent is None else self._agents.handle(agent.spec.name, agent.incarnation)
         return Reply(outcome=outcome, handle=handle)
 
+    @_when_ready
     async def end(self, stimulus: s.TaskFinished | s.AgentDeletionRequested) -> Reply:
         """The end of a task or an agent: answered when the process is gone."""
         try:
@@ -171,31 +197,25 @@ class Supervisor:
             outcome = Done()
         return Reply(outcome=outcome)
 
+    @_when_ready
     async def preempt(self, stimulus: s.PreemptionRequested, request_id: str) -> Reply:
         """An eviction by hand: answered when the task was cancelled, or its agent is gone."""
-        state = self._scribe.state
-        if request_id in state.answers:
-            return await self._evicted(state.answers[request_id].outcome)
         if stimulus.task_id is not None and not stimulus.end_agent:
             reason, score = self._named.get(stimulus.task_id, (stimulus.reason, None))
             stimulus = msgspec.structs.replace(stimulus, reason=reason, preempt_score=score)
-        agent_name = stimulus.agent_name
-        task = state.running.by_id.get(stimulus.task_id or "")
-        if task is not None:
-            agent_name = task.agent_name
-        tasks = state.running.on_agent(agent_name or "")
-        self._request_of[stimulus.task_id or ""] = request_id
         try:
-            step = await self._scribe.step(stimulus)
+            step = await self._scribe.step(msgspec.structs.replace(stimulus, request_id=request_id))
         except JournalError as error:
             return Reply(outcome=_unavailable(error))
-        if not isinstance(step.outcome, Pending):
-            return Reply(outcome=step.outcome or Done())
-        if any(isinstance(i, EvictTask) for i in step.instructions):
-            return await self._evicted(await self._scribe.answer(request_id))
-        await self._scribe.end_of(step.outcome.agent_name)
-        return Reply(outcome=Done(), evicted=await self._past(tasks))
+        outcome = step.outcome or Done()
+        if isinstance(outcome, Pending):
+            outcome = await self._scribe.answer(request_id)
+        if isinstance(outcome, AgentEvicted):
+            return Reply(outcome=outcome, evicted=await self._past(outcome.task_ids))
+        key = outcome.state_key if isinstance(outcome, Evicted) else None
+        return Reply(outcome=outcome, saved=await self._scribe.blob(key))
 
+    @_when_ready
     async def restore(
         self, given: bytes, request_id: str, task_id: str, pool_name: str | None
     ) -> Reply:
@@ -227,12 +247,14 @@ class Supervisor:
         )
         return await self.submit(stimulus, {}, self._refs.get(fact.agent.name, ([], [])))
 
+    @_when_ready
     async def saved_state(self, task_id: str) -> bytes | None:
         """The stored state of a task that was preempted; None: there is none."""
         await self._scribe.flushed()
         past = self._scribe.state.preempted.get(task_id)
         return None if past is None else await self._scribe.blob(past.state_key)
 
+    @_when_ready
     async def evaluate(self, query: s.PreemptionQuery) -> Evaluation:
         """The dry run of the preemption decision."""
         await self._scribe.flushed()
@@ -244,12 +266,14 @@ class Supervisor:
             self._named[candidate.task_id] = (candidate.reason, candidate.preempt_score)
         return found
 
+    @_when_ready
     async def view(self, name: str, *args: Any) -> Any:
         """One of the queries of ``View``."""
         await self._scribe.flushed()
         view = View(self._scribe.state, self._agents, self._scribe.now())
         return getattr(view, name)(*args)
 
+    @_when_ready
     async def shutdown(self) -> None:
         """End every agent and forget everything; the caller then kills this actor."""
         for task in self._tasks:
@@ -258,24 +282,54 @@ class Supervisor:
         await asyncio.gather(*(self._agents.end(*agent) for agent in living))
         await self._scribe.close(destroy=True)
 
+    @_when_ready
     async def poll(self, agent_name: str, incarnation: int) -> list[Command]:
         """A host asks for commands."""
         return await self._agents.poll(agent_name, incarnation)
 
+    @_when_ready
     async def command_done(self, command_id: int, result: Result) -> None:
         """A host answers a command."""
         self._agents.done(command_id, result)
 
+    @_when_ready
     async def report_metrics(self, agent_name: str, metrics: bytes) -> None:
         """An agent says how far it is."""
         self._agents.metrics[agent_name] = json.loads(metrics)
 
     async def _begin(self) -> None:
-        journal = SqlJournal(self._journal_path())
+        path = self._journal_path()
+        again = ray.get_runtime_context().was_current_actor_reconstructed
+        if again and not path.exists():
+            raise JournalError(
+                f"scheduler {self._settings.name!r} ran before, but its journal {path} is gone; it does not "
+                "start empty, because agents of it may live. Bring the file back, or shut it down"
+            )
+        journal = SqlJournal(path)
         self._scribe = Scribe(journal, self._settings.node_strategy, self._carry_out)
-        await self._scribe.begin()
+        self._agents.begin_epoch(await self._scribe.begin())
         await self._look_around()
+        await self._settle()
+        self.settled = True
         self._spawn(self._patrol())
+
+    async def _settle(self) -> None:
+        """After a recovery: take over what lives, end what nobody claims, go on with what was under way."""
+        state = self._scribe.state
+        living = await self._off_loop(self._ray.living_actors)
+        addresses = {
+            self._agents.address(agent.spec, agent.incarnation): (name, agent.incarnation)
+            for name, agent in state.agents.items()
+        }
+        for namespace, name in self._agents.strays(living, set(addresses)):
+            logger.warning("actor %s is ours, but nobody claims it; ending it", name)
+            self._ray.kill_actor(self._agents.find(namespace, name))
+        alive = frozenset(key for address, key in addresses.items() if address in living)
+        for agent in state.agents.values():
+            if (agent.spec.name, agent.incarnation) in alive and agent.started_at is not None:
+                self._agents.adopt(agent)
+        if state.agents or len(state.running):
+            await self._scribe.step(s.WorldObserved(at=0.0, living=alive))
 
     def _with_name(self, stimulus: s.TaskSubmitted) -> s.TaskSubmitted:
         """An agent without a name gets one that begins with its pool's."""
@@ -325,6 +379,10 @@ class Supervisor:
             saved=await self._scribe.blob(order.state_key),
         )
         refs = self._refs.get(agent.name, ([], []))
+        if agent.references and not any(refs) and not order.adopt:
+            error = f"agent {agent.name!r}: object references given to it were lost with a former supervisor"
+            await self._scribe.report(_start_failed(order, error))
+            return
         timeout_s = self._scribe.state.policy.start_timeout
         result = await self._agents.start(order, shipped, boot, refs, self._me, timeout_s)
         await self._scribe.report(result)
@@ -363,8 +421,7 @@ class Supervisor:
             return
         await eviction.save()
         answered = await eviction.cancel()
-        request_id = self._request_of.pop(order.task_id, None)
-        await self._scribe.report(msgspec.structs.replace(answered, request_id=request_id))
+        await self._scribe.report(answered)
         hung = answered.error.startswith("cancel() did not return")
         if hung and order.agent_name in self._scribe.state.agents:
             await self._scribe.report(s.AgentDeletionRequested(at=0.0, agent_name=order.agent_name))
@@ -427,10 +484,6 @@ class Supervisor:
             return Handled(error=str(error))
         return handled
 
-    async def _evicted(self, outcome: RequestOutcome) -> Reply:
-        key = outcome.state_key if isinstance(outcome, Evicted) else None
-        return Reply(outcome=outcome, saved=await self._scribe.blob(key))
-
     async def _past(self, task_ids: Sequence[str]) -> tuple[tuple[str, str, bytes | None], ...]:
         found = []
         for task_id in task_ids:
@@ -477,6 +530,16 @@ class Supervisor:
     async def _off_loop(self, call: Any, *args: Any) -> Any:
         """Run a blocking call of Ray beside the loop."""
         return await asyncio.get_running_loop().run_in_executor(None, call, *args)
+
+
+def _start_failed(order: StartAgent, error: str) -> s.AgentStartFailed:
+    return s.AgentStartFailed(
+        at=0.0,
+        agent_name=order.agent.name,
+        incarnation=order.incarnation,
+        reason="agent_start_failed",
+        error=error,
+    )
 
 
 def _unavailable(error: JournalError) -> Refused:

@@ -64,6 +64,10 @@ def connect(settings: SchedulerSettings) -> Connection:
         get_if_exists=True,
         num_cpus=0,
         max_concurrency=100_000,
+        # Killed, it comes back by itself, and calls that were under way are made again: each carries
+        # what tells a repeated request.
+        max_restarts=-1,
+        max_task_retries=-1,
         scheduling_strategy=NodeAffinitySchedulingStrategy(
             ray.get_runtime_context().get_node_id(), soft=False
         ),

@@ -30,7 +30,7 @@ from schedulemesh.core.wire import key_of
 from schedulemesh.domain.labels import parse_labels
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.engine import stimuli as s
-from schedulemesh.engine.outcomes import Done, ProbeNeeded, Refused
+from schedulemesh.engine.outcomes import AgentEvicted, Done, ProbeNeeded, Refused
 from schedulemesh.engine.strategies import NODE_STRATEGIES
 from schedulemesh.errors import InvalidRequestError
 
@@ -247,7 +247,10 @@ class RayScheduler:
     def complete_task(self, task_id: str, end_agent: bool = False) -> replies.Result:
         """Say that a task is done; ``end_agent`` ends its agent too and gives the quota back."""
         stimulus = s.TaskFinished(
-            at=0.0, task_id=parse_name(task_id, "task_id"), end_agent=end_agent
+            at=0.0,
+            task_id=parse_name(task_id, "task_id"),
+            end_agent=end_agent,
+            request_id=uuid.uuid4().hex,
         )
         return replies.done(self._connection.call("end", stimulus).outcome)
 
@@ -299,7 +302,7 @@ class RayScheduler:
             at=0.0, task_id=task_id, agent_name=agent_name, end_agent=True, for_pool=for_pool
         )
         reply = self._connection.call("preempt", stimulus, uuid.uuid4().hex)
-        if not isinstance(reply.outcome, Done):
+        if not isinstance(reply.outcome, AgentEvicted):
             return replies.preempted(reply.outcome, reply.saved)
         return {
             "success": True,

@@ -76,6 +76,7 @@ def submission(
         arguments_key=key_of(shipped.data),
         options=options.encoded,
         restartable=not shipped.nested,
+        references=len(shipped.refs) + len(shipped.nested),
     )
     stimulus = TaskSubmitted(
         at=0.0,

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -14,9 +15,11 @@ from ray.exceptions import RayError
 from schedulemesh.core.agent_host import host_class
 from schedulemesh.core.ray_api import ActorRequest, RayApi
 from schedulemesh.core.wire import Boot, Command, Report, Result, ShippedClass, pack
+from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.resources import UNIT, Resources
 from schedulemesh.engine.facts import Devices
 from schedulemesh.engine.instructions import StartAgent
+from schedulemesh.engine.state import Agent
 from schedulemesh.engine.stimuli import AgentReported, AgentStartFailed
 
 logger = logging.getLogger(__name__)
@@ -56,8 +59,9 @@ class Agents:
 
     def __init__(self, ray_api: RayApi, scheduler: str, namespace: str) -> None:
         self._ray = ray_api
-        self._scheduler = scheduler
+        self._mark = f"schedulemesh:{scheduler}:"
         self._namespace = namespace
+        self._epoch = 0
         self._handles: dict[tuple[str, int], Any] = {}
         self._lines: dict[tuple[str, int], Line] = {}
         self._abilities: dict[tuple[str, int], tuple[str, ...]] = {}
@@ -75,6 +79,34 @@ class Agents:
         """Whether the agent's class has this control method."""
         return method in self._abilities.get((name, incarnation), ())
 
+    def address(self, spec: AgentSpec, incarnation: int) -> tuple[str, str]:
+        """The agent's (namespace, name) in Ray: the user's own, or one that carries our mark."""
+        options = json.loads(spec.options)
+        if "name" in options:
+            return options.get("namespace", self._namespace), options["name"]
+        return self._namespace, f"{self._mark}{spec.name}#{incarnation}"
+
+    def strays(
+        self, living: Iterable[tuple[str, str]], claimed: set[tuple[str, str]]
+    ) -> list[tuple[str, str]]:
+        """Living actors that carry this scheduler's mark and that nobody claims."""
+        marked = (a for a in living if a[0] == self._namespace and a[1].startswith(self._mark))
+        return [address for address in marked if address not in claimed]
+
+    def find(self, namespace: str, name: str) -> Any:
+        """The handle of a living actor; None: there is none."""
+        return self._ray.find_actor(name, namespace)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Commands carry this from now on, and their ids differ from those of former lives."""
+        self._epoch, self._next_command = epoch, epoch << 32
+
+    def adopt(self, agent: Agent) -> None:
+        """Take over an agent that a former supervisor started."""
+        key = (agent.spec.name, agent.incarnation)
+        self._handles[key] = self._ray.find_actor(agent.actor_name, agent.actor_namespace)
+        self._lines[key], self._abilities[key] = Line(), agent.abilities
+
     async def start(
         self,
         order: StartAgent,
@@ -86,24 +118,13 @@ class Agents:
     ) -> AgentReported | AgentStartFailed:
         """Make the actor and wait until its object is built; what failed leaves nothing alive."""
         key = (order.agent.name, order.incarnation)
-        options = json.loads(order.agent.options)
-        named = options.pop("name", None)
-        name = named or f"schedulemesh:{self._scheduler}:{key[0]}#{key[1]}"
-        user_namespace = options.pop("namespace", None)
-        namespace = user_namespace if named and user_namespace else self._namespace
-        whole, nested = refs
+        namespace, name = self.address(order.agent, order.incarnation)
         try:
-            handle = self._ray.start_actor(
-                ActorRequest(
-                    cls=self._host(order.agent.class_key, shipped),
-                    name=name,
-                    namespace=namespace,
-                    resources=order.agent.resources,
-                    node_id=order.node_id,
-                    options=options,
-                    args=(pack(boot), supervisor, nested, *whole),
-                )
-            )
+            if order.adopt:
+                handle = self._ray.find_actor(name, namespace)
+            else:
+                request = self._request(order, shipped, (pack(boot), supervisor, refs[1], *refs[0]))
+                handle = self._ray.start_actor(request)
         except Exception as error:  # noqa: BLE001  # whatever it is must be answered
             return self._failed(order, f"Ray refused to make the actor: {error}")
         self._handles[key], self._lines[key] = handle, Line()
@@ -139,7 +160,7 @@ class Agents:
         line = self._lines.get((name, incarnation))
         if line is None:
             return None
-        command = Command(command_id=self._next_command, kind=kind, **fields)
+        command = Command(command_id=self._next_command, epoch=self._epoch, kind=kind, **fields)
         self._next_command += 1
         answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._results[command.command_id] = answer
@@ -164,6 +185,21 @@ class Agents:
         answer = self._results.get(command_id)
         if answer is not None and not answer.done():
             answer.set_result(result)
+
+    def _request(self, order: StartAgent, shipped: bytes, args: tuple[Any, ...]) -> ActorRequest:
+        options = json.loads(order.agent.options)
+        for decided in ("name", "namespace"):
+            options.pop(decided, None)
+        namespace, name = self.address(order.agent, order.incarnation)
+        return ActorRequest(
+            cls=self._host(order.agent.class_key, shipped),
+            name=name,
+            namespace=namespace,
+            resources=order.agent.resources,
+            node_id=order.node_id,
+            options=options,
+            args=args,
+        )
 
     def _host(self, class_key: str, shipped: bytes) -> type:
         """The host class for a user's class: made once, because Ray exports each class anew."""
@@ -201,6 +237,7 @@ class Agents:
             node_id=report.node_id,
             devices=devices_of(report.gpu_ids, order.agent.resources),
             pid=report.pid,
+            abilities=report.abilities,
             actor_name=name,
             actor_namespace=namespace,
             state_restored=report.state_restored,

@@ -59,9 +59,11 @@ class Scribe:
         self._last = max(self._last, time.time())
         return self._last
 
-    async def begin(self) -> None:
-        """Take the journal over."""
-        await self.step(SupervisorBegan(at=0.0, epoch=self._journal.begin()))
+    async def begin(self) -> int:
+        """Take the journal over; returns the epoch of this life."""
+        epoch = self._journal.begin()
+        await self.step(SupervisorBegan(at=0.0, epoch=epoch))
+        return epoch
 
     async def step(self, stimulus: AnyStimulus, blobs: Mapping[str, bytes] | None = None) -> Step:
         """Decide, and return once the facts (and the blobs, where there are facts) are durable.

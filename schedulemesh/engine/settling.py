@@ -1,0 +1,59 @@
+"""Settling after a recovery: what the books say against what really lives."""
+
+from __future__ import annotations
+
+from schedulemesh.domain.agent import AgentPhase
+from schedulemesh.domain.task import TaskPhase
+from schedulemesh.engine.admission import evict_instruction, start_instruction
+from schedulemesh.engine.instructions import EvictTask, StartAgent, StopAgent
+from schedulemesh.engine.lifecycle import agent_gone
+from schedulemesh.engine.state import Agent
+from schedulemesh.engine.stimuli import AgentGone, WorldObserved
+from schedulemesh.engine.turn import Turn
+
+
+def settle(turn: Turn, stimulus: WorldObserved, strategy: str) -> None:
+    """Finish or undo what a former supervisor left half done.
+
+    Agents that ran and are gone give their quota back. Ends and evictions go on; starts are taken over
+    where the actor lives, and made again where it does not. Those who wait for victims wait on.
+    """
+    living = stimulus.living
+    for name, agent in list(turn.state.agents.items()):
+        lives = (name, agent.incarnation) in living
+        if agent.phase is AgentPhase.ENDING:
+            _end_on(turn, agent, strategy, lives=lives)
+        elif agent.phase is AgentPhase.RUNNING and not lives:
+            _gone(turn, agent, strategy)
+    for name, agent in list(turn.state.agents.items()):
+        if agent.phase is AgentPhase.STARTING and not _just_started(turn, name):
+            lives = (name, agent.incarnation) in living
+            turn.instruct(start_instruction(turn.state, name, adopt=lives))
+    for task_id, task in turn.state.running.by_id.items():
+        alone = task.phase is TaskPhase.PREEMPTING and task.evicted_for is None
+        agent_of = turn.state.agents.get(task.agent_name)
+        if alone and (agent_of is None or agent_of.phase is not AgentPhase.ENDING):
+            turn.instruct(EvictTask(task_id=task_id, agent_name=task.agent_name))
+
+
+def _end_on(turn: Turn, agent: Agent, strategy: str, *, lives: bool) -> None:
+    """Go on with an eviction or a stop; what is gone already is struck off."""
+    name = agent.spec.name
+    if not lives:
+        _gone(turn, agent, strategy)
+        return
+    tasks = [turn.state.running.by_id[t] for t in turn.state.running.on_agent(name)]
+    if any(task.evicted_as for task in tasks):
+        turn.instruct(evict_instruction(turn.state, name))
+    else:
+        turn.instruct(StopAgent(agent_name=name, incarnation=agent.incarnation))
+
+
+def _gone(turn: Turn, agent: Agent, strategy: str) -> None:
+    gone = AgentGone(at=turn.at, agent_name=agent.spec.name, incarnation=agent.incarnation)
+    agent_gone(turn, gone, strategy)
+
+
+def _just_started(turn: Turn, name: str) -> bool:
+    """Whether this very step has asked for the start already, because its last victim turned out gone."""
+    return any(isinstance(i, StartAgent) and i.agent.name == name for i in turn.instructions)
