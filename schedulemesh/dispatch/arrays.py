@@ -1,0 +1,82 @@
+"""The few things that are done to arrays, NumPy's and torch's alike: look, slice, allocate, copy.
+
+Neither library is imported here: a value can only be an array of a library that is loaded already.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Any
+
+from schedulemesh.dispatch.pieces import Piece
+from schedulemesh.dispatch.placement import Scalar
+
+#: One slice per dim.
+Box = tuple[slice, ...]
+
+
+def is_array(value: object) -> bool:
+    """Whether the value is a NumPy array or a torch tensor."""
+    return _is_numpy(value) or _is_torch(value)
+
+
+def blank(like: Any, shape: Sequence[int]) -> Any:
+    """A new array of this shape, of the library, dtype and device of ``like``; not filled."""
+    if _is_torch(like):
+        return like.new_empty(shape)
+    return sys.modules["numpy"].empty(shape, like.dtype)
+
+
+def padded(like: Any, held: tuple[Piece, ...], fill: Scalar) -> Any:
+    """A new array for what is held of the first dims of ``like``; filled where any of it is padding."""
+    shape = tuple(piece.size for piece in held) + tuple(like.shape[len(held) :])
+    if all(piece.size == piece.length for piece in held):
+        return blank(like, shape)
+    if _is_torch(like):
+        return like.new_full(shape, fill)
+    return sys.modules["numpy"].full(shape, fill, like.dtype)
+
+
+def joined_rows(rows: Sequence[Any]) -> Any:
+    """The arrays one after another along dim 0, as a new array."""
+    if _is_torch(rows[0]):
+        return sys.modules["torch"].cat(list(rows))
+    return sys.modules["numpy"].concatenate(rows)
+
+
+def take(array: Any, held: tuple[Piece, ...], fill: Scalar) -> Any:
+    """What is held of the first dims of ``array``: a view where that is one run per dim, else a copy."""
+    runs = tuple(piece.run for piece in held)
+    if None not in runs:
+        return array[runs] if runs else array
+    local = padded(array, held, fill)
+    for whole, here in boxes(held):
+        local[here] = array[whole]
+    return local
+
+
+def put(array: Any, held: tuple[Piece, ...], part: Any) -> None:
+    """Copies ``part`` to where it lies in the first dims of ``array``, padding left out."""
+    for whole, here in boxes(held):
+        array[whole] = part[here]
+
+
+def boxes(held: tuple[Piece, ...]) -> Iterator[tuple[Box, Box]]:
+    """The boxes that the runs of the dims make: where in the whole, and where in the local array."""
+    for runs in product(*(piece.segments for piece in held)):
+        yield (
+            tuple(slice(run.start, run.stop) for run in runs),
+            tuple(slice(run.local, run.local + run.stop - run.start) for run in runs),
+        )
+
+
+def _is_numpy(value: object) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray)
+
+
+def _is_torch(value: object) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)

@@ -1,0 +1,148 @@
+"""Rows of different lengths in one array, without padding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+import msgspec
+
+from schedulemesh.dispatch.arrays import blank, joined_rows, put, take
+from schedulemesh.dispatch.holdings import Cell, Grid, Shape, first, grid
+from schedulemesh.dispatch.pieces import Axis, Piece, compact, joined, pieces
+from schedulemesh.dispatch.placement import Sharding
+from schedulemesh.errors import InvalidRequestError
+
+
+class Jagged(msgspec.Struct, frozen=True, eq=False):
+    """A batch whose rows have different lengths, packed one after another (``cu_seqlens`` of attention).
+
+    Its dim 0 are the rows, its dim 1 the elements within a row: ``Shard(0)`` deals out rows, ``Shard(1)``
+    cuts every row by itself.
+    """
+
+    #: The rows one after another along dim 0: a NumPy array or a torch tensor.
+    values: Any
+    #: The length of each row; together the length of ``values``.
+    lengths: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if sum(self.lengths) != len(self.values) or any(length < 0 for length in self.lengths):
+            raise InvalidRequestError(
+                f"lengths {self.lengths} do not make the {len(self.values)} values; allowed are whole "
+                f"numbers from 0 with that sum"
+            )
+
+    @classmethod
+    def of(cls, rows: Sequence[Any]) -> Jagged:
+        """The batch of these arrays, at least one; they differ in their first dim only. Copies them."""
+        if not rows:
+            raise InvalidRequestError(
+                "no rows were given; allowed is one row or more, for their dtype"
+            )
+        return cls(joined_rows(rows), tuple(len(row) for row in rows))
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """Where each row begins, and last where all end: ``cu_seqlens``."""
+        return tuple(accumulate(self.lengths, initial=0))
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[Any]:
+        """The rows, as views."""
+        offsets = self.offsets
+        return (self.values[a:b] for a, b in pairwise(offsets))
+
+
+def cut_jagged(leaf: Jagged, sharding: Sharding) -> tuple[Jagged | None, ...]:
+    """What each rank holds of the batch, None where it holds nothing; replicas share one object."""
+    where = grid(sharding, 2)
+    rows = pieces(len(leaf), sharding.cuts(0, 2))
+    found: dict[Cell, Jagged] = {}
+    for mine, at in where.owners:
+        held, lengths = _packed(leaf.lengths, rows[mine], sharding.cuts(1, 2), at)
+        found[mine, at] = Jagged(take(leaf.values, (held,), sharding.pad_value), lengths)
+    return where.by_rank(found)
+
+
+def join_jagged(parts: Sequence[Any], sharding: Sharding, shape: Shape) -> Jagged:
+    """The batch whose parts by rank these are; ``shape`` needs the rows' lengths only where rows are cut."""
+    where = grid(sharding, 2)
+    cuts = sharding.cuts(1, 2)
+    rows = pieces(_rows(shape), sharding.cuts(0, 2))
+    lengths = _lengths(parts, sharding, shape, where, rows)
+    held = []
+    for (mine, at), ranks in where.owners.items():
+        piece, expected = _packed(lengths, rows[mine], cuts, at)
+        given = _row_lengths(parts, ranks[0])
+        if given != expected:
+            raise InvalidRequestError(
+                f"rank {ranks[0]} gave rows of {given}; expected are rows of {expected}"
+            )
+        held.append(piece)
+    size, held_now = compact(held)
+    sample = first(parts, sharding).values
+    values = blank(sample, (size, *sample.shape[1:]))
+    for ranks, piece in zip(where.owners.values(), held_now, strict=True):
+        put(values, (piece,), parts[ranks[0]].values)
+    there = sorted({row for piece in rows for row in piece.indices() if row is not None})
+    return Jagged(values, tuple(sum(p.length for p in pieces(lengths[row], cuts)) for row in there))
+
+
+def _rows(shape: Shape) -> int:
+    if not shape or not isinstance(shape[0], int):
+        raise InvalidRequestError(f"shape {shape} gives no number of rows; it is needed to join")
+    return shape[0]
+
+
+def _row_lengths(parts: Sequence[Any], rank: int) -> tuple[int, ...]:
+    part = parts[rank]
+    if not isinstance(part, Jagged):
+        raise InvalidRequestError(f"rank {rank} gave a {type(part).__name__}; expected is a Jagged")
+    return part.lengths
+
+
+def _lengths(
+    parts: Sequence[Any], sharding: Sharding, shape: Shape, where: Grid, rows: tuple[Piece, ...]
+) -> tuple[int, ...]:
+    """The length of every row of the whole: the parts tell, unless rows are cut."""
+    if sharding.cuts(1, 2):
+        given = shape[1] if len(shape) > 1 else None
+        if not isinstance(given, tuple) or len(given) != shape[0]:
+            raise InvalidRequestError(
+                f"shape {shape} gives no length for each row, which the sharding cuts; allowed is "
+                f"(rows, (length, …))"
+            )
+        return given
+    found = [0] * _rows(shape)
+    for (mine, _), ranks in where.owners.items():
+        for row, length in zip(rows[mine].indices(), _row_lengths(parts, ranks[0]), strict=False):
+            if row is not None:
+                found[row] = length
+    return tuple(found)
+
+
+def _packed(
+    lengths: Sequence[int], rows: Piece, cuts: tuple[Axis, ...], at: int
+) -> tuple[Piece, tuple[int, ...]]:
+    """What one cell holds of the values of a jagged batch, and the lengths of its rows.
+
+    ``rows`` are its rows of the batch, ``at`` its piece of each row as ``cuts`` cut it. Rows of padding
+    have length 0.
+    """
+    offsets = tuple(accumulate(lengths, initial=0))
+    runs: list[tuple[int, int, int]] = []
+    mine, local = [], 0
+    for row in rows.indices():
+        if row is None:
+            mine.append(0)
+            continue
+        begin, piece = offsets[row], pieces(lengths[row], cuts)[at]
+        runs += [(begin + r.start, begin + r.stop, local + r.local) for r in piece.segments]
+        mine.append(piece.size)
+        local += piece.size
+    return Piece(local, joined(runs)), tuple(mine)

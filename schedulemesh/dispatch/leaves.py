@@ -1,0 +1,117 @@
+"""Cutting one value by a sharding, and putting the parts together again: arrays, rows, jagged batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from schedulemesh.dispatch.arrays import blank, is_array, put, take
+from schedulemesh.dispatch.holdings import Shape, first, holdings, kept
+from schedulemesh.dispatch.jagged import Jagged, cut_jagged, join_jagged
+from schedulemesh.dispatch.pieces import Piece
+from schedulemesh.dispatch.placement import Scalar, Sharding
+from schedulemesh.errors import InvalidRequestError
+
+
+def shape_of(leaf: Any) -> Shape:
+    """The shape of a value: of an array its own, of a list or tuple its length, of any other value none."""
+    if isinstance(leaf, Jagged):
+        return (len(leaf), leaf.lengths)
+    if is_array(leaf):
+        return tuple(leaf.shape)
+    return (len(leaf),) if isinstance(leaf, (list, tuple)) else ()
+
+
+def cut(leaf: Any, sharding: Sharding) -> tuple[Any, ...]:
+    """What each rank holds of the value, None where it holds nothing; replicas share one object.
+
+    Parts of arrays are views where they are one run per dim and not padded; rows are never copied.
+    """
+    if isinstance(leaf, Jagged):
+        return cut_jagged(leaf, sharding)
+    shape = _sizes(shape_of(leaf))
+    held = holdings(sharding, shape)
+    return held.grid.by_rank(
+        {
+            cell: _part(leaf, shape, held.of_cell(cell), sharding.pad_value)
+            for cell in held.grid.owners
+        }
+    )
+
+
+def join(parts: Sequence[Any], sharding: Sharding, shape: Shape) -> Any:
+    """The value whose parts by rank these are; of replicas the lowest rank's is taken.
+
+    ``shape`` gives the sizes of the dims that are cut; other dims are as the parts have them, and it may
+    stop after the last dim that is cut. What ``drop_last`` left out is missing, padding is removed.
+    """
+    sample = first(parts, sharding)
+    if isinstance(sample, Jagged):
+        return join_jagged(parts, sharding, shape)
+    if sharding.whole:
+        return sample
+    if sample is None:
+        raise InvalidRequestError(
+            "the lowest rank that holds anything gave nothing; expected is its part"
+        )
+    own = _sizes(shape_of(sample))
+    held = holdings(sharding, _whole_shape(own, sharding, shape))
+    for cell, ranks in held.grid.owners.items():
+        _check_part(parts[ranks[0]], ranks[0], tuple(piece.size for piece in held.of_cell(cell)))
+    if _all_of(held.of_cell(next(iter(held.grid.owners))), held.shape):
+        return sample
+    held = kept(held)
+    found = blank(sample, held.shape) if is_array(sample) else [None] * held.shape[0]
+    for cell, ranks in held.grid.owners.items():
+        _put(found, held.of_cell(cell), parts[ranks[0]])
+    return tuple(found) if isinstance(sample, tuple) else found
+
+
+def _sizes(shape: Shape) -> tuple[int, ...]:
+    return tuple(size for size in shape if isinstance(size, int))
+
+
+def _all_of(held: tuple[Piece, ...], shape: tuple[int, ...]) -> bool:
+    return all(piece.run == slice(0, n) for piece, n in zip(held, shape, strict=True))
+
+
+def _part(leaf: Any, shape: tuple[int, ...], held: tuple[Piece, ...], fill: Scalar) -> Any:
+    if _all_of(held, shape):
+        return leaf
+    if is_array(leaf):
+        return take(leaf, held, fill)
+    run = held[0].run
+    if run is not None:
+        return leaf[run]
+    rows = [fill if row is None else leaf[row] for row in held[0].indices()]
+    return tuple(rows) if isinstance(leaf, tuple) else rows
+
+
+def _put(found: Any, held: tuple[Piece, ...], part: Any) -> None:
+    if is_array(found):
+        put(found, held, part)
+        return
+    for run in held[0].segments:
+        found[run.start : run.stop] = part[run.local : run.local + run.stop - run.start]
+
+
+def _whole_shape(own: tuple[int, ...], sharding: Sharding, shape: Shape) -> tuple[int, ...]:
+    found = list(own)
+    for dim in range(len(own)):
+        if not sharding.cuts(dim, len(own)):
+            continue
+        size = shape[dim] if dim < len(shape) else None
+        if not isinstance(size, int):
+            raise InvalidRequestError(
+                f"shape {shape} gives no size for dim {dim}, which the sharding cuts; it is needed to join"
+            )
+        found[dim] = size
+    return tuple(found)
+
+
+def _check_part(part: Any, rank: int, expected: tuple[int, ...]) -> None:
+    given = shape_of(part)
+    if part is None or given[: len(expected)] != expected:
+        raise InvalidRequestError(
+            f"rank {rank} gave {'nothing' if part is None else f'shape {given}'}; expected is {expected}"
+        )

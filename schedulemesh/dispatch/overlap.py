@@ -1,0 +1,88 @@
+"""Where the pieces of two cuts of one dim meet."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+import msgspec
+
+from schedulemesh.dispatch.pieces import Piece, Segment
+from schedulemesh.errors import InvalidRequestError
+
+
+class Run(msgspec.Struct, frozen=True, gc=False):
+    """Elements that lie one after another on both sides."""
+
+    #: Place of the first one in the source's local array.
+    source: int
+    #: Place of the first one in the destination's local array.
+    destination: int
+    #: How many.
+    length: int
+
+
+class Overlap(msgspec.Struct, frozen=True, kw_only=True):
+    """For one dim, which source pieces meet which destination pieces, and where."""
+
+    #: For each destination piece the source pieces it meets, ascending, with the runs they share.
+    sources: tuple[dict[int, tuple[Run, ...]], ...]
+    #: For each source piece the destination pieces it meets, ascending, with how many elements they share.
+    destinations: tuple[tuple[tuple[int, int], ...], ...]
+
+    def length(self, source: int, destination: int) -> int:
+        """How many elements two pieces share."""
+        return sum(run.length for run in self.sources[destination].get(source, ()))
+
+
+def overlap(sources: Sequence[Piece], destinations: Sequence[Piece]) -> Overlap:
+    """Where the pieces meet; an error where a destination wants elements that no source has."""
+    held = sorted(
+        ((run.start, at, run) for at, piece in enumerate(sources) for run in piece.segments),
+        key=lambda each: each[0],
+    )
+    begins = [start for start, *_ in held]
+    meets: list[list[tuple[int, int]]] = [[] for _ in sources]
+    found = []
+    for at, piece in enumerate(destinations):
+        mine: dict[int, list[Run]] = {}
+        for run in piece.segments:
+            _meet(run, held, begins, mine)
+        shared = {source: tuple(mine[source]) for source in sorted(mine)}
+        if sum(run.length for runs in shared.values() for run in runs) != piece.length:
+            raise InvalidRequestError(
+                "the destination wants elements that no source holds; allowed is a source that holds all of "
+                "the tensor, without uneven='drop_last'"
+            )
+        for source, runs in shared.items():
+            meets[source].append((at, sum(run.length for run in runs)))
+        found.append(shared)
+    return Overlap(sources=tuple(found), destinations=tuple(map(tuple, meets)))
+
+
+def _meet(
+    wanted: Segment,
+    held: list[tuple[int, int, Segment]],
+    begins: list[int],
+    found: dict[int, list[Run]],
+) -> None:
+    """Adds to ``found`` what the runs held, ascending and disjoint, have of the run wanted."""
+    at = max(0, bisect_right(begins, wanted.start) - 1)
+    while at < len(held) and begins[at] < wanted.stop:
+        _, source, run = held[at]
+        start, stop = max(run.start, wanted.start), min(run.stop, wanted.stop)
+        if start < stop:
+            there, here = run.local + start - run.start, wanted.local + start - wanted.start
+            _append(found.setdefault(source, []), there, here, stop - start)
+        at += 1
+
+
+def _append(runs: list[Run], source: int, destination: int, length: int) -> None:
+    last = runs[-1] if runs else None
+    if last and (last.source + last.length, last.destination + last.length) == (
+        source,
+        destination,
+    ):
+        runs[-1] = Run(last.source, last.destination, last.length + length)
+    else:
+        runs.append(Run(source, destination, length))

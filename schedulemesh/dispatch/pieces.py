@@ -1,0 +1,200 @@
+"""Which elements of one dim lie where: intervals, how a dim is cut into them, and cuts within cuts.
+
+A ``Piece`` is what one coordinate holds of a dim, as runs of the whole dim with their place in the local
+array. Everything else in this package is arithmetic on pieces; no element is looked at.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import accumulate, pairwise
+
+import msgspec
+
+from schedulemesh.dispatch.placement import Assign, Cut, Shard, Uneven
+from schedulemesh.errors import InvalidRequestError
+
+
+class Segment(msgspec.Struct, frozen=True, gc=False):
+    """A run of elements of the whole dim, and where it begins in the local array."""
+
+    #: First element of the whole.
+    start: int
+    #: One past the last element of the whole; above ``start``.
+    stop: int
+    #: Place of the first one in the local array.
+    local: int
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """What one coordinate holds of a dim."""
+
+    #: Length of the local array, padding included.
+    size: int
+    #: The runs, by their place in the local array; they do not touch in both numberings.
+    segments: tuple[Segment, ...]
+
+    @property
+    def length(self) -> int:
+        """How many elements of the whole are held: ``size`` less the padding."""
+        return sum(segment.stop - segment.start for segment in self.segments)
+
+    @property
+    def run(self) -> slice | None:
+        """The elements as one slice of the whole, or None where they are several runs or padded."""
+        if not self.size:
+            return slice(0, 0)
+        first = self.segments[0] if self.segments else None
+        if first is None or first.stop - first.start != self.size:
+            return None
+        return slice(first.start, first.stop)
+
+    def indices(self) -> tuple[int | None, ...]:
+        """For each local place the element of the whole that lies there; None is padding."""
+        found: list[int | None] = [None] * self.size
+        for segment in self.segments:
+            length = segment.stop - segment.start
+            found[segment.local : segment.local + length] = range(segment.start, segment.stop)
+        return tuple(found)
+
+
+#: First element, one past the last, places taken (more than elements where padded).
+_Span = tuple[int, int, int]
+#: Name, size and cut of an axis.
+Axis = tuple[str, int, Cut]
+
+
+@lru_cache(maxsize=1024)
+def pieces(length: int, cuts: tuple[Axis, ...]) -> tuple[Piece, ...]:
+    """The pieces of a dim of ``length`` elements that the axes cut one after another.
+
+    In the order of the coordinates, the last axis counting fastest. An error names the axis and sizes.
+    """
+    found: tuple[Piece, ...] = (Piece(length, joined([(0, length, 0)])),)
+    for cut in cuts:
+        found = tuple(_within(outer, inner) for outer in found for inner in _split(outer.size, cut))
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _split(length: int, cut: Axis) -> tuple[Piece, ...]:
+    name, parts, how = cut
+    if isinstance(how, Assign):
+        return _dealt(length, name, how)
+    documents = how.documents or (length,)
+    if sum(documents) != length:
+        raise InvalidRequestError(
+            f"the documents of axis {name} have {sum(documents)} elements, dim {how.dim} has {length}"
+        )
+    spans: list[list[_Span]] = [[] for _ in range(parts)]
+    for first, document in zip(accumulate((0, *documents)), documents, strict=False):
+        for mine, (start, stop, size) in _parts(document, parts, how, name):
+            spans[mine].append((first + start, first + stop, size))
+    return tuple(Piece(sum(size for *_, size in mine), _laid(mine)) for mine in spans)
+
+
+def _parts(length: int, parts: int, how: Shard, name: str) -> Iterator[tuple[int, _Span]]:
+    """The spans of one document with the coordinate that holds each, by coordinate and place."""
+    if not how.zigzag:
+        yield from enumerate(_cut(length, parts, how.uneven, name))
+        return
+    spans = _cut(length, 2 * parts, how.uneven, name)
+    for mine in range(parts):
+        yield mine, spans[mine]
+        yield mine, spans[-1 - mine]
+
+
+@lru_cache(maxsize=1024)
+def _cut(length: int, parts: int, uneven: Uneven, name: str) -> tuple[_Span, ...]:
+    share, rest = divmod(length, parts)
+    if rest and uneven == "error":
+        raise InvalidRequestError(
+            f"{length} elements over axis {name} do not make {parts} equal parts; allowed is a multiple of "
+            f"{parts}, or uneven='pad', 'uneven', 'drop_last' or 'chunk'"
+        )
+    if uneven == "uneven":
+        starts = [part * share + min(part, rest) for part in range(parts + 1)]
+        return tuple((a, b, b - a) for a, b in pairwise(starts))
+    if uneven in ("pad", "chunk"):
+        share += bool(rest)
+    ends = [(min(part * share, length), min((part + 1) * share, length)) for part in range(parts)]
+    return tuple((a, b, share if uneven == "pad" else b - a) for a, b in ends)
+
+
+def _dealt(length: int, name: str, how: Assign) -> tuple[Piece, ...]:
+    rows = sum(map(len, how.groups))
+    if rows != length:
+        raise InvalidRequestError(
+            f"{rows} rows are dealt out over axis {name}, but dim {how.dim} has {length}"
+        )
+    return tuple(
+        Piece(len(group), _laid((row, row + 1, 1) for row in group)) for group in how.groups
+    )
+
+
+def _laid(spans: Iterable[_Span]) -> tuple[Segment, ...]:
+    """The spans laid one after another."""
+    runs, local = [], 0
+    for start, stop, size in spans:
+        runs.append((start, stop, local))
+        local += size
+    return joined(runs)
+
+
+def joined(runs: Iterable[tuple[int, int, int]]) -> tuple[Segment, ...]:
+    """Segments of (start, stop, local): neighbours in both numberings made one, empty ones left out."""
+    found: list[tuple[int, int, int]] = []
+    for start, stop, local in runs:
+        if start == stop:
+            continue
+        if found and found[-1][1] == start and found[-1][2] + start - found[-1][0] == local:
+            found[-1] = (found[-1][0], stop, found[-1][2])
+        else:
+            found.append((start, stop, local))
+    return tuple(Segment(*run) for run in found)
+
+
+def _within(outer: Piece, inner: Piece) -> Piece:
+    """The piece ``inner`` of the local array that ``outer`` describes, in elements of the whole."""
+    begins = [segment.local for segment in outer.segments]
+    runs = []
+    for wanted in inner.segments:
+        for held in outer.segments[max(0, bisect_right(begins, wanted.start) - 1) :]:
+            if held.local >= wanted.stop:
+                break
+            shift = held.start - held.local
+            start, stop = max(wanted.start + shift, held.start), min(wanted.stop + shift, held.stop)
+            if start < stop:
+                runs.append((start, stop, wanted.local + start - shift - wanted.start))
+    return Piece(inner.size, joined(runs))
+
+
+def compact(dim: Sequence[Piece]) -> tuple[int, tuple[Piece, ...]]:
+    """The dim without the elements that no piece holds: its length, and the pieces renumbered."""
+    begins, before = _runs(dim)
+    if len(begins) == 1 and begins[0] == 0:
+        return before[-1], tuple(dim)
+
+    def moved(run: Segment) -> tuple[int, int, int]:
+        at = bisect_right(begins, run.start) - 1
+        start = before[at] + run.start - begins[at]
+        return start, start + run.stop - run.start, run.local
+
+    return before[-1], tuple(Piece(piece.size, joined(map(moved, piece.segments))) for piece in dim)
+
+
+def _runs(dim: Sequence[Piece]) -> tuple[list[int], list[int]]:
+    """Where the runs that any piece holds begin, and how many elements lie before each and in all."""
+    begins: list[int] = []
+    before = [0]
+    end = -1
+    for start, stop in sorted((run.start, run.stop) for piece in dim for run in piece.segments):
+        if start == end:
+            before[-1] += stop - start
+        else:
+            begins.append(start)
+            before.append(before[-1] + stop - start)
+        end = stop
+    return begins, before

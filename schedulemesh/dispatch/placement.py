@@ -1,0 +1,148 @@
+"""What each axis of a layout does to one tensor: cut it, copy it, or give it to one coordinate only."""
+
+from __future__ import annotations
+
+from typing import Literal, Union
+
+import msgspec
+
+from schedulemesh.dispatch.layout import ParallelLayout
+from schedulemesh.errors import InvalidRequestError
+
+#: What happens to a size that does not divide: see ``Shard.uneven``.
+Uneven = Literal["error", "pad", "uneven", "drop_last", "chunk"]
+Scalar = Union[bool, int, float, str, None]
+
+
+class Shard(msgspec.Struct, frozen=True, tag=True):
+    """The axis cuts a dim: coordinate i holds the i-th part."""
+
+    #: The dim, from 0; negative ones count from the last.
+    dim: int
+    #: For n elements over k coordinates:
+    #: ``error`` refuses what does not divide;
+    #: ``pad`` gives each ceil(n / k), the last ones filled up with the sharding's ``pad_value``;
+    #: ``uneven`` gives each floor(n / k) and one more to the first n mod k: sizes differ by at most one;
+    #: ``drop_last`` gives each floor(n / k) and leaves the last n mod k out;
+    #: ``chunk`` gives each ceil(n / k) until none are left, as ``torch.chunk`` and DTensor cut.
+    uneven: Uneven = "error"
+    #: Cut into 2k parts and give coordinate i the parts i and 2k - 1 - i, so that under a causal mask all
+    #: have the same work (ring attention; Megatron's context parallel).
+    zigzag: bool = False
+    #: Lengths of the documents packed one after another along the dim; each is cut by itself. Empty: one.
+    documents: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if any(length < 0 for length in self.documents):
+            raise InvalidRequestError(
+                f"documents {self.documents} has a length below 0; allowed is 0 and more"
+            )
+
+
+class Assign(msgspec.Struct, frozen=True, tag=True):
+    """The axis deals out the rows of a dim: coordinate i holds the rows ``groups[i]``, in that order.
+
+    ``balance`` makes such groups. Collecting puts the rows back where they were.
+    """
+
+    #: The dim, from 0; negative ones count from the last.
+    dim: int
+    #: The row numbers of each coordinate; every row exactly once.
+    groups: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        rows = sorted(row for group in self.groups for row in group)
+        if rows != list(range(len(rows))):
+            raise InvalidRequestError(
+                f"the groups deal out {len(rows)} rows, some twice or not at all; allowed is each of "
+                f"0 to {len(rows) - 1} exactly once"
+            )
+
+
+class Replicate(msgspec.Struct, frozen=True, tag=True):
+    """Every coordinate of the axis holds the same."""
+
+
+class Stage(msgspec.Struct, frozen=True, tag=True):
+    """Only one coordinate of the axis holds the tensor, such as one pipeline stage."""
+
+    #: The coordinate, from 0; negative ones count from the last: -1 is the last stage.
+    index: int
+
+
+class Primary(msgspec.Struct, frozen=True, tag=True):
+    """Only coordinate 0 of the axis holds the tensor, such as the tp rank that broadcasts to its peers."""
+
+
+Cut = Union[Shard, Assign]
+Placement = Union[Shard, Assign, Replicate, Stage, Primary]
+
+
+class Sharding(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the elements of one tensor lie on the ranks of a layout."""
+
+    layout: ParallelLayout
+    #: Axis and what it does. Where several cut one dim, the first cuts first. Axes not named replicate.
+    placements: tuple[tuple[str, Placement], ...] = ()
+    #: What fills up the parts of ``uneven="pad"``.
+    pad_value: Scalar = 0
+
+    def __post_init__(self) -> None:
+        names = [name for name, _ in self.placements]
+        if len(set(names)) < len(names):
+            raise InvalidRequestError(f"placements name {names}; allowed is each axis once")
+        for name, placement in self.placements:
+            _check(name, placement, self.layout.size_of(name))
+
+    @classmethod
+    def of(
+        cls, layout: ParallelLayout, /, *, pad_value: Scalar = 0, **placements: Placement | int
+    ) -> Sharding:
+        """The sharding with these placements by axis; a whole number is the dim to shard.
+
+        ``Sharding.of(layout, dp=0, cp=Shard(1, zigzag=True), pp=Stage(-1))``. Where several axes cut one
+        dim, the slowest cuts first, as DTensor does from left to right; construct ``Sharding`` with
+        ``placements`` in another order where another is wanted (FSDP over tp: tp first).
+        """
+        for name in placements:
+            layout.size_of(name)
+        ordered = tuple(
+            (name, Shard(given) if isinstance(given, int) else given)
+            for name, given in ((name, placements.get(name)) for name in reversed(layout.names))
+            if given is not None
+        )
+        return cls(layout=layout, placements=ordered, pad_value=pad_value)
+
+    @property
+    def whole(self) -> bool:
+        """Whether no axis cuts the tensor: each rank holds all of it or nothing."""
+        return not any(isinstance(placement, (Shard, Assign)) for _, placement in self.placements)
+
+    def cuts(self, dim: int, ndim: int) -> tuple[tuple[str, int, Cut], ...]:
+        """The axes that cut ``dim`` of a tensor of ``ndim`` dims: name, size, how; the first cuts first."""
+        return tuple(
+            (name, self.layout.size_of(name), placement)
+            for name, placement in self.placements
+            if isinstance(placement, (Shard, Assign)) and _dim(placement.dim, ndim, name) == dim
+        )
+
+
+def _dim(dim: int, ndim: int, axis: str) -> int:
+    if not -ndim <= dim < ndim:
+        raise InvalidRequestError(
+            f"axis {axis} cuts dim {dim} of a value with {ndim} dims; allowed are {-ndim} to {ndim - 1}"
+            if ndim
+            else f"axis {axis} cuts dim {dim} of a value without dims; it can only be replicated"
+        )
+    return dim % ndim
+
+
+def _check(name: str, placement: Placement, size: int) -> None:
+    if isinstance(placement, Stage) and not -size <= placement.index < size:
+        raise InvalidRequestError(
+            f"stage {placement.index} is not on axis {name}; allowed are {-size} to {size - 1}"
+        )
+    if isinstance(placement, Assign) and len(placement.groups) != size:
+        raise InvalidRequestError(
+            f"{len(placement.groups)} groups are dealt out over {name}; allowed are {size}, one each"
+        )

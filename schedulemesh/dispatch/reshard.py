@@ -1,0 +1,62 @@
+"""Carrying out a plan: what a source gives, how a destination puts it together, and both in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from schedulemesh.dispatch.arrays import padded
+from schedulemesh.dispatch.plan import Plan, Transfer
+from schedulemesh.errors import InvalidRequestError
+
+
+def give(part: Any, transfer: Transfer) -> Any:
+    """The box that a source rank sends: a view of its array ``part``."""
+    if not transfer.give:
+        return part
+    return part[tuple(slice(start, stop) for start, stop in transfer.give)]
+
+
+def assemble(
+    plan: Plan, destination: int, fetched: Iterable[tuple[Transfer, Any]], like: Any
+) -> Any:
+    """The array of rank ``destination`` from what it fetched; None where it holds nothing.
+
+    ``fetched`` are all its transfers with what each source gave. ``like`` is any array of as many dims, of
+    the right library, dtype and device; its values are not read. What came as one piece is returned as it
+    is, without a copy.
+    """
+    held = plan.routes.destination.of_rank(destination)
+    if held is None:
+        return None
+    whole = tuple((0, piece.size) for piece in held)
+    found = None
+    for transfer, box in fetched:
+        if transfer.take == whole:
+            return box
+        if found is None:
+            found = padded(like, held, plan.destination.pad_value)
+        found[tuple(slice(start, stop) for start, stop in transfer.take)] = box
+    return padded(like, held, plan.destination.pad_value) if found is None else found
+
+
+def reshard(plan: Plan, parts: Sequence[Any]) -> tuple[Any, ...]:
+    """The destination's arrays by rank from the source's ``parts`` by rank, all in this process."""
+    held = plan.routes.source
+    for rank, part in enumerate(parts):
+        expected = held.local_shape(rank)
+        given = None if part is None else tuple(part.shape)
+        if expected is not None and given != expected:
+            raise InvalidRequestError(
+                f"source rank {rank} has shape {given}; expected is {expected}"
+            )
+    like = parts[next(iter(held.grid.owners.values()))[0]]
+    return tuple(
+        assemble(
+            plan,
+            rank,
+            ((each, give(parts[each.source], each)) for each in plan.fetches(rank)),
+            like,
+        )
+        for rank in range(plan.destination.layout.size)
+    )

@@ -1,0 +1,79 @@
+"""Shardings: what may be asked, and who holds anything."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schedulemesh.dispatch import (
+    Assign,
+    ParallelLayout,
+    Primary,
+    Replicate,
+    Shard,
+    Sharding,
+    Stage,
+    holdings,
+)
+from schedulemesh.errors import InvalidRequestError
+from tests.dispatch.strategies import shapes, shardings
+
+LAYOUT = ParallelLayout.of(tp=2, dp=2, pp=2)
+
+
+def holders(sharding, shape=(4,)):
+    found = holdings(sharding, shape)
+    return [rank for rank in range(sharding.layout.size) if found.of_rank(rank) is not None]
+
+
+def test_stages_and_primaries_are_the_only_holders():
+    assert holders(Sharding.of(LAYOUT)) == list(range(8))
+    assert holders(Sharding.of(LAYOUT, pp=Stage(0))) == [0, 1, 2, 3]
+    assert holders(Sharding.of(LAYOUT, pp=Stage(-1))) == [4, 5, 6, 7]
+    assert holders(Sharding.of(LAYOUT, pp=Stage(-1), tp=Primary())) == [4, 6]
+    assert holders(Sharding.of(LAYOUT, tp=Primary(), dp=Primary(), pp=Primary())) == [0]
+
+
+def test_a_whole_number_is_the_dim_to_shard():
+    assert Sharding.of(LAYOUT, dp=1, tp=Replicate()) == Sharding.of(
+        LAYOUT, dp=Shard(1), tp=Replicate()
+    )
+    assert holdings(Sharding.of(LAYOUT, dp=-1), (3, 4)).local_shape(0) == (3, 2)
+    assert holdings(Sharding.of(LAYOUT, pp=Stage(0)), (3,)).local_shape(7) is None
+
+
+@given(st.data())
+def test_a_sharding_survives_encoding(data):
+    sharding = data.draw(shardings(data.draw(shapes())))
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(sharding), type=Sharding) == sharding
+    assert hash(sharding) == hash(msgspec.structs.replace(sharding))
+
+
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [
+        (lambda: Sharding.of(LAYOUT, sp=0), "'sp' is not in the layout"),
+        (
+            lambda: Sharding.of(LAYOUT, pp=Stage(2)),
+            "stage 2 is not on axis pp; allowed are -2 to 1",
+        ),
+        (
+            lambda: Sharding.of(LAYOUT, dp=Assign(0, ((0, 1),))),
+            "1 groups are dealt out over dp; allowed are 2",
+        ),
+        (lambda: Assign(0, ((0, 1), (1, 2))), "exactly once"),
+        (
+            lambda: Sharding(layout=LAYOUT, placements=(("tp", Shard(0)), ("tp", Shard(1)))),
+            "each axis once",
+        ),
+        (lambda: holdings(Sharding.of(LAYOUT, dp=2), (4, 4)), "cuts dim 2 of a value with 2 dims"),
+        (lambda: holdings(Sharding.of(LAYOUT, dp=0), ()), "can only be replicated"),
+        (
+            lambda: holdings(Sharding.of(LAYOUT, dp=Assign(0, ((0,), (1,)))), (4,)),
+            "2 rows are dealt out",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said(act, words):
+    with pytest.raises(InvalidRequestError, match=words):
+        act()

@@ -1,0 +1,313 @@
+"""Dealing batches out and collecting them: gather(shard(x)) == x."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schedulemesh.dispatch import (
+    Assign,
+    Jagged,
+    ParallelLayout,
+    Primary,
+    Shard,
+    Sharding,
+    Stage,
+    balance,
+    gather,
+    holdings,
+    microbatches,
+    shard,
+)
+from schedulemesh.errors import InvalidRequestError
+from tests.dispatch.strategies import ALL_MODES, SPLITTING, count, layouts, shapes, shardings
+
+LAYOUT = ParallelLayout.of(tp=2, dp=4, pp=2)
+
+
+def elements(shape):
+    return np.arange(count(shape)).reshape(shape)
+
+
+@given(st.data())
+def test_what_is_gathered_is_what_was_dealt_out(data):
+    shape = data.draw(shapes())
+    sharding = data.draw(shardings(shape, SPLITTING))
+    whole = elements(shape)
+    again = shard(whole, sharding).gather()
+    assert again.dtype == whole.dtype
+    assert np.array_equal(again, whole)
+
+
+@given(st.data())
+def test_parts_hold_what_their_indices_say_and_padding_elsewhere(data):
+    shape = data.draw(shapes())
+    sharding = data.draw(shardings(shape, ALL_MODES))
+    whole = elements(shape)
+    held = holdings(sharding, shape)
+    for rank, part in enumerate(shard(whole, sharding).parts):
+        pieces = held.of_rank(rank)
+        if pieces is None:
+            assert part is None
+            continue
+        at = [[-1 if n is None else n for n in piece.indices()] for piece in pieces]
+        expected = whole[np.ix_(*at)] if whole.size else np.full(part.shape, -1)
+        padding = np.zeros(part.shape, bool)
+        for dim, places in enumerate(at):
+            mask = np.array(places, int) < 0
+            padding |= mask.reshape([-1 if d == dim else 1 for d in range(len(at))])
+        assert np.array_equal(part, np.where(padding, -1, expected))
+
+
+@given(st.data())
+def test_drop_last_gathers_what_was_kept_in_order(data):
+    shape = data.draw(shapes())
+    sharding = data.draw(shardings(shape, ("drop_last",)))
+    held = holdings(sharding, shape)
+    kept = [held.indices(dim) for dim in range(len(shape))]
+    again = shard(elements(shape), sharding).gather()
+    assert np.array_equal(again, elements(shape)[np.ix_(*[np.array(dim, int) for dim in kept])])
+
+
+@given(st.data())
+def test_rows_of_lists_and_tuples(data):
+    rows = data.draw(st.lists(st.text(max_size=2), max_size=9))
+    rows = tuple(rows) if data.draw(st.booleans()) else rows
+    sharding = data.draw(shardings((len(rows),), SPLITTING))
+    dealt = shard(rows, sharding)
+    assert dealt.gather() == rows
+    assert all(part is None or type(part) is type(rows) for part in dealt.parts)
+
+
+@given(st.data())
+def test_jagged_batches_come_back_as_they_were(data):
+    lengths = data.draw(st.lists(st.integers(0, 6), max_size=6))
+    layout = data.draw(layouts())
+    names = list(layout.names)
+    modes = st.sampled_from(SPLITTING)
+    placements = [
+        (name, Shard(data.draw(st.integers(0, 1)), data.draw(modes), data.draw(st.booleans())))
+        for name in names
+    ]
+    sharding = Sharding(layout=layout, placements=tuple(placements), pad_value=-1)
+    whole = Jagged(np.arange(sum(lengths)), tuple(lengths))
+    again = shard(whole, sharding).gather()
+    assert again.lengths == whole.lengths
+    assert np.array_equal(again.values, whole.values)
+
+
+def test_jagged_rows_are_views_and_rows_within_are_cut_one_by_one():
+    layout = ParallelLayout.of(cp=2, dp=2)
+    batch = Jagged.of([np.arange(4), np.arange(10, 18), np.arange(20, 24), np.arange(30, 34)])
+    rows = shard(batch, Sharding.of(layout, dp=0)).parts
+    assert rows[0].lengths == (4, 8)
+    assert np.shares_memory(rows[0].values, batch.values)
+    assert [list(row) for row in rows[2]] == [[20, 21, 22, 23], [30, 31, 32, 33]]
+    assert rows[2].offsets == (0, 4, 8)
+    halves = shard(batch, Sharding.of(layout, dp=0, cp=Shard(1, zigzag=True))).parts
+    assert [list(row) for row in halves[0]] == [[0, 3], [10, 11, 16, 17]]
+    assert [list(row) for row in halves[1]] == [[1, 2], [12, 13, 14, 15]]
+
+
+def test_jagged_drop_last_leaves_rows_and_ends_of_rows_out():
+    layout = ParallelLayout.of(cp=2, dp=2)
+    batch = Jagged.of([np.arange(3), np.arange(10, 14), np.arange(20, 25)])
+    how = Sharding.of(layout, dp=Shard(0, "drop_last"), cp=Shard(1, "drop_last"))
+    again = shard(batch, how).gather()
+    assert [list(row) for row in again] == [[0, 1], [10, 11, 12, 13]]
+
+
+def test_answers_of_another_length_come_back_as_jagged_rows():
+    """Prompts go out, responses of any length come back, in the order of the prompts."""
+    prompts = [f"prompt {n}" for n in range(6)]
+    groups = balance([9, 1, 1, 1, 5, 5], 4)
+    dealt = shard(prompts, Sharding.of(LAYOUT, dp=Assign(0, groups), tp=Primary()))
+
+    def answer(rows):
+        return Jagged.of([np.full(int(row[-1]) + 1, int(row[-1])) for row in rows])
+
+    outputs = [None if part is None else answer(part) for part in dealt.parts]
+    again = dealt.collect(outputs)
+    assert [list(row) for row in again] == [[n] * (n + 1) for n in range(6)]
+
+
+def test_each_key_has_its_own_dim_and_nested_trees_keep_their_form():
+    batch = {
+        "ids": np.arange(24).reshape(4, 6),
+        "positions": np.arange(36).reshape(3, 4, 3),
+        "text": ["a", "b", "c", "d"],
+        "meta": {"temperature": 0.7, "pair": (np.arange(8), [1, 2, 3])},
+    }
+    whole = Sharding.of(LAYOUT)
+    rows = Sharding.of(LAYOUT, dp=0)
+    spec = {
+        "positions": Sharding.of(LAYOUT, dp=1),
+        "meta": {"temperature": whole, "pair": (rows, whole)},
+        "*": rows,
+    }
+    dealt = shard(batch, spec)
+    mine = dealt.parts[LAYOUT.rank(dp=2, tp=1)]
+    assert mine["ids"].tolist() == [[12, 13, 14, 15, 16, 17]]
+    assert mine["positions"].shape == (3, 1, 3)
+    assert mine["text"] == ["c"]
+    assert mine["meta"]["temperature"] == 0.7
+    assert mine["meta"]["pair"][0].tolist() == [4, 5]
+    assert mine["meta"]["pair"][1] is batch["meta"]["pair"][1]
+    again = dealt.gather()
+    assert again["ids"].tolist() == batch["ids"].tolist()
+    assert again["positions"].tolist() == batch["positions"].tolist()
+    assert again["text"] == batch["text"]
+    assert type(again["meta"]["pair"]) is tuple
+    assert again["meta"]["pair"][0].tolist() == list(range(8))
+    assert again["meta"]["pair"][1] == [1, 2, 3]
+
+
+def test_inputs_go_to_the_first_stage_and_labels_to_the_last():
+    batch = {"ids": np.arange(8), "labels": np.arange(8) + 100}
+    dealt = shard(
+        batch,
+        {
+            "ids": Sharding.of(LAYOUT, dp=0, pp=Stage(0)),
+            "labels": Sharding.of(LAYOUT, dp=0, pp=Stage(-1)),
+        },
+    )
+    first, last = dealt.parts[0], dealt.parts[LAYOUT.rank(pp=1)]
+    assert first["ids"].tolist() == [0, 1]
+    assert first["labels"] is None
+    assert last["ids"] is None
+    assert last["labels"].tolist() == [100, 101]
+    losses = [
+        None if part["labels"] is None else {"loss": part["labels"] * 2.0} for part in dealt.parts
+    ]
+    assert dealt.collect(losses, like="labels")["loss"].tolist() == [
+        2.0 * n for n in range(100, 108)
+    ]
+    assert {key: value.tolist() for key, value in dealt.gather().items()} == {
+        key: value.tolist() for key, value in batch.items()
+    }
+
+
+@pytest.mark.parametrize("mode", SPLITTING)
+def test_collect_restores_the_permutation_of_balanced_rows_and_drops_padding(mode):
+    tokens = [50, 3, 3, 3, 40, 2, 2, 30, 9]
+    batch = np.arange(9)
+    for how in (Assign(0, balance(tokens, 4)), Shard(0, mode)):
+        dealt = shard(batch, Sharding.of(LAYOUT, dp=how))
+        outputs = [{"score": part * 10, "logits": np.stack([part] * 3, 1)} for part in dealt.parts]
+        again = dealt.collect(outputs)
+        assert again["score"].tolist() == [10 * n for n in range(9)]
+        assert again["logits"].tolist() == [[n] * 3 for n in range(9)]
+
+
+def test_slices_are_views_and_replicas_share_one():
+    whole = elements((8, 6))
+    parts = shard(whole, Sharding.of(LAYOUT, dp=0, tp=1)).parts
+    assert all(np.shares_memory(part, whole) for part in parts)
+    assert parts[0] is parts[LAYOUT.rank(pp=1)]
+    trees = shard(
+        {"a": {"b": whole}, "c": [1]}, {"a": Sharding.of(LAYOUT, dp=0), "c": Sharding.of(LAYOUT)}
+    ).parts
+    assert len({id(tree) for tree in trees}) == 4
+    assert trees[0] is trees[LAYOUT.rank(tp=1, pp=1)]
+    assert shard(whole, Sharding.of(LAYOUT)).gather() is whole
+
+
+@given(st.integers(0, 12), st.integers(1, 5), st.sampled_from(SPLITTING))
+def test_microbatches_are_undone_by_gather(rows, parts, mode):
+    batch = {"ids": elements((rows, 2)), "mask": list(range(rows)), "step": 7}
+    made = microbatches(batch, parts, uneven=mode, whole=["step"])
+    assert len(made.parts) == parts
+    assert all(each["step"] == 7 for each in made.parts)
+    again = made.gather()
+    assert np.array_equal(again["ids"], batch["ids"])
+    assert again["mask"] == batch["mask"]
+
+
+def test_microbatches_are_views_of_the_rank_s_part():
+    part = shard(elements((16, 2)), Sharding.of(LAYOUT, dp=0)).parts[0]
+    made = microbatches(part, 2)
+    assert [each.tolist() for each in made.parts] == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
+    assert all(np.shares_memory(each, part) for each in made.parts)
+
+
+def test_every_key_may_have_its_own_padding():
+    layout = ParallelLayout.of(dp=2)
+    batch = {"ids": np.arange(3), "labels": np.arange(3), "text": ["a", "b", "c"]}
+    spec = {
+        "ids": Sharding.of(layout, dp=Shard(0, "pad"), pad_value=0),
+        "labels": Sharding.of(layout, dp=Shard(0, "pad"), pad_value=-100),
+        "text": Sharding.of(layout, dp=Shard(0, "pad"), pad_value=""),
+    }
+    last = shard(batch, spec).parts[1]
+    assert last["ids"].tolist() == [2, 0]
+    assert last["labels"].tolist() == [2, -100]
+    assert last["text"] == ["c", ""]
+
+
+@settings(max_examples=50)
+@given(st.data())
+def test_the_order_of_rows_in_a_group_is_the_order_on_the_worker(data):
+    order = data.draw(st.permutations(range(6)))
+    groups = (tuple(order[:2]), tuple(order[2:]))
+    parts = shard(list(range(6)), Sharding.of(ParallelLayout.of(dp=2), dp=Assign(0, groups))).parts
+    assert parts == (list(groups[0]), list(groups[1]))
+
+
+ROWS = Sharding.of(LAYOUT, dp=0)
+DEALT = shard({"a": {"b": np.arange(8)}}, ROWS)
+
+
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [
+        (
+            lambda: shard({"a": {"b": np.arange(6)}}, ROWS),
+            "a/b: 6 elements over axis dp do not make 4",
+        ),
+        (lambda: shard({"a": 0.5}, ROWS), "a: axis dp cuts dim 0 of a value without dims"),
+        (lambda: shard({"a": [1] * 4, "b": [2]}, {"a": ROWS}), "says nothing of 'b'"),
+        (lambda: shard([1, 2], [ROWS]), "must be alike"),
+        (lambda: shard(1, {"a": ROWS}), "must be alike"),
+        (lambda: shard(np.arange(4), "dp"), "is no Sharding"),
+        (lambda: shard([1], {}), "have \\[\\] ranks"),
+        (
+            lambda: shard([[1], [2]], [ROWS, Sharding.of(ParallelLayout.of(dp=2))]),
+            "have \\[2, 16\\] ranks",
+        ),
+        (lambda: gather([1], ROWS, (8,)), "1 parts were given; the layout has 16 ranks"),
+        (lambda: gather([np.arange(2)] * 16, ROWS, ()), "gives no size for dim 0"),
+        (
+            lambda: gather([np.arange(3)] * 16, ROWS, (8,)),
+            "rank 0 gave shape \\(3,\\); expected is \\(2,\\)",
+        ),
+        (lambda: gather([{"a": 1}] * 16, {"a": Sharding.of(LAYOUT)}, {}), "no shape of 'a'"),
+        (lambda: gather([1] * 16, {"a": ROWS}, (8,)), "must agree"),
+        (
+            lambda: gather(
+                [np.arange(2)] * 8 + [None] * 8, Sharding.of(LAYOUT, dp=0, pp=Stage(1)), (8,)
+            ),
+            "nothing",
+        ),
+        (lambda: DEALT.collect([np.arange(2)] * 16, like="a"), "is no leaf"),
+        (lambda: DEALT.collect([np.arange(2)] * 16, like="a/c"), "no shape of 'c'"),
+        (lambda: Jagged(np.arange(3), (1, 1)), "do not make the 3 values"),
+        (lambda: Jagged.of([]), "one row or more"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(act, words):
+    with pytest.raises(InvalidRequestError, match=words):
+        act()
+
+
+def test_jagged_answers_that_do_not_fit_are_refused():
+    layout = ParallelLayout.of(cp=2)
+    batch = Jagged.of([np.arange(4), np.arange(2)])
+    dealt = shard(batch, Sharding.of(layout, cp=1))
+    with pytest.raises(InvalidRequestError, match="gave rows of"):
+        dealt.collect([batch, batch])
+    with pytest.raises(InvalidRequestError, match="rank 1 gave a NoneType"):
+        dealt.collect([dealt.parts[0], None])
+    with pytest.raises(InvalidRequestError, match="no length for each row"):
+        gather(dealt.parts, dealt.spec, (2,))
+    with pytest.raises(InvalidRequestError, match="no number of rows"):
+        gather(dealt.parts, dealt.spec, ())
