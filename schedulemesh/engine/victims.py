@@ -72,7 +72,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def evicting(self) -> tuple[Candidate, ...]:
         """Every task that leaves, highest score first."""
-        return tuple(c for unit in self.units for c in unit.candidates)
+        every = [c for unit in self.units for c in unit.candidates]
+        return tuple(sorted(every, key=lambda c: -c.preempt_score))
 
 
 class Search(msgspec.Struct, kw_only=True):

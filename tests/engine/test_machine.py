@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 
+import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -59,7 +60,7 @@ RULES = (
 )
 OTHERS = ({}, {"cpu": 1}, {"cpu": 3}, {"gpu": 0.5}, {"gpu": 1, "cpu": 1})
 PRIORITIES = (0.0, 1.0, 1.5, 4.0, 5.0, 9.0, 20.0)
-AGENTS = tuple(f"a{number}" for number in range(9))
+AGENTS = tuple(f"a{number}" for number in range(12))
 
 picks = st.integers(0, 999)
 submissions = st.fixed_dictionaries(
@@ -74,6 +75,33 @@ submissions = st.fixed_dictionaries(
         "class_key": st.sampled_from(["", "c1", "c2"]),
         "asks": st.booleans(),
     }
+)
+#: What the cluster is filled with before a story begins: small tasks that may go.
+crowds = st.lists(
+    st.fixed_dictionaries(
+        {
+            "which": st.integers(0, 15),
+            "where": st.sampled_from(POOLS),
+            "priority": st.sampled_from([0.0, 1.0, 1.5, 4.0]),
+            "need": st.sampled_from(
+                [
+                    {"cpu": 1},
+                    {"cpu": 2},
+                    {"cpu": 1, "memory": 100},
+                    {"cpu": 0.5, "gpu": 0.5},
+                    {"gpu": 0.4},
+                    {"gpu": 1},
+                ]
+            ),
+            "labels": st.sampled_from(LABELS),
+            "duration": st.sampled_from([None, 8.0, 40.0]),
+            "kind": st.just("plain"),
+            "class_key": st.sampled_from(["", "c1"]),
+            "asks": st.just(False),
+        }
+    ),
+    min_size=3,
+    max_size=10,
 )
 policies = st.fixed_dictionaries(
     {},
@@ -120,7 +148,7 @@ class MeshMachine(RuleBasedStateMachine):
         up=st.sets(st.sampled_from(sorted(NODES)), max_size=3),
         policy=policies,
         strategy=st.sampled_from(["bin_pack", "spread"]),
-        crowd=st.lists(submissions, min_size=3, max_size=8),
+        crowd=crowds,
     )
     def begin(self, quotas, up, policy, strategy, crowd):
         specs = [
@@ -139,10 +167,11 @@ class MeshMachine(RuleBasedStateMachine):
         self.up = set(up)
         if up:
             self.observe()
-        for given in crowd:
+        for number, given in enumerate(crowd):
             name = self.submit(given)
             if name in self.mesh.starts:
-                self.come_up(name, 0, 0)
+                self.come_up(name, number, number)
+            self.mesh.now += given["which"]
 
     def observe(self):
         self.mesh.observe(
@@ -200,10 +229,8 @@ class MeshMachine(RuleBasedStateMachine):
             more=more,
             **({} if kind == "default" else need),
         )
-        expected = self.expect(stimulus)
+        dry = self.dry(stimulus)
         seen = len(self.mesh.facts)
-        dry = self.mesh.handle(msgspec_replace(stimulus, dry_run=True)).outcome
-        assert len(self.mesh.facts) == seen
         outcome = self.mesh.handle(stimulus).outcome
         if isinstance(outcome, ProbeNeeded):
             assert len(self.mesh.facts) == seen
@@ -216,10 +243,20 @@ class MeshMachine(RuleBasedStateMachine):
         else:
             assert isinstance(outcome, Pending)
             assert isinstance(dry, Accepted)
-            assert self.state.agents[name].evicting == dry.preempted
-        expected(outcome)
+            agent = self.state.agents[name]
+            assert (agent.evicting, agent.node_id) == (dry.preempted, dry.node_id)
+            assert agent.phase is (AgentPhase.WAITING if dry.preempted else AgentPhase.STARTING)
         if asks:
             assert self.mesh.handle(stimulus).outcome == outcome
+
+    def dry(self, stimulus):
+        """The outcome of a dry run, which is as the contract says, and changes nothing."""
+        expected = self.expect(stimulus)
+        seen = len(self.mesh.facts)
+        outcome = self.mesh.handle(msgspec.structs.replace(stimulus, dry_run=True)).outcome
+        assert len(self.mesh.facts) == seen
+        expected(outcome)
+        return outcome
 
     def expect(self, stimulus):
         """What the contract says of a submission in the present state, as a check of its outcome."""
@@ -238,7 +275,7 @@ class MeshMachine(RuleBasedStateMachine):
             ]
             if not fitting:
                 return lambda outcome: _refused(outcome, "no_matching_pool")
-            chosen = self.mesh.handle(msgspec_replace(stimulus, dry_run=True)).outcome
+            chosen = self.mesh.handle(msgspec.structs.replace(stimulus, dry_run=True)).outcome
             if isinstance(chosen, Refused):
                 return lambda outcome: _refused(
                     outcome, "preemption_failed", "cluster_out_of_resources"
@@ -260,13 +297,13 @@ class MeshMachine(RuleBasedStateMachine):
         )
         seats = walk.Seats(state, pool_name, need, anywhere=anywhere)
         if seats.enough(()):
-            return lambda outcome: self.nobody_leaves(agent.name)
+            return _nobody_leaves
         found = walk.leavers(state, wish, now) if stimulus.may_preempt else []
         if not seats.enough([one.name for one in found]):
             return lambda outcome: _refused(outcome, "preemption_failed")
-        return self.expect_victims(agent.name, seats, found)
+        return self.expect_victims(seats, found)
 
-    def expect_victims(self, name, seats, found):
+    def expect_victims(self, seats, found):
         """They are eligible, enough, minimal, and the ones that the contract names."""
         by_name = {one.name: one for one in found}
         singles = [one for one in found if seats.enough([one.name])]
@@ -281,14 +318,13 @@ class MeshMachine(RuleBasedStateMachine):
         free = {n: seats.room(n, ()) for n in seats.open_nodes()}
 
         def check(outcome):
-            assert isinstance(outcome, Pending), outcome
-            agent = self.state.agents[name]
-            chosen = {candidate.agent_name for candidate in agent.evicting}
+            assert isinstance(outcome, Accepted), outcome
+            chosen = {candidate.agent_name for candidate in outcome.preempted}
             assert chosen
             assert chosen <= set(by_name)
-            listed = [candidate.task_id for candidate in agent.evicting]
+            listed = [candidate.task_id for candidate in outcome.preempted]
             assert sorted(listed) == sorted(t.task_id for n in chosen for t in by_name[n].tasks)
-            scores = [candidate.preempt_score for candidate in agent.evicting]
+            scores = [candidate.preempt_score for candidate in outcome.preempted]
             assert scores == sorted(scores, reverse=True)
             if singles:
                 assert len(chosen) == 1
@@ -301,18 +337,14 @@ class MeshMachine(RuleBasedStateMachine):
                 if simple:
                     assert best is not None
                     assert chosen == best[0]
-                    assert not full or agent.node_id == best[1]
+                    assert not full or outcome.node_id == best[1]
             if not seats.anywhere and not full:
-                assert free[agent.node_id]
+                assert free[outcome.node_id]
             for out in chosen:
                 rest = frozenset(chosen - {out})
                 assert not enough.get(rest, False)
 
         return check
-
-    def nobody_leaves(self, name):
-        assert self.state.agents[name].evicting == ()
-        assert self.state.agents[name].phase is AgentPhase.STARTING
 
     def need_of(self, stimulus, pool_name):
         if stimulus.default_resources:
@@ -539,10 +571,23 @@ class MeshMachine(RuleBasedStateMachine):
             assert turned.get(answer.reason, 0) == most
 
     @invariant()
+    def a_dry_run_is_the_walk(self):
+        for turn in (self.steps, self.steps + 5):
+            stimulus = self.mesh.submission(
+                "newcomer",
+                POOLS[turn % 3],
+                PRIORITIES[-1 - turn % 3],
+                labels=LABELS[turn % len(LABELS)],
+                more={"choose_node": turn % 4 != 0},
+                **NEEDS[turn % len(NEEDS)],
+            )
+            self.dry(stimulus)
+
+    @invariant()
     def the_book_knows_where_agents_are(self):
         for name, (node_id, devices) in self.lives.items():
             found = self.state.cluster.nodes.get(node_id)
-            if found is not None:
+            if found is not None and self.state.agents[name].committed:
                 assert found.standing[name].devices == devices
 
     def teardown(self):
@@ -577,15 +622,14 @@ class MeshMachine(RuleBasedStateMachine):
         self.mesh.tick(100)
 
 
+def _nobody_leaves(outcome):
+    assert isinstance(outcome, Accepted), outcome
+    assert outcome.preempted == ()
+
+
 def _refused(outcome, *reasons):
     assert isinstance(outcome, Refused), outcome
     assert outcome.reason in reasons
-
-
-def msgspec_replace(stimulus, **changes):
-    """The same stimulus with a change."""
-    fields = {name: getattr(stimulus, name) for name in stimulus.__struct_fields__}
-    return type(stimulus)(**{**fields, **changes})
 
 
 TestMesh = MeshMachine.TestCase

@@ -210,6 +210,14 @@ def test_all_tasks_of_an_agent_go_together_and_count_with_the_lowest_score():
     assert evicted(mesh, cpu=2) == ["pair", "pair-2"]
 
 
+def test_victims_are_listed_with_the_highest_score_first_whatever_their_agents():
+    mesh = Mesh(pool("p", cpu=4))
+    mesh.run("pair-low", priority=4.0, cpu=2)
+    mesh.announce("pair-high", "pair-low", priority=0.0)
+    mesh.run("single", priority=2.0, cpu=2)
+    assert evicted(mesh, cpu=4) == ["pair-high", "single", "pair-low"]
+
+
 def test_an_agent_with_a_task_being_preempted_alone_is_no_victim():
     mesh = Mesh(pool("p", cpu=2))
     mesh.run("x", priority=0.0, cpu=2)
