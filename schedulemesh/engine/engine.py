@@ -22,6 +22,7 @@ from schedulemesh.engine.facts import (
     PoolEnsured,
     StateHandlersRegistered,
 )
+from schedulemesh.engine.health import agent_restarted, rebuild
 from schedulemesh.engine.ledger import pay
 from schedulemesh.engine.outcomes import Done, Evaluation, Refused, RequestOutcome
 from schedulemesh.engine.preemption import Incoming, dominant
@@ -62,6 +63,8 @@ class Engine:
         self._on(s.ClassProbed, _class_probed)
         self._on(s.ClusterObserved, _observe_cluster)
         self._on(s.ClockTicked, _tick)
+        self._on(s.AgentRestarted, agent_restarted)
+        self._on(s.RebuildRequested, lambda turn, e: rebuild(turn, e, self._strategy))
         self._on(s.WorldObserved, lambda turn, e: settle(turn, e, self._strategy))
         self._on(s.SupervisorBegan, _begin)
 

@@ -146,6 +146,20 @@ class AgentStarted(Fact, frozen=True, kw_only=True):
     state_restored: bool | None = None
 
 
+class AgentReborn(Fact, frozen=True, kw_only=True):
+    """Ray restarted the agent's process by itself; its object was built anew."""
+
+    agent_name: str
+    pid: int
+    at: float
+
+
+class LostTold(Fact, frozen=True, kw_only=True):
+    """Somebody was told that this agent is lost and cannot be rebuilt."""
+
+    agent_name: str
+
+
 class AgentEnding(Fact, frozen=True, kw_only=True):
     """The agent is being ended; its claim is held until its process is gone."""
 
@@ -280,6 +294,8 @@ AnyFact = Union[
     ClaimGrew,
     AgentReady,
     AgentStarted,
+    AgentReborn,
+    LostTold,
     AgentEnding,
     AgentEnded,
     TaskRegistered,

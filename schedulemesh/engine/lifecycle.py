@@ -37,11 +37,11 @@ from schedulemesh.engine.outcomes import (
     RequestOutcome,
 )
 from schedulemesh.engine.running import RunningTask
-from schedulemesh.engine.state import Agent, MeshState
+from schedulemesh.engine.state import LOST, Agent, MeshState
 from schedulemesh.engine.turn import Turn
 
 #: Why an agent ends that nobody evicts.
-COMPLETED, DELETED, START_FAILED, LOST = "completed", "deleted", "start_failed", "lost"
+COMPLETED, DELETED, START_FAILED = "completed", "deleted", "start_failed"
 
 
 def current(state: MeshState, agent_name: str, incarnation: int) -> Agent | None:

@@ -18,8 +18,11 @@ from schedulemesh.engine.outcomes import Candidate, Done, RequestOutcome
 from schedulemesh.engine.preemption import Preemption
 from schedulemesh.engine.running import RunningTask, RunningTasks
 
-#: How many past preemptions are kept for statistics and restoring.
+#: How many past preemptions, and how many lost agents, are kept for statistics and restoring.
 RECENT = 1000
+
+#: Why an agent ended whose process died without our doing.
+LOST = "lost"
 
 
 class Agent(msgspec.Struct, kw_only=True):
@@ -49,6 +52,8 @@ class Agent(msgspec.Struct, kw_only=True):
     actor_name: str = ""
     actor_namespace: str = ""
     started_at: float | None = None
+    #: How often Ray restarted its process by itself.
+    restarts: int = 0
     #: Why it is being ended; empty while it is not.
     ending: str = ""
     #: The agent that it leaves for, if it is a victim of a submission.
@@ -75,6 +80,17 @@ class Preempted(msgspec.Struct, frozen=True, kw_only=True):
     fact: f.TaskPreempted
     #: The key of the state saved for it; None: none was.
     state_key: str | None = None
+
+
+class LostAgent(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent whose process died without our doing, with what is needed to make it again."""
+
+    spec: AgentSpec
+    at: float
+    #: Each of its tasks with the key of its last saved state, if any.
+    tasks: tuple[tuple[TaskSpec, str | None], ...] = ()
+    #: Whether somebody was told that it cannot be rebuilt.
+    told: bool = False
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +121,8 @@ class MeshState:
         self.loaded: set[str] = set()
         #: The last preemptions by task, oldest first.
         self.preempted: dict[str, Preempted] = {}
+        #: Agents that died without our doing and were not made again, by name, oldest first.
+        self.lost: dict[str, LostAgent] = {}
         #: Preemptions so far, by reason.
         self.preemption_counts: dict[str, int] = {}
         self.answers: dict[str, Answer] = {}
@@ -125,6 +143,8 @@ class MeshState:
             f.ClaimGrew: self._claim_grew,
             f.AgentReady: self._agent_ready,
             f.AgentStarted: self._agent_started,
+            f.AgentReborn: self._agent_reborn,
+            f.LostTold: self._lost_told,
             f.AgentEnding: self._agent_ending,
             f.AgentEnded: self._agent_ended,
             f.TaskRegistered: self._task_registered,
@@ -202,6 +222,7 @@ class MeshState:
             state_key=fact.state_key,
         )
         self.agents_of[spec.pool_name].add(spec.name)
+        self.lost.pop(spec.name, None)
         self.next_incarnation = fact.incarnation + 1
         self.ledger.reserve(spec.pool_name, fact.shares)
         if fact.node_id is not None:
@@ -210,6 +231,7 @@ class MeshState:
             self.requests[fact.request_id] = spec.name
         if fact.task is not None:
             self._add_task(fact.task, spec.name, fact.at, TaskPhase.STARTING)
+            self.running.by_id[fact.task.task_id].state_key = fact.state_key
 
     def _claim_grew(self, fact: f.ClaimGrew) -> None:
         agent = self.agents[fact.agent_name]
@@ -251,6 +273,15 @@ class MeshState:
         agent.node_id, agent.devices = fact.node_id, fact.devices
         self.cluster.settle(fact.node_id, name, agent.spec.resources, fact.devices)
 
+    def _agent_reborn(self, fact: f.AgentReborn) -> None:
+        agent = self.agents[fact.agent_name]
+        agent.pid = fact.pid
+        agent.restarts += 1
+
+    def _lost_told(self, fact: f.LostTold) -> None:
+        lost = self.lost[fact.agent_name]
+        self.lost[fact.agent_name] = msgspec.structs.replace(lost, told=True)
+
     def _agent_ending(self, fact: f.AgentEnding) -> None:
         agent = self.agents[fact.agent_name]
         agent.phase = AgentPhase.ENDING
@@ -264,9 +295,10 @@ class MeshState:
         self._touch(agent)
 
     def _agent_ended(self, fact: f.AgentEnded) -> None:
-        for task_id in self.running.on_agent(fact.agent_name):
-            self.running.remove(task_id)
+        tasks = [self.running.remove(t) for t in self.running.on_agent(fact.agent_name)]
         agent = self.agents.pop(fact.agent_name)
+        if fact.reason == LOST:
+            self._remember_lost(agent, tasks, fact.at)
         self.agents_of[agent.spec.pool_name].discard(fact.agent_name)
         self.ledger.release(agent.spec.pool_name, agent.shares, committed=agent.committed)
         if agent.node_id is not None:
@@ -278,6 +310,14 @@ class MeshState:
             newcomer.waits_for -= {fact.agent_name}
         for victim in agent.waits_for:
             self.agents[victim].leaves_for = None
+
+    def _remember_lost(self, agent: Agent, tasks: list[RunningTask], at: float) -> None:
+        self.lost.pop(agent.spec.name, None)
+        self.lost[agent.spec.name] = LostAgent(
+            spec=agent.spec, at=at, tasks=tuple((task.spec, task.state_key) for task in tasks)
+        )
+        if len(self.lost) > RECENT:
+            del self.lost[next(iter(self.lost))]
 
     def _task_registered(self, fact: f.TaskRegistered) -> None:
         agent = self.agents.get(fact.agent_name)

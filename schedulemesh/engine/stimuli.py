@@ -138,6 +138,21 @@ class AgentGone(Stimulus, frozen=True, kw_only=True):
     incarnation: int
 
 
+class AgentRestarted(Stimulus, frozen=True, kw_only=True):
+    """Ray restarted the agent's process by itself (max_restarts); it says so."""
+
+    agent_name: str
+    incarnation: int
+    pid: int
+
+
+class RebuildRequested(Stimulus, frozen=True, kw_only=True):
+    """Somebody wants a lost agent made again, with its tasks, from the last saved state."""
+
+    agent_name: str
+    request_id: str | None = None
+
+
 class StateStored(Stimulus, frozen=True, kw_only=True):
     """The saved state of a task that is being evicted lies in the store."""
 
@@ -196,6 +211,8 @@ AnyStimulus = Union[
     AgentReported,
     AgentStartFailed,
     AgentGone,
+    AgentRestarted,
+    RebuildRequested,
     StateStored,
     CancelAnswered,
     ClassProbed,
