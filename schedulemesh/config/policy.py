@@ -225,6 +225,10 @@ def _parse_rules(given: object) -> LabelRules:
 
 
 def _parse_lows(key: str, high: object, lows: object) -> tuple[str, ...]:
+    if not isinstance(high, str):
+        raise InvalidRequestError(
+            f"label_preemption_rules[{key!r}] has {high!r}, which is no label value"
+        )
     if not isinstance(lows, list | tuple | set) or not all(isinstance(v, str) for v in lows):
         raise InvalidRequestError(
             f"label_preemption_rules[{key!r}][{high!r}] must be a list of label values, not {lows!r}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, TypeGuard
 
 import msgspec
 
@@ -53,6 +53,11 @@ def parse_selector(given: object, what: str = "pool_selector") -> Selector:
     """
     if not isinstance(given, Mapping):
         raise InvalidRequestError(f"{what} must be a dict of conditions, not {given!r}")
+    for key in given:
+        if not isinstance(key, str) or not key:
+            raise InvalidRequestError(
+                f"{what} must map labels to conditions; it has the key {key!r}"
+            )
     return tuple(_requirement(key, wish, what) for key, wish in sorted(given.items()))
 
 
@@ -61,17 +66,21 @@ def matches(selector: Selector, labels: Mapping[str, str]) -> bool:
     return all(requirement.matches(labels) for requirement in selector)
 
 
+def _are_texts(given: object) -> TypeGuard[list[str] | tuple[str, ...]]:
+    return isinstance(given, list | tuple) and all(isinstance(value, str) for value in given)
+
+
 def _requirement(key: str, wish: object, what: str) -> Requirement:
     if isinstance(wish, str):
         return Requirement(key=key, operator="in", values=(wish,))
-    if isinstance(wish, list | tuple) and all(isinstance(v, str) for v in wish):
+    if _are_texts(wish):
         return Requirement(key=key, operator="in", values=tuple(wish))
     if isinstance(wish, Mapping) and len(wish) == 1:
         operator, value = next(iter(wish.items()))
         if operator == "exists" and isinstance(value, bool):
             return Requirement(key=key, operator="exists", wanted=value)
-        if operator in ("in", "not_in") and isinstance(value, list | tuple):
-            return Requirement(key=key, operator=operator, values=tuple(str(v) for v in value))
+        if operator in ("in", "not_in") and _are_texts(value):
+            return Requirement(key=key, operator=operator, values=tuple(value))
     raise InvalidRequestError(
         f"{what}[{key!r}] is {wish!r}; allowed are a text, a list of texts, "
         "{'in': [...]}, {'not_in': [...]} and {'exists': True or False}"

@@ -149,9 +149,9 @@ def _parse_custom(given: object, what: str) -> tuple[tuple[str, int], ...]:
         raise InvalidRequestError(f"{what}['custom'] must be a dict of amounts, not {given!r}")
     found = []
     for name, amount in given.items():
-        if not isinstance(name, str) or not name or name in ("CPU", "GPU", "memory"):
+        if not isinstance(name, str) or not name or name.lower() in _KINDS:
             raise InvalidRequestError(
-                f"{what}['custom'] has the name {name!r}; it must be a text other than CPU, GPU, memory"
+                f"{what}['custom'] has the name {name!r}; it must be a text other than cpu, gpu, memory"
             )
         found.append((name, _units(amount, f"{what}['custom'][{name!r}]")))
     return tuple(sorted((name, units) for name, units in found if units))

@@ -413,7 +413,18 @@ class MeshMachine(RuleBasedStateMachine):
     def gone(self, name, *, saved):
         self.lives.pop(name, None)
         self.mesh.starts.pop(name, None)
+        waiting = set(self.mesh.starts)
         self.mesh.leave(name, saved=saved)
+        for newcomer in set(self.mesh.starts) - waiting:
+            self.the_eviction_was_of_use(newcomer)
+
+    def the_eviction_was_of_use(self, name):
+        """A newcomer whose victims have left finds its devices, wherever others really are."""
+        order = self.mesh.starts[name]
+        here = [other for other, (where, _) in self.lives.items() if where == order.node_id]
+        if order.node_id in self.up and all(self.state.agents[other].committed for other in here):
+            gpu_only = Resources(gpu=order.agent.resources.gpu)
+            assert self.place(order.node_id, gpu_only, 0) is not None
 
     @precondition(lambda self: any(isinstance(o, EvictAgent) for o in self.mesh.ends.values()))
     @rule(which=picks)
