@@ -30,5 +30,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     state_path: str | None = None
     #: Which node of those with room takes an agent: "bin_pack" (fullest) or "spread" (emptiest).
     node_strategy: str = "bin_pack"
+    #: Seconds between rounds of ensure_agent_health made by the supervisor itself; None: only when asked.
+    health_interval_s: float | None = None
     #: Seconds between looks at the cluster and at who still lives.
     patrol_interval_s: float = 1.0

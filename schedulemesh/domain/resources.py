@@ -66,12 +66,12 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
         return not self.custom or _custom_fits(self.custom, room.custom)
 
     def beyond(self, room: Resources) -> Resources:
-        """What of this ``room`` lacks, kind by kind: max(0, self - room)."""
+        """What ``room`` lacks of every kind that is asked for here: max(0, self - room)."""
         return Resources(
-            cpu=max(0, self.cpu - room.cpu),
-            memory=max(0, self.memory - room.memory),
-            gpu=max(0, self.gpu - room.gpu),
-            custom=_clip(_merge(self.custom, room.custom, -1)) if self.custom else (),
+            cpu=max(0, self.cpu - room.cpu) if self.cpu else 0,
+            memory=max(0, self.memory - room.memory) if self.memory else 0,
+            gpu=max(0, self.gpu - room.gpu) if self.gpu else 0,
+            custom=_custom_beyond(self.custom, room.custom) if self.custom else (),
         )
 
     def within(self, room: Resources) -> Resources:
@@ -184,6 +184,13 @@ def _clip(amounts: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
 def _custom_fits(need: tuple[tuple[str, int], ...], room: tuple[tuple[str, int], ...]) -> bool:
     has = dict(room)
     return all(amount <= has.get(name, 0) for name, amount in need)
+
+
+def _custom_beyond(
+    need: tuple[tuple[str, int], ...], room: tuple[tuple[str, int], ...]
+) -> tuple[tuple[str, int], ...]:
+    has = dict(room)
+    return _clip(tuple((name, amount - has.get(name, 0)) for name, amount in need))
 
 
 def _custom_within(

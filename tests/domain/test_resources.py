@@ -132,6 +132,15 @@ def test_what_is_owed_is_negative_and_never_within():
     assert NOTHING.fits(owed)
 
 
+def test_nothing_is_lacking_of_a_kind_that_is_not_asked_for():
+    overdrawn = NOTHING - parse_resources({"cpu": 1, "memory": 1, "gpu": 1, "custom": {"x": 1}})
+    assert NOTHING.beyond(overdrawn) == NOTHING
+    assert parse_resources({"custom": {"y": 1}}).beyond(overdrawn) == parse_resources(
+        {"custom": {"y": 1}}
+    )
+    assert parse_resources({"cpu": 1}).beyond(overdrawn) == parse_resources({"cpu": 2})
+
+
 def test_it_reads_well():
     assert str(parse_resources({"cpu": 2, "memory": 512, "custom": {"x": 0.5}})) == (
         "cpu 2, memory 512 MB, x 0.5"

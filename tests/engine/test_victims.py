@@ -285,6 +285,14 @@ def test_what_others_use_is_no_room_that_a_victim_could_give():
     assert evicted(mesh, cpu=2) == ["x"]
 
 
+def test_gpus_that_others_overdraw_do_not_keep_a_victim_from_making_room_for_cpu():
+    mesh = Mesh(pool("p", cpu=4, gpu=1), nodes=[node("a", cpu=4, gpu=1)])
+    mesh.run("low", priority=0.0, cpu=3)
+    mesh.run("gpu", cpu=1, gpu=1, task=False)
+    mesh.observe(node("a", cpu=4, gpu=1, others=amount(gpu=0.5)))
+    assert evicted(mesh, cpu=3) == ["low"]
+
+
 def test_a_newcomer_placed_by_its_own_options_asks_only_for_quota():
     mesh = Mesh(pool("p", cpu=4), nodes=[node("a", cpu=1)])
     mesh.run("x", priority=0.0, cpu=3, more={"choose_node": False})
