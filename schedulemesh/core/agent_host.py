@@ -45,10 +45,15 @@ class AgentHost:
         self._sm_error = ""
         self._sm_restored: bool | None = None
         set_current(self._sm_link)
+        reborn = ray.get_runtime_context().was_current_actor_reconstructed
         try:
+            if reborn:
+                self._sm_boot = self._sm_link.reborn_boot()
             self._sm_build(nested, refs)
         except Exception as error:  # noqa: BLE001  # user code raises anything
             self._sm_error = user_traceback(error)
+        if reborn:
+            self._sm_link.reborn(self._sm_error)
 
     def schedulemesh_report(self) -> Report:
         """Where the agent landed and what it can do, or why it could not be built."""

@@ -10,6 +10,7 @@ import asyncio
 import inspect
 import json
 import logging
+import os
 import threading
 import time
 import traceback
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+import msgspec
 import ray
 from ray import cloudpickle
 from ray.exceptions import RayError
@@ -74,6 +76,7 @@ class AgentLink:
     """One agent's line to its supervisor."""
 
     def __init__(self, boot: Boot, supervisor: Any) -> None:
+        self._boot = boot
         self.agent_name = boot.agent_name
         self._incarnation = boot.incarnation
         self._supervisor = supervisor
@@ -103,6 +106,19 @@ class AgentLink:
         if self._thread is None:
             self._thread = threading.Thread(target=self._listen, name="schedulemesh", daemon=True)
             self._thread.start()
+
+    def reborn_boot(self) -> Boot:
+        """What to build the object from after Ray restarted the process: the last state that was saved."""
+        saved = ray.get(self._supervisor.last_saved.remote(self.agent_name, self._incarnation))
+        return msgspec.structs.replace(self._boot, saved=saved) if saved else self._boot
+
+    def reborn(self, error: str) -> None:
+        """Tell the supervisor of the new life; where the object cannot be built again, die for good."""
+        if error:
+            logger.error("the object cannot be built again: %s", error)
+            os._exit(1)
+        self._supervisor.reborn.remote(self.agent_name, self._incarnation, os.getpid())
+        self.start()
 
     def report_metrics(self, metrics: dict[str, Any]) -> None:
         """Send metrics without waiting for anyone."""
@@ -137,6 +153,8 @@ class AgentLink:
     def _carry_out(self, command: Command) -> Result:
         if command.kind == "save":
             return self._save_somewhere(command.seconds)
+        if command.kind == "ping":
+            return Result()
         if command.kind == "resume":
             self._go_on.set()
             return Result()

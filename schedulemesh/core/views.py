@@ -6,11 +6,38 @@ import json
 from typing import Any
 
 from schedulemesh.core.actors.control.agent_manager import Agents
+from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.preemption import CROSS_POOL, LABEL, SAME_POOL
 from schedulemesh.engine.state import Agent, MeshState
 
 #: Preemptions listed by get_preemption_stats.
 RECENT = 100
+
+
+def past_of(state: MeshState, task_id: str) -> tuple[TaskSpec, AgentSpec | None] | None:
+    """How a task that was preempted or lost was made; None: it is not on record."""
+    past = state.preempted.get(task_id)
+    if past is not None and past.fact.task is not None:
+        return past.fact.task, past.fact.agent
+    for lost in state.lost.values():
+        for spec, _ in lost.tasks:
+            if spec.task_id == task_id:
+                return spec, lost.spec
+    return None
+
+
+def saved_key(state: MeshState, task_id: str) -> str | None:
+    """The key of the state last saved of a task, wherever it stands; None: none was."""
+    task = state.running.by_id.get(task_id)
+    if task is not None and task.state_key is not None:
+        return task.state_key
+    for lost in state.lost.values():
+        for spec, key in lost.tasks:
+            if spec.task_id == task_id and key is not None:
+                return key
+    past = state.preempted.get(task_id)
+    return None if past is None else past.state_key
 
 
 class View:
@@ -81,6 +108,15 @@ class View:
             for node in self._state.cluster.nodes.values()
         ]
 
+    def saved_states(self) -> list[dict[str, Any]]:
+        """Every task of which a state is stored: running, preempted or lost."""
+        state = self._state
+        where: dict[str, str] = {}
+        where.update((t.task_id, "lost") for a in state.lost.values() for t, key in a.tasks if key)
+        where.update((t, "preempted") for t, past in state.preempted.items() if past.state_key)
+        where.update((t, "running") for t, task in state.running.by_id.items() if task.state_key)
+        return [{"task_id": task_id, "status": status} for task_id, status in where.items()]
+
     def policy(self) -> dict[str, Any]:
         """The policy in force."""
         return self._state.policy.public()
@@ -140,6 +176,7 @@ class View:
             "state": agent.phase.value,
             "node_id": agent.node_id,
             "pid": agent.pid,
+            "restarts": agent.restarts,
             "tasks": list(self._state.running.on_agent(agent.spec.name)),
             "last_metrics": self._agents.metrics.get(agent.spec.name, {}),
         }

@@ -108,7 +108,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     command_id: int
     #: The supervisor's epoch; a host obeys none that is lower than the highest it has met.
     epoch: int
-    #: "notice", "save", "cancel" or "resume".
+    #: "ping", "notice", "save", "cancel" or "resume".
     kind: str
     task_id: str = ""
     #: "notice": seconds until the eviction; "save": seconds that it may wait for a safe point.

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import json
 import logging
+import os
 import platform
 import secrets
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -18,14 +19,16 @@ from ray.exceptions import RayError
 
 from schedulemesh.config.policy import changed_policy
 from schedulemesh.config.settings import PROTOCOL_VERSION, SchedulerSettings
-from schedulemesh.core.actors.control.agent_manager import Agents
+from schedulemesh.core.actors.control.agent_manager import POLL_S, Agents
+from schedulemesh.core.actors.control.health import HealthCheck
 from schedulemesh.core.actors.control.patrol import NodeWatch, agents_gone, running_agents
 from schedulemesh.core.actors.control.preemption_controller import Eviction
 from schedulemesh.core.actors.control.scribe import Scribe
 from schedulemesh.core.ray_api import LiveRay
-from schedulemesh.core.views import View
+from schedulemesh.core.views import View, past_of, saved_key
 from schedulemesh.core.wire import Boot, Command, Result, SavedState, key_of, pack
 from schedulemesh.core.workers import Handled, probe_class, restore
+from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine import stimuli as s
 from schedulemesh.engine.instructions import (
     AnyInstruction,
@@ -34,6 +37,7 @@ from schedulemesh.engine.instructions import (
     StartAgent,
     StopAgent,
 )
+from schedulemesh.engine.lifecycle import current
 from schedulemesh.engine.outcomes import (
     AgentEvicted,
     Done,
@@ -221,38 +225,82 @@ class Supervisor:
     ) -> Reply:
         """Hand a saved state to the pool's restorer, and run the task again where it is known how."""
         state = self._scribe.state
-        past = state.preempted.get(task_id)
-        pool = pool_name or (past.fact.pool_name if past is not None else "")
+        task, agent = past_of(state, task_id) or (None, None)
+        pool = pool_name or ("" if task is None else task.pool_name)
         handlers = state.handlers.get(pool)
         restorer = None if handlers is None else await self._scribe.blob(handlers.restorer_key)
         if restorer is not None:
             handled = await self._handle(restore, restorer, given)
             if handled.error:
                 return Reply(outcome=Refused(reason="restore_failed", error=handled.error))
-        fact = None if past is None else past.fact
-        if fact is None or fact.agent is None or not fact.agent.class_key:
+        if agent is None or not agent.class_key:
             return Reply(outcome=_cannot_resubmit(task_id, restored=restorer is not None))
-        if not fact.agent.restartable:
+        if not agent.restartable:
             error = (
                 f"task {task_id!r} had object references within its arguments and cannot be rebuilt"
             )
             return Reply(outcome=Refused(reason="not_restartable", error=error))
         await self._scribe.keep({key_of(given): given})
         stimulus = s.TaskSubmitted(
-            at=0.0,
-            agent=fact.agent,
-            task=fact.task,
-            request_id=request_id,
-            state_key=key_of(given),
+            at=0.0, agent=agent, task=task, request_id=request_id, state_key=key_of(given)
         )
-        return await self.submit(stimulus, {}, self._refs.get(fact.agent.name, ([], [])))
+        return await self.submit(stimulus, {}, self._refs.get(agent.name, ([], [])))
 
     @_when_ready
     async def saved_state(self, task_id: str) -> bytes | None:
         """The stored state of a task that was preempted; None: there is none."""
         await self._scribe.flushed()
-        past = self._scribe.state.preempted.get(task_id)
-        return None if past is None else await self._scribe.blob(past.state_key)
+        return await self._scribe.blob(saved_key(self._scribe.state, task_id))
+
+    @_when_ready
+    async def last_saved(self, agent_name: str, incarnation: int) -> bytes | None:
+        """The state last saved of any task of an agent that Ray restarted; None: there is none."""
+        state = self._scribe.state
+        tasks = [state.running.by_id[t] for t in state.running.on_agent(agent_name)]
+        keys = [task.state_key for task in tasks if task.state_key is not None]
+        agent = current(state, agent_name, incarnation)
+        return None if agent is None or not keys else await self._scribe.blob(keys[0])
+
+    @_when_ready
+    async def reborn(self, agent_name: str, incarnation: int, pid: int) -> None:
+        """Ray restarted an agent's process by itself."""
+        logger.warning("agent %s was restarted by Ray, as process %d", agent_name, pid)
+        await self._scribe.report(
+            s.AgentRestarted(at=0.0, agent_name=agent_name, incarnation=incarnation, pid=pid)
+        )
+
+    @_when_ready
+    async def checkpoint(self, task_id: str) -> bytes | None:
+        """Save a running task's state, and let it go on; None: it is not running."""
+        eviction = await self._eviction(task_id)
+        if eviction is None or eviction.task.phase is not TaskPhase.RUNNING:
+            return None
+        saved = await eviction.save()
+        await eviction.resume()
+        return pack(saved)
+
+    @_when_ready
+    async def ensure_health(self, timeout_s: float) -> dict[str, Any]:
+        """A round of looking after agents."""
+        return await HealthCheck(self._ray, self._agents, self._scribe).run(timeout_s)
+
+    @_when_ready
+    async def about(self) -> dict[str, Any]:
+        """What this supervisor is: for the head and the command line."""
+        await self._scribe.flushed()
+        state = self._scribe.state
+        return {
+            "name": self._settings.name,
+            "namespace": self._settings.namespace,
+            "detached": self._settings.detached,
+            "node_id": ray.get_runtime_context().get_node_id(),
+            "pid": os.getpid(),
+            "journal": str(self._journal_path()),
+            "epoch": state.epoch,
+            "pools": len(state.ledger.accounts),
+            "agents": len(state.agents),
+            "running_tasks": len(state.running),
+        }
 
     @_when_ready
     async def evaluate(self, query: s.PreemptionQuery) -> Evaluation:
@@ -312,6 +360,8 @@ class Supervisor:
         await self._settle()
         self.settled = True
         self._spawn(self._patrol())
+        if self._settings.health_interval_s is not None:
+            self._spawn(self._look_after(self._settings.health_interval_s))
 
     async def _settle(self) -> None:
         """After a recovery: take over what lives, end what nobody claims, go on with what was under way."""
@@ -492,6 +542,14 @@ class Supervisor:
                 saved = await self._scribe.blob(past.state_key)
                 found.append((task_id, past.fact.reason, saved))
         return tuple(found)
+
+    async def _look_after(self, every_s: float) -> None:
+        while True:
+            await asyncio.sleep(every_s)
+            try:
+                await self.ensure_health(2 * POLL_S)
+            except (JournalError, RayError) as error:
+                logger.warning("health: %s", error)
 
     async def _patrol(self) -> None:
         while True:

@@ -50,10 +50,11 @@ class Connection:
         ray.kill(self.handle)
 
 
-def connect(settings: SchedulerSettings) -> Connection:
+def connect(settings: SchedulerSettings, node_id: str | None = None) -> Connection:
     """The connection to the living supervisor of this name, or to a new one.
 
-    Raises SchedulerExistsError where a living one belongs to another job and is not detached.
+    A new one is pinned to ``node_id`` (None: this node), because its journal lies there. Raises
+    SchedulerExistsError where a living one belongs to another job and is not detached.
     """
     require_ray()
     job_id = ray.get_runtime_context().get_job_id()
@@ -69,7 +70,7 @@ def connect(settings: SchedulerSettings) -> Connection:
         max_restarts=-1,
         max_task_retries=-1,
         scheduling_strategy=NodeAffinitySchedulingStrategy(
-            ray.get_runtime_context().get_node_id(), soft=False
+            node_id or ray.get_runtime_context().get_node_id(), soft=False
         ),
     )
     handle = actor.remote(settings, job_id)

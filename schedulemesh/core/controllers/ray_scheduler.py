@@ -44,7 +44,8 @@ class RayScheduler:
     ``detached`` False ties it to this job: when the job ends, nothing of it stays in Ray. True lets it
     outlive the job; making it again attaches to the living one. ``state_path`` is the folder of its
     journal on this node (None: Ray's session folder). ``node_strategy`` chooses among nodes with room:
-    "bin_pack" the fullest, "spread" the emptiest.
+    "bin_pack" the fullest, "spread" the emptiest. ``health_interval_s`` has the scheduler itself look after
+    agents every so many seconds, as ``ensure_agent_health`` does when asked.
 
     Malformed requests raise InvalidRequestError (a ValueError) before anything happens; refusals are
     answers with ``success`` False.
@@ -58,12 +59,14 @@ class RayScheduler:
         namespace: str | None = None,
         state_path: str | os.PathLike[str] | None = None,
         node_strategy: str = "bin_pack",
+        health_interval_s: float | None = None,
     ) -> None:
         if node_strategy not in NODE_STRATEGIES:
             raise InvalidRequestError(
                 f"node_strategy is {node_strategy!r}; allowed are {', '.join(NODE_STRATEGIES)}"
             )
         settings = _settings(name, namespace, state_path, detached, node_strategy)
+        settings = msgspec.structs.replace(settings, health_interval_s=health_interval_s)
         self._take(connect(settings))
 
     @classmethod
@@ -312,8 +315,31 @@ class RayScheduler:
             ],
         }
 
+    def save_task_state(self, task_id: str) -> dict[str, Any]:
+        """Save a running task's state now, and let it go on; a rebuilt agent goes on from there."""
+        saved = self._connection.call("checkpoint", parse_name(task_id, "task_id"))
+        if saved is None:
+            error = f"task {task_id!r} is not running, so there is no state to save"
+            return {"success": False, "error": error, "reason": "task_not_found"}
+        return {"success": True, "saved_state": replies.saved_state(saved)}
+
+    def list_saved_states(self) -> dict[str, Any]:
+        """Every task with a stored state, and whether it is running, preempted or lost."""
+        return {"success": True, "saved_states": self._connection.call("view", "saved_states")}
+
+    def ensure_agent_health(self, timeout: float = 120.0) -> dict[str, Any]:
+        """Look at every agent: the dead, and those silent for ``timeout`` seconds and deaf to a ping, are
+        taken off the book and made again from their last saved state where that can be.
+
+        Returns ``checked`` and ``healthy`` (counts), ``rebuilt`` and ``removed`` (names), and ``details``:
+        per agent its problem, what was done, and why not more. Removed ones are told once.
+        """
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+            raise InvalidRequestError(f"timeout must be seconds above 0, not {timeout!r}")
+        return {"success": True, **self._connection.call("ensure_health", float(timeout))}
+
     def get_saved_state(self, task_id: str) -> dict[str, Any]:
-        """The state saved when a task was last preempted, as ``saved_state``; it goes to restore_task."""
+        """The state last saved of a task, as ``saved_state``; it goes to restore_task."""
         saved = self._connection.call("saved_state", parse_name(task_id, "task_id"))
         if saved is None:
             error = f"no saved state of task {task_id!r}; it was never preempted, or long ago"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import random
+import time
 from collections import deque
 from collections.abc import Iterable
 from typing import Any
@@ -45,7 +47,8 @@ class Line:
     async def receive(self) -> list[Command]:
         """What is queued, as soon as there is anything."""
         try:
-            await asyncio.wait_for(self._arrived.wait(), POLL_S)
+            # Spread, so that hosts that began together do not all ask again together.
+            await asyncio.wait_for(self._arrived.wait(), POLL_S * random.uniform(0.75, 1.25))
         except (asyncio.TimeoutError, TimeoutError):
             return []
         self._arrived.clear()
@@ -62,6 +65,8 @@ class Agents:
         self._mark = f"schedulemesh:{scheduler}:"
         self._namespace = namespace
         self._epoch = 0
+        #: When each was last heard of, on the monotonic clock.
+        self._heard: dict[tuple[str, int], float] = {}
         self._handles: dict[tuple[str, int], Any] = {}
         self._lines: dict[tuple[str, int], Line] = {}
         self._abilities: dict[tuple[str, int], tuple[str, ...]] = {}
@@ -106,6 +111,7 @@ class Agents:
         key = (agent.spec.name, agent.incarnation)
         self._handles[key] = self._ray.find_actor(agent.actor_name, agent.actor_namespace)
         self._lines[key], self._abilities[key] = Line(), agent.abilities
+        self._heard[key] = time.monotonic()
 
     async def start(
         self,
@@ -128,6 +134,7 @@ class Agents:
         except Exception as error:  # noqa: BLE001  # whatever it is must be answered
             return self._failed(order, f"Ray refused to make the actor: {error}")
         self._handles[key], self._lines[key] = handle, Line()
+        self._heard[key] = time.monotonic()
         report = await self._report(handle, timeout_s)
         if isinstance(report, str) or report.error:
             await self.end(*key)
@@ -138,11 +145,16 @@ class Agents:
         self._abilities[key] = report.abilities
         return self._reported(order, report, name, namespace)
 
+    def silence_s(self, name: str, incarnation: int) -> float:
+        """Seconds since the host was last heard of."""
+        return time.monotonic() - self._heard.get((name, incarnation), float("-inf"))
+
     async def end(self, name: str, incarnation: int) -> None:
         """Kill the agent and wait until Ray knows it dead."""
         key = (name, incarnation)
         self._lines.pop(key, None)
         self._abilities.pop(key, None)
+        self._heard.pop(key, None)
         self.metrics.pop(name, None)
         handle = self._handles.pop(key, None)
         if handle is None:
@@ -178,6 +190,7 @@ class Agents:
         if line is None:
             await asyncio.sleep(POLL_S)
             return []
+        self._heard[name, incarnation] = time.monotonic()
         return await line.receive()
 
     def done(self, command_id: int, result: Result) -> None:

@@ -66,6 +66,10 @@ class Eviction(msgspec.Struct, kw_only=True):
         )
         return saved
 
+    async def resume(self) -> None:
+        """Let a task that waits at a safe point go on."""
+        await self._order("resume", self.policy.cancel_timeout)
+
     async def cancel(self) -> CancelAnswered:
         """Have the agent cancel its task, at most ``cancel_timeout``; the answer says what came of it."""
         task_id = self.task.spec.task_id

@@ -1,0 +1,71 @@
+"""A standing scheduler on the head node, for jobs that come and go."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import ray
+
+from schedulemesh.config.pools import parse_name
+from schedulemesh.config.settings import DEFAULT_NAMESPACE, SchedulerSettings
+from schedulemesh.core.controllers.connection import Connection, connect, find, require_ray
+from schedulemesh.errors import SchedulerNotFoundError
+
+#: The name of a head's scheduler where none is given.
+HEAD_NAME = "head"
+
+
+class ScheduleMeshHead:
+    """Starts and stops a detached scheduler that lives on the cluster's head node.
+
+    Jobs attach with ``RayScheduler.attach(name, namespace=...)``. ``state_path`` is the folder of its
+    journal on the head node (None: Ray's session folder).
+    """
+
+    def __init__(
+        self,
+        name: str = HEAD_NAME,
+        *,
+        namespace: str | None = None,
+        state_path: str | os.PathLike[str] | None = None,
+        health_interval_s: float | None = None,
+    ) -> None:
+        self._settings = SchedulerSettings(
+            name=parse_name(name, "the head's name"),
+            namespace=DEFAULT_NAMESPACE if namespace is None else namespace,
+            detached=True,
+            state_path=None if state_path is None else os.fspath(state_path),
+            health_interval_s=health_interval_s,
+        )
+
+    def start(self) -> dict[str, Any]:
+        """Start the scheduler, or find it alive; returns ``health()``."""
+        require_ray()
+        return self._health(connect(self._settings, node_id=head_node_id()))
+
+    def health(self) -> dict[str, Any]:
+        """Whether it lives, and if so: name, namespace, node, process, journal, epoch, and its counts."""
+        try:
+            return self._health(find(self._settings))
+        except SchedulerNotFoundError as error:
+            return {"success": False, "alive": False, "error": str(error)}
+
+    def stop(self) -> dict[str, Any]:
+        """End every agent of it, forget everything, and end it; one that is gone is no error."""
+        try:
+            find(self._settings).end()
+        except SchedulerNotFoundError:
+            return {"success": True, "already_gone": True}
+        return {"success": True}
+
+    def _health(self, connection: Connection) -> dict[str, Any]:
+        return {"success": True, "alive": True, **connection.call("about")}
+
+
+def head_node_id() -> str:
+    """The id of the cluster's head node."""
+    for node in ray.nodes():
+        if node["Alive"] and "node:__internal_head__" in node["Resources"]:
+            return str(node["NodeID"])
+    return str(ray.get_runtime_context().get_node_id())
