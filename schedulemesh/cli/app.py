@@ -14,6 +14,12 @@ app = typer.Typer(
     help="Pools, quotas, preemption and placement for Ray clusters.",
 )
 
+Name = Annotated[str, typer.Option(help="The scheduler's name.")]
+Namespace = Annotated[str, typer.Option(help="Its Ray namespace.")]
+Address = Annotated[
+    str, typer.Option(envvar="RAY_ADDRESS", help="The Ray cluster; auto: the one on this machine.")
+]
+
 
 def _show_version(wanted: bool) -> None:
     if wanted:
@@ -24,7 +30,8 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """Options of the command itself."""
@@ -40,6 +47,47 @@ def demo(
     from schedulemesh.cli.demo import run
 
     raise typer.Exit(run(steps))
+
+
+@app.command()
+def start(
+    name: Name = "head",
+    namespace: Namespace = "schedulemesh",
+    address: Address = "auto",
+    state_path: Annotated[
+        str | None, typer.Option(help="Folder of the journal; default: Ray's session folder.")
+    ] = None,
+    health_interval: Annotated[
+        float | None, typer.Option(min=1.0, help="Look after agents every so many seconds.")
+    ] = None,
+) -> None:
+    """Start a standing scheduler on the cluster's head node, or find it alive."""
+    from schedulemesh.cli import standing
+
+    raise typer.Exit(standing.start(name, namespace, address, state_path, health_interval))
+
+
+@app.command()
+def status(
+    name: Name = "head", namespace: Namespace = "schedulemesh", address: Address = "auto"
+) -> None:
+    """Show a scheduler: where it lives, its pools and its agents."""
+    from schedulemesh.cli import standing
+
+    raise typer.Exit(standing.status(name, namespace, address))
+
+
+@app.command()
+def stop(
+    name: Name = "head",
+    namespace: Namespace = "schedulemesh",
+    address: Address = "auto",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """End a scheduler with every agent of it, and forget its journal."""
+    from schedulemesh.cli import standing
+
+    raise typer.Exit(standing.stop(name, namespace, address, asked=yes))
 
 
 def main() -> None:

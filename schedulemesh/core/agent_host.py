@@ -19,7 +19,7 @@ import msgspec
 import ray
 from ray import cloudpickle
 
-from schedulemesh.core.agent_link import AgentLink, set_current
+from schedulemesh.core.agent_link import AgentLink, restarted_by_ray, set_current
 from schedulemesh.core.shipping import load_arguments, load_class
 from schedulemesh.core.wire import Boot, Method, Report, SavedState, ShippedClass
 
@@ -45,7 +45,7 @@ class AgentHost:
         self._sm_error = ""
         self._sm_restored: bool | None = None
         set_current(self._sm_link)
-        reborn = ray.get_runtime_context().was_current_actor_reconstructed
+        reborn = restarted_by_ray()
         try:
             if reborn:
                 self._sm_boot = self._sm_link.reborn_boot()

@@ -14,6 +14,7 @@ import os
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -47,6 +48,14 @@ def set_current(link: AgentLink) -> None:
     """Called once by the host."""
     global _current  # noqa: PLW0603  # a process hosts one agent
     _current = link
+
+
+def restarted_by_ray() -> bool:
+    """Whether Ray restarted this actor's process by itself."""
+    with warnings.catch_warnings():
+        # Ray's own property reads another one that it has deprecated.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return bool(ray.get_runtime_context().was_current_actor_reconstructed)
 
 
 class _Running:

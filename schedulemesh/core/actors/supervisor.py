@@ -9,7 +9,7 @@ import logging
 import os
 import platform
 import secrets
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -20,23 +20,17 @@ from ray.exceptions import RayError
 from schedulemesh.config.policy import changed_policy
 from schedulemesh.config.settings import PROTOCOL_VERSION, SchedulerSettings
 from schedulemesh.core.actors.control.agent_manager import POLL_S, Agents
+from schedulemesh.core.actors.control.hands import NO_REFS, Hands, Refs
 from schedulemesh.core.actors.control.health import HealthCheck
-from schedulemesh.core.actors.control.patrol import NodeWatch, agents_gone, running_agents
-from schedulemesh.core.actors.control.preemption_controller import Eviction
+from schedulemesh.core.actors.control.patrol import Patrol, off_loop
 from schedulemesh.core.actors.control.scribe import Scribe
+from schedulemesh.core.agent_link import restarted_by_ray
 from schedulemesh.core.ray_api import LiveRay
 from schedulemesh.core.views import View, past_of, saved_key
-from schedulemesh.core.wire import Boot, Command, Result, SavedState, key_of, pack
-from schedulemesh.core.workers import Handled, probe_class, restore
+from schedulemesh.core.wire import Command, Result, SavedState, key_of, pack
+from schedulemesh.core.workers import restore
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine import stimuli as s
-from schedulemesh.engine.instructions import (
-    AnyInstruction,
-    EvictAgent,
-    EvictTask,
-    StartAgent,
-    StopAgent,
-)
 from schedulemesh.engine.lifecycle import current
 from schedulemesh.engine.outcomes import (
     AgentEvicted,
@@ -48,7 +42,6 @@ from schedulemesh.engine.outcomes import (
     Refused,
     RequestOutcome,
 )
-from schedulemesh.engine.running import RunningTask
 from schedulemesh.engine.strategies import choose_pool
 from schedulemesh.errors import JournalError
 from schedulemesh.store.sql import SqlJournal
@@ -105,18 +98,19 @@ class Supervisor:
         self._job_id = job_id
         self._ray = LiveRay()
         self._agents = Agents(self._ray, settings.name, settings.namespace)
-        self._watch = NodeWatch()
         self._me = ray.get_runtime_context().current_actor
-        self._refs: dict[str, tuple[list[Any], list[Any]]] = {}
-        self._classes: dict[str, bytes] = {}
         self._named: dict[str, tuple[str, float]] = {}
         #: Whether it has recovered and settled.
         self.settled = False
-        self._tasks: set[asyncio.Task[None]] = set()
         self._began: asyncio.Future[None] | None = None
-        self._scribe: Scribe = None  # type: ignore[assignment]  # set when it begins
+        self._hands: Hands = None  # type: ignore[assignment]  # set when it begins
+        self._patrol: Patrol = None  # type: ignore[assignment]  # set when it begins
         # After a restart nobody may call for long; settling must not wait for that.
         self._me.hello.remote()
+
+    @property
+    def _scribe(self) -> Scribe:
+        return self._hands.scribe
 
     async def ready(self) -> None:
         """Begin, if nobody asked before: recover, settle, patrol. Every other method waits for it."""
@@ -162,20 +156,20 @@ class Supervisor:
         self,
         stimulus: s.TaskSubmitted,
         blobs: Mapping[str, bytes],
-        refs: tuple[list[Any], list[Any]],
+        refs: Refs,
     ) -> Reply:
         """A submission: answered when the agent runs, or cannot."""
         class_key = stimulus.agent.class_key
-        known = await self._class(class_key, blobs)
+        known = await self._hands.class_bytes(class_key, blobs)
         if known is None:
             return Reply(outcome=ProbeNeeded(class_key=class_key))
         stimulus = self._with_name(stimulus)
         if any(refs):
-            self._refs[stimulus.agent.name] = refs
+            self._hands.refs[stimulus.agent.name] = refs
         try:
             step = await self._scribe.step(stimulus, blobs)
             if isinstance(step.outcome, ProbeNeeded):
-                failed = await self._probe(class_key, known, stimulus)
+                failed = await self._hands.probe(class_key, known, stimulus)
                 if failed is not None:
                     return Reply(outcome=failed)
                 step = await self._scribe.step(stimulus, blobs)
@@ -230,7 +224,7 @@ class Supervisor:
         handlers = state.handlers.get(pool)
         restorer = None if handlers is None else await self._scribe.blob(handlers.restorer_key)
         if restorer is not None:
-            handled = await self._handle(restore, restorer, given)
+            handled = await self._hands.run_handler(restore, restorer, given)
             if handled.error:
                 return Reply(outcome=Refused(reason="restore_failed", error=handled.error))
         if agent is None or not agent.class_key:
@@ -244,7 +238,7 @@ class Supervisor:
         stimulus = s.TaskSubmitted(
             at=0.0, agent=agent, task=task, request_id=request_id, state_key=key_of(given)
         )
-        return await self.submit(stimulus, {}, self._refs.get(agent.name, ([], [])))
+        return await self.submit(stimulus, {}, self._hands.refs.get(agent.name, NO_REFS))
 
     @_when_ready
     async def saved_state(self, task_id: str) -> bytes | None:
@@ -264,6 +258,7 @@ class Supervisor:
     @_when_ready
     async def reborn(self, agent_name: str, incarnation: int, pid: int) -> None:
         """Ray restarted an agent's process by itself."""
+        self._agents.hear(agent_name, incarnation)
         logger.warning("agent %s was restarted by Ray, as process %d", agent_name, pid)
         await self._scribe.report(
             s.AgentRestarted(at=0.0, agent_name=agent_name, incarnation=incarnation, pid=pid)
@@ -272,7 +267,7 @@ class Supervisor:
     @_when_ready
     async def checkpoint(self, task_id: str) -> bytes | None:
         """Save a running task's state, and let it go on; None: it is not running."""
-        eviction = await self._eviction(task_id)
+        eviction = await self._hands.eviction(task_id)
         if eviction is None or eviction.task.phase is not TaskPhase.RUNNING:
             return None
         saved = await eviction.save()
@@ -324,8 +319,7 @@ class Supervisor:
     @_when_ready
     async def shutdown(self) -> None:
         """End every agent and forget everything; the caller then kills this actor."""
-        for task in self._tasks:
-            task.cancel()
+        self._hands.stop_all()
         living = [(name, a.incarnation) for name, a in self._scribe.state.agents.items()]
         await asyncio.gather(*(self._agents.end(*agent) for agent in living))
         await self._scribe.close(destroy=True)
@@ -347,39 +341,24 @@ class Supervisor:
 
     async def _begin(self) -> None:
         path = self._journal_path()
-        again = ray.get_runtime_context().was_current_actor_reconstructed
-        if again and not path.exists():
+        if restarted_by_ray() and not path.exists():
             raise JournalError(
                 f"scheduler {self._settings.name!r} ran before, but its journal {path} is gone; it does not "
                 "start empty, because agents of it may live. Bring the file back, or shut it down"
             )
         journal = SqlJournal(path)
-        self._scribe = Scribe(journal, self._settings.node_strategy, self._carry_out)
+        settings = self._settings
+        self._hands = Hands(
+            self._ray, self._agents, journal, settings.name, settings.node_strategy, self._me
+        )
+        self._patrol = Patrol(self._ray, self._agents, self._scribe)
         self._agents.begin_epoch(await self._scribe.begin())
-        await self._look_around()
-        await self._settle()
+        await self._patrol.look_around()
+        await self._patrol.settle()
         self.settled = True
-        self._spawn(self._patrol())
-        if self._settings.health_interval_s is not None:
-            self._spawn(self._look_after(self._settings.health_interval_s))
-
-    async def _settle(self) -> None:
-        """After a recovery: take over what lives, end what nobody claims, go on with what was under way."""
-        state = self._scribe.state
-        living = await self._off_loop(self._ray.living_actors)
-        addresses = {
-            self._agents.address(agent.spec, agent.incarnation): (name, agent.incarnation)
-            for name, agent in state.agents.items()
-        }
-        for namespace, name in self._agents.strays(living, set(addresses)):
-            logger.warning("actor %s is ours, but nobody claims it; ending it", name)
-            self._ray.kill_actor(self._agents.find(namespace, name))
-        alive = frozenset(key for address, key in addresses.items() if address in living)
-        for agent in state.agents.values():
-            if (agent.spec.name, agent.incarnation) in alive and agent.started_at is not None:
-                self._agents.adopt(agent)
-        if state.agents or len(state.running):
-            await self._scribe.step(s.WorldObserved(at=0.0, living=alive))
+        self._hands.spawn(self._keep_watch())
+        if settings.health_interval_s is not None:
+            self._hands.spawn(self._look_after(settings.health_interval_s))
 
     def _with_name(self, stimulus: s.TaskSubmitted) -> s.TaskSubmitted:
         """An agent without a name gets one that begins with its pool's."""
@@ -395,144 +374,6 @@ class Supervisor:
         root = self._settings.state_path
         folder = Path(root) if root is not None else self._ray.session_folder() / "schedulemesh"
         return folder / self._settings.namespace / f"{self._settings.name}.sqlite"
-
-    def _carry_out(self, instruction: AnyInstruction) -> None:
-        if isinstance(instruction, StartAgent):
-            self._spawn(self._start(instruction))
-        elif isinstance(instruction, EvictAgent):
-            self._spawn(self._evict_agent(instruction))
-        elif isinstance(instruction, EvictTask):
-            self._spawn(self._evict_task(instruction))
-        elif isinstance(instruction, StopAgent):
-            self._spawn(self._stop(instruction.agent_name, instruction.incarnation))
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            logger.error("a hand failed", exc_info=task.exception())
-
-    async def _start(self, order: StartAgent) -> None:
-        agent = order.agent
-        shipped = await self._class(agent.class_key, {}) or b""
-        boot = Boot(
-            scheduler=self._settings.name,
-            agent_name=agent.name,
-            incarnation=order.incarnation,
-            labels=agent.labels,
-            shipped=shipped,
-            arguments=await self._scribe.blob(agent.arguments_key),
-            saved=await self._scribe.blob(order.state_key),
-        )
-        refs = self._refs.get(agent.name, ([], []))
-        if agent.references and not any(refs) and not order.adopt:
-            error = f"agent {agent.name!r}: object references given to it were lost with a former supervisor"
-            await self._scribe.report(_start_failed(order, error))
-            return
-        timeout_s = self._scribe.state.policy.start_timeout
-        result = await self._agents.start(order, shipped, boot, refs, self._me, timeout_s)
-        await self._scribe.report(result)
-
-    async def _stop(self, agent_name: str, incarnation: int) -> None:
-        await self._agents.end(agent_name, incarnation)
-        await self._scribe.report(
-            s.AgentGone(at=0.0, agent_name=agent_name, incarnation=incarnation)
-        )
-        if agent_name not in self._scribe.state.agents:
-            self._refs.pop(agent_name, None)
-
-    async def _evict_agent(self, order: EvictAgent) -> None:
-        evictions = [
-            eviction
-            for task_id in order.task_ids
-            if (eviction := await self._eviction(task_id)) is not None
-        ]
-        await self._all(eviction.notice(order.grace_s) for eviction in evictions)
-        await self._all(eviction.save() for eviction in evictions)
-        await self._all(eviction.cancel() for eviction in evictions)
-        await self._agents.end(order.agent_name, order.incarnation)
-        await self._scribe.report(
-            s.AgentGone(at=0.0, agent_name=order.agent_name, incarnation=order.incarnation)
-        )
-
-    async def _all(self, steps: Iterable[Coroutine[Any, Any, Any]]) -> None:
-        """Take all steps; one that fails is logged, and the eviction goes on without it."""
-        for result in await asyncio.gather(*steps, return_exceptions=True):
-            if isinstance(result, Exception):
-                logger.error("a step of an eviction failed", exc_info=result)
-
-    async def _evict_task(self, order: EvictTask) -> None:
-        eviction = await self._eviction(order.task_id)
-        if eviction is None:
-            return
-        await eviction.save()
-        answered = await eviction.cancel()
-        await self._scribe.report(answered)
-        hung = answered.error.startswith("cancel() did not return")
-        if hung and order.agent_name in self._scribe.state.agents:
-            await self._scribe.report(s.AgentDeletionRequested(at=0.0, agent_name=order.agent_name))
-
-    async def _eviction(self, task_id: str) -> Eviction | None:
-        state = self._scribe.state
-        task: RunningTask | None = state.running.by_id.get(task_id)
-        if task is None:
-            return None
-        agent = state.agents.get(task.agent_name)
-        handlers = state.handlers.get(task.spec.pool_name)
-        return Eviction(
-            ray=self._ray,
-            agents=self._agents,
-            policy=state.policy,
-            feed=self._scribe.report,
-            task=task,
-            incarnation=None if agent is None else agent.incarnation,
-            preserver=None if handlers is None else await self._scribe.blob(handlers.preserver_key),
-            payload=await self._scribe.blob(task.spec.payload_key),
-            now=self._scribe.now(),
-        )
-
-    async def _class(self, key: str, blobs: Mapping[str, bytes]) -> bytes | None:
-        """The class's bytes, from the request, from memory or from the journal."""
-        found = blobs.get(key) or self._classes.get(key) or await self._scribe.blob(key)
-        if found is not None:
-            self._classes[key] = found
-        return found
-
-    async def _probe(
-        self, class_key: str, shipped: bytes, stimulus: s.TaskSubmitted
-    ) -> Refused | None:
-        """See the class load in a worker of its own before anyone is evicted for it."""
-        env = json.loads(stimulus.agent.options).get("runtime_env")
-        timeout_s = self._scribe.state.policy.start_timeout
-        try:
-            handled: Handled = await self._ray.run(probe_class, (shipped,), timeout_s, env)
-            error = handled.error
-        except TimeoutError as late:
-            return Refused(
-                reason="agent_start_timeout",
-                error=f"the class did not load, so nobody was evicted for it: {late}",
-            )
-        except RayError as died:
-            error = str(died)
-        if error:
-            return Refused(
-                reason="agent_start_failed",
-                error=f"the class cannot be loaded, so nobody was evicted for it: {error}",
-            )
-        await self._scribe.step(s.ClassProbed(at=0.0, class_key=class_key))
-        return None
-
-    async def _handle(self, function: Any, *args: Any) -> Handled:
-        timeout_s = self._scribe.state.policy.save_timeout
-        try:
-            handled: Handled = await self._ray.run(function, args, timeout_s, None)
-        except (TimeoutError, RayError) as error:
-            return Handled(error=str(error))
-        return handled
 
     async def _past(self, task_ids: Sequence[str]) -> tuple[tuple[str, str, bytes | None], ...]:
         found = []
@@ -551,12 +392,12 @@ class Supervisor:
             except (JournalError, RayError) as error:
                 logger.warning("health: %s", error)
 
-    async def _patrol(self) -> None:
+    async def _keep_watch(self) -> None:
         while True:
             await asyncio.sleep(self._settings.patrol_interval_s)
             try:
-                await self._look_around()
-                if not self._settings.detached and not await self._off_loop(
+                await self._patrol.look_around()
+                if not self._settings.detached and not await off_loop(
                     self._ray.job_lives, self._job_id
                 ):
                     logger.info("job %s has ended; everything made for it ends too", self._job_id)
@@ -565,39 +406,9 @@ class Supervisor:
             except (JournalError, RayError) as error:
                 logger.warning("patrol: %s", error)
 
-    async def _look_around(self) -> None:
-        state = self._scribe.state
-        before = running_agents(state)
-        views = await self._off_loop(self._ray.nodes)
-        living = await self._off_loop(self._ray.living_actors)
-        now = self._scribe.now()
-        nodes = self._watch.reports(self._scribe.state, views, now)
-        await self._scribe.step(s.ClusterObserved(at=now, nodes=nodes))
-        for gone in agents_gone(self._scribe.state, before, living, now):
-            logger.warning("agent %s is gone; its quota is free again", gone.agent_name)
-            await self._agents.end(gone.agent_name, gone.incarnation)
-            await self._scribe.step(gone)
-        await self._scribe.step(s.ClockTicked(at=now))
-
     async def _leave_nothing(self) -> None:
-        me = self._me
-        self._tasks.discard(asyncio.current_task())  # not to cancel itself
         await self.shutdown()
-        self._ray.kill_actor(me)
-
-    async def _off_loop(self, call: Any, *args: Any) -> Any:
-        """Run a blocking call of Ray beside the loop."""
-        return await asyncio.get_running_loop().run_in_executor(None, call, *args)
-
-
-def _start_failed(order: StartAgent, error: str) -> s.AgentStartFailed:
-    return s.AgentStartFailed(
-        at=0.0,
-        agent_name=order.agent.name,
-        incarnation=order.incarnation,
-        reason="agent_start_failed",
-        error=error,
-    )
+        self._ray.kill_actor(self._me)
 
 
 def _unavailable(error: JournalError) -> Refused:

@@ -109,7 +109,8 @@ class Agents:
     def adopt(self, agent: Agent) -> None:
         """Take over an agent that a former supervisor started."""
         key = (agent.spec.name, agent.incarnation)
-        self._handles[key] = self._ray.find_actor(agent.actor_name, agent.actor_namespace)
+        namespace, name = self.address(agent.spec, agent.incarnation)
+        self._handles[key] = self._ray.find_actor(name, namespace)
         self._lines[key], self._abilities[key] = Line(), agent.abilities
         self._heard[key] = time.monotonic()
 
@@ -144,6 +145,10 @@ class Agents:
             return self._failed(order, report.error)
         self._abilities[key] = report.abilities
         return self._reported(order, report, name, namespace)
+
+    def hear(self, name: str, incarnation: int) -> None:
+        """The host was heard of just now."""
+        self._heard[name, incarnation] = time.monotonic()
 
     def silence_s(self, name: str, incarnation: int) -> float:
         """Seconds since the host was last heard of."""
@@ -190,7 +195,7 @@ class Agents:
         if line is None:
             await asyncio.sleep(POLL_S)
             return []
-        self._heard[name, incarnation] = time.monotonic()
+        self.hear(name, incarnation)
         return await line.receive()
 
     def done(self, command_id: int, result: Result) -> None:

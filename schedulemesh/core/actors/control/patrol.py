@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
 import msgspec
 
-from schedulemesh.core.ray_api import NodeView
+from schedulemesh.core.actors.control.agent_manager import Agents
+from schedulemesh.core.actors.control.scribe import Scribe
+from schedulemesh.core.ray_api import NodeView, RayApi
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.cluster import Node
 from schedulemesh.engine.state import MeshState
-from schedulemesh.engine.stimuli import AgentGone
+from schedulemesh.engine.stimuli import AgentGone, ClockTicked, ClusterObserved, WorldObserved
+
+logger = logging.getLogger(__name__)
 
 #: Ray's view lags; what others use is believed only where none of our claims changed for so long.
 QUIET_S = 1.0
@@ -52,6 +61,55 @@ class NodeWatch:
             self._quiet[node.node_id] = _Quiet(node.version, now)
             return False
         return now - known.since >= QUIET_S
+
+
+class Patrol:
+    """Compares the books with what lives in Ray: once after a recovery, then again and again."""
+
+    def __init__(self, ray_api: RayApi, agents: Agents, scribe: Scribe) -> None:
+        self._ray = ray_api
+        self._agents = agents
+        self._scribe = scribe
+        self._watch = NodeWatch()
+
+    async def look_around(self) -> None:
+        """Feed what changed: nodes, what others use there, agents that died, and the time."""
+        state = self._scribe.state
+        before = running_agents(state)
+        views = await off_loop(self._ray.nodes)
+        living = await off_loop(self._ray.living_actors)
+        now = self._scribe.now()
+        nodes = self._watch.reports(self._scribe.state, views, now)
+        await self._scribe.step(ClusterObserved(at=now, nodes=nodes))
+        for gone in agents_gone(self._scribe.state, before, living, now):
+            logger.warning("agent %s is gone; its quota is free again", gone.agent_name)
+            await self._agents.end(gone.agent_name, gone.incarnation)
+            await self._scribe.step(gone)
+        await self._scribe.step(ClockTicked(at=now))
+
+    async def settle(self) -> None:
+        """After a recovery: take over what lives, end what nobody claims, go on with what was under way."""
+        state = self._scribe.state
+        living = await off_loop(self._ray.living_actors)
+        addresses = {
+            self._agents.address(agent.spec, agent.incarnation): (name, agent.incarnation)
+            for name, agent in state.agents.items()
+        }
+        for namespace, name in self._agents.strays(living, set(addresses)):
+            logger.warning("actor %s is ours, but nobody claims it; ending it", name)
+            self._ray.kill_actor(self._agents.find(namespace, name))
+        alive = frozenset(key for address, key in addresses.items() if address in living)
+        for agent in state.agents.values():
+            under_way = agent.phase in (AgentPhase.WAITING, AgentPhase.STARTING)
+            if (agent.spec.name, agent.incarnation) in alive and not under_way:
+                self._agents.adopt(agent)
+        if state.agents or len(state.running):
+            await self._scribe.step(WorldObserved(at=0.0, living=alive))
+
+
+async def off_loop(call: Callable[..., Any], *args: Any) -> Any:
+    """Run a blocking call of Ray beside the event loop."""
+    return await asyncio.get_running_loop().run_in_executor(None, call, *args)
 
 
 def agents_gone(

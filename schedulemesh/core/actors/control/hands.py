@@ -1,0 +1,217 @@
+"""The hands: they carry out what the engine instructs, and report what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any
+
+from ray.exceptions import RayError
+
+from schedulemesh.core.actors.control.agent_manager import Agents
+from schedulemesh.core.actors.control.preemption_controller import Eviction
+from schedulemesh.core.actors.control.scribe import Scribe
+from schedulemesh.core.ray_api import RayApi
+from schedulemesh.core.wire import Boot
+from schedulemesh.core.workers import Handled, probe_class
+from schedulemesh.engine import stimuli as s
+from schedulemesh.engine.instructions import (
+    AnyInstruction,
+    EvictAgent,
+    EvictTask,
+    StartAgent,
+    StopAgent,
+)
+from schedulemesh.engine.outcomes import Refused
+from schedulemesh.engine.running import RunningTask
+from schedulemesh.store.journal import Journal
+
+logger = logging.getLogger(__name__)
+
+#: Object references of a submission: whole arguments, and those within others.
+Refs = tuple[list[Any], list[Any]]
+NO_REFS: Refs = ([], [])
+
+
+class Hands:
+    """Starts, stops and evicts, each as a task of its own on the supervisor's loop."""
+
+    def __init__(
+        self,
+        ray_api: RayApi,
+        agents: Agents,
+        journal: Journal,
+        scheduler: str,
+        strategy: str,
+        supervisor: Any,
+    ) -> None:
+        self._ray = ray_api
+        self._agents = agents
+        self._scheduler = scheduler
+        self._me = supervisor
+        #: By agent name; only in memory, so lost with this process.
+        self.refs: dict[str, Refs] = {}
+        self._classes: dict[str, bytes] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.scribe = Scribe(journal, strategy, self.carry_out)
+
+    def stop_all(self) -> None:
+        """Drop whatever is under way, but for the task that says so."""
+        mine = asyncio.current_task()
+        for task in self._tasks:
+            if task is not mine:
+                task.cancel()
+
+    def carry_out(self, instruction: AnyInstruction) -> None:
+        """Begin what is instructed; its result is the next stimulus."""
+        if isinstance(instruction, StartAgent):
+            self.spawn(self._start(instruction))
+        elif isinstance(instruction, EvictAgent):
+            self.spawn(self._evict_agent(instruction))
+        elif isinstance(instruction, EvictTask):
+            self.spawn(self._evict_task(instruction))
+        elif isinstance(instruction, StopAgent):
+            self.spawn(self._stop(instruction.agent_name, instruction.incarnation))
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something beside everything else; what it raises is logged."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("a hand failed", exc_info=task.exception())
+
+    async def _start(self, order: StartAgent) -> None:
+        agent = order.agent
+        shipped = await self.class_bytes(agent.class_key, {}) or b""
+        boot = Boot(
+            scheduler=self._scheduler,
+            agent_name=agent.name,
+            incarnation=order.incarnation,
+            labels=agent.labels,
+            shipped=shipped,
+            arguments=await self.scribe.blob(agent.arguments_key),
+            saved=await self.scribe.blob(order.state_key),
+        )
+        refs = self.refs.get(agent.name, ([], []))
+        if agent.references and not any(refs) and not order.adopt:
+            error = f"agent {agent.name!r}: object references given to it were lost with a former supervisor"
+            await self.scribe.report(_start_failed(order, error))
+            return
+        timeout_s = self.scribe.state.policy.start_timeout
+        result = await self._agents.start(order, shipped, boot, refs, self._me, timeout_s)
+        await self.scribe.report(result)
+
+    async def _stop(self, agent_name: str, incarnation: int) -> None:
+        await self._agents.end(agent_name, incarnation)
+        await self.scribe.report(
+            s.AgentGone(at=0.0, agent_name=agent_name, incarnation=incarnation)
+        )
+        if agent_name not in self.scribe.state.agents:
+            self.refs.pop(agent_name, None)
+
+    async def _evict_agent(self, order: EvictAgent) -> None:
+        evictions = [
+            eviction
+            for task_id in order.task_ids
+            if (eviction := await self.eviction(task_id)) is not None
+        ]
+        await self._all(eviction.notice(order.grace_s) for eviction in evictions)
+        await self._all(eviction.save() for eviction in evictions)
+        await self._all(eviction.cancel() for eviction in evictions)
+        await self._agents.end(order.agent_name, order.incarnation)
+        await self.scribe.report(
+            s.AgentGone(at=0.0, agent_name=order.agent_name, incarnation=order.incarnation)
+        )
+
+    async def _all(self, steps: Iterable[Coroutine[Any, Any, Any]]) -> None:
+        """Take all steps; one that fails is logged, and the eviction goes on without it."""
+        for result in await asyncio.gather(*steps, return_exceptions=True):
+            if isinstance(result, Exception):
+                logger.error("a step of an eviction failed", exc_info=result)
+
+    async def _evict_task(self, order: EvictTask) -> None:
+        eviction = await self.eviction(order.task_id)
+        if eviction is None:
+            return
+        await eviction.save()
+        answered = await eviction.cancel()
+        await self.scribe.report(answered)
+        hung = answered.error.startswith("cancel() did not return")
+        if hung and order.agent_name in self.scribe.state.agents:
+            await self.scribe.report(s.AgentDeletionRequested(at=0.0, agent_name=order.agent_name))
+
+    async def eviction(self, task_id: str) -> Eviction | None:
+        """What it takes to save and cancel a task; None: it is not on the book."""
+        state = self.scribe.state
+        task: RunningTask | None = state.running.by_id.get(task_id)
+        if task is None:
+            return None
+        agent = state.agents.get(task.agent_name)
+        handlers = state.handlers.get(task.spec.pool_name)
+        return Eviction(
+            ray=self._ray,
+            agents=self._agents,
+            policy=state.policy,
+            feed=self.scribe.report,
+            task=task,
+            incarnation=None if agent is None else agent.incarnation,
+            preserver=None if handlers is None else await self.scribe.blob(handlers.preserver_key),
+            payload=await self.scribe.blob(task.spec.payload_key),
+            now=self.scribe.now(),
+        )
+
+    async def class_bytes(self, key: str, blobs: Mapping[str, bytes]) -> bytes | None:
+        """The class's bytes, from the request, from memory or from the journal."""
+        found = blobs.get(key) or self._classes.get(key) or await self.scribe.blob(key)
+        if found is not None:
+            self._classes[key] = found
+        return found
+
+    async def probe(
+        self, class_key: str, shipped: bytes, stimulus: s.TaskSubmitted
+    ) -> Refused | None:
+        """See the class load in a worker of its own before anyone is evicted for it."""
+        env = json.loads(stimulus.agent.options).get("runtime_env")
+        timeout_s = self.scribe.state.policy.start_timeout
+        try:
+            handled: Handled = await self._ray.run(probe_class, (shipped,), timeout_s, env)
+            error = handled.error
+        except TimeoutError as late:
+            return Refused(
+                reason="agent_start_timeout",
+                error=f"the class did not load, so nobody was evicted for it: {late}",
+            )
+        except RayError as died:
+            error = str(died)
+        if error:
+            return Refused(
+                reason="agent_start_failed",
+                error=f"the class cannot be loaded, so nobody was evicted for it: {error}",
+            )
+        await self.scribe.step(s.ClassProbed(at=0.0, class_key=class_key))
+        return None
+
+    async def run_handler(self, function: Any, *args: Any) -> Handled:
+        """Run a state handler in a worker of its own, at most ``save_timeout``."""
+        timeout_s = self.scribe.state.policy.save_timeout
+        try:
+            handled: Handled = await self._ray.run(function, args, timeout_s, None)
+        except (TimeoutError, RayError) as error:
+            return Handled(error=str(error))
+        return handled
+
+
+def _start_failed(order: StartAgent, error: str) -> s.AgentStartFailed:
+    return s.AgentStartFailed(
+        at=0.0,
+        agent_name=order.agent.name,
+        incarnation=order.incarnation,
+        reason="agent_start_failed",
+        error=error,
+    )
