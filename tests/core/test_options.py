@@ -1,0 +1,119 @@
+"""Ray options: what passes, what contradicts the ledger, what the scheduler decides."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from schedulemesh.core.controllers.options import parse_options
+from schedulemesh.core.ray_api import ray_amounts, resources_of
+from schedulemesh.domain.resources import Resources, parse_resources
+from schedulemesh.errors import InvalidRequestError
+
+NEED = parse_resources({"cpu": 2, "memory": 512, "gpu": 0.5, "custom": {"accelerator": 1}})
+
+
+def options(given=None, *, beneath=None, need=NEED, job_env=None):
+    found = parse_options(given, beneath or {}, need, job_env or {}, "callers")
+    return json.loads(found.encoded), found.choose_node
+
+
+def test_none_are_none():
+    assert options() == ({}, True)
+
+
+def test_own_options_go_over_those_of_the_decorator():
+    beneath = {"max_restarts": 2, "max_concurrency": 4, "num_returns": 1, "lifetime": None}
+    found, _ = options({"max_restarts": 1}, beneath=beneath)
+    assert found == {"max_restarts": 1, "max_concurrency": 4}
+
+
+@pytest.mark.parametrize(
+    "amounts",
+    [
+        {"num_cpus": 2},
+        {"num_gpus": 0.5},
+        {"memory": 512 * 2**20},
+        {"resources": {"accelerator": 1}},
+        {"num_cpus": None},
+    ],
+)
+def test_the_same_amount_may_be_repeated(amounts):
+    assert options(amounts)[0] == {}
+    assert options(beneath=amounts)[0] == {}
+
+
+@pytest.mark.parametrize(
+    "amounts",
+    [
+        {"num_cpus": 1},
+        {"num_gpus": 1},
+        {"memory": 512},
+        {"resources": {"accelerator": 2}},
+        {"resources": {}},
+    ],
+)
+def test_another_amount_contradicts_the_ledger(amounts):
+    (name,) = amounts
+    for how in ({"given": amounts}, {"beneath": amounts}):
+        with pytest.raises(InvalidRequestError, match=rf"ray_options\['{name}'\]"):
+            options(**how)
+
+
+def test_amounts_without_resources_belong_into_resources():
+    with pytest.raises(InvalidRequestError, match="say it in resources"):
+        options({"num_cpus": 1}, need=None)
+    assert options(beneath={"num_cpus": 1}, need=None)[0] == {}, "the pool's default wins"
+
+
+@pytest.mark.parametrize("name", ["lifetime", "namespace", "get_if_exists", "nonsense"])
+def test_what_the_scheduler_decides_is_refused(name):
+    with pytest.raises(InvalidRequestError, match=f"'{name}'; allowed are accelerator_type"):
+        options({name: "x"})
+
+
+def test_a_name_is_the_callers():
+    assert options({"name": "mine"})[0] == {"name": "mine", "namespace": "callers"}
+
+
+@pytest.mark.parametrize(
+    "name", ["accelerator_type", "fallback_strategy", "label_selector", "scheduling_strategy"]
+)
+def test_with_some_options_ray_finds_the_node(name):
+    assert options({name: "SPREAD"}) == ({name: "SPREAD"}, False)
+
+
+def test_the_jobs_environment_goes_along():
+    job = {"env_vars": {"A": "job", "B": "job"}, "pip": ["x"]}
+    assert options(job_env=job)[0] == {"runtime_env": job}
+    found, _ = options({"runtime_env": {"env_vars": {"A": "own"}}}, job_env=job)
+    assert found["runtime_env"] == {"env_vars": {"A": "own", "B": "job"}, "pip": ["x"]}
+    assert options({"runtime_env": {}})[0] == {}
+
+
+def test_only_plain_data_is_kept():
+    with pytest.raises(InvalidRequestError, match=r"ray_options\['scheduling_strategy'\]"):
+        options({"max_restarts": 1, "scheduling_strategy": object()})
+    with pytest.raises(InvalidRequestError, match="must be a dict"):
+        options("max_restarts=1")
+
+
+def test_amounts_in_rays_words_and_back():
+    assert ray_amounts(NEED) == {
+        "num_cpus": 2.0,
+        "num_gpus": 0.5,
+        "memory": 512 * 2**20,
+        "resources": {"accelerator": 1.0},
+    }
+    assert "memory" not in ray_amounts(Resources(cpu=1))
+    seen = {
+        "CPU": 2.0,
+        "GPU": 0.5,
+        "memory": 512.0 * 2**20,
+        "accelerator": 1.0,
+        "object_store_memory": 1e9,
+        "node:10.0.0.1": 1.0,
+        "accelerator_type:H100": 1.0,
+    }
+    assert resources_of(seen) == NEED

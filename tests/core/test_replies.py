@@ -1,0 +1,176 @@
+"""Outcomes as the documented dicts."""
+
+from __future__ import annotations
+
+import pytest
+from ray import cloudpickle
+
+from schedulemesh.core.controllers import replies
+from schedulemesh.core.wire import SavedState, pack
+from schedulemesh.domain.resources import parse_resources
+from schedulemesh.engine.outcomes import (
+    Accepted,
+    Candidate,
+    Done,
+    Evaluation,
+    Evicted,
+    Holder,
+    Pending,
+    Refused,
+)
+
+CPU = parse_resources({"cpu": 1})
+VICTIM = Candidate(
+    task_id="v",
+    agent_name="on-v",
+    pool_name="p",
+    priority=1.0,
+    preempt_score=5.5,
+    priority_delta=4.0,
+    effective_delta=4.0,
+    remaining_time=15.0,
+    reason="same_pool_preemption",
+    lost_work=3.0,
+)
+SHOWN = {
+    "task_id": "v",
+    "agent_name": "on-v",
+    "pool_name": "p",
+    "priority": 1.0,
+    "preempt_score": 5.5,
+    "priority_delta": 4.0,
+    "effective_delta": 4.0,
+    "remaining_time": 15.0,
+    "reason": "same_pool_preemption",
+}
+ACCEPTED = Accepted(
+    agent_name="p-agent-abc123",
+    pool_name="p",
+    resources=CPU,
+    labels={"pool": "p", "tier": "gold"},
+    task_id="t",
+    preempted=(VICTIM,),
+    node_id="n",
+)
+
+
+def test_a_success():
+    handle = object()
+    assert replies.submitted(ACCEPTED, handle, dry_run=False) == {
+        "success": True,
+        "agent": {
+            "name": "p-agent-abc123",
+            "handle": handle,
+            "resources": {"cpu": 1.0},
+            "labels": {"pool": "p", "tier": "gold"},
+            "node_id": "n",
+        },
+        "task_id": "t",
+        "preempted": [SHOWN],
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "value"),
+    [
+        ({"restartable": False}, "restartable", False),
+        ({"state_restored": False}, "state_restored", False),
+        ({"state_restored": True}, "state_restored", True),
+    ],
+)
+def test_a_success_that_has_more_to_say(change, key, value):
+    accepted = Accepted(agent_name="a", pool_name="p", resources=CPU, **change)
+    assert replies.submitted(accepted, None, dry_run=False)[key] is value
+    assert key not in replies.submitted(ACCEPTED, None, dry_run=False)
+
+
+def test_a_dry_run_says_so():
+    assert replies.submitted(ACCEPTED, None, dry_run=True)["dry_run"] is True
+
+
+def test_a_refusal():
+    refused = Refused(
+        reason="preemption_failed",
+        error="Insufficient resources and no available preemption candidates",
+        short_quota=CPU,
+        holders=(Holder(agent_name="a", pool_name="p", resources=CPU, task_ids=("x", "y")),),
+        turned_away={"same_pool_threshold": 2},
+        restarted=("v",),
+    )
+    assert replies.submitted(refused, None, dry_run=False) == {
+        "success": False,
+        "error": "Insufficient resources and no available preemption candidates",
+        "reason": "preemption_failed",
+        "short": {"quota": {"cpu": 1.0}},
+        "holders": [
+            {
+                "agent_name": "a",
+                "pool_name": "p",
+                "resources": {"cpu": 1.0},
+                "task_ids": ["x", "y"],
+            }
+        ],
+        "turned_away": {"same_pool_threshold": 2},
+        "restarted": ["v"],
+        "not_restarted": [],
+    }
+    bare = Refused(reason="pool_not_found", error="no")
+    assert replies.refused(bare) == {"success": False, "error": "no", "reason": "pool_not_found"}
+
+
+def test_an_evaluation():
+    found = Evaluation(should_preempt=True, candidates=(VICTIM,), victims=("v",))
+    assert replies.evaluated(found) == {
+        "should_preempt": True,
+        "candidates": [SHOWN],
+        "victims": ["v"],
+        "reason": None,
+        "turned_away": {},
+    }
+
+
+def test_ends():
+    assert replies.done(Done()) == {"success": True}
+    assert replies.done(Done(detail="unchanged")) == {"success": True, "detail": "unchanged"}
+    assert replies.deleted(Done()) == {"success": True}
+    assert replies.deleted(Done(detail="already_gone")) == {"success": True, "already_gone": True}
+
+
+def test_a_preemption():
+    saved = pack(
+        SavedState(
+            task_id="v",
+            agent_name="a",
+            pool_name="p",
+            priority=1.0,
+            source="preserver",
+            saved_at=0.0,
+            state=cloudpickle.dumps({"path": "/x"}),
+        )
+    )
+    evicted = Evicted(task_id="v", agent_name="a", reason="manual", cancel_success=True)
+    assert replies.preempted(evicted, saved) == {
+        "success": True,
+        "task_id": "v",
+        "agent_name": "a",
+        "saved_state": {"task_id": "v", "path": "/x"},
+        "cancel_success": True,
+        "reason": "manual",
+    }
+    gone = Evicted(task_id="v", agent_name="a", reason="manual", error="cannot be reached")
+    assert replies.preempted(gone, None)["error"] == "cannot be reached"
+    refused = replies.preempted(Refused(reason="task_not_found", error="no task"), None)
+    assert refused == {
+        "success": False,
+        "error": "no task",
+        "reason": "task_not_found",
+        "saved_state": None,
+        "cancel_success": False,
+    }
+
+
+def test_an_outcome_that_cannot_be_is_an_error():
+    with pytest.raises(TypeError, match="Pending"):
+        replies.submitted(Pending(agent_name="a"), None, dry_run=False)
+    with pytest.raises(TypeError, match="Done"):
+        replies.preempted(Done(), None)

@@ -1,0 +1,128 @@
+"""What travels and is stored: it comes back as it went, and a key says what it is the key of."""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+import pytest
+from ray import cloudpickle
+
+from schedulemesh.core.actors.supervisor import to_saved_state
+from schedulemesh.core.agent_host import public_state, restorable
+from schedulemesh.core.shipping import ship_state
+from schedulemesh.core.wire import (
+    Boot,
+    Command,
+    Method,
+    Parameter,
+    Report,
+    Result,
+    SavedState,
+    ShippedClass,
+    key_of,
+    pack,
+)
+
+SAVED = SavedState(
+    task_id="t",
+    agent_name="a",
+    pool_name="p",
+    priority=5.0,
+    labels={"tier": "gold"},
+    source="save_state",
+    saved_at=12.5,
+    last_metrics={"step": 3, "progress": 0.5},
+    state=cloudpickle.dumps({"step": 3}),
+    payload=cloudpickle.dumps([1, 2]),
+)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        SAVED,
+        Command(command_id=1, kind="save", epoch=3, seconds=2.0),
+        Result(error="no", data=b"\x00\xff", consistent=False, success=False),
+        Report(node_id="n", pid=7, gpu_ids=("0", "1"), abilities=("cancel",), state_restored=True),
+        Boot(
+            scheduler="s",
+            agent_name="a",
+            incarnation=2,
+            labels={"a": "b"},
+            shipped=b"x",
+            arguments=None,
+            saved=b"",
+        ),
+        ShippedClass(
+            name="C",
+            methods=(Method(name="m", kind="async", parameters=(Parameter(name="x", kind=1),)),),
+            code=b"code",
+            sys_path=("/job",),
+        ),
+    ],
+    ids=lambda v: type(v).__name__,
+)
+def test_what_is_packed_comes_back(value):
+    assert msgspec.msgpack.decode(pack(value), type=type(value)) == value
+
+
+def test_a_key_is_the_hash_of_the_bytes():
+    assert key_of(b"abc") == hashlib.sha256(b"abc").hexdigest()
+
+
+def test_a_class_with_any_async_method_runs_on_a_loop():
+    def kinds(*given):
+        methods = tuple(Method(name=kind, kind=kind) for kind in given)
+        return ShippedClass(name="C", methods=methods, code=b"").is_async
+
+    assert kinds("sync", "async")
+    assert kinds("async_generator")
+    assert not kinds("sync", "generator")
+    assert not kinds()
+
+
+def test_a_saved_state_as_callers_see_it():
+    shown = public_state(SAVED)
+    assert shown == {
+        "task_id": "t",
+        "agent_name": "a",
+        "pool_name": "p",
+        "priority": 5.0,
+        "labels": {"tier": "gold"},
+        "source": "save_state",
+        "saved_at": 12.5,
+        "consistent": True,
+        "last_metrics": {"step": 3, "progress": 0.5},
+        "progress": 0.5,
+        "payload": [1, 2],
+        "state": {"step": 3},
+    }
+    warned = msgspec.structs.replace(SAVED, warning="late")
+    assert public_state(warned)["warning"] == "late"
+
+
+def test_a_preservers_dict_is_shown_alone():
+    kept = {"checkpoint_path": "/ckpt"}
+    saved = msgspec.structs.replace(SAVED, source="preserver", state=cloudpickle.dumps(kept))
+    assert public_state(saved) == {"task_id": "t", "checkpoint_path": "/ckpt"}
+    assert restorable(saved) == kept
+
+
+def test_what_an_object_is_restored_from():
+    assert restorable(SAVED) == {"step": 3}
+    bare = msgspec.structs.replace(SAVED, source="payload", state=None)
+    assert restorable(bare) == public_state(bare)
+    assert restorable(bare)["payload"] == [1, 2]
+
+
+def test_a_state_that_a_caller_hands_in_comes_back():
+    given = {"task_id": "t", "checkpoint_path": "/ckpt"}
+    stored = to_saved_state(given, "given", ship_state(given), now=1.0)
+    saved = msgspec.msgpack.decode(stored, type=SavedState)
+    assert (saved.source, saved.saved_at) == ("given", 1.0)
+    assert public_state(saved) == given
+    own = to_saved_state(public_state(SAVED), "save_state", ship_state({"step": 3}), now=1.0)
+    saved = msgspec.msgpack.decode(own, type=SavedState)
+    assert restorable(saved) == {"step": 3}
+    assert (saved.pool_name, saved.priority, saved.agent_name) == ("p", 5.0, "a")

@@ -1,0 +1,77 @@
+"""What the import contracts cannot see: what is loaded when, and how big the rooms are."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "schedulemesh"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def loads(module: str) -> set[str]:
+    """The modules that are there after an import in a fresh process."""
+    program = f"import sys, {module}; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("module", "without"),
+    [
+        ("schedulemesh", {"ray", "sqlalchemy", "msgspec"}),
+        ("schedulemesh.engine.engine", {"ray", "sqlalchemy"}),
+        ("schedulemesh.config.policy", {"ray", "sqlalchemy"}),
+        ("schedulemesh.core.agent_actor", {"sqlalchemy", "rich", "typer"}),
+        ("schedulemesh.core.agents", {"sqlalchemy", "rich", "typer"}),
+        ("schedulemesh.core.agent_host", {"sqlalchemy", "rich", "typer"}),
+        ("schedulemesh.core.workers", {"sqlalchemy", "rich", "typer"}),
+        ("schedulemesh.store.sql", {"ray"}),
+        ("schedulemesh.cli.app", {"ray", "sqlalchemy", "numpy"}),
+    ],
+)
+def test_importing_loads_no_more_than_it_needs(module, without):
+    assert not without & loads(module)
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def names(paths):
+    return [str(path.relative_to(PACKAGE.parent)) for path in paths]
+
+
+def test_every_module_says_what_it_is():
+    silent = [path for path in MODULES if not ast.get_docstring(tree(path))]
+    assert names(silent) == []
+
+
+def test_a_module_is_one_sitting():
+    long = [p for p in MODULES if len(p.read_text(encoding="utf-8").splitlines()) > 520]
+    assert names(long) == []
+
+
+def test_no_room_for_odds_and_ends():
+    banned = {"utils", "util", "common", "base", "helpers", "misc"}
+    assert names([path for path in MODULES if path.stem in banned]) == []
+
+
+def test_broad_handlers_say_why():
+    """``except Exception`` only with a comment that says what becomes of it."""
+    for path in MODULES:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for node in ast.walk(tree(path)):
+            if not isinstance(node, ast.ExceptHandler) or not isinstance(node.type, ast.Name):
+                continue
+            if node.type.id not in ("Exception", "BaseException"):
+                continue
+            line = lines[node.lineno - 1]
+            raises = any(isinstance(inner, ast.Raise) for inner in ast.walk(node))
+            assert raises or line.count("#") >= 2, f"{path}:{node.lineno}: {line.strip()}"

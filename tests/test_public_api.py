@@ -1,0 +1,169 @@
+"""Every path, name, signature and default that the documents promise."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+
+import msgspec
+import pytest
+
+PROMISED = {
+    "schedulemesh": ["__version__"],
+    "schedulemesh.simple": ["SimpleScheduler", "SimpleTaskSpec"],
+    "schedulemesh.core": ["RayScheduler"],
+    "schedulemesh.core.controllers.ray_scheduler": ["RayScheduler"],
+    "schedulemesh.core.agent_actor": ["AgentActor"],
+    "schedulemesh.core.agents": ["MetricsReportingAgent"],
+    "schedulemesh.core.actors.control.preemption_controller": ["TaskState"],
+    "schedulemesh.config.policy": ["PreemptionPolicy", "PreemptionAggressiveness"],
+    "schedulemesh.errors": ["ScheduleMeshError", "InvalidRequestError"],
+    "examples.training_preemption_demo": ["TrainingAgentActor"],
+}
+
+
+@pytest.mark.parametrize(("module", "names"), PROMISED.items(), ids=PROMISED)
+def test_promised_names_are_where_they_are_promised(module, names):
+    found = importlib.import_module(module)
+    for name in names:
+        assert getattr(found, name) is not None
+
+
+def test_there_is_one_ray_scheduler():
+    import schedulemesh.core
+    from schedulemesh.core.controllers.ray_scheduler import RayScheduler
+
+    assert schedulemesh.core.RayScheduler is RayScheduler
+    with pytest.raises(AttributeError, match="Nonsense"):
+        _ = schedulemesh.core.Nonsense
+
+
+def parameters(function):
+    return {
+        name: parameter.default
+        for name, parameter in inspect.signature(function).parameters.items()
+        if name != "self"
+    }
+
+
+REQUIRED = inspect.Parameter.empty
+
+
+def test_signatures_of_the_quick_reference():
+    from schedulemesh.core import RayScheduler
+
+    assert parameters(RayScheduler.create_pool) == {
+        "name": REQUIRED,
+        "labels": None,
+        "resources": None,
+        "target_agents": 0,
+        "placement_strategy": "STRICT_PACK",
+    }
+    create = parameters(RayScheduler.create_agent)
+    assert list(create)[:5] == ["name", "pool", "actor_class", "resources", "ray_options"]
+    assert create["resources"] is create["ray_options"] is None
+    assert parameters(RayScheduler.list_agents) == {"pool_name": None}
+    assert parameters(RayScheduler.delete_agent) == {"name": REQUIRED, "force": False}
+
+
+TAKEN_EVERYWHERE = {
+    "priority": 5.0,
+    "labels": None,
+    "actor_args": None,
+    "actor_kwargs": None,
+    "agent_name": None,
+    "estimated_duration": None,
+    "payload": None,
+    "ray_options": None,
+}
+
+
+def test_every_way_of_submitting_takes_the_same():
+    from schedulemesh.core import RayScheduler
+    from schedulemesh.simple import SimpleScheduler, SimpleTaskSpec
+
+    submit = parameters(RayScheduler.submit_task_with_preemption)
+    spec = {f.name: f.default for f in dataclasses.fields(SimpleTaskSpec)}
+    for found in (submit, spec):
+        assert {name: found[name] for name in TAKEN_EVERYWHERE} == TAKEN_EVERYWHERE
+    given = set(spec) - {"pool"} | {"pool_name"}
+    assert given <= set(submit)
+    assert list(parameters(SimpleScheduler.submit))[:3] == ["task_id", "pool", "actor_class"]
+
+
+def test_signatures_of_agents():
+    from schedulemesh.core.agent_actor import AgentActor
+
+    process = parameters(AgentActor.process)
+    assert list(process) == ["payload", "task_id", "simulated_duration"]
+    assert list(parameters(AgentActor.cancel)) == ["task_id"]
+    assert next(iter(parameters(AgentActor.invoke))) == "method"
+
+
+def test_the_simple_scheduler_has_every_documented_word():
+    from schedulemesh.simple import SimpleScheduler
+
+    for word in (
+        "ensure_pool",
+        "configure_preemption",
+        "update_preemption_policy",
+        "submit",
+        "submit_spec",
+        "complete",
+        "delete_agent",
+        "stats",
+        "get_preemption_stats",
+        "shutdown",
+    ):
+        assert callable(getattr(SimpleScheduler, word))
+
+
+def test_defaults_of_the_policy():
+    from schedulemesh.config.policy import PreemptionPolicy
+
+    defaults = msgspec.structs.asdict(PreemptionPolicy())
+    assert defaults == {
+        "same_pool_priority_threshold": 1.0,
+        "cross_pool_priority_threshold": 5.0,
+        "remaining_time_weight": 0.1,
+        "min_preempt_score": 0.5,
+        "enable_cross_pool_preemption": True,
+        "protected_pools": (),
+        "label_preemption_rules": {},
+        "label_priority_threshold": 0.5,
+        "enable_label_preemption": True,
+        "label_dominance_protects": True,
+        "cancel_timeout": 5.0,
+        "save_timeout": 30.0,
+        "start_timeout": 120.0,
+        "preemption_grace_s": 0.0,
+    }
+
+
+def test_a_malformed_request_is_a_value_error():
+    from schedulemesh import errors
+
+    assert issubclass(errors.InvalidRequestError, (errors.ScheduleMeshError, ValueError))
+    for name, error in inspect.getmembers(errors, inspect.isclass):
+        if error.__module__ != errors.__name__:
+            continue
+        assert issubclass(error, errors.ScheduleMeshError), name
+        assert str(error()) == (error.__doc__ or "").strip(), "the docstring is the default message"
+
+
+def test_a_task_state_has_what_the_handlers_read():
+    from schedulemesh.core.actors.control.preemption_controller import TaskState
+
+    fields = {f.name for f in dataclasses.fields(TaskState)}
+    assert {"task_id", "pool_name", "payload", "priority", "labels", "agent_name"} <= fields
+
+
+def test_every_public_method_says_what_it_does():
+    from schedulemesh.core import RayScheduler
+    from schedulemesh.simple import SimpleScheduler
+
+    for cls in (RayScheduler, SimpleScheduler):
+        for name, method in inspect.getmembers(cls, inspect.isfunction):
+            if not name.startswith("_"):
+                assert inspect.getdoc(method), f"{cls.__name__}.{name}"
