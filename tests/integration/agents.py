@@ -1,0 +1,98 @@
+"""Agent classes that several tests use."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+from schedulemesh.core.agent_actor import AgentActor
+
+
+class Counter:
+    """A bare user class, without any base: it counts, and can be saved and restored."""
+
+    def __init__(self, name: str, labels: dict[str, str], start: int = 0) -> None:
+        self.name, self.labels, self.count = name, labels, start
+
+    def add(self, n: int = 1) -> int:
+        self.count += n
+        return self.count
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def save_state(self) -> dict[str, int]:
+        return {"count": self.count}
+
+    def restore_state(self, saved: dict[str, int]) -> None:
+        self.count = saved["count"]
+
+
+class Plain:
+    """As little as an agent can be."""
+
+    def __init__(self, name: str, labels: dict[str, str], *args: Any, **kwargs: Any) -> None:
+        self.args, self.kwargs = args, kwargs
+
+    def given(self) -> tuple[Any, ...]:
+        return self.args, self.kwargs
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+class Hung:
+    """Any of its methods may be told to hang; ``mark`` is a file that it makes when it does."""
+
+    def __init__(self, name: str, labels: dict[str, str], where: str, mark: str) -> None:
+        self.where, self.mark = where, mark
+        self._hang("init")
+
+    def _hang(self, here: str) -> None:
+        if self.where == here:
+            Path(self.mark).touch()
+            threading.Event().wait()
+
+    def cancel(self, task_id: str) -> dict[str, Any]:
+        self._hang("cancel")
+        return {"success": True}
+
+    def save_state(self) -> dict[str, Any]:
+        self._hang("save_state")
+        return {}
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+class Raising(AgentActor):
+    """Raises where it is told to."""
+
+    def __init__(self, name: str, labels: dict[str, str], where: str) -> None:
+        super().__init__(name, labels)
+        self.where = where
+        self._raise("init")
+
+    def _raise(self, here: str) -> None:
+        if self.where == here:
+            raise RuntimeError(f"raised in {here}")
+
+    def cancel(self, task_id: str) -> dict[str, Any]:
+        self._raise("cancel")
+        return super().cancel(task_id)
+
+    def save_state(self) -> dict[str, Any]:
+        self._raise("save_state")
+        return {"saved": True}
+
+    def work(self) -> None:
+        raise ValueError("the work raised")
+
+
+class Exiting:
+    """Its constructor ends the process."""
+
+    def __init__(self, name: str, labels: dict[str, str]) -> None:
+        os._exit(3)

@@ -1,0 +1,58 @@
+"""Waiting for what happens outside of this process, and looking at what lives in Ray."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+
+def until(
+    condition: Callable[[], Any], what: str | Callable[[], str], deadline_s: float = 30.0
+) -> Any:
+    """What the condition gives, once that is true; the test fails after the deadline."""
+    end = time.monotonic() + deadline_s
+    while not (found := condition()):
+        if time.monotonic() > end:
+            pytest.fail(f"after {deadline_s:g} s: {what if isinstance(what, str) else what()}")
+        time.sleep(0.02)
+    return found
+
+
+def actors_in(namespace: str) -> list[str]:
+    """Names of the living actors in a Ray namespace."""
+    listed = ray.util.list_named_actors(all_namespaces=True)
+    return sorted(entry["name"] for entry in listed if entry["namespace"] == namespace)
+
+
+def process_lives(pid: int) -> bool:
+    """Whether a process with this id exists and is no zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def quota(scheduler: Any, pool: str) -> dict[str, Any]:
+    """A pool's line of list_pools."""
+    return next(p for p in scheduler.list_pools()["pools"] if p["name"] == pool)
+
+
+def assert_nothing_held(scheduler: Any) -> None:
+    """Every pool is wholly free, and no agent or task is on the book."""
+    for pool in scheduler.list_pools()["pools"]:
+        assert pool["free"] == pool["resources"], pool
+        held = {key: pool[key] for key in ("reserved", "used", "lent", "borrowed", "agents")}
+        assert not any(held.values()), pool
+    assert scheduler.list_agents()["agents"] == []
+    assert scheduler.list_tasks()["tasks"] == []
+
+
+def touched(path: Path) -> Callable[[], bool]:
+    """A condition: the file exists."""
+    return path.exists

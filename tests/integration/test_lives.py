@@ -1,0 +1,203 @@
+"""How schedulers and agents end: with their job, by hand, or not at all; and what the journal says."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import ray
+
+from schedulemesh.core import RayScheduler
+from schedulemesh.engine.state import MeshState
+from schedulemesh.errors import (
+    InvalidRequestError,
+    SchedulerExistsError,
+    SchedulerNotFoundError,
+    SchedulerUnavailableError,
+)
+from schedulemesh.store.sql import SqlJournal
+from tests.integration.agents import Counter, Plain
+from tests.integration.drivers import run_driver, start_driver
+from tests.integration.polling import (
+    actors_in,
+    assert_nothing_held,
+    process_lives,
+    quota,
+    until,
+)
+
+JOB = """
+scheduler = RayScheduler("of-job", namespace={namespace!r})
+scheduler.create_pool("pool", resources={{"cpu": 1}})
+agent = scheduler.create_agent("agent", "pool", AgentActor)["agent"]["handle"]
+print(ray.get(agent.__ray_call__.remote(lambda _self: os.getpid())), flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("how", ["ends", "killed"])
+def test_what_is_not_detached_ends_with_its_job(namespace, tmp_path, how):
+    with start_driver(JOB.format(namespace=namespace), tmp_path) as driver:
+        agent_pid = int(driver.stdout.readline())
+        assert "schedulemesh:of-job" in actors_in(namespace)
+        with pytest.raises(SchedulerExistsError, match="of-job"):
+            RayScheduler("of-job", namespace=namespace)
+        if how == "killed":
+            driver.send_signal(signal.SIGKILL)
+        driver.communicate("\n", timeout=60)
+    assert driver.returncode == (-signal.SIGKILL if how == "killed" else 0)
+    until(lambda: not actors_in(namespace), lambda: f"left in Ray: {actors_in(namespace)}")
+    until(lambda: not process_lives(agent_pid), "the agent's process lives on")
+
+
+def test_a_detached_one_outlives_its_job_and_is_shared(namespace, tmp_path):
+    run_driver(
+        f"""
+        scheduler = RayScheduler("shared", detached=True, namespace={namespace!r})
+        scheduler.create_pool("pool", resources={{"cpu": 2}})
+        scheduler.create_agent("agent", "pool", AgentActor, resources={{"cpu": 1}})
+        scheduler.detach()
+        """,
+        tmp_path,
+    )
+    attached = RayScheduler.attach("shared", namespace=namespace)
+    (agent,) = attached.list_agents("pool")["agents"]
+    assert ray.get(agent["handle"].process.remote(payload="hi"))["payload"] == "hi"
+    same = RayScheduler("shared", detached=True, namespace=namespace)
+    same.create_agent("second", "pool", Plain, resources={"cpu": 1})
+    assert len(attached.list_agents()["agents"]) == 2
+    seen = run_driver(
+        f"""
+        scheduler = RayScheduler.attach("shared", namespace={namespace!r})
+        print(sorted(a["name"] for a in scheduler.list_agents()["agents"]))
+        """,
+        tmp_path,
+    )
+    assert seen.strip() == "['agent', 'second']"
+    same.detach()
+    with pytest.raises(InvalidRequestError, match="detached"):
+        same.list_agents()
+    attached.shutdown()
+    until(lambda: not actors_in(namespace), "something is left in Ray")
+    with pytest.raises(SchedulerUnavailableError, match="shared"):
+        attached.list_agents()
+
+
+def test_attaching_to_nobody_says_how_to_start_one(namespace):
+    with pytest.raises(SchedulerNotFoundError, match=r"state_path='/state'\)") as raised:
+        RayScheduler.attach("nobody", namespace=namespace, state_path="/state")
+    assert "'nobody'" in str(raised.value)
+    assert actors_in(namespace) == []
+
+
+def test_an_agent_that_was_killed_gives_its_quota_back(scheduler):
+    scheduler.create_pool("pool", resources={"cpu": 1.0})
+    agent = scheduler.submit_task_with_preemption(
+        task_id="t", pool_name="pool", resources={"cpu": 1.0}, actor_class=Counter
+    )["agent"]["handle"]
+    assert quota(scheduler, "pool")["used"] == {"cpu": 1.0}
+    os.kill(ray.get(agent.pid.remote()), signal.SIGKILL)
+    until(lambda: not quota(scheduler, "pool")["used"], "the quota does not come back")
+    assert_nothing_held(scheduler)
+    again = scheduler.submit_task_with_preemption(
+        task_id="t", pool_name="pool", resources={"cpu": 1.0}, actor_class=Counter
+    )
+    assert again["success"]
+
+
+def test_a_handle_killed_by_its_user_gives_its_quota_back(scheduler):
+    scheduler.create_pool("pool", resources={"cpu": 1.0})
+    ray.kill(scheduler.create_agent("a", "pool", Plain)["agent"]["handle"])
+    until(lambda: not scheduler.list_agents()["agents"], "the agent stays on the book")
+    assert_nothing_held(scheduler)
+
+
+def test_the_journal_folds_back_to_the_live_state(scheduler, namespace, tmp_path):
+    scheduler.create_pool("a", labels={"tier": "x"}, resources={"cpu": 2.0}, target_agents=2)
+    scheduler.create_pool("b", resources={"cpu": 1.0})
+    scheduler.update_preemption_policy(cross_pool_priority_threshold=2.0)
+
+    def submit(task_id, pool, priority):
+        answer = scheduler.submit_task_with_preemption(
+            task_id=task_id,
+            pool_name=pool,
+            resources={"cpu": 1.0},
+            priority=priority,
+            actor_class=Counter,
+            agent_name=f"on-{task_id}",
+        )
+        assert answer["success"], answer
+
+    submit("low", "b", 1.0)
+    submit("one", "a", 5.0)
+    submit("two", "a", 5.0)
+    submit("borrower", "a", 5.0)
+    scheduler.register_running_task("elsewhere", "unknown", "nowhere", payload=1)
+    scheduler.complete_task("one", end_agent=True)
+
+    session = Path(ray._private.worker.global_worker.node.get_session_dir_path())
+    folder = session / "schedulemesh" / namespace
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    journal = SqlJournal(copy / "mesh.sqlite")
+    try:
+        state = MeshState.fold(journal.facts())
+        saved = journal.blob(state.preempted["low"].state_key)
+    finally:
+        journal.close()
+    assert saved is not None
+    for pool in scheduler.list_pools()["pools"]:
+        account = state.ledger.accounts[pool["name"]]
+        for kind in ("free", "reserved", "used", "lent", "borrowed"):
+            assert getattr(account, kind).public() == pool[kind], (pool["name"], kind)
+    agents = {a["name"]: (a["state"], a["pid"]) for a in scheduler.list_agents()["agents"]}
+    folded = {name: (agent.phase.value, agent.pid) for name, agent in state.agents.items()}
+    assert folded == agents
+    assert set(agents) == {"on-two", "on-borrower"}
+    tasks = {t["task_id"]: t["phase"] for t in scheduler.list_tasks()["tasks"]}
+    assert {t: found.phase.value for t, found in state.running.by_id.items()} == tasks
+    assert state.policy.public() == scheduler.get_preemption_policy()["policy"]
+    node = scheduler.cluster_snapshot()["nodes"][0]
+    assert state.cluster.nodes[node["node_id"]].free.public() == node["free"]
+
+
+def test_a_shut_down_scheduler_leaves_no_journal(make_scheduler, namespace):
+    scheduler = make_scheduler()
+    session = Path(ray._private.worker.global_worker.node.get_session_dir_path())
+    folder = session / "schedulemesh" / namespace
+    assert (folder / "mesh.sqlite").exists()
+    scheduler.shutdown()
+    assert list(folder.iterdir()) == []
+    # and its name is free again
+    fresh = make_scheduler()
+    assert fresh.list_pools()["pools"] == []
+
+
+def test_ending_while_an_agent_starts_leaves_nothing(make_scheduler, namespace, tmp_path):
+    """A shutdown in the midst of a start that hangs."""
+    import threading
+
+    from tests.integration.agents import Hung
+    from tests.integration.polling import touched
+
+    scheduler = make_scheduler()
+    scheduler.create_pool("pool", resources={"cpu": 1.0})
+    mark = tmp_path / "mark"
+    answers = []
+
+    def submit():
+        try:
+            scheduler.create_agent("a", "pool", Hung, actor_args=["init", str(mark)])
+        except SchedulerUnavailableError as error:
+            answers.append(error)
+
+    thread = threading.Thread(target=submit)
+    thread.start()
+    until(touched(mark), "it does not start")
+    RayScheduler.attach("mesh", namespace=namespace).shutdown()
+    thread.join(30)
+    assert len(answers) == 1
+    until(lambda: not actors_in(namespace), lambda: f"left in Ray: {actors_in(namespace)}")
