@@ -24,7 +24,13 @@ from schedulemesh.core.actors.control.preemption_controller import TaskState
 from schedulemesh.core.actors.supervisor import to_saved_state
 from schedulemesh.core.controllers import replies
 from schedulemesh.core.controllers.connection import Connection, connect, find
-from schedulemesh.core.controllers.requests import Caller, Submission, parse_task, submission
+from schedulemesh.core.controllers.requests import (
+    Caller,
+    Submission,
+    parse_number,
+    parse_task,
+    submission,
+)
 from schedulemesh.core.shipping import ship_function, ship_state
 from schedulemesh.core.wire import key_of
 from schedulemesh.domain.labels import parse_labels
@@ -271,11 +277,11 @@ class RayScheduler:
         """
         query = s.PreemptionQuery(
             at=0.0,
-            priority=float(incoming_task_priority),
+            priority=parse_number(incoming_task_priority, "incoming_task_priority"),
             pool_name=parse_name(incoming_task_pool, "incoming_task_pool"),
             labels=parse_labels(incoming_task_labels, "incoming_task_labels"),
             resources=None if resources is None else parse_resources(resources),
-            limit=limit,
+            limit=int(parse_number(limit, "limit", least=0)),
         )
         return replies.evaluated(self._connection.call("evaluate", query))
 

@@ -106,12 +106,12 @@ def parse_task(
     spec = TaskSpec(
         task_id=parse_name(task_id, "task_id"),
         pool_name="" if pool_name is None else parse_name(pool_name, "the pool's name"),
-        priority=DEFAULT_PRIORITY if priority is None else _number(priority, "priority"),
+        priority=DEFAULT_PRIORITY if priority is None else parse_number(priority, "priority"),
         labels=parse_labels(labels),
         estimated_duration=(
             None
             if estimated_duration is None
-            else _number(estimated_duration, "estimated_duration", least=0.0)
+            else parse_number(estimated_duration, "estimated_duration", least=0.0)
         ),
         payload_key=None if data is None else key_of(data),
     )
@@ -161,7 +161,8 @@ def _kwargs(given: object) -> dict[str, Any]:
     return dict(given)
 
 
-def _number(given: object, what: str, least: float = -math.inf) -> float:
+def parse_number(given: object, what: str, least: float = -math.inf) -> float:
+    """A finite number of at least so much. Raises InvalidRequestError otherwise."""
     if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
         raise InvalidRequestError(f"{what} must be a finite number, not {given!r}")
     if given < least:
