@@ -120,7 +120,7 @@ def test_the_journal_folds_back_to_the_live_state(scheduler, namespace, tmp_path
     scheduler.create_pool("b", resources={"cpu": 1.0})
     scheduler.update_preemption_policy(cross_pool_priority_threshold=2.0)
 
-    def submit(task_id, pool, priority):
+    def submit(task_id, pool, priority, **more):
         answer = scheduler.submit_task_with_preemption(
             task_id=task_id,
             pool_name=pool,
@@ -128,9 +128,11 @@ def test_the_journal_folds_back_to_the_live_state(scheduler, namespace, tmp_path
             priority=priority,
             actor_class=Counter,
             agent_name=f"on-{task_id}",
+            **more,
         )
         assert answer["success"], answer
 
+    submit("dry", "a", 5.0, dry_run=True)
     submit("low", "b", 1.0)
     submit("one", "a", 5.0)
     submit("two", "a", 5.0)
@@ -146,9 +148,11 @@ def test_the_journal_folds_back_to_the_live_state(scheduler, namespace, tmp_path
     try:
         state = MeshState.fold(journal.facts())
         saved = journal.blob(state.preempted["low"].state_key)
+        code = journal.blob(state.agents["on-two"].spec.class_key)
     finally:
         journal.close()
     assert saved is not None
+    assert code is not None
     for pool in scheduler.list_pools()["pools"]:
         account = state.ledger.accounts[pool["name"]]
         for kind in ("free", "reserved", "used", "lent", "borrowed"):

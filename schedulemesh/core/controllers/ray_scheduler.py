@@ -486,9 +486,10 @@ class RayScheduler:
         reply = self._connection.call("submit", found.stimulus, blobs, found.refs)
         if isinstance(reply.outcome, ProbeNeeded):
             reply = self._connection.call("submit", found.stimulus, found.blobs, found.refs)
-        if not isinstance(reply.outcome, Refused):
+        dry_run = found.stimulus.dry_run
+        if not dry_run and not isinstance(reply.outcome, Refused):
             self._sent.add(class_key)
-        return replies.submitted(reply.outcome, reply.handle, dry_run=found.stimulus.dry_run)
+        return replies.submitted(reply.outcome, reply.handle, dry_run=dry_run)
 
 
 def _settings(
