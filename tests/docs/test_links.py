@@ -1,0 +1,42 @@
+"""Every relative link and every anchor leads somewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from tests.docs.documents import ROOT, anchors, links, pages
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    assert [target for target in links(page) if not leads_somewhere(page, target)] == []
+
+
+def leads_somewhere(page: Path, target: str) -> bool:
+    if target.startswith(("https://", "http://")):
+        return True
+    path, _, anchor = unquote(target).partition("#")
+    to = (page.parent / path).resolve() if path else page
+    if not to.exists() or not to.is_relative_to(ROOT):
+        return False
+    return not anchor or anchor in anchors(to)
+
+
+def test_the_overview_picture_is_where_others_link_to():
+    page = ROOT / "docs" / "scheduleMesh_design.md"
+    assert leads_somewhere(ROOT / "README.md", "docs/scheduleMesh_design.md#60-架构总览图")
+    assert "\n## 6.0 架构总览图\n" in page.read_text(encoding="utf-8")
+
+
+def test_a_broken_link_is_found():
+    assert not leads_somewhere(ROOT / "README.md", "docs/no_such_page.md")
+    assert not leads_somewhere(ROOT / "README.md", "docs/preemption_guide.md#no-such-heading")
+
+
+def test_every_decision_is_listed():
+    folder = ROOT / "docs" / "decisions"
+    written = {page.name for page in folder.glob("*.md")} - {"README.md"}
+    assert set(links(folder / "README.md")) == written

@@ -1,0 +1,229 @@
+"""The reference is complete and true: calls and signatures, policy, codes, errors, commands, modules."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+
+import pytest
+import typer
+
+from schedulemesh import errors
+from schedulemesh.cli.app import app
+from schedulemesh.config.policy import PreemptionPolicy
+from schedulemesh.core.actors.head import ScheduleMeshHead
+from schedulemesh.core.agent_actor import AgentActor
+from schedulemesh.core.agents import MetricsReportingAgent
+from schedulemesh.core.controllers.ray_scheduler import RayScheduler
+from schedulemesh.domain.task import TaskState
+from schedulemesh.engine import preemption
+from schedulemesh.simple import SimpleScheduler
+from tests.docs.documents import ROOT, headings, pages, section
+
+API = ROOT / "docs" / "api" / "schedule_mesh.md"
+GUIDE = ROOT / "docs" / "preemption_guide.md"
+CLASSES = {
+    "SimpleScheduler": SimpleScheduler,
+    "RayScheduler": RayScheduler,
+    "ScheduleMeshHead": ScheduleMeshHead,
+}
+
+
+def codes_in(text: str) -> set[str]:
+    """The words that stand in `code`, whole or as parts of a list of words."""
+    spans = re.findall(r"`([^`\n]+)`", text)
+    return {word for span in spans for word in re.findall(r"\w+", span)}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_public_method_is_described(name):
+    public = {n for n, _ in inspect.getmembers(CLASSES[name]) if not n.startswith("_")}
+    assert public - codes_in(section(API, name)) == set()
+
+
+@pytest.mark.parametrize("cls", [AgentActor, MetricsReportingAgent])
+def test_every_public_method_of_agents_is_described(cls):
+    public = {n for n, _ in inspect.getmembers(cls) if not n.startswith("_")}
+    assert public - codes_in(section(API, "Classes for agents")) == set()
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_signature_is_as_described(name):
+    told = re.findall(r"^#### `(.+?\))`$", section(API, name), re.MULTILINE)
+    assert told
+    for text in told:
+        assert described(text) == actual(name, text), text
+
+
+def described(text: str) -> list[tuple[str, str]]:
+    """Parameters of a described call: kind and name, with the default as it is written."""
+    plain = text.removeprefix("RayScheduler.")
+    function = ast.parse(f"def {plain}: ...").body[0]
+    assert isinstance(function, ast.FunctionDef)
+    return list(_parameters(inspect.signature(_compiled(plain))))
+
+
+def _compiled(plain: str):
+    names: dict = {}
+    exec(f"def {plain}: ...", names)
+    return names[plain.partition("(")[0]]
+
+
+def actual(class_name: str, text: str) -> list[tuple[str, str]]:
+    cls = CLASSES[class_name]
+    called = text.removeprefix("RayScheduler.").partition("(")[0]
+    function = cls.__init__ if called == class_name else inspect.getattr_static(cls, called)
+    function = getattr(function, "__func__", function)
+    return list(_parameters(inspect.signature(function), skip=("self", "cls")))
+
+
+def _parameters(
+    signature: inspect.Signature, skip: tuple[str, ...] = ()
+) -> Iterator[tuple[str, str]]:
+    for name, parameter in signature.parameters.items():
+        if name not in skip:
+            default = "" if parameter.default is parameter.empty else repr(parameter.default)
+            yield f"{parameter.kind.name} {name}", default
+
+
+def test_every_field_of_the_policy_is_in_the_guide_with_its_default():
+    table = section(GUIDE, "Change the policy")
+    rows = dict(re.findall(r"^\| `([a-z_]+)` \| ([^|]*) \|", table, re.MULTILINE))
+    assert set(rows) == set(PreemptionPolicy.__struct_fields__)
+    for name, default in rows.items():
+        value = getattr(PreemptionPolicy(), name)
+        told = default.strip().removesuffix(" s")
+        assert (
+            told == "none"
+            if not isinstance(value, bool | float)
+            else told == str(value) or (float(told) == value)
+        ), name
+
+
+def test_every_field_of_a_task_state_is_described():
+    assert set(inspect.signature(TaskState).parameters) - codes_in(section(API, "States")) == set()
+
+
+def refusal_codes() -> set[str]:
+    """Every code that the package gives as a reason."""
+    found = set()
+    for path in (ROOT / "schedulemesh").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                name = ast.unparse(node.func).rpartition(".")[2]
+                if name in ("Refused", "Evaluation", "AgentStartFailed"):
+                    found |= {_text(k.value) for k in node.keywords if k.arg == "reason"}
+            elif isinstance(node, ast.Dict):
+                pairs = zip(node.keys, node.values, strict=True)
+                found |= {_text(v) for k, v in pairs if k is not None and _text(k) == "reason"}
+    rules = (
+        preemption.PROTECTED,
+        preemption.DOMINATES,
+        preemption.BELOW_SAME,
+        preemption.CROSS_OFF,
+        preemption.BELOW_CROSS,
+        preemption.BELOW_SCORE,
+        preemption.LEAVING,
+        preemption.NO_USE,
+        preemption.dominant(()),
+    )
+    return (found | set(rules)) - {""}
+
+
+def _text(node: ast.expr) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def test_the_refusal_codes_described_are_those_given():
+    text = section(API, "Refusal codes")
+    told = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
+    assert "preemption_failed" in told
+    assert sorted(refusal_codes() - told) == []
+    assert sorted(told - refusal_codes()) == []
+
+
+def test_the_reasons_of_candidates_are_described():
+    reasons = {preemption.LABEL, preemption.SAME_POOL, preemption.CROSS_POOL, preemption.MANUAL}
+    assert set(re.findall(r"^\| `(\w+)` \|", section(API, "Candidates"), re.MULTILINE)) == reasons
+
+
+def test_every_error_is_described():
+    public = {n for n, v in vars(errors).items() if inspect.isclass(v)}
+    assert public - codes_in(section(API, "Errors")) == set()
+
+
+def test_every_command_is_described():
+    text = section(API, "Command line")
+    command = typer.main.get_command(app)
+    for name, sub in command.commands.items():
+        assert f"`schedulemesh {name}" in text, name
+        for option in (o for p in sub.params for o in p.opts if o.startswith("--")):
+            assert option in text, f"{name} {option}"
+
+
+def test_every_module_named_exists():
+    name_in_code = re.compile(r"`((?:schedulemesh|examples)(?:\.\w+)+)`")
+    named = {
+        (str(page.relative_to(ROOT)), name)
+        for page in pages()
+        for name in name_in_code.findall(page.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 20
+    assert sorted(entry for entry in named if not exists(entry[1])) == []
+
+
+def exists(name: str) -> bool:
+    """Whether a dotted name leads to a module, or to something in one."""
+    parts = name.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[cut:]:
+            if not hasattr(found, part):
+                return False
+            found = getattr(found, part)
+        return True
+    return False
+
+
+def test_every_file_named_in_the_design_exists():
+    text = (ROOT / "docs" / "scheduleMesh_design.md").read_text("utf-8")
+    rooms = "core|engine|store|cli|domain|config|dispatch"
+    named = set(re.findall(rf"`((?:{rooms})/[\w/.]*|simple\.py)`", text))
+    assert len(named) > 8
+    assert [path for path in named if not (ROOT / "schedulemesh" / path).exists()] == []
+
+
+def test_every_module_of_the_engine_is_on_its_page():
+    modules = {p.stem for p in (ROOT / "schedulemesh" / "engine").glob("*.py")} - {"__init__"}
+    page = ROOT / "schedulemesh" / "engine" / "README.md"
+    assert modules == codes_in(
+        "\n".join(re.findall(r"^\| (`[^|]*) \|", section(page, "Who does what"), re.MULTILINE))
+    )
+
+
+def test_every_name_of_the_first_documents_has_its_place():
+    table = section(API, "Where the names of the documents are")
+    for name in (
+        "ScheduleMesh Manager",
+        "Supervisor Actor",
+        "ResourcePoolManagerActor",
+        "PreemptionControllerActor",
+        "PG Pool Manager",
+        "Agent Manager",
+        "Agent Actor",
+        "Resource Registry",
+        "MetricsReportingAgent",
+    ):
+        assert name in table, name
+
+
+def test_headings_of_a_page_differ():
+    for page in pages():
+        texts = [text for level, text in headings(page) if level <= 3]
+        assert page.name == "CHANGELOG.md" or len(texts) == len(set(texts)), page

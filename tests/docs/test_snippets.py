@@ -1,0 +1,114 @@
+"""Every Python block of the documents compiles, and names only what exists.
+
+Those marked as runnable are run by tests/integration/test_examples.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+from typing import Any
+
+import pytest
+
+from schedulemesh.config.policy import PreemptionPolicy
+from schedulemesh.core.actors.head import ScheduleMeshHead
+from schedulemesh.core.controllers.ray_scheduler import RayScheduler
+from schedulemesh.simple import SimpleScheduler, SimpleTaskSpec
+from tests.docs.documents import blocks, pages
+
+#: What a name of a snippet stands for.
+OBJECTS = {
+    "scheduler": RayScheduler,
+    "client": RayScheduler,
+    "mesh": SimpleScheduler,
+    "mesh.scheduler": RayScheduler,
+    "head": ScheduleMeshHead,
+    "RayScheduler": RayScheduler,
+}
+CLASSES = (RayScheduler, SimpleScheduler, SimpleTaskSpec, PreemptionPolicy, ScheduleMeshHead)
+SNIPPETS = [b for page in pages() for b in blocks(page) if b.language == "python"]
+
+
+@pytest.mark.parametrize("block", SNIPPETS, ids=str)
+def test_it_names_only_what_exists(block):
+    assert wrong_in(block.code) == []
+
+
+def wrong_in(code: str) -> list[str]:
+    """What is not as the package has it, in sentences."""
+    wrong = []
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.ImportFrom):
+            wrong += _missing_imports(node)
+        elif isinstance(node, ast.Call):
+            wrong += _wrong_call(node)
+    return wrong
+
+
+def _missing_imports(node: ast.ImportFrom) -> list[str]:
+    module_name = node.module or ""
+    if module_name.partition(".")[0] not in ("schedulemesh", "examples"):
+        return []
+    module = importlib.import_module(module_name)
+    return [f"{module_name} has no {a.name}" for a in node.names if not hasattr(module, a.name)]
+
+
+def _wrong_call(node: ast.Call) -> list[str]:
+    called = ast.unparse(node.func)
+    owner, _, method = called.rpartition(".")
+    if called in {cls.__name__ for cls in CLASSES}:
+        function: Any = next(cls for cls in CLASSES if cls.__name__ == called)
+    elif owner in OBJECTS:
+        function = getattr(OBJECTS[owner], method, None)
+        if function is None:
+            return [f"{OBJECTS[owner].__name__} has no {method}"]
+    else:
+        return []
+    if any(isinstance(a, ast.Starred) for a in node.args) or any(
+        k.arg is None for k in node.keywords
+    ):
+        return []
+    given = {str(k.arg): None for k in node.keywords}
+    positional: list[None] = [None] * len(node.args)
+    if inspect.isfunction(function):
+        positional.insert(0, None)
+    try:
+        inspect.signature(function).bind(*positional, **given)
+    except TypeError as error:
+        return [f"{called}: {error}"]
+    unknown = set(given) - allowed(function)
+    return [f"{called} takes no {name}" for name in sorted(unknown)]
+
+
+def allowed(function: Any) -> set[str]:
+    """The keyword arguments that a call may give, also where they are gathered as ``**``."""
+    parameters = inspect.signature(function).parameters
+    names = set(parameters)
+    if function is SimpleScheduler.submit:
+        names |= set(inspect.signature(RayScheduler.submit_task_with_preemption).parameters)
+        names -= {"pool_name"}
+    elif any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        names |= {"preemption_aggressiveness", *PreemptionPolicy.__struct_fields__}
+    return names
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from schedulemesh.simple import NoSuchThing",
+        "scheduler.no_such_call()",
+        "scheduler.create_pool('p', resource={})",
+        "mesh.submit(task_id='t', pool_name='p')",
+        "mesh.configure_preemption(no_such_field=1)",
+        "mesh.scheduler.complete_task()",
+        "PreemptionPolicy(cancel_time=1)",
+    ],
+)
+def test_what_does_not_exist_is_found(code):
+    assert wrong_in(code)
+
+
+def test_snippets_are_found():
+    assert sum(block.runnable for block in SNIPPETS) >= 10

@@ -1,0 +1,82 @@
+"""Every example tells its story, and every runnable block of the documents runs, on real Ray."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+
+import pytest
+import ray
+
+from tests.docs.documents import ROOT, Block, blocks, pages
+from tests.integration.polling import actors_in, until
+
+EXAMPLES = sorted(p.stem for p in (ROOT / "examples").glob("*.py") if p.stem != "__init__")
+RUNNABLE = [page for page in pages() if any(block.runnable for block in blocks(page))]
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays():
+    """Examples clean up after themselves."""
+    yield
+    until(lambda: not actors_in("schedulemesh"), lambda: f"left: {actors_in('schedulemesh')}")
+    assert ray.is_initialized()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_tells_its_story(name, capsys):
+    importlib.import_module(f"examples.{name}").main()
+    assert len(capsys.readouterr().out.splitlines()) >= 5
+
+
+def test_files_are_written_where_asked(tmp_path):
+    importlib.import_module("examples.preemption_file_state").main(str(tmp_path / "states"))
+    assert {p.name for p in (tmp_path / "states").iterdir()} == {
+        "counting.json",
+        "counting.restored",
+    }
+
+
+def run_script(name: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """A script as a user would run it, on the Ray of this run."""
+    address = ray.get_runtime_context().gcs_address
+    return subprocess.run(
+        [sys.executable, *options, name],
+        cwd=ROOT,
+        env={**os.environ, "RAY_ADDRESS": address},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_an_example_is_a_script():
+    done = run_script("examples/preemption_demo.py")
+    assert done.returncode == 0, done.stderr
+    assert "done by agent-1" in done.stdout
+
+
+def test_a_story_that_does_not_hold_is_told(tmp_path):
+    code = (ROOT / "examples" / "preemption_demo.py").read_text(encoding="utf-8")
+    broken = tmp_path / "broken_demo.py"
+    broken.write_text(code.replace("incoming_task_priority=5.0", "incoming_task_priority=1.5"))
+    done = run_script(str(broken))
+    assert done.returncode == 1
+    assert "below_same_pool_threshold" in done.stderr or "should_preempt" in done.stderr
+
+
+@pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_blocks_of_a_page_run(page):
+    names = {"__name__": "__main__"}
+    for block in blocks(page):
+        if block.runnable:
+            run(block, names)
+
+
+def run(block: Block, names: dict[str, object]) -> None:
+    """Run a block as if it were pasted; an error names page and line."""
+    lines = "\n" * (block.line - 1) + block.code
+    exec(compile(lines, str(block.page), "exec"), names)
