@@ -85,15 +85,15 @@ class Mesh:
         """One step, checked: invariants, transitions, and what the hands are told."""
         before, over = _phases(self.state), _overfull(self.state)
         step = self.engine.handle(stimulus)
+        self.facts += step.facts
         check(self.state)
         _check_transitions(before, _phases(self.state))
         if not isinstance(stimulus, s.AgentReported | s.ClusterObserved):
             assert _overfull(self.state) <= over, "the engine gave away more than there is"
-        self.facts += step.facts
         for order in step.instructions:
             self._take_order(order)
-        for name in [name for name in self.starts if not self._is_current(self.starts[name])]:
-            del self.starts[name]
+        self.starts = {n: o for n, o in self.starts.items() if self._lives(n, o.incarnation)}
+        self.ends = {n: o for n, o in self.ends.items() if self._lives(n, o.incarnation)}
         return step
 
     def _take_order(self, order: i.AnyInstruction) -> None:
@@ -106,9 +106,9 @@ class Mesh:
         else:
             self.told.append(order.request_id)
 
-    def _is_current(self, order: i.StartAgent) -> bool:
-        agent = self.state.agents.get(order.agent.name)
-        return agent is not None and agent.incarnation == order.incarnation
+    def _lives(self, name: str, incarnation: int) -> bool:
+        agent = self.state.agents.get(name)
+        return agent is not None and agent.incarnation == incarnation
 
     def policy(self, **changes: Any) -> None:
         """Put a changed policy in force."""
