@@ -78,9 +78,9 @@ class GroupWriter:
         blobs = {key: data for entry in entries for key, data in entry.blobs.items()}
         try:
             self._journal.append(facts, blobs)
-        except JournalError as error:
+        except Exception as error:  # noqa: BLE001  # those who wait must hear of it
             self._broken = str(error)
-            return error
+            return error if isinstance(error, JournalError) else JournalError(self._broken)
         return None
 
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from schedulemesh.engine.facts import EpochBegun
+from schedulemesh.engine.facts import EpochBegun, StateHandlersRegistered
 from schedulemesh.errors import JournalError
 from schedulemesh.store.journal import MemoryJournal
 from schedulemesh.store.sql import SqlJournal
@@ -156,5 +156,21 @@ def test_a_database_that_fails_fails_its_writers(tmp_path):
         assert epochs(journal) == [1]
         await writer.close()
         journal.close()
+
+    asyncio.run(write())
+
+
+def test_what_cannot_be_written_down_fails_its_writers_and_no_others():
+    async def write():
+        journal = MemoryJournal()
+        journal.begin()
+        writer = GroupWriter(journal)
+        poison = StateHandlersRegistered(pool_name="\udcff", preserver_key=None, restorer_key=None)
+        with pytest.raises(JournalError, match="surrogates"):
+            await asyncio.wait_for(writer.append([poison]), 30)
+        writer.resume()
+        await writer.append([fact(1)])
+        assert epochs(journal) == [1]
+        await writer.close()
 
     asyncio.run(write())
