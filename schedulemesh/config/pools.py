@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from schedulemesh.domain.labels import parse_labels
+from schedulemesh.domain.labels import is_text, parse_labels
 from schedulemesh.domain.pool import PLACEMENT_STRATEGIES, PoolSpec
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.errors import InvalidRequestError
@@ -10,7 +10,7 @@ from schedulemesh.errors import InvalidRequestError
 
 def parse_name(given: object, what: str) -> str:
     """A name: any text that is not empty. Raises InvalidRequestError otherwise."""
-    if not isinstance(given, str) or not given.strip():
+    if not is_text(given) or not given.strip():
         raise InvalidRequestError(f"{what} must be a text that is not empty, not {given!r}")
     return given
 

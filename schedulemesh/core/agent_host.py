@@ -21,7 +21,7 @@ from ray import cloudpickle
 
 from schedulemesh.core.agent_link import AgentLink, restarted_by_ray, set_current
 from schedulemesh.core.shipping import load_arguments, load_class
-from schedulemesh.core.wire import Boot, Method, Report, SavedState, ShippedClass
+from schedulemesh.core.wire import Boot, Method, Report, SavedState, ShippedClass, writable
 
 _KINDS = {
     int(kind): kind
@@ -100,7 +100,7 @@ def user_traceback(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     own = [i for i, frame in enumerate(frames) if "/schedulemesh/core/" in frame.filename]
     lines = traceback.format_list(frames[own[-1] + 1 if own else 0 :])
-    return "".join([*lines, *traceback.format_exception_only(error)]).strip()
+    return writable("".join([*lines, *traceback.format_exception_only(error)]).strip())
 
 
 def host_class(shipped: ShippedClass) -> type:

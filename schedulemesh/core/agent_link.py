@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import logging
 import os
 import threading
@@ -24,7 +23,7 @@ import ray
 from ray import cloudpickle
 from ray.exceptions import RayError
 
-from schedulemesh.core.wire import Boot, Command, Result
+from schedulemesh.core.wire import Boot, Command, Result, encoded_metrics, writable
 
 logger = logging.getLogger(__name__)
 
@@ -131,8 +130,7 @@ class AgentLink:
 
     def report_metrics(self, metrics: dict[str, Any]) -> None:
         """Send metrics without waiting for anyone."""
-        encoded = json.dumps(metrics, default=str).encode()
-        self._supervisor.report_metrics.remote(self.agent_name, encoded)
+        self._supervisor.report_metrics.remote(self.agent_name, encoded_metrics(metrics))
 
     def safe_point(self) -> None:
         """Save here if a save is wanted, and wait for what comes of it; else return at once."""
@@ -203,7 +201,7 @@ class AgentLink:
             answer = self._finish(method(*args))
             data = keep(answer) if keep is not None else None
         except Exception:  # noqa: BLE001  # user code raises anything; it becomes the result
-            return Result(error=traceback.format_exc(limit=-4), success=False)
+            return Result(error=writable(traceback.format_exc(limit=-4)), success=False)
         refused = isinstance(answer, dict) and answer.get("success") is False
         return Result(data=data, success=not refused)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any
 
 from schedulemesh.core.agent_actor import AgentActor
 from schedulemesh.core.agent_link import current
+from schedulemesh.core.wire import encoded_metrics
 
 
 class MetricsReportingAgent(AgentActor):
@@ -49,8 +49,7 @@ class MetricsReportingAgent(AgentActor):
         if link is not None:
             link.report_metrics(metrics)
         elif self.supervisor is not None:
-            encoded = json.dumps(metrics, default=str).encode()
-            self.supervisor.report_metrics.remote(self.name, encoded)
+            self.supervisor.report_metrics.remote(self.name, encoded_metrics(metrics))
         else:
             return False
         self._last_report = now

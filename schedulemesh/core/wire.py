@@ -7,9 +7,13 @@ unpickles. This module loads fast, because every agent's process imports it.
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import Any
 
 import msgspec
+
+#: Characters of an error of user code that are kept.
+_LONGEST = 10_000
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,6 +135,30 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 def key_of(data: bytes) -> str:
     """The key under which bytes are stored: their SHA-256 in hex."""
     return hashlib.sha256(data).hexdigest()
+
+
+def writable(text: str) -> str:
+    """A text of user code that can be written down: without lone surrogates, and not without end."""
+    shown = text.encode(errors="backslashreplace").decode()
+    if len(shown) <= _LONGEST:
+        return shown
+    return f"{shown[: _LONGEST // 2]}\n...\n{shown[-_LONGEST // 2 :]}"
+
+
+def encoded_metrics(metrics: dict[str, Any]) -> bytes:
+    """Metrics as JSON; what JSON does not know becomes its text."""
+    return json.dumps(metrics, default=str, ensure_ascii=False).encode(errors="replace")
+
+
+def decoded_metrics(encoded: bytes) -> dict[str, Any]:
+    """Metrics as they are stored: whole numbers beyond 64 bits become floats."""
+    found: dict[str, Any] = json.loads(encoded, parse_int=_whole)
+    return found
+
+
+def _whole(digits: str) -> int | float:
+    number = int(digits)
+    return number if -(2**63) <= number < 2**64 else float(digits)
 
 
 def pack(value: msgspec.Struct) -> bytes:

@@ -10,7 +10,7 @@ from ray import cloudpickle
 
 from schedulemesh.core.agent_host import public_state
 from schedulemesh.core.shipping import load_class
-from schedulemesh.core.wire import SavedState, ShippedClass, ShippedFunction
+from schedulemesh.core.wire import SavedState, ShippedClass, ShippedFunction, writable
 from schedulemesh.domain.task import TaskState
 
 
@@ -70,4 +70,4 @@ def _told(call: Any) -> Handled:
     try:
         return Handled(data=call())
     except Exception:  # noqa: BLE001  # user code raises anything; it becomes the answer
-        return Handled(error=traceback.format_exc(limit=-4))
+        return Handled(error=writable(traceback.format_exc(limit=-4)))

@@ -12,6 +12,17 @@ from schedulemesh.errors import InvalidRequestError
 Labels = dict[str, str]
 
 
+def is_text(given: object) -> TypeGuard[str]:
+    """Whether this is a text that can be written down: a str without lone surrogates."""
+    if not isinstance(given, str):
+        return False
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def parse_labels(given: object, what: str = "labels") -> Labels:
     """A dict of texts; None is no labels. Raises InvalidRequestError naming what is no text."""
     if given is None:
@@ -19,7 +30,7 @@ def parse_labels(given: object, what: str = "labels") -> Labels:
     if not isinstance(given, Mapping):
         raise InvalidRequestError(f"{what} must be a dict of texts, not {given!r}")
     for key, value in given.items():
-        if not isinstance(key, str) or not key or not isinstance(value, str):
+        if not is_text(key) or not key or not is_text(value):
             raise InvalidRequestError(f"{what} must map texts to texts; it has {key!r}: {value!r}")
     return dict(given)
 

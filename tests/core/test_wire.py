@@ -20,8 +20,11 @@ from schedulemesh.core.wire import (
     Result,
     SavedState,
     ShippedClass,
+    decoded_metrics,
+    encoded_metrics,
     key_of,
     pack,
+    writable,
 )
 
 SAVED = SavedState(
@@ -126,3 +129,18 @@ def test_a_state_that_a_caller_hands_in_comes_back():
     saved = msgspec.msgpack.decode(own, type=SavedState)
     assert restorable(saved) == {"step": 3}
     assert (saved.pool_name, saved.priority, saved.agent_name) == ("p", 5.0, "a")
+
+
+def test_texts_of_user_code_can_be_written_down():
+    assert writable("schön") == "schön"
+    assert writable("a\udcffb") == "a\\udcffb"
+    long = writable("x" * 50_000)
+    assert len(long) < 11_000
+    assert "\n...\n" in long
+
+
+def test_metrics_can_be_written_down():
+    given = {"a": 1, "b": 0.5, "c": [True, None], "d": {"e": "schön"}, "f": 2**70, "g": "\udcff"}
+    found = decoded_metrics(encoded_metrics({**given, "h": object}))
+    assert found == {**given, "f": float(2**70), "g": "?", "h": "<class 'object'>"}
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(found)) == found
