@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import json
 import logging
 import os
 import platform
@@ -27,7 +26,7 @@ from schedulemesh.core.actors.control.scribe import Scribe
 from schedulemesh.core.agent_link import restarted_by_ray
 from schedulemesh.core.ray_api import LiveRay
 from schedulemesh.core.views import View, past_of, saved_key
-from schedulemesh.core.wire import Command, Result, SavedState, key_of, pack
+from schedulemesh.core.wire import Command, Result, SavedState, decoded_metrics, key_of, pack
 from schedulemesh.core.workers import restore
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine import stimuli as s
@@ -141,14 +140,17 @@ class Supervisor:
     @_when_ready
     async def change_policy(
         self, changes: Mapping[str, Any], client: str, level: str | None
-    ) -> dict[str, Any]:
+    ) -> dict[str, Any] | Refused:
         """Change these fields of the policy; returns the whole policy in force."""
         policy = changed_policy(self._scribe.state.policy, changes)
         stimulus = s.PolicyChangeRequested(
             at=0.0, policy=policy, client=client, changes=tuple(changes), level=level
         )
-        if changes:
-            await self._scribe.step(stimulus)
+        try:
+            if changes:
+                await self._scribe.step(stimulus)
+        except JournalError as error:
+            return _unavailable(error)
         return self._scribe.state.policy.public()
 
     @_when_ready
@@ -337,7 +339,7 @@ class Supervisor:
     @_when_ready
     async def report_metrics(self, agent_name: str, metrics: bytes) -> None:
         """An agent says how far it is."""
-        self._agents.metrics[agent_name] = json.loads(metrics)
+        self._agents.metrics[agent_name] = decoded_metrics(metrics)
 
     async def _begin(self) -> None:
         path = self._journal_path()

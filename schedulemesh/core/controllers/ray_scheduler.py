@@ -415,6 +415,8 @@ class RayScheduler:
         changed_policy(PreemptionPolicy(), resolved)
         client = f"{socket.gethostname()}:{os.getpid()}"
         policy = self._connection.call("change_policy", resolved, client, level)
+        if isinstance(policy, Refused):
+            return dict(replies.refused(policy))
         return {"success": True, "policy": policy, **policy}
 
     def get_preemption_policy(self) -> dict[str, Any]:
