@@ -58,6 +58,8 @@ def submit(mesh, **changes):
         ({"task_id": None}, "task_id"),
         ({"task_id": ""}, "task_id"),
         ({"task_id": 7}, "task_id"),
+        ({"task_id": "\udcff"}, "task_id"),
+        ({"labels": {"tier": "\udcff"}}, "labels"),
         ({"pool_name": None}, "pool"),
         ({"pool_name": 3}, "pool"),
         ({"actor_class": None}, "actor_class must be a class, not None"),

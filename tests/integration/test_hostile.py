@@ -11,6 +11,7 @@ import textwrap
 import pytest
 import ray
 
+from schedulemesh.core.agents import MetricsReportingAgent
 from tests.integration.agents import Counter, Exiting, Hung, Plain, Raising
 from tests.integration.drivers import import_file, run_driver
 from tests.integration.polling import (
@@ -362,3 +363,125 @@ def test_the_demo_of_a_script_is_main(tmp_path, namespace):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "42"
+
+
+class TestWordsThatCannotBeWrittenDown:
+    """Lone surrogates, as undecodable file names have them, numbers beyond 64 bits, endless texts."""
+
+    def test_in_errors(self, pool):
+        class Garbling(Plain):
+            def __init__(self, name, labels, where="init"):
+                if where == "init":
+                    raise OSError("no file \udcff" + "x" * 100_000)
+
+            def save_state(self):
+                raise OSError("no file \udcff")
+
+            def cancel(self, task_id):
+                raise OSError("no file \udcff")
+
+        answer = submit(pool, "t", Garbling)
+        assert (answer["success"], answer["reason"]) == (False, "agent_start_failed")
+        assert "no file \\udcff" in answer["error"]
+        assert len(answer["error"]) < 20_000
+        agent = submit(pool, "t", Garbling, actor_args=["later"])["agent"]
+        result = pool.execute_preemption("t", agent["name"])
+        assert "no file \\udcff" in result["error"]
+        assert "no file \\udcff" in result["saved_state"]["warning"]
+
+        def preserver(task_state):
+            raise OSError("no file \udcff")
+
+        pool.register_state_handlers("pool", preserver=preserver)
+        pool.register_running_task("u", agent["name"], "pool")
+        result = pool.execute_preemption("u", agent["name"])
+        assert "no file \\udcff" in result["saved_state"]["warning"]
+
+    def test_in_metrics_and_saved_states(self, pool):
+        class Reporting(MetricsReportingAgent):
+            def report(self, **metrics):
+                return self.report_metrics(metrics, at_once=True)
+
+            def save_state(self):
+                return {"name": "\udcff", "n": 2**70}
+
+        agent = submit(pool, "t", Reporting)["agent"]
+        metrics = {"hash": 2**70, "file": "\udcff", "loss": float("nan"), "kind": object}
+        assert ray.get(agent["handle"].report.remote(**metrics))
+        until(lambda: pool.list_tasks()["tasks"][0]["last_metrics"], "no metrics arrive")
+        saved = pool.execute_preemption("t", agent["name"])["saved_state"]
+        assert saved["state"] == {"name": "\udcff", "n": 2**70}
+        assert saved["last_metrics"]["hash"] == float(2**70)
+
+
+def test_a_constructor_that_leaves_is_a_failed_start(pool):
+    class Leaving(Plain):
+        def __init__(self, name, labels):
+            sys.exit(0)
+
+    answer = submit(pool, "t", Leaving)
+    assert (answer["success"], answer["reason"]) == (False, "agent_start_failed")
+    assert_nothing_held(pool)
+
+
+def test_a_state_that_cannot_be_restored_is_kept(pool):
+    class Picky(Counter):
+        def restore_state(self, saved):
+            if saved["count"] < 10:
+                raise ValueError("too little")
+            super().restore_state(saved)
+
+    submit(pool, "t", Picky)
+    saved = pool.preempt_task("t")["preempted"][0]["saved_state"]
+    answer = pool.restore_task(saved)
+    assert (answer["success"], answer["reason"]) == (False, "agent_start_failed")
+    assert "too little" in answer["error"]
+    assert_nothing_held(pool)
+    assert pool.get_saved_state("t")["saved_state"]["state"] == {"count": 0}
+    answer = pool.restore_task({**saved, "state": {"count": 10}})
+    assert answer["state_restored"] is True
+    assert ray.get(answer["agent"]["handle"].add.remote()) == 11
+
+
+def test_a_class_without_restore_state_begins_again(pool):
+    submit(pool, "t", Plain)
+    saved = pool.preempt_task("t")["preempted"][0]["saved_state"]
+    answer = pool.restore_task(saved)
+    assert (answer["success"], answer["state_restored"]) == (True, False)
+
+
+def test_a_victim_is_told_before_it_goes(pool, tmp_path):
+    mark = tmp_path / "told"
+
+    class Told(Plain):
+        def on_preemption_notice(self, deadline_s):
+            mark.write_text(str(deadline_s))
+
+    pool.update_preemption_policy(preemption_grace_s=0.5)
+    submit(pool, "victim", Told, 1.0)
+    assert submit(pool, "t", Plain, 9.0)["success"]
+    assert mark.read_text() == "0.5"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_concurrency": -1},
+        {"max_restarts": "many"},
+        {"scheduling_strategy": "NOWHERE"},
+        {"concurrency_groups": {"io": "all"}},
+        {"label_selector": 3},
+        {"runtime_env": {"env_vars": {"A": 1}}},
+        {"runtime_env": {"working_dir": "/no/such/folder"}},
+    ],
+    ids=lambda o: next(iter(o)),
+)
+def test_options_that_ray_refuses(pool, options):
+    """The answer is a refusal or an error, and comes at once; either way nothing is held."""
+    try:
+        answer = submit(pool, "t", Plain, ray_options=options)
+    except (ValueError, TypeError):
+        pass
+    else:
+        assert (answer["success"], answer["reason"]) == (False, "agent_start_failed")
+    assert_nothing_held(pool)

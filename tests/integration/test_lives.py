@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -205,3 +207,36 @@ def test_ending_while_an_agent_starts_leaves_nothing(make_scheduler, namespace, 
     thread.join(30)
     assert len(answers) == 1
     until(lambda: not actors_in(namespace), lambda: f"left in Ray: {actors_in(namespace)}")
+
+
+def test_a_journal_that_cannot_be_written_refuses_changes_and_comes_back(scheduler, namespace):
+    """The disk is full for a while: reads go on, changes are refused, nothing half done stays."""
+    scheduler.create_pool("pool", resources={"cpu": 1.0})
+    session = Path(ray._private.worker.global_worker.node.get_session_dir_path())
+    path = session / "schedulemesh" / namespace / "mesh.sqlite"
+
+    def sql(statement):
+        with contextlib.closing(sqlite3.connect(path, timeout=30)) as connection, connection:
+            connection.execute(statement)
+
+    sql(
+        "CREATE TRIGGER full BEFORE UPDATE ON schedulemesh_meta "
+        "BEGIN SELECT RAISE(ABORT, 'disk full'); END"
+    )
+    refusals = [
+        scheduler.create_pool("other", resources={"cpu": 1.0}),
+        scheduler.register_running_task("t", "a", "pool"),
+        scheduler.update_preemption_policy(min_preempt_score=1.0),
+        scheduler.create_agent("a", "pool", Plain),
+        scheduler.submit_task_with_preemption("t", "pool", Plain),
+        scheduler.complete_task("t"),
+    ]
+    assert [r["reason"] for r in refusals] == ["journal_unavailable"] * len(refusals)
+    assert [p["name"] for p in scheduler.list_pools()["pools"]] == ["pool"]
+    assert_nothing_held(scheduler)
+    sql("DROP TRIGGER full")
+    until(
+        lambda: scheduler.create_pool("other", resources={"cpu": 1.0})["success"],
+        "the journal does not come back",
+    )
+    assert scheduler.create_agent("a", "pool", Plain)["success"]
