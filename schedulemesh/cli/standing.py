@@ -86,7 +86,10 @@ def _connected(address: str) -> Iterator[bool]:
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except ConnectionError as error:
-        _fail(f"no Ray cluster at {address!r}: {error}. Start one with `ray start --head`")
+        _fail(
+            f"no Ray cluster at {address!r}: {error}. Start one with `ray start --head`; where it asks for "
+            "tokens, set RAY_AUTH_MODE=token"
+        )
         yield False
         return
     try:

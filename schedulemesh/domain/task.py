@@ -29,7 +29,7 @@ class TaskPhase(str, Enum):
 TRANSITIONS: dict[TaskPhase, tuple[TaskPhase, ...]] = {
     TaskPhase.STARTING: (TaskPhase.RUNNING,),
     TaskPhase.RUNNING: (TaskPhase.PREEMPTING, TaskPhase.ENDING),
-    TaskPhase.PREEMPTING: (TaskPhase.RUNNING,),
+    TaskPhase.PREEMPTING: (),
     TaskPhase.ENDING: (),
 }
 

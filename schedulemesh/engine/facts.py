@@ -212,12 +212,6 @@ class EvictionStarted(Fact, frozen=True, kw_only=True):
     request_id: str | None = None
 
 
-class EvictionUndone(Fact, frozen=True, kw_only=True):
-    """The task goes on running after all."""
-
-    task_id: str
-
-
 class StateSaved(Fact, frozen=True, kw_only=True):
     """The state of a task is stored under a key."""
 
@@ -301,7 +295,6 @@ AnyFact = Union[
     TaskRegistered,
     TaskCompleted,
     EvictionStarted,
-    EvictionUndone,
     StateSaved,
     TaskPreempted,
     QuotaHeld,

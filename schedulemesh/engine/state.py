@@ -150,7 +150,6 @@ class MeshState:
             f.TaskRegistered: self._task_registered,
             f.TaskCompleted: self._task_completed,
             f.EvictionStarted: self._eviction_started,
-            f.EvictionUndone: self._eviction_undone,
             f.StateSaved: self._state_saved,
             f.TaskPreempted: self._task_preempted,
             f.QuotaHeld: self._quota_held,
@@ -361,13 +360,6 @@ class MeshState:
         if agent is not None and fact.for_agent is not None:
             agent.leaves_for = fact.for_agent
         self._touch(agent)
-
-    def _eviction_undone(self, fact: f.EvictionUndone) -> None:
-        task = self.running.by_id[fact.task_id]
-        task.evicted_as, task.preempt_score = "", None
-        task.evicted_for = task.evicted_by = None
-        self.running.set_phase(fact.task_id, TaskPhase.RUNNING)
-        self._touch(self.agents.get(task.agent_name))
 
     def _state_saved(self, fact: f.StateSaved) -> None:
         task = self.running.by_id[fact.task_id]

@@ -38,7 +38,6 @@ def test_every_kind_of_fact_comes_back_as_it_was():
     "fact",
     [
         f.NodeLost(node_id="a"),
-        f.EvictionUndone(task_id="t"),
         f.HoldShrank(hold_id="h"),
         f.AnswersForgotten(before=1.5),
         f.EpochBegun(epoch=3, at=2.0),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from schedulemesh.engine import facts as f
 from schedulemesh.engine import state as state_module
 from schedulemesh.engine import stimuli as s
 from schedulemesh.engine.facts import AnyFact
@@ -76,15 +75,6 @@ def test_an_incarnation_is_never_given_twice():
         seen.append(mesh.state.agents["t"].incarnation)
         mesh.complete("t")
     assert seen == [1, 2, 3]
-
-
-def test_an_eviction_that_is_undone_makes_the_task_a_candidate_again():
-    mesh = Mesh(pool("p", cpu=4))
-    mesh.announce("t", "x", priority=0.0)
-    mesh.preempt(task_id="t")
-    mesh.state.evolve(f.EvictionUndone(task_id="t"))
-    assert mesh.evaluate(9.0).should_preempt
-    assert mesh.state.running.by_id["t"].evicted_as == ""
 
 
 def test_what_an_agent_pays_is_the_sum_of_its_shares():

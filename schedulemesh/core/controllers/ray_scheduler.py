@@ -3,48 +3,28 @@
 from __future__ import annotations
 
 import os
-import socket
-import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-import ray
 
-from schedulemesh.config.policy import (
-    PreemptionAggressiveness,
-    PreemptionPolicy,
-    changed_policy,
-    resolve_changes,
-)
 from schedulemesh.config.pools import parse_name, parse_pool
 from schedulemesh.config.settings import DEFAULT_NAMESPACE, SchedulerSettings
-from schedulemesh.core.actors.control.preemption_controller import TaskState
-from schedulemesh.core.actors.supervisor import to_saved_state
 from schedulemesh.core.controllers import replies
 from schedulemesh.core.controllers.connection import Connection, connect, find
+from schedulemesh.core.controllers.preemption_calls import PreemptionCalls
 from schedulemesh.core.controllers.requests import (
-    Caller,
-    Submission,
-    parse_number,
     parse_task,
     submission,
 )
-from schedulemesh.core.shipping import ship_function, ship_state
-from schedulemesh.core.wire import key_of
-from schedulemesh.domain.labels import parse_labels
-from schedulemesh.domain.resources import parse_resources
+from schedulemesh.core.controllers.state_calls import StateCalls
 from schedulemesh.engine import stimuli as s
-from schedulemesh.engine.outcomes import AgentEvicted, Done, ProbeNeeded, Refused
 from schedulemesh.engine.strategies import NODE_STRATEGIES
 from schedulemesh.errors import InvalidRequestError
 
-Preserver = Callable[[TaskState], dict[str, Any]]
-Restorer = Callable[[dict[str, Any]], None]
 
-
-class RayScheduler:
+class RayScheduler(PreemptionCalls, StateCalls):
     """The scheduler of one name: finds its supervisor or makes it, and speaks for it.
 
     ``detached`` False ties it to this job: when the job ends, nothing of it stays in Ray. True lets it
@@ -92,20 +72,6 @@ class RayScheduler:
         scheduler = cls.__new__(cls)
         scheduler._take(connection)  # noqa: SLF001  # its own class
         return scheduler
-
-    def _take(self, connection: Connection) -> None:
-        self._connection = connection
-        self._caller = _caller()
-        self._sent: set[str] = set()
-
-    @property
-    def name(self) -> str:
-        """The scheduler's name."""
-        return self._connection.settings.name
-
-    def supervisor_handle(self) -> Any:
-        """The Ray handle of the supervisor, which agents report metrics to."""
-        return self._connection.handle
 
     def create_pool(
         self,
@@ -227,210 +193,6 @@ class RayScheduler:
         stimulus = s.AgentDeletionRequested(at=0.0, agent_name=parse_name(name, "the agent's name"))
         return replies.deleted(self._connection.call("end", stimulus).outcome)
 
-    def list_tasks(self) -> dict[str, Any]:
-        """Every task on the book, with phase, remaining time and last metrics."""
-        return {"success": True, "tasks": self._connection.call("view", "tasks")}
-
-    def register_running_task(
-        self,
-        task_id: str,
-        agent_name: str,
-        pool_name: str,
-        priority: float = 5.0,
-        labels: Mapping[str, str] | None = None,
-        estimated_duration: float | None = None,
-        payload: Any = None,
-    ) -> replies.Result:
-        """Say that a task runs on an agent, so that it can be evaluated and preempted.
-
-        Agent and pool may be unknown; then the task holds no quota. The same again changes nothing; another
-        task of the same id is ``duplicate_task``.
-        """
-        task, data = parse_task(task_id, pool_name, priority, labels, estimated_duration, payload)
-        stimulus = s.TaskAnnounced(
-            at=0.0, task=task, agent_name=parse_name(agent_name, "agent_name")
-        )
-        blobs = {} if data is None else {key_of(data): data}
-        return replies.done(self._connection.call("act", stimulus, blobs).outcome)
-
-    def complete_task(self, task_id: str, end_agent: bool = False) -> replies.Result:
-        """Say that a task is done; ``end_agent`` ends its agent too and gives the quota back."""
-        stimulus = s.TaskFinished(
-            at=0.0,
-            task_id=parse_name(task_id, "task_id"),
-            end_agent=end_agent,
-            request_id=uuid.uuid4().hex,
-        )
-        return replies.done(self._connection.call("end", stimulus).outcome)
-
-    def evaluate_preemption(
-        self,
-        incoming_task_priority: float,
-        incoming_task_pool: str,
-        incoming_task_labels: Mapping[str, str] | None = None,
-        resources: Mapping[str, Any] | None = None,
-        limit: int = 100,
-    ) -> replies.EvaluationResult:
-        """Whom an incoming task may evict, best first; a dry run that changes nothing.
-
-        With ``resources`` it also says whether an eviction is needed and would make room (``victims``).
-        """
-        query = s.PreemptionQuery(
-            at=0.0,
-            priority=parse_number(incoming_task_priority, "incoming_task_priority"),
-            pool_name=parse_name(incoming_task_pool, "incoming_task_pool"),
-            labels=parse_labels(incoming_task_labels, "incoming_task_labels"),
-            resources=None if resources is None else parse_resources(resources),
-            limit=int(parse_number(limit, "limit", least=0)),
-        )
-        return replies.evaluated(self._connection.call("evaluate", query))
-
-    def execute_preemption(self, task_id: str, agent_name: str) -> replies.PreemptionResult:
-        """Save a task's state and cancel it; its agent stays, for another task."""
-        stimulus = s.PreemptionRequested(
-            at=0.0,
-            task_id=parse_name(task_id, "task_id"),
-            agent_name=parse_name(agent_name, "agent_name"),
-        )
-        reply = self._connection.call("preempt", stimulus, uuid.uuid4().hex)
-        return replies.preempted(reply.outcome, reply.saved)
-
-    def preempt_task(
-        self,
-        task_id: str | None = None,
-        agent_name: str | None = None,
-        for_pool: str | None = None,
-    ) -> replies.PreemptionResult:
-        """Evict by hand: save the agent's tasks, cancel them and end the agent.
-
-        Name the task or the agent. ``for_pool`` holds the freed quota for that pool for 60 s.
-        """
-        if task_id is None and agent_name is None:
-            raise InvalidRequestError("preempt_task needs a task_id or an agent_name")
-        stimulus = s.PreemptionRequested(
-            at=0.0, task_id=task_id, agent_name=agent_name, end_agent=True, for_pool=for_pool
-        )
-        reply = self._connection.call("preempt", stimulus, uuid.uuid4().hex)
-        if not isinstance(reply.outcome, AgentEvicted):
-            return replies.preempted(reply.outcome, reply.saved)
-        return {
-            "success": True,
-            "preempted": [
-                {"task_id": tid, "reason": why, "saved_state": replies.saved_state(saved)}
-                for tid, why, saved in reply.evicted
-            ],
-        }
-
-    def save_task_state(self, task_id: str) -> dict[str, Any]:
-        """Save a running task's state now, and let it go on; a rebuilt agent goes on from there."""
-        saved = self._connection.call("checkpoint", parse_name(task_id, "task_id"))
-        if saved is None:
-            error = f"task {task_id!r} is not running, so there is no state to save"
-            return {"success": False, "error": error, "reason": "task_not_found"}
-        return {"success": True, "saved_state": replies.saved_state(saved)}
-
-    def list_saved_states(self) -> dict[str, Any]:
-        """Every task with a stored state, and whether it is running, preempted or lost."""
-        return {"success": True, "saved_states": self._connection.call("view", "saved_states")}
-
-    def ensure_agent_health(self, timeout: float = 120.0) -> dict[str, Any]:
-        """Look at every agent: the dead, and those silent for ``timeout`` seconds and deaf to a ping, are
-        taken off the book and made again from their last saved state where that can be.
-
-        Returns ``checked`` and ``healthy`` (counts), ``rebuilt`` and ``removed`` (names), and ``details``:
-        per agent its problem, what was done, and why not more. Removed ones are told once.
-        """
-        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
-            raise InvalidRequestError(f"timeout must be seconds above 0, not {timeout!r}")
-        return {"success": True, **self._connection.call("ensure_health", float(timeout))}
-
-    def get_saved_state(self, task_id: str) -> dict[str, Any]:
-        """The state last saved of a task, as ``saved_state``; it goes to restore_task."""
-        saved = self._connection.call("saved_state", parse_name(task_id, "task_id"))
-        if saved is None:
-            error = f"no saved state of task {task_id!r}; it was never preempted, or long ago"
-            return {"success": False, "error": error, "reason": "state_not_found"}
-        return {"success": True, "saved_state": replies.saved_state(saved)}
-
-    def restore_task(self, saved_state: Mapping[str, Any]) -> dict[str, Any]:
-        """Run a preempted task again from its saved state.
-
-        The state goes to the pool's restorer, if one is registered, and to the new object's
-        ``restore_state``. ``resubmitted`` says whether an agent was started for it.
-        """
-        if not isinstance(saved_state, Mapping) or "task_id" not in saved_state:
-            raise InvalidRequestError(
-                f"a saved state is a dict with task_id, as preemption answers it; not {saved_state!r}"
-            )
-        task_id = parse_name(saved_state["task_id"], "saved_state['task_id']")
-        own = saved_state.get("source") == "save_state"
-        state = ship_state(saved_state["state"] if own else dict(saved_state))
-        given = to_saved_state(saved_state, "save_state" if own else "given", state, time.time())
-        pool = saved_state.get("pool_name")
-        reply = self._connection.call("restore", given, uuid.uuid4().hex, task_id, pool)
-        if isinstance(reply.outcome, Done):
-            return {"success": True, "task_id": task_id, "resubmitted": False}
-        answer = replies.submitted(reply.outcome, reply.handle, dry_run=False)
-        return {**answer, "resubmitted": answer["success"]}
-
-    def register_state_handlers(
-        self,
-        pool_name: str,
-        preserver: Preserver | None = None,
-        restorer: Restorer | None = None,
-    ) -> replies.Result:
-        """How states of this pool's tasks are saved and restored.
-
-        ``preserver`` takes a TaskState and returns a dict; ``restorer`` takes that dict. Both run in
-        workers of their own, at most ``save_timeout`` seconds.
-        """
-        blobs: dict[str, bytes] = {}
-        keys: list[str | None] = []
-        for what, function in (("preserver", preserver), ("restorer", restorer)):
-            data = None if function is None else ship_function(function, what)
-            keys.append(None if data is None else key_of(data))
-            if data is not None:
-                blobs[key_of(data)] = data
-        stimulus = s.StateHandlersGiven(
-            at=0.0,
-            pool_name=parse_name(pool_name, "the pool's name"),
-            preserver_key=keys[0],
-            restorer_key=keys[1],
-        )
-        return replies.done(self._connection.call("act", stimulus, blobs).outcome)
-
-    def update_preemption_policy(
-        self,
-        *,
-        preemption_aggressiveness: PreemptionAggressiveness | str | None = None,
-        **changes: Any,
-    ) -> dict[str, Any]:
-        """Change what is given of the policy, and return the whole policy in force.
-
-        Takes every field of PreemptionPolicy, and ``preemption_aggressiveness``: a member of
-        PreemptionAggressiveness, a name or alias, or ``env:NAME``, which is read here.
-        """
-        given = {"preemption_aggressiveness": preemption_aggressiveness, **changes}
-        resolved, level = resolve_changes(given, os.environ)
-        changed_policy(PreemptionPolicy(), resolved)
-        client = f"{socket.gethostname()}:{os.getpid()}"
-        policy = self._connection.call("change_policy", resolved, client, level)
-        if isinstance(policy, Refused):
-            return dict(replies.refused(policy))
-        return {"success": True, "policy": policy, **policy}
-
-    def get_preemption_policy(self) -> dict[str, Any]:
-        """The policy in force, and the last changes of it: when, by which client, what."""
-        return {
-            "success": True,
-            "policy": self._connection.call("view", "policy"),
-            "changes": self._connection.call("view", "policy_changes"),
-        }
-
-    def get_preemption_stats(self) -> dict[str, Any]:
-        """Preemptions so far, by kind, running tasks, and the last preemptions, newest last."""
-        return {"success": True, **self._connection.call("view", "preemption_stats")}
-
     def stats(self) -> dict[str, Any]:
         """The preemption stats, and the pools' quotas."""
         return {"success": True, **self._connection.call("view", "stats")}
@@ -479,20 +241,6 @@ class RayScheduler:
         }
         return {**answer, "pool": pool}
 
-    def _submit(self, found: Submission) -> replies.SubmitResult:
-        """Send it; the class's bytes go along only where the supervisor may not have them."""
-        class_key = found.stimulus.agent.class_key
-        blobs = dict(found.blobs)
-        if class_key in self._sent:
-            del blobs[class_key]
-        reply = self._connection.call("submit", found.stimulus, blobs, found.refs)
-        if isinstance(reply.outcome, ProbeNeeded):
-            reply = self._connection.call("submit", found.stimulus, found.blobs, found.refs)
-        dry_run = found.stimulus.dry_run
-        if not dry_run and not isinstance(reply.outcome, Refused):
-            self._sent.add(class_key)
-        return replies.submitted(reply.outcome, reply.handle, dry_run=dry_run)
-
 
 def _settings(
     name: object,
@@ -508,11 +256,6 @@ def _settings(
         state_path=None if state_path is None else os.fspath(state_path),
         node_strategy=strategy,
     )
-
-
-def _caller() -> Caller:
-    context = ray.get_runtime_context()
-    return Caller(namespace=context.namespace, runtime_env=dict(context.runtime_env))
 
 
 def _gone(name: str) -> Any:
