@@ -38,6 +38,8 @@ class Line:
     def __init__(self) -> None:
         self._waiting: deque[Command] = deque()
         self._arrived = asyncio.Event()
+        #: Questions so far; only the last one is answered with commands.
+        self._asked = 0
 
     def send(self, command: Command) -> None:
         """Queue a command for the host's next question."""
@@ -45,11 +47,17 @@ class Line:
         self._arrived.set()
 
     async def receive(self) -> list[Command]:
-        """What is queued, as soon as there is anything."""
+        """What is queued, as soon as there is anything. An earlier question gets nothing any more: who asked
+        it may be a process that died since.
+        """
+        self._asked += 1
+        mine = self._asked
         try:
             # Spread, so that hosts that began together do not all ask again together.
             await asyncio.wait_for(self._arrived.wait(), POLL_S * random.uniform(0.75, 1.25))
         except (asyncio.TimeoutError, TimeoutError):
+            return []
+        if mine != self._asked:
             return []
         self._arrived.clear()
         commands = list(self._waiting)

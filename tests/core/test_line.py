@@ -1,0 +1,41 @@
+"""The line to one agent: commands reach the process that asks last."""
+
+from __future__ import annotations
+
+import asyncio
+
+from schedulemesh.core.actors.control.agent_manager import Line
+from schedulemesh.core.wire import Command
+
+
+def command(n):
+    return Command(command_id=n, epoch=1, kind="ping")
+
+
+def test_commands_are_handed_out_in_order_and_once():
+    async def story():
+        line = Line()
+        line.send(command(1))
+        line.send(command(2))
+        assert await line.receive() == [command(1), command(2)]
+        asking = asyncio.ensure_future(line.receive())
+        await asyncio.sleep(0)
+        assert not asking.done()
+        line.send(command(3))
+        assert await asking == [command(3)]
+
+    asyncio.run(asyncio.wait_for(story(), 30))
+
+
+def test_a_process_that_died_while_asking_takes_no_command_along():
+    async def story():
+        line = Line()
+        dead = asyncio.ensure_future(line.receive())
+        await asyncio.sleep(0)
+        alive = asyncio.ensure_future(line.receive())
+        await asyncio.sleep(0)
+        line.send(command(1))
+        assert await alive == [command(1)]
+        assert await dead == []
+
+    asyncio.run(asyncio.wait_for(story(), 30))
