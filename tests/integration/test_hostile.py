@@ -27,9 +27,9 @@ ONE = {"cpu": 1.0}
 
 @pytest.fixture
 def pool(scheduler):
-    """A pool of one CPU, and short patience."""
+    """A pool of one CPU, and little patience with a cancel."""
     scheduler.create_pool("pool", resources=ONE)
-    scheduler.update_preemption_policy(start_timeout=20.0, cancel_timeout=1.0, save_timeout=2.0)
+    scheduler.update_preemption_policy(start_timeout=30.0, cancel_timeout=1.0)
     return scheduler
 
 
@@ -88,7 +88,7 @@ class TestAConstructorThat:
         victim = submit(pool, "victim", Counter, 1.0, agent_name="counter")["agent"]["handle"]
         old_pid = ray.get(victim.pid.remote())
         assert ray.get(victim.add.remote(7)) == 7
-        pool.update_preemption_policy(start_timeout=2.5 if cls is Hung else 20.0)
+        pool.update_preemption_policy(start_timeout=5.0 if cls is Hung else 30.0)
         args = [str(tmp_path / "mark") if a == "MARK" else a for a in args]
         answer = submit(pool, "t", cls, 9.0, actor_args=args)
         assert (answer["success"], answer["reason"]) == (False, reason)
@@ -137,6 +137,7 @@ class TestAClassThat:
         )
         assert (answer["success"], answer["reason"]) == (False, "agent_start_timeout")
         assert "nobody was evicted" in answer["error"]
+        pool.update_preemption_policy(start_timeout=30.0)
         answer = submit(pool, "t", running_on_load("import os; os._exit(1)"), 9.0)
         assert (answer["success"], answer["reason"]) == (False, "agent_start_failed")
         assert running(pool) == {"victim"}
@@ -199,6 +200,7 @@ class TestAVictimWhose:
     @pytest.mark.parametrize("where", ["cancel", "save_state"])
     def test_method_hangs_is_ended_in_time(self, pool, tmp_path, where):
         mark = tmp_path / "mark"
+        pool.update_preemption_policy(save_timeout=2.0)
         victim = submit(pool, "victim", Hung, 1.0, actor_args=[where, str(mark)])
         pid = ray.get(victim["agent"]["handle"].pid.remote())
         answer = submit(pool, "t", Plain, 9.0)
@@ -248,11 +250,12 @@ class TestAVictimWhose:
         def no_dict(task_state):
             return 7
 
-        for preserver, says in (
-            (raising, "disk full"),
-            (hanging, "not done after 2 s"),
-            (no_dict, "must return a dict"),
+        for preserver, save_timeout, says in (
+            (raising, 30.0, "disk full"),
+            (hanging, 1.5, "not done after 1.5 s"),
+            (no_dict, 30.0, "must return a dict"),
         ):
+            pool.update_preemption_policy(save_timeout=save_timeout)
             pool.register_state_handlers("pool", preserver=preserver)
             pool.register_running_task("job", "nobody", "pool", payload=[1])
             saved = pool.execute_preemption("job", "nobody")["saved_state"]

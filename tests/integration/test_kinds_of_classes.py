@@ -104,8 +104,7 @@ def test_async_methods_of_every_kind(pool):
 def test_an_async_agent_is_saved_and_cancelled_on_its_loop(pool):
     agent = made(pool, Async)
     waiting = agent.wait_for_cancel.remote()
-    while not ray.get(agent.waits.remote()):
-        pass
+    until(lambda: ray.get(agent.waits.remote()), "it does not wait")
     pool.register_running_task("t", "agent", "pool")
     answer = pool.execute_preemption("t", "agent")
     assert answer["cancel_success"] is True
