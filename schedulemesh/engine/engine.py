@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from schedulemesh.config.settings import ANSWER_MEMORY_S
 from schedulemesh.domain.resources import Resources
-from schedulemesh.engine import lifecycle
+from schedulemesh.engine import eviction, lifecycle
 from schedulemesh.engine import stimuli as s
 from schedulemesh.engine.admission import submit
 from schedulemesh.engine.facts import (
@@ -53,9 +53,9 @@ class Engine:
         )
         self._on(s.AgentDeletionRequested, lifecycle.delete_agent)
         self._on(s.TaskAnnounced, lifecycle.register_task)
-        self._on(s.PreemptionRequested, lifecycle.preempt)
-        self._on(s.StateStored, lifecycle.state_stored)
-        self._on(s.CancelAnswered, lifecycle.cancel_answered)
+        self._on(s.PreemptionRequested, eviction.preempt)
+        self._on(s.StateStored, eviction.state_stored)
+        self._on(s.CancelAnswered, eviction.cancel_answered)
         self._on(s.PoolRequested, _ensure_pool)
         self._on(s.PolicyChangeRequested, _change_policy)
         self._on(s.StateHandlersGiven, _register_handlers)
