@@ -1,4 +1,4 @@
-"""What becomes of agents and tasks: started, failed, evicted, ended, held, restarted."""
+"""What becomes of agents and tasks: started, failed, ended, held, restarted."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine import stimuli as s
-from schedulemesh.engine.instructions import EvictAgent, StopAgent
-from schedulemesh.engine.outcomes import Done, Evicted, Pending
+from schedulemesh.engine.instructions import StopAgent
+from schedulemesh.engine.outcomes import Done, Pending
 from tests.engine.builders import Mesh, amount, names, node, pool
 
 
@@ -265,114 +265,6 @@ def test_no_task_is_registered_on_an_agent_that_is_being_ended():
     mesh.run("t", cpu=2)
     mesh.delete("t")
     assert mesh.announce("u", "t").reason == "agent_ending"
-
-
-def test_evicting_saves_and_counts_once_under_its_reason():
-    mesh = evicted_pair(preemption_grace_s=3.0)
-    order = mesh.ends["low"]
-    assert isinstance(order, EvictAgent)
-    assert (order.task_ids, order.grace_s) == (("low",), 3.0)
-    assert mesh.state.running.by_id["low"].phase is TaskPhase.PREEMPTING
-
-    mesh.leave("low", saved=True)
-
-    assert mesh.state.preemption_counts == {"same_pool_preemption": 1}
-    past = mesh.state.preempted["low"]
-    assert (past.state_key, past.fact.preempt_score) == ("state-low", 9.0)
-    assert past.fact.agent is not None
-
-
-def test_a_state_stored_for_a_task_that_ended_meanwhile_is_dropped():
-    assert Mesh(pool("p", cpu=1)).save("gone").facts == ()
-
-
-def cancel(mesh, task_id):
-    return mesh.handle(s.CancelAnswered(at=mesh.now, task_id=task_id, cancel_success=True)).outcome
-
-
-def test_a_task_preempted_alone_leaves_its_agent_behind():
-    mesh = Mesh(pool("p", cpu=2))
-    mesh.run("t", cpu=2)
-    asked = mesh.preempt(task_id="t", agent_name="t", reason="same_pool_preemption", request_id="r")
-    assert asked == Pending(agent_name="t")
-    assert mesh.task_evictions["t"].agent_name == "t"
-    mesh.save("t")
-
-    outcome = cancel(mesh, "t")
-
-    assert outcome == Evicted(
-        task_id="t",
-        agent_name="t",
-        reason="same_pool_preemption",
-        state_key="state-t",
-        cancel_success=True,
-    )
-    assert mesh.state.answers["r"].outcome == outcome
-    assert mesh.state.agents["t"].phase is AgentPhase.RUNNING
-    assert mesh.free() == amount()
-    assert mesh.state.preemption_counts == {"same_pool_preemption": 1}
-    assert cancel(mesh, "t") is None
-
-
-def test_a_task_elsewhere_is_preempted_too():
-    mesh = Mesh(pool("p", cpu=2))
-    mesh.announce("t", "elsewhere")
-    mesh.preempt(task_id="t", end_agent=True)
-    assert cancel(mesh, "t").agent_name == "elsewhere"
-    assert mesh.state.preempted["t"].fact.agent is None
-
-
-def test_an_agent_is_preempted_by_hand_with_all_its_tasks():
-    mesh = Mesh(pool("p", cpu=2))
-    mesh.run("t", cpu=2)
-    mesh.announce("u", "t")
-    assert mesh.preempt(agent_name="t") == Pending(agent_name="t")
-    assert mesh.ends["t"].task_ids == ("t", "u")
-    mesh.leave("t")
-    assert mesh.state.preemption_counts == {"manual": 2}
-    assert mesh.free() == amount(cpu=2)
-
-
-def test_a_task_already_preempted_alone_keeps_its_reason_when_its_agent_is():
-    mesh = Mesh(pool("p", cpu=2))
-    mesh.run("t", cpu=2)
-    mesh.announce("u", "t")
-    mesh.preempt(task_id="u", reason="cross_pool_preemption")
-    mesh.preempt(agent_name="t", end_agent=True)
-    mesh.leave("t")
-    assert mesh.state.preemption_counts == {"cross_pool_preemption": 1, "manual": 1}
-
-
-def test_the_score_of_an_eviction_by_hand_belongs_to_the_task_that_was_named():
-    mesh = Mesh(pool("p", cpu=2))
-    mesh.run("t", cpu=2)
-    mesh.announce("u", "t")
-    mesh.preempt(task_id="t", end_agent=True, preempt_score=4.0)
-    mesh.leave("t")
-    assert mesh.state.preempted["t"].fact.preempt_score == 4.0
-    assert mesh.state.preempted["u"].fact.preempt_score is None
-
-
-@pytest.mark.parametrize(
-    ("how", "reason"),
-    [
-        ({"task_id": "none"}, "task_not_found"),
-        ({"task_id": "t", "agent_name": "other"}, "task_not_found"),
-        ({"agent_name": "none"}, "agent_not_found"),
-        ({}, "agent_not_found"),
-        ({"agent_name": "t", "end_agent": True, "for_pool": "none"}, "pool_not_found"),
-        ({"agent_name": "starting", "end_agent": True}, "agent_not_running"),
-        ({"task_id": "starting"}, "already_being_preempted"),
-        ({"task_id": "leaving"}, "already_being_preempted"),
-    ],
-)
-def test_what_cannot_be_preempted_is_refused(how, reason):
-    mesh = Mesh(pool("p", cpu=4))
-    mesh.run("t", cpu=1)
-    mesh.submit("starting", cpu=1)
-    mesh.run("leaving", cpu=1)
-    mesh.preempt(task_id="leaving")
-    assert mesh.preempt(**how).reason == reason
 
 
 def held_for_q():

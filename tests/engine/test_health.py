@@ -1,0 +1,88 @@
+"""Agents that died without our doing are remembered and made again."""
+
+from __future__ import annotations
+
+from schedulemesh.engine import stimuli as s
+from schedulemesh.engine.outcomes import Pending, Refused
+from tests.engine.builders import Mesh, amount, pool
+
+
+def rebuild(mesh: Mesh, name: str, request_id: str | None = None):
+    return mesh.handle(
+        s.RebuildRequested(at=mesh.now, agent_name=name, request_id=request_id)
+    ).outcome
+
+
+def dead(cpu: float = 2, **how) -> Mesh:
+    """A pool whose only agent, with two tasks, has died after its state was saved."""
+    mesh = Mesh(pool("p", cpu=cpu))
+    mesh.run("a", cpu=2, class_key="c", **how)
+    mesh.announce("b", "a")
+    mesh.save("a")
+    mesh.die("a")
+    return mesh
+
+
+def test_a_lost_agent_is_remembered_with_its_tasks_and_saved_states():
+    lost = dead().state.lost["a"]
+    assert [(task.task_id, key) for task, key in lost.tasks] == [("a", "state-a"), ("b", None)]
+
+
+def test_an_agent_that_was_ended_is_not_lost():
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.run("a", cpu=2)
+    mesh.delete("a")
+    mesh.leave("a")
+    assert mesh.state.lost == {}
+
+
+def test_it_is_made_again_from_its_last_saved_state_with_all_its_tasks():
+    mesh = dead()
+    assert rebuild(mesh, "a", "r") == Pending(agent_name="a")
+    assert mesh.starts["a"].state_key == "state-a"
+    assert mesh.report("a").agent_name == "a"
+    assert mesh.state.running.on_agent("a") == ("a", "b")
+    assert mesh.state.lost == {}
+    assert mesh.state.answers["r"].outcome.agent_name == "a"
+
+
+def test_the_state_that_it_was_made_from_is_still_its_last_one():
+    mesh = dead()
+    rebuild(mesh, "a")
+    mesh.report("a")
+    mesh.die("a")
+    assert mesh.state.lost["a"].tasks[0][1] == "state-a"
+
+
+def test_nobody_is_evicted_for_a_rebuilt_agent_and_the_loss_is_told_once():
+    mesh = dead()
+    mesh.run("other", priority=0.0, cpu=2)
+    refused = rebuild(mesh, "a")
+    assert isinstance(refused, Refused)
+    assert refused.reason == "preemption_failed"
+    assert mesh.state.lost["a"].told
+    assert mesh.free() == amount()
+
+
+def test_one_with_references_within_its_arguments_cannot_be_rebuilt():
+    mesh = dead(restartable=False)
+    assert rebuild(mesh, "a").reason == "not_restartable"
+    assert mesh.state.lost["a"].told
+
+
+def test_a_new_agent_of_the_name_takes_its_place():
+    mesh = dead()
+    mesh.run("a", cpu=1)
+    assert mesh.state.lost == {}
+    assert rebuild(mesh, "a").reason == "agent_not_found"
+
+
+def test_a_process_that_ray_restarted_is_a_new_life():
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.run("a", cpu=2)
+    incarnation = mesh.state.agents["a"].incarnation
+    mesh.handle(s.AgentRestarted(at=mesh.now, agent_name="a", incarnation=incarnation, pid=77))
+    agent = mesh.state.agents["a"]
+    assert (agent.pid, agent.restarts) == (77, 1)
+    late = s.AgentRestarted(at=mesh.now, agent_name="a", incarnation=incarnation - 1, pid=1)
+    assert mesh.handle(late).facts == ()
