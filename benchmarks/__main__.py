@@ -19,6 +19,7 @@ from benchmarks.rows import Row, print_table
 
 def _groups() -> dict[str, Callable[[], list[Row]]]:
     from benchmarks.decision import decision
+    from benchmarks.journal import recovery
     from benchmarks.throughput import engine_alone, through_journal
     from benchmarks.victims import victims
 
@@ -27,6 +28,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
         "victims": victims,
         "engine": engine_alone,
         "journal": through_journal,
+        "recovery": recovery,
         "ray": _on_ray,
     }
 

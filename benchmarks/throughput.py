@@ -28,7 +28,6 @@ from benchmarks.mesh import (
 from benchmarks.rows import Row, at_least, note, timed_ms
 from schedulemesh.engine import stimuli as s
 from schedulemesh.engine.engine import Engine
-from schedulemesh.engine.state import MeshState
 from schedulemesh.engine.turn import Step
 from schedulemesh.store.sql import SqlJournal
 from schedulemesh.store.writer import GroupWriter
@@ -107,7 +106,7 @@ async def _journalled(
     """Pairs a second in each round, and the bytes that all of them took."""
     journal = SqlJournal(path)
     journal.begin()
-    lives = Lives(Engine(), GroupWriter(journal))
+    lives = Lives(Engine(), GroupWriter(journal, journal.load()))
     await lives.open(nodes)
     await _at_once(in_flight, lives.run(range(running), ends=False))
     before = _size(path)
@@ -118,7 +117,7 @@ async def _journalled(
         await _at_once(in_flight, lives.run(numbers, ends=True))
         rates.append(pairs / (time.perf_counter() - began))
     size = _size(path) - before
-    folded = MeshState.fold(journal.facts())
+    folded = journal.load().fold()
     if folded.agents.keys() != lives.engine.state.agents.keys():
         raise AssertionError("the journal does not fold to the living state")
     await lives.close()

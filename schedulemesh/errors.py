@@ -32,3 +32,7 @@ class ProtocolMismatchError(ScheduleMeshError):
 
 class JournalError(ScheduleMeshError):
     """The journal could not be read or written; nothing further is changed until it can."""
+
+
+class JournalTakenOverError(JournalError):
+    """Another process has taken the journal over and writes now; this one never will again."""

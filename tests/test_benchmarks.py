@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from benchmarks.decision import decision
+from benchmarks.journal import recovery
 from benchmarks.rows import at_least, at_most, note, print_table
 from benchmarks.throughput import engine_alone, through_journal
 from benchmarks.victims import victims
@@ -16,10 +17,13 @@ TINY = [
     lambda: victims(nodes=4, searches=2, churn=3),
     lambda: engine_alone(nodes=20, running=50, pairs=20, rounds=2),
     lambda: through_journal(nodes=20, running=50, pairs=20, rounds=2, in_flight=8),
+    lambda: recovery(submissions=700, facts=200, agents=50, in_flight=4),
 ]
 
 
-@pytest.mark.parametrize("measure", TINY, ids=["decision", "victims", "engine", "journal"])
+@pytest.mark.parametrize(
+    "measure", TINY, ids=["decision", "victims", "engine", "journal", "recovery"]
+)
 def test_a_benchmark_gives_rows(measure):
     rows = measure()
     assert any(row["mark"] for row in rows)
@@ -48,7 +52,7 @@ def test_an_unknown_group_is_refused():
     command = [sys.executable, "-m", "benchmarks", "nonsense"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "groups are decision, victims, engine, journal, ray" in done.stderr
+    assert "groups are decision, victims, engine, journal, recovery, ray" in done.stderr
 
 
 def test_rows_are_plain_data():

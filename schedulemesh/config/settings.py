@@ -19,6 +19,32 @@ POOL_HOLD_S = 60.0
 MAX_BLOB_BYTES = 16 * 1024 * 1024
 
 
+class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How much a journal keeps, and for how long. Raises ValueError for what is not above 0."""
+
+    #: Facts after which a snapshot replaces them. More: fewer snapshots, slower recovery (100,000 facts take
+    #: a few seconds).
+    snapshot_facts: int = 50_000
+    #: Bytes of facts after which a snapshot replaces them; lower it where the disk is small.
+    snapshot_bytes: int = 16 * 1024 * 1024
+    #: Seconds after which a snapshot is taken if there is any new fact; what nothing refers to any more is
+    #: forgotten at the second snapshot after that.
+    snapshot_s: float = 3600.0
+    #: A saved state above this many bytes is not kept, and the log says so; large states belong in a file
+    #: or an object store, with its address as the state.
+    saved_state_bytes: int = 256 * 1024 * 1024
+    #: Bytes of all saved states of tasks that run no more; above it the oldest are forgotten.
+    saved_states_bytes: int = 4 * 1024 * 1024 * 1024
+    #: Seconds for which the saved state of a task that runs no more is kept (7 days).
+    saved_state_s: float = 7 * 24 * 3600.0
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense."""
+        for name in self.__struct_fields__:
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be above 0")
+
+
 class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a supervisor is made with; it cannot be changed while it lives."""
 
@@ -26,8 +52,10 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = DEFAULT_NAMESPACE
     #: Whether it outlives the job that made it.
     detached: bool = False
-    #: A directory on the supervisor's node for the journal; None: Ray's session folder.
+    #: A directory on the supervisor's node for the journal, or the URL of a PostgreSQL database
+    #: (``postgresql+psycopg://…``); None: Ray's session folder.
     state_path: str | None = None
+    journal: JournalSettings = JournalSettings()
     #: Which node of those with room takes an agent: "bin_pack" (fullest) or "spread" (emptiest).
     node_strategy: str = "bin_pack"
     #: Seconds between rounds of ensure_agent_health made by the supervisor itself; None: only when asked.

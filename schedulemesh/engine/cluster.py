@@ -101,6 +101,11 @@ class Cluster:
         self._recount(node)
         self._index_again(node)
 
+    def adopt(self, node: Node) -> None:
+        """A node with all that stands on it, as a snapshot has it."""
+        self.nodes[node.node_id] = node
+        self._index_again(node)
+
     def lose(self, node_id: str) -> None:
         """The node is gone, with all that stood on it."""
         node = self.nodes.pop(node_id)

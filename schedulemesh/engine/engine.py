@@ -21,12 +21,14 @@ from schedulemesh.engine.facts import (
     PolicyChanged,
     PoolEnsured,
     StateHandlersRegistered,
+    StatesForgotten,
 )
 from schedulemesh.engine.health import agent_restarted, rebuild
 from schedulemesh.engine.ledger import pay
 from schedulemesh.engine.outcomes import Done, Evaluation, Refused, RequestOutcome
 from schedulemesh.engine.preemption import Incoming, dominant
 from schedulemesh.engine.settling import settle
+from schedulemesh.engine.snapshot import past_states
 from schedulemesh.engine.state import MeshState
 from schedulemesh.engine.turn import Step, Turn
 from schedulemesh.engine.victims import Search
@@ -65,6 +67,7 @@ class Engine:
         self._on(s.ClockTicked, _tick)
         self._on(s.AgentRestarted, agent_restarted)
         self._on(s.RebuildRequested, lambda turn, e: rebuild(turn, e, self._strategy))
+        self._on(s.StatesOutlived, _forget_states)
         self._on(s.WorldObserved, lambda turn, e: settle(turn, e, self._strategy))
         self._on(s.SupervisorBegan, _begin)
 
@@ -226,6 +229,13 @@ def _tick(turn: Turn, _stimulus: s.ClockTicked) -> None:
     oldest = next(iter(state.answers.values()), None)
     if oldest is not None and oldest.at < before:
         turn.emit(AnswersForgotten(before=before))
+
+
+def _forget_states(turn: Turn, stimulus: s.StatesOutlived) -> None:
+    kept = past_states(turn.state)
+    keys = tuple(key for key in stimulus.state_keys if key in kept)
+    if keys:
+        turn.emit(StatesForgotten(state_keys=keys))
 
 
 def _begin(turn: Turn, stimulus: s.SupervisorBegan) -> None:

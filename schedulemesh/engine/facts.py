@@ -19,7 +19,7 @@ from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.outcomes import Candidate, RequestOutcome
 
 #: Raised when the meaning of a stored fact changes; a journal of another version is migrated or refused.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
@@ -239,6 +239,12 @@ class TaskPreempted(Fact, frozen=True, kw_only=True):
     agent: AgentSpec | None = None
 
 
+class StatesForgotten(Fact, frozen=True, kw_only=True):
+    """These saved states are kept no longer; the tasks that they were of stay on record without one."""
+
+    state_keys: tuple[str, ...]
+
+
 class QuotaHeld(Fact, frozen=True, kw_only=True):
     """Quota freed by hand is kept as a loan for one pool until it is used or the time is up."""
 
@@ -297,6 +303,7 @@ AnyFact = Union[
     EvictionStarted,
     StateSaved,
     TaskPreempted,
+    StatesForgotten,
     QuotaHeld,
     HoldShrank,
     RequestAnswered,

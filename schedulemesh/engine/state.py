@@ -152,6 +152,7 @@ class MeshState:
             f.EvictionStarted: self._eviction_started,
             f.StateSaved: self._state_saved,
             f.TaskPreempted: self._task_preempted,
+            f.StatesForgotten: self._states_forgotten,
             f.QuotaHeld: self._quota_held,
             f.HoldShrank: lambda fact: self.ledger.shrink_hold(fact.hold_id, fact.shares),
             f.RequestAnswered: self._request_answered,
@@ -374,6 +375,15 @@ class MeshState:
         self.preempted[fact.task_id] = Preempted(fact=fact, state_key=task.state_key)
         if len(self.preempted) > RECENT:
             del self.preempted[next(iter(self.preempted))]
+
+    def _states_forgotten(self, fact: f.StatesForgotten) -> None:
+        gone = set(fact.state_keys)
+        for task_id, past in self.preempted.items():
+            if past.state_key in gone:
+                self.preempted[task_id] = msgspec.structs.replace(past, state_key=None)
+        for name, lost in self.lost.items():
+            tasks = tuple((task, None if key in gone else key) for task, key in lost.tasks)
+            self.lost[name] = msgspec.structs.replace(lost, tasks=tasks)
 
     def _quota_held(self, fact: f.QuotaHeld) -> None:
         hold = Hold(for_pool=fact.for_pool, shares=fact.shares, until=fact.until)

@@ -186,6 +186,12 @@ class ClockTicked(Stimulus, frozen=True, kw_only=True):
     """Time went by; holds and remembered answers may be over."""
 
 
+class StatesOutlived(Stimulus, frozen=True, kw_only=True):
+    """Saved states of preempted tasks are too old, or too many, to be kept."""
+
+    state_keys: tuple[str, ...]
+
+
 class WorldObserved(Stimulus, frozen=True, kw_only=True):
     """After a recovery: which agents live, as (name, incarnation); all others do not."""
 
@@ -218,6 +224,7 @@ AnyStimulus = Union[
     ClassProbed,
     ClusterObserved,
     ClockTicked,
+    StatesOutlived,
     WorldObserved,
     SupervisorBegan,
 ]

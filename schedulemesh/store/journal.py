@@ -1,36 +1,54 @@
 """The journal protocol, and the one that forgets with its process.
 
-A journal keeps *records* (the facts of one commit, in order) and *blobs* (bytes under the hash of what
-they are: classes, arguments, payloads, saved states). ``append`` returns when both are durable.
+A journal keeps *records* (the facts of one commit, in order), a *snapshot* that replaces the oldest of
+them, and *blobs* (bytes under the hash of what they are: classes, arguments, payloads, saved states).
+``append`` returns when record and blobs are durable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Protocol
 
-from schedulemesh.engine.codec import decode_facts, encode_facts
-from schedulemesh.engine.facts import AnyFact
-from schedulemesh.errors import JournalError
+from schedulemesh.errors import JournalTakenOverError
+from schedulemesh.store.recovery import Stored
 
 
 class Journal(Protocol):
     """What the supervisor needs of its memory. Every method may raise JournalError."""
 
-    def begin(self) -> int:
-        """Take the journal over: returns the new epoch, higher than any before; older writers are out."""
+    @property
+    def last(self) -> int:
+        """The number of the last commit that is durable."""
 
-    def append(self, facts: Sequence[AnyFact], blobs: Mapping[str, bytes]) -> None:
-        """Make facts and blobs durable, all or none. Raises JournalError after a takeover."""
+    def begin(self, *, take_over: bool = False) -> int:
+        """Become the writer: returns the new epoch, higher than any before; older writers are out.
 
-    def facts(self) -> Iterator[AnyFact]:
-        """Every fact ever appended, in order."""
+        A writer that lives is left alone, and that is an error, unless ``take_over``.
+        """
+
+    def load(self) -> Stored:
+        """All that is durable, checked. Raises JournalError rather than give a part of it."""
+
+    def append(self, record: bytes, blobs: Mapping[str, bytes]) -> None:
+        """Make a record (empty: none) and blobs durable, all or none: after an error the next append
+        first removes what of a failed one may have become durable. Raises JournalTakenOverError after a
+        takeover.
+        """
+
+    def compact(self, parts: Sequence[bytes], upto: int, keep: AbstractSet[str]) -> None:
+        """Put a snapshot in the place of all commits up to number ``upto``.
+
+        Blobs that are not in ``keep`` and were last given before the snapshot before this one are
+        forgotten; younger ones may be meant for a commit still to come.
+        """
 
     def blob(self, key: str) -> bytes | None:
-        """The bytes under a key; None: never stored."""
+        """The bytes under a key; None: never stored, or forgotten."""
 
-    def drop_blobs(self, keys: Iterable[str]) -> None:
-        """Forget these blobs."""
+    def blob_sizes(self) -> dict[str, int]:
+        """The bytes that each blob takes."""
 
     def close(self) -> None:
         """Let go of files and connections."""
@@ -40,46 +58,58 @@ class Journal(Protocol):
 
 
 class MemoryJournal:
-    """Keeps encoded records in memory, for tests and simulations."""
+    """Keeps everything in memory, for tests and simulations."""
 
     def __init__(self) -> None:
-        self._records: list[bytes] = []
-        self._blobs: dict[str, bytes] = {}
+        self.stored = Stored()
+        self._blobs: dict[str, tuple[int, bytes]] = {}
         self._epoch = 0
         self._mine = 0
 
-    def begin(self) -> int:
+    @property
+    def last(self) -> int:
+        """See Journal."""
+        return self.stored.last
+
+    def begin(self, *, take_over: bool = False) -> int:  # noqa: ARG002  # nobody else lives here
         """See Journal."""
         self._epoch += 1
         self._mine = self._epoch
         return self._epoch
 
-    def append(self, facts: Sequence[AnyFact], blobs: Mapping[str, bytes]) -> None:
+    def load(self) -> Stored:
+        """See Journal."""
+        return self.stored.copy()
+
+    def append(self, record: bytes, blobs: Mapping[str, bytes]) -> None:
         """See Journal."""
         if self._mine != self._epoch:
-            raise JournalError(f"epoch {self._mine} is over; epoch {self._epoch} writes now")
-        if facts:
-            self._records.append(encode_facts(facts))
-        self._blobs.update(blobs)
+            raise JournalTakenOverError(
+                f"epoch {self._mine} is over; epoch {self._epoch} writes now"
+            )
+        if record:
+            self.stored.records.append(record)
+        self._blobs.update((key, (self.last, data)) for key, data in blobs.items())
 
-    def facts(self) -> Iterator[AnyFact]:
+    def compact(self, parts: Sequence[bytes], upto: int, keep: AbstractSet[str]) -> None:
         """See Journal."""
-        for record in self._records:
-            yield from decode_facts(record)
+        before = self.stored.base
+        self.stored.compact(parts, upto)
+        self._blobs = {k: b for k, b in self._blobs.items() if k in keep or b[0] > before}
 
     def blob(self, key: str) -> bytes | None:
         """See Journal."""
-        return self._blobs.get(key)
+        found = self._blobs.get(key)
+        return None if found is None else found[1]
 
-    def drop_blobs(self, keys: Iterable[str]) -> None:
+    def blob_sizes(self) -> dict[str, int]:
         """See Journal."""
-        for key in keys:
-            self._blobs.pop(key, None)
+        return {key: len(data) for key, (_, data) in self._blobs.items()}
 
     def close(self) -> None:
         """See Journal."""
 
     def destroy(self) -> None:
         """See Journal."""
-        self._records.clear()
+        self.stored = Stored()
         self._blobs.clear()

@@ -1,130 +1,287 @@
-"""A journal in SQLite, through SQLAlchemy Core: WAL, and on disk before ``append`` returns."""
+"""A journal in SQLite or PostgreSQL, through SQLAlchemy Core: on disk before ``append`` returns.
+
+One writer: every append is conditional on the epoch that its writer took, so a former writer, however
+alive, writes nothing more. Beside that an advisory lock keeps a second one from starting by mistake.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import logging
+import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
-import msgspec
-from sqlalchemy import Connection, create_engine, delete, event, insert, select, update
+from sqlalchemy import Connection, Row, delete, func, insert, select, text, update
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.pool import StaticPool
 
-from schedulemesh.engine.codec import decode_facts, encode_facts
-from schedulemesh.engine.facts import FORMAT_VERSION, AnyFact
-from schedulemesh.errors import JournalError
-from schedulemesh.store.schema import blobs, meta, metadata, records
+from schedulemesh.errors import JournalError, JournalTakenOverError
+from schedulemesh.store.address import Address
+from schedulemesh.store.damage import refused
+from schedulemesh.store.disk import WriterLock, reason_of
+from schedulemesh.store.opening import LOCK_SPACE, engine_of, enter, prepare
+from schedulemesh.store.recovery import Stored
+from schedulemesh.store.schema import blobs, commits, journals, snapshots
+
+logger = logging.getLogger(__name__)
+
+#: Seconds that a lock may still be held by a process that is on its way out.
+_PATIENCE_S = 2.0
 
 
 class SqlJournal:
-    """One journal in one SQLite file; threads take turns.
+    """See the module. Threads take turns. A path alone stands for the address of a file.
 
-    Raises JournalError where the file cannot be opened, is of another format, or cannot be written.
+    Raises JournalError where the journal cannot be opened, is damaged or of a newer format, and with
+    ``must_exist`` where there is none.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, address: Address | Path, *, must_exist: bool = False) -> None:
+        if not isinstance(address, Address):
+            address = Address(namespace="", name=address.stem, path=address)
+        self.address = address
         self._epoch = 0
+        #: The numbers of the last commit and of the last that the snapshot tells.
+        self._last = self._base = 0
+        #: Whether an append failed, so that it is not known what of it is durable.
+        self._doubt = False
         self._turn = threading.RLock()
-        with _told(f"the journal {path} cannot be opened"):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._engine = create_engine(
-                f"sqlite:///{path}",
-                poolclass=StaticPool,
-                connect_args={"check_same_thread": False},
-            )
-            event.listen(self._engine, "connect", _set_pragmas)
-            metadata.create_all(self._engine)
-            self._connection = self._engine.connect()
-            self._check_format()
+        self._lock = None if address.path is None else WriterLock(address.path)
+        self._connection: Connection | None = None
+        with _told(f"the journal {address} cannot be opened"):
+            prepare(address, must_exist=must_exist)
+            self._engine = engine_of(address)
+        self._inode = 0 if address.path is None else address.path.stat().st_ino
+        try:
+            with self._transaction("be opened") as connection:
+                self._id = enter(connection, address, must_exist=must_exist)
+        except JournalError:
+            self._hang_up()
+            raise
 
-    def begin(self) -> int:
+    @property
+    def last(self) -> int:
         """See Journal."""
-        with self._transaction("take over") as connection:
-            self._epoch = self._value(connection, "epoch", 0) + 1
-            connection.execute(delete(meta).where(meta.c.name == "epoch"))
-            connection.execute(insert(meta).values(name="epoch", value=self._epoch))
+        return self._last
+
+    def begin(self, *, take_over: bool = False) -> int:
+        """See Journal."""
+        with self._transaction("be taken over") as connection:
+            self._shut_others_out(connection, take_over=take_over)
+            raised = update(journals).where(journals.c.id == self._id)
+            connection.execute(raised.values(epoch=journals.c.epoch + 1))
+            found = self._row(connection)
+        self._epoch, self._last, self._base = found.epoch, found.last, found.base
         return self._epoch
 
-    def append(self, facts: Sequence[AnyFact], blobs_: Mapping[str, bytes]) -> None:
+    def load(self) -> Stored:
         """See Journal."""
-        with self._transaction("append to") as connection:
-            # The update takes the write lock first, so that no other writer can come between.
-            mine = connection.execute(
-                update(meta)
-                .where(meta.c.name == "epoch", meta.c.value == self._epoch)
-                .values(value=self._epoch)
-            )
-            if mine.rowcount != 1:
-                raise JournalError(
-                    f"epoch {self._epoch} of {self.path} is over; another writes now"
-                )
-            if facts:
-                connection.execute(
-                    insert(records), {"epoch": self._epoch, "facts": encode_facts(facts)}
-                )
-            for key, data in blobs_.items():
-                if not self._has_blob(connection, key):
-                    connection.execute(insert(blobs), {"key": key, "data": data})
+        with self._transaction("be read") as connection:
+            found = self._row(connection)
+            parts = connection.execute(
+                select(snapshots.c.number, snapshots.c.crc, snapshots.c.part)
+                .where(snapshots.c.journal == self._id)
+                .order_by(snapshots.c.number)
+            ).all()
+            records = connection.execute(
+                select(commits.c.number, commits.c.crc, commits.c.facts)
+                .where(commits.c.journal == self._id)
+                .order_by(commits.c.number)
+            ).all()
+        self._check("part {} of the snapshot", parts, 1, found.parts)
+        self._check("commit {}", records, found.base + 1, found.last)
+        return Stored(
+            base=found.base,
+            parts=[bytes(row.part) for row in parts],
+            records=[bytes(row.facts) for row in records],
+        )
 
-    def facts(self) -> Iterator[AnyFact]:
+    def append(self, record: bytes, given: Mapping[str, bytes]) -> None:
         """See Journal."""
-        with self._turn, _told(f"the journal {self.path} cannot be read"):
-            rows = self._connection.execute(select(records.c.facts).order_by(records.c.seq))
-            for (stored,) in rows:
-                yield from decode_facts(stored)
-            self._connection.rollback()
+        doubt, self._doubt = self._doubt, True
+        with self._transaction("be written") as connection:
+            if doubt:
+                self._forget_after(connection, self._last)
+            number = self._last + (1 if record else 0)
+            self._claim(connection, journals.c.last == self._last, last=number)
+            if record:
+                stored = {"number": number, "crc": zlib.crc32(record), "facts": record}
+                connection.execute(insert(commits), {"journal": self._id, **stored})
+            for key, data in given.items():
+                self._put_blob(connection, key, data, number)
+        self._last, self._doubt = number, False
+
+    def compact(self, parts: Sequence[bytes], upto: int, keep: AbstractSet[str]) -> None:
+        """See Journal."""
+        with self._transaction("be compacted") as connection:
+            self._claim(connection, journals.c.last >= upto, base=upto, parts=len(parts))
+            connection.execute(delete(snapshots).where(snapshots.c.journal == self._id))
+            for number, part in enumerate(parts, 1):
+                stored = {"number": number, "crc": zlib.crc32(part), "part": part}
+                connection.execute(insert(snapshots), {"journal": self._id, **stored})
+            told = (commits.c.journal == self._id) & (commits.c.number <= upto)
+            connection.execute(delete(commits).where(told))
+            self._drop_blobs(connection, keep)
+        self._base = upto
 
     def blob(self, key: str) -> bytes | None:
         """See Journal."""
-        with self._turn, _told(f"the journal {self.path} cannot be read"):
-            row = self._connection.execute(select(blobs.c.data).where(blobs.c.key == key)).first()
-            self._connection.rollback()
-            return None if row is None else bytes(row[0])
+        mine = (blobs.c.journal == self._id) & (blobs.c.key == key)
+        with self._transaction("be read") as connection:
+            row = connection.execute(select(blobs.c.data, blobs.c.crc).where(mine)).first()
+        if row is None:
+            return None
+        data = bytes(row.data)
+        if zlib.crc32(data) != row.crc:
+            raise JournalError(f"the stored bytes {key} in {self.address} are damaged")
+        return data
 
-    def drop_blobs(self, keys: Iterable[str]) -> None:
+    def blob_sizes(self) -> dict[str, int]:
         """See Journal."""
-        with self._transaction("forget blobs in") as connection:
-            for key in keys:
-                connection.execute(delete(blobs).where(blobs.c.key == key))
+        wanted = select(blobs.c.key, func.length(blobs.c.data)).where(blobs.c.journal == self._id)
+        with self._transaction("be read") as connection:
+            return {row[0]: row[1] for row in connection.execute(wanted)}
 
     def close(self) -> None:
         """See Journal."""
-        self._connection.close()
-        self._engine.dispose()
+        with self._turn:
+            self._hang_up()
+            if self._lock is not None:
+                self._lock.release()
 
     def destroy(self) -> None:
         """See Journal."""
+        path = self.address.path
+        if path is None:
+            with self._transaction("be removed") as connection:
+                for table in (blobs, commits, snapshots):
+                    connection.execute(delete(table).where(table.c.journal == self._id))
+                connection.execute(delete(journals).where(journals.c.id == self._id))
         self.close()
-        for suffix in ("", "-wal", "-shm"):
-            self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+        if path is not None:
+            for suffix in ("", "-wal", "-shm", ".lock"):
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
 
-    def _check_format(self) -> None:
-        with self._connection.begin():
-            found = self._value(self._connection, "format", None)
-            if found is None:
-                self._connection.execute(insert(meta).values(name="format", value=FORMAT_VERSION))
-            elif found != FORMAT_VERSION:
-                raise JournalError(
-                    f"the journal {self.path} has format {found}, this ScheduleMesh reads format "
-                    f"{FORMAT_VERSION}; use the version that wrote it, or another state_path"
-                )
+    def _row(self, connection: Connection) -> Row[Any]:
+        found = connection.execute(select(journals).where(journals.c.id == self._id)).first()
+        if found is None:
+            raise JournalError(f"the journal {self.address} was removed while it was in use")
+        return found
+
+    def _claim(self, connection: Connection, condition: Any, **values: Any) -> None:
+        """Change the journal's row if this epoch still writes. Comes first in a transaction, so that
+        writers wait for each other there.
+        """
+        mine = (journals.c.id == self._id) & (journals.c.epoch == self._epoch) & condition
+        if connection.execute(update(journals).where(mine).values(**values)).rowcount != 1:
+            raise JournalTakenOverError(
+                f"epoch {self._epoch} of the journal {self.address} is over: another process has taken "
+                "it over and writes now"
+            )
+
+    def _forget_after(self, connection: Connection, last: int) -> None:
+        """Take back what of a failed append became durable nevertheless; nobody was told of it."""
+        self._claim(connection, journals.c.last >= last, last=last)
+        late = (commits.c.journal == self._id) & (commits.c.number > last)
+        connection.execute(delete(commits).where(late))
+
+    def _put_blob(self, connection: Connection, key: str, data: bytes, number: int) -> None:
+        mine = (blobs.c.journal == self._id) & (blobs.c.key == key)
+        found = connection.execute(select(blobs.c.number).where(mine)).scalar()
+        if found is not None:
+            # Rewriting a row rewrites its bytes, so it is done once per snapshot at most.
+            if found <= self._base:
+                connection.execute(update(blobs).where(mine).values(number=number))
+            return
+        stored = {"key": key, "number": number, "crc": zlib.crc32(data), "data": data}
+        connection.execute(insert(blobs), {"journal": self._id, **stored})
+
+    def _drop_blobs(self, connection: Connection, keep: AbstractSet[str]) -> None:
+        old = (blobs.c.journal == self._id) & (blobs.c.number <= self._base)
+        for (key,) in connection.execute(select(blobs.c.key).where(old)).all():
+            if key not in keep:
+                connection.execute(delete(blobs).where(old & (blobs.c.key == key)))
+
+    def _check(self, what: str, rows: Sequence[Any], first: int, last: int) -> None:
+        """Numbers without a gap from first to last, and each piece as it was written."""
+        numbers = [row.number for row in rows]
+        if numbers != list(range(first, last + 1)):
+            missing = sorted(set(range(first, last + 1)) - set(numbers)) or numbers
+            raise self._damaged(f"{what.format(missing[0])} is missing or out of place")
+        for number, crc, data in rows:
+            if zlib.crc32(data) != crc:
+                raise self._damaged(f"{what.format(number)} is not what was written")
+
+    def _damaged(self, found: str) -> JournalError:
+        if self.address.path is not None:
+            return refused(self.address.path, found)
+        return JournalError(
+            f"the journal {self.address} is damaged: {found}. Nothing of it was used; restore its rows "
+            "from a backup of the database, or use another name"
+        )
+
+    def _shut_others_out(self, connection: Connection, *, take_over: bool) -> None:
+        """Hold the lock. Where another holds it: an error, or when taking over the epoch alone decides."""
+        until = time.monotonic() + (0.0 if take_over else _PATIENCE_S)
+        while holder := self._locked(connection):
+            if time.monotonic() >= until:
+                break
+            time.sleep(0.05)  # neither kind of lock can be awaited with a limit
+        else:
+            return
+        if not take_over:
+            raise JournalError(
+                f"the journal {self.address} is in use by {holder}; end that scheduler first, or use "
+                "another name or state_path"
+            )
+        logger.warning("taking the journal %s over from %s", self.address, holder)
+
+    def _locked(self, connection: Connection) -> str:
+        """Take the lock; a word about who has it, if another does."""
+        if self._lock is not None:
+            return self._lock.take()
+        asked = text("SELECT pg_try_advisory_lock(:space, :id)")
+        found = connection.execute(asked, {"space": LOCK_SPACE, "id": self._id}).scalar()
+        return "" if found else "another connection to the database"
+
+    def _connected(self) -> Connection:
+        if self.address.path is not None:
+            self._check_same_file()
+        if self._connection is None:
+            self._connection = self._engine.connect()
+            if self.address.url is not None and self._epoch:
+                with self._connection.begin():
+                    self._locked(self._connection)
+        return self._connection
+
+    def _check_same_file(self) -> None:
+        path = self.address.path
+        if path is not None and path.stat().st_ino != self._inode:
+            raise JournalError(f"the file {path} was replaced by another while it was in use")
 
     @contextlib.contextmanager
     def _transaction(self, what: str) -> Iterator[Connection]:
-        told = _told(f"cannot {what} the journal {self.path}")
-        with self._turn, told, self._connection.begin():
-            yield self._connection
+        with self._turn, _told(f"the journal {self.address} cannot {what}"):
+            try:
+                connection = self._connected()
+                with connection.begin():
+                    yield connection
+            except SQLAlchemyError:
+                if self.address.url is not None:
+                    self._hang_up()
+                raise
 
-    def _value(self, connection: Connection, name: str, default: Any) -> Any:
-        row = connection.execute(select(meta.c.value).where(meta.c.name == name)).first()
-        return default if row is None else row[0]
-
-    def _has_blob(self, connection: Connection, key: str) -> bool:
-        return connection.execute(select(blobs.c.key).where(blobs.c.key == key)).first() is not None
+    def _hang_up(self) -> None:
+        """Let the connection go; the next transaction makes another."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(SQLAlchemyError):
+                connection.close()
 
 
 @contextlib.contextmanager
@@ -132,14 +289,6 @@ def _told(what: str) -> Iterator[None]:
     """Say in one sentence what could not be done and why."""
     try:
         yield
-    except (SQLAlchemyError, OSError, msgspec.MsgspecError) as error:
+    except (SQLAlchemyError, OSError, sqlite3.Error) as error:
         reason = getattr(error, "orig", None) or error
-        raise JournalError(f"{what}: {reason}") from error
-
-
-def _set_pragmas(connection: Any, _record: object) -> None:
-    """Write-ahead log, every commit on disk, and a wait instead of an error where a reader holds the file."""
-    cursor = connection.cursor()
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "busy_timeout=5000"):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
+        raise JournalError(f"{what}: {reason_of(reason)}") from error

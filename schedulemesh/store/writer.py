@@ -5,19 +5,30 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
 
 import msgspec
 
+from schedulemesh.engine.codec import encode_facts
 from schedulemesh.engine.facts import AnyFact
 from schedulemesh.errors import JournalError
 from schedulemesh.store.journal import Journal
+from schedulemesh.store.recovery import Stored
 
 
 class _Entry(msgspec.Struct, frozen=True):
     facts: Sequence[AnyFact]
     blobs: Mapping[str, bytes]
-    done: asyncio.Future[None]
+    done: asyncio.Future[Any]
+
+
+class _Call(msgspec.Struct, frozen=True):
+    """Something that the thread does between two commits, also after a failure."""
+
+    call: Callable[[], Any]
+    done: asyncio.Future[Any]
 
 
 class GroupWriter:
@@ -27,68 +38,135 @@ class GroupWriter:
     failure every entry fails until ``resume``: what comes after a lost fact must not become durable.
     """
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, stored: Stored) -> None:
         self._journal = journal
         self._loop = asyncio.get_running_loop()
-        self._entries: queue.SimpleQueue[_Entry | None] = queue.SimpleQueue()
-        self._last: asyncio.Future[None] | None = None
+        self._entries: queue.SimpleQueue[_Entry | _Call | None] = queue.SimpleQueue()
+        self._last: asyncio.Future[Any] | None = None
         self._broken: str | None = None
+        #: All that is durable. Changed by the thread alone; read it where ``broken``.
+        self.stored = stored
+        #: Facts and bytes of records since the last snapshot.
+        self.fresh_facts, self.fresh_bytes = 0, sum(map(len, self.stored.records))
         self._thread = threading.Thread(target=self._run, name="journal-writer", daemon=True)
         self._thread.start()
+
+    @property
+    def broken(self) -> bool:
+        """Whether a commit failed and nothing is written until ``resume``."""
+        return self._broken is not None
 
     def append(
         self, facts: Sequence[AnyFact], blobs: Mapping[str, bytes] | None = None
     ) -> asyncio.Future[None]:
         """Done once the facts are durable; fails with JournalError."""
-        done: asyncio.Future[None] = self._loop.create_future()
-        self._last = done
-        self._entries.put(_Entry(facts, blobs or {}, done))
-        return done
+        return self._put(_Entry, facts, blobs or {})
+
+    def mark(self) -> asyncio.Future[int]:
+        """The number of the commit that has the last fact appended so far; fails with JournalError."""
+        return self._put(_Call, self._number)
+
+    def compact(
+        self, parts: Sequence[bytes], upto: int, keep: AbstractSet[str]
+    ) -> asyncio.Future[None]:
+        """Done once the snapshot stands for all commits up to this number; fails with JournalError."""
+        return self._put(_Call, lambda: self._compact(parts, upto, keep))
+
+    def resume(self) -> asyncio.Future[None]:
+        """Try to write again after a failure; the caller has gone back to what is durable.
+
+        Done once it works and all that failed has been told; fails with JournalError.
+        """
+        return self._put(_Call, self._resume)
 
     async def flushed(self) -> None:
         """Return once everything appended so far is durable; raises JournalError if it is not."""
+        if self._broken is not None:
+            raise JournalError(self._broken)
         last = self._last
         if last is not None and not last.done():
             await asyncio.shield(last)
-
-    def resume(self) -> None:
-        """Write again after a failure; the caller has gone back to what is durable."""
-        self._broken = None
 
     async def close(self) -> None:
         """Write what is still queued, then end the thread."""
         self._entries.put(None)
         await self._loop.run_in_executor(None, self._thread.join)
 
+    def _put(self, kind: Callable[..., _Entry | _Call], *content: Any) -> asyncio.Future[Any]:
+        done: asyncio.Future[Any] = self._loop.create_future()
+        if kind is _Entry:
+            self._last = done
+        self._entries.put(kind(*content, done))
+        return done
+
     def _run(self) -> None:
         while True:
             batch = [self._entries.get()]
             while not self._entries.empty():
                 batch.append(self._entries.get())
-            entries = [entry for entry in batch if entry is not None]
-            error = self._write(entries) if entries else None
-            self._loop.call_soon_threadsafe(_settle, entries, error)
+            waiting: list[_Entry] = []
+            for item in [*batch, None]:
+                if isinstance(item, _Entry):
+                    waiting.append(item)
+                    continue
+                if waiting:
+                    self._tell([entry.done for entry in waiting], *self._write(waiting))
+                    waiting = []
+                if item is not None:
+                    self._tell([item.done], *self._attempt(item.call))
             if None in batch:
                 return
 
-    def _write(self, entries: list[_Entry]) -> JournalError | None:
+    def _attempt(self, call: Callable[[], Any]) -> tuple[Any, JournalError | None]:
+        try:
+            return call(), None
+        except JournalError as error:
+            return None, error
+        except Exception as error:  # noqa: BLE001  # those who wait must hear of it
+            return None, JournalError(f"the journal failed: {error!r}")
+
+    def _write(self, entries: Sequence[_Entry]) -> tuple[None, JournalError | None]:
         if self._broken is not None:
-            return JournalError(self._broken)
+            return None, JournalError(self._broken)
         facts = [fact for entry in entries for fact in entry.facts]
         blobs = {key: data for entry in entries for key, data in entry.blobs.items()}
-        try:
-            self._journal.append(facts, blobs)
-        except Exception as error:  # noqa: BLE001  # those who wait must hear of it
+        record = encode_facts(facts) if facts else b""
+        _, error = self._attempt(lambda: self._journal.append(record, blobs))
+        if error is not None:
             self._broken = str(error)
-            return error if isinstance(error, JournalError) else JournalError(self._broken)
-        return None
+        elif record:
+            self.stored.records.append(record)
+            self.fresh_facts += len(facts)
+            self.fresh_bytes += len(record)
+        return None, error
+
+    def _number(self) -> int:
+        if self._broken is not None:
+            raise JournalError(self._broken)
+        self.fresh_facts = self.fresh_bytes = 0
+        return self.stored.last
+
+    def _compact(self, parts: Sequence[bytes], upto: int, keep: AbstractSet[str]) -> None:
+        if self._broken is not None:
+            raise JournalError(self._broken)
+        self._journal.compact(parts, upto, keep)
+        self.stored.compact(parts, upto)
+
+    def _resume(self) -> None:
+        self._journal.append(b"", {})
+        self._broken = None
+
+    def _tell(
+        self, futures: Sequence[asyncio.Future[Any]], value: Any, error: JournalError | None
+    ) -> None:
+        self._loop.call_soon_threadsafe(_settle, futures, value, error)
 
 
-def _settle(entries: list[_Entry], error: JournalError | None) -> None:
-    for entry in entries:
-        if entry.done.cancelled():
+def _settle(futures: Sequence[asyncio.Future[Any]], value: Any, error: JournalError | None) -> None:
+    for done in futures:
+        if done.done():
             continue
         if error is None:
-            entry.done.set_result(None)
+            done.set_result(value)
         else:
-            entry.done.set_exception(error)
+            done.set_exception(error)

@@ -19,11 +19,12 @@ from schedulemesh.domain.task import TRANSITIONS as TASK_TRANSITIONS
 from schedulemesh.domain.task import TaskPhase, TaskSpec
 from schedulemesh.engine import instructions as i
 from schedulemesh.engine import stimuli as s
-from schedulemesh.engine.codec import decode_facts, encode_facts
+from schedulemesh.engine.codec import decode_facts, decode_part, encode_facts, encode_part
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.facts import AnyFact, Devices
 from schedulemesh.engine.invariants import check
 from schedulemesh.engine.outcomes import Evaluation
+from schedulemesh.engine.snapshot import parts, picture, restored
 from schedulemesh.engine.state import MeshState
 from schedulemesh.engine.turn import Step
 
@@ -322,6 +323,11 @@ class Mesh:
     def refolded(self) -> MeshState:
         """The state that all facts so far lead to, after they were written and read."""
         return MeshState.fold(decode_facts(encode_facts(self.facts)))
+
+    def rewritten(self) -> MeshState:
+        """The state after it was written as a snapshot and read."""
+        written = [encode_part(part) for part in parts(picture(self.state), 2)]
+        return restored(decode_part(part) for part in written)
 
     def told_facts(self, *names: str) -> list[str]:
         """The names of all facts so far, or of those of these names."""

@@ -605,6 +605,7 @@ class MeshMachine(RuleBasedStateMachine):
         if not self.state.ledger.accounts:
             return
         assert differences(self.state, self.mesh.refolded()) == []
+        assert differences(self.state, self.mesh.rewritten()) == []
         self.finish_everything()
         for name, account in self.state.ledger.accounts.items():
             told = (account.reserved, account.used, account.lent, account.borrowed)

@@ -13,7 +13,6 @@ import pytest
 import ray
 
 from schedulemesh.core import RayScheduler
-from schedulemesh.engine.state import MeshState
 from schedulemesh.errors import (
     InvalidRequestError,
     SchedulerExistsError,
@@ -148,7 +147,7 @@ def test_the_journal_folds_back_to_the_live_state(scheduler, namespace, tmp_path
     shutil.copytree(folder, copy)
     journal = SqlJournal(copy / "mesh.sqlite")
     try:
-        state = MeshState.fold(journal.facts())
+        state = journal.load().fold()
         saved = journal.blob(state.preempted["low"].state_key)
         code = journal.blob(state.agents["on-two"].spec.class_key)
     finally:

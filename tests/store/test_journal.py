@@ -1,28 +1,28 @@
-"""Both journals keep what they are given, in order, for the one writer of the day."""
+"""Journals keep what they are given, in order, for the one writer of the day."""
 
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 
 import pytest
 
 from schedulemesh.config.policy import PreemptionPolicy
-from schedulemesh.domain.pool import PoolSpec
-from schedulemesh.domain.resources import parse_resources
-from schedulemesh.engine.facts import EpochBegun, PolicyChanged, PoolEnsured
-from schedulemesh.engine.state import MeshState
-from schedulemesh.errors import JournalError
+from schedulemesh.engine.facts import PolicyChanged
+from schedulemesh.errors import JournalError, JournalTakenOverError
 from schedulemesh.store.journal import MemoryJournal
 from schedulemesh.store.sql import SqlJournal
+from tests.store.builders import ensured, epochs, fact, facts, pools, write, written
 
 
-def ensured(name, cpu=1.0):
-    return PoolEnsured(spec=PoolSpec(name=name, resources=parse_resources({"cpu": cpu})))
-
-
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def journal(request, tmp_path):
-    found = MemoryJournal() if request.param == "memory" else SqlJournal(tmp_path / "j.sqlite")
+    if request.param == "memory":
+        found = MemoryJournal()
+    elif request.param == "sqlite":
+        found = SqlJournal(tmp_path / "j.sqlite")
+    else:
+        found = SqlJournal(request.getfixturevalue("database")("a journal"))
     yield found
     found.close()
 
@@ -36,45 +36,82 @@ def test_facts_come_back_in_order(journal):
     journal.begin()
     first, second = ensured("a"), ensured("b")
     changed = PolicyChanged(policy=PreemptionPolicy(), at=1.0, client="me", changes=(), level=None)
-    journal.append([first, changed], {})
-    journal.append([], {})
-    journal.append([second], {})
-    assert list(journal.facts()) == [first, changed, second]
-    assert list(MeshState.fold(journal.facts()).ledger.accounts) == ["a", "b"]
+    write(journal, first, changed)
+    write(journal)
+    write(journal, second)
+    assert facts(journal) == [first, changed, second]
+    assert pools(journal) == ["a", "b"]
+    assert journal.last == 2
 
 
-def test_blobs_are_kept_once_and_dropped(journal):
+def test_blobs_are_kept_once(journal):
     journal.begin()
-    journal.append([], {"k": b"\x00one", "l": b""})
-    journal.append([ensured("a")], {"k": b"\x00one"})
+    write(journal, k=b"\x00one", l=b"")
+    write(journal, ensured("a"), k=b"\x00one")
     assert journal.blob("k") == b"\x00one"
     assert journal.blob("l") == b""
     assert journal.blob("unknown") is None
-    journal.drop_blobs(["k", "unknown"])
-    assert journal.blob("k") is None
-    assert journal.blob("l") == b""
+    assert journal.blob_sizes() == {"k": 4, "l": 0}
+
+
+def test_a_snapshot_stands_for_the_commits_before_it(journal):
+    journal.begin()
+    for name in ("a", "b", "c"):
+        write(journal, ensured(name))
+    before = journal.load()
+    del before.records[2:]
+    journal.compact(written(before.fold(), 1), 2, frozenset())
+    stored = journal.load()
+    assert (stored.base, len(stored.records), len(stored.parts)) == (2, 1, 3)
+    assert pools(journal) == ["a", "b", "c"]
+    write(journal, ensured("d"))
+    journal.compact(written(journal.load().fold()), 4, frozenset())
+    assert journal.load().records == []
+    assert pools(journal) == ["a", "b", "c", "d"]
+    assert journal.begin(take_over=True) == 2
+    write(journal, ensured("e"))
+    assert pools(journal) == ["a", "b", "c", "d", "e"]
+
+
+def test_blobs_that_nothing_refers_to_go_at_the_second_snapshot(journal):
+    journal.begin()
+    write(journal, ensured("a"), old=b"1", kept=b"2")
+    journal.compact(written(journal.load().fold()), 1, {"kept"})
+    assert set(journal.blob_sizes()) == {"old", "kept"}
+    write(journal, ensured("b"), young=b"3")
+    journal.compact(written(journal.load().fold()), 2, {"kept"})
+    assert set(journal.blob_sizes()) == {"kept", "young"}
+
+
+def test_a_blob_given_again_is_young_again(journal):
+    journal.begin()
+    write(journal, ensured("a"), k=b"1")
+    journal.compact(written(journal.load().fold()), 1, frozenset())
+    write(journal, ensured("b"), k=b"1")
+    journal.compact(written(journal.load().fold()), 2, frozenset())
+    assert journal.blob("k") == b"1"
 
 
 def test_epochs_rise(journal):
-    assert [journal.begin(), journal.begin()] == [1, 2]
+    assert [journal.begin(), journal.begin(), journal.begin(take_over=True)] == [1, 2, 3]
 
 
 def test_writing_before_a_takeover_is_refused():
     journal = MemoryJournal()
     journal.begin()
     journal._epoch += 1  # as another writer does
-    with pytest.raises(JournalError, match="epoch 1 is over; epoch 2 writes now"):
-        journal.append([ensured("a")], {})
-    assert list(journal.facts()) == []
+    with pytest.raises(JournalTakenOverError, match="epoch 1 is over; epoch 2 writes now"):
+        write(journal, ensured("a"))
+    assert facts(journal) == []
 
 
 def test_it_is_all_there_when_opened_again(path):
     journal = SqlJournal(path)
     assert journal.begin() == 1
-    journal.append([ensured("a")], {"k": b"v"})
+    write(journal, ensured("a"), k=b"v")
     journal.close()
-    again = SqlJournal(path)
-    assert list(again.facts()) == [ensured("a")]
+    again = SqlJournal(path, must_exist=True)
+    assert facts(again) == [ensured("a")]
     assert again.blob("k") == b"v"
     assert again.begin() == 2
     again.close()
@@ -83,12 +120,14 @@ def test_it_is_all_there_when_opened_again(path):
 def test_a_former_writer_is_out(path):
     old, new = SqlJournal(path), SqlJournal(path)
     old.begin()
-    old.append([ensured("a")], {})
-    assert new.begin() == 2
-    with pytest.raises(JournalError, match=r"epoch 1 of .* is over"):
-        old.append([ensured("b")], {"k": b"v"})
-    new.append([EpochBegun(epoch=2, at=1.0)], {})
-    assert list(old.facts()) == [ensured("a"), EpochBegun(epoch=2, at=1.0)]
+    write(old, fact(1))
+    assert new.begin(take_over=True) == 2
+    with pytest.raises(JournalTakenOverError, match=r"epoch 1 of .* is over"):
+        write(old, fact(2), k=b"v")
+    with pytest.raises(JournalTakenOverError):
+        old.compact([], 1, frozenset())
+    write(new, fact(3))
+    assert epochs(old) == [1, 3]
     assert new.blob("k") is None
     old.close()
     new.close()
@@ -97,78 +136,85 @@ def test_a_former_writer_is_out(path):
 def test_a_failed_append_keeps_nothing_of_it(path):
     journal = SqlJournal(path)
     journal.begin()
-    journal.append([ensured("a")], {})
+    write(journal, fact(1))
     with sqlite3.connect(path) as other:
         other.execute(
             "CREATE TRIGGER full BEFORE INSERT ON schedulemesh_blobs "
-            "BEGIN SELECT RAISE(ABORT, 'disk full'); END"
+            "BEGIN SELECT RAISE(ABORT, 'no more of this'); END"
         )
     other.close()
-    with pytest.raises(JournalError, match=r"cannot append to the journal .*disk full"):
-        journal.append([ensured("b")], {"k": b"v"})
-    assert list(journal.facts()) == [ensured("a")]
-    journal.append([ensured("c")], {})
-    assert list(journal.facts()) == [ensured("a"), ensured("c")]
+    with pytest.raises(JournalError, match=r"the journal .* cannot be written: no more of this"):
+        write(journal, fact(2), k=b"v")
+    assert epochs(journal) == [1]
+    write(journal, fact(3))
+    assert epochs(journal) == [1, 3]
+    journal.close()
+
+
+def test_what_a_failed_append_left_durable_is_taken_back(path, monkeypatch):
+    """The commit was on its way when the answer was lost."""
+    journal = SqlJournal(path)
+    journal.begin()
+    write(journal, fact(1))
+    with sqlite3.connect(path) as other:
+        other.execute("UPDATE schedulemesh_journals SET last = 2")
+        other.execute("INSERT INTO schedulemesh_commits VALUES (1, 2, 0, x'00')")
+    other.close()
+    with pytest.raises(JournalError):
+        write(journal, fact(2))
+    write(journal, fact(3))
+    assert epochs(journal) == [1, 3]
     journal.close()
 
 
 def test_every_commit_is_on_disk_and_a_reader_does_not_block_it(path):
     journal = SqlJournal(path)
     journal.begin()
-    pragmas = {
-        name: journal._connection.exec_driver_sql(f"PRAGMA {name}").scalar()
-        for name in ("journal_mode", "synchronous")
-    }
-    journal._connection.rollback()
+    with journal._transaction("be looked at") as connection:
+        pragmas = {
+            name: connection.exec_driver_sql(f"PRAGMA {name}").scalar()
+            for name in ("journal_mode", "synchronous")
+        }
     assert pragmas == {"journal_mode": "wal", "synchronous": 2}
     reader = sqlite3.connect(path)
     reader.execute("BEGIN")
-    reader.execute("SELECT count(*) FROM schedulemesh_records").fetchone()
-    journal.append([ensured("a")], {})
+    reader.execute("SELECT count(*) FROM schedulemesh_commits").fetchone()
+    write(journal, ensured("a"))
     reader.close()
     journal.close()
 
 
-def test_another_format_is_refused_with_a_word(path):
-    journal = SqlJournal(path)
-    journal.close()
-    with sqlite3.connect(path) as other:
-        other.execute("UPDATE schedulemesh_meta SET value = 99 WHERE name = 'format'")
-    other.close()
-    with pytest.raises(JournalError, match="has format 99, this ScheduleMesh reads format"):
-        SqlJournal(path)
-
-
-def test_a_file_that_is_no_journal_is_left_alone(path):
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b"this is a shopping list" * 100)
-    with pytest.raises(JournalError, match="cannot be opened"):
-        SqlJournal(path)
-    assert path.read_bytes() == b"this is a shopping list" * 100
-
-
-def test_a_folder_that_cannot_be_made_is_told(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(JournalError, match="cannot be opened"):
-        SqlJournal(tmp_path / "file" / "j.sqlite")
-
-
-def test_a_record_that_cannot_be_read_is_told(path):
+def test_what_refers_to_missing_things_is_told(path):
     journal = SqlJournal(path)
     journal.begin()
-    journal.append([ensured("a")], {})
-    with sqlite3.connect(path) as other:
-        other.execute("UPDATE schedulemesh_records SET facts = x'5b7b7d5d'")
-    other.close()
-    with pytest.raises(JournalError, match="cannot be read"):
-        list(journal.facts())
+    journal.append(b'[{"type":"NodeLost","node_id":"x"}]', {})
+    with pytest.raises(JournalError, match="facts contradict each other"):
+        journal.load().fold()
+    journal.append(b"[{}]", {})
+    with pytest.raises(JournalError, match=r"commit 2 .* is no list of facts"):
+        facts(journal)
+    journal.compact([b"nonsense"], 2, frozenset())
+    with pytest.raises(JournalError, match="snapshot cannot be read"):
+        journal.load().fold()
+    journal.close()
+
+
+def test_a_file_that_was_moved_away_takes_no_more(path):
+    journal = SqlJournal(path)
+    journal.begin()
+    path.rename(path.with_name("elsewhere.sqlite"))
+    with pytest.raises(JournalError, match="cannot be written"):
+        write(journal, fact(1))
+    SqlJournal(path).close()
+    with pytest.raises(JournalError, match="was replaced by another"):
+        write(journal, fact(1))
     journal.close()
 
 
 def test_destroying_leaves_no_file(path):
     journal = SqlJournal(path)
     journal.begin()
-    journal.append([ensured("a")], {})
+    write(journal, ensured("a"))
     journal.destroy()
     assert list(path.parent.iterdir()) == []
 
@@ -176,7 +222,20 @@ def test_destroying_leaves_no_file(path):
 def test_destroying_memory_forgets_it():
     journal = MemoryJournal()
     journal.begin()
-    journal.append([ensured("a")], {"k": b"v"})
+    write(journal, ensured("a"), k=b"v")
     journal.destroy()
-    assert list(journal.facts()) == []
+    assert facts(journal) == []
     assert journal.blob("k") is None
+
+
+def test_names_with_odd_characters_are_files_too(tmp_path):
+    path = tmp_path / "100% a?b#c&d" / "j 1.sqlite"
+    journal = SqlJournal(path)
+    journal.begin()
+    write(journal, fact(1))
+    assert epochs(journal) == [1]
+    journal.close()
+    assert Counter(found.name for found in path.parent.iterdir()) == {
+        "j 1.sqlite": 1,
+        "j 1.sqlite.lock": 1,
+    }

@@ -9,7 +9,6 @@ import os
 import platform
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -43,6 +42,7 @@ from schedulemesh.engine.outcomes import (
 )
 from schedulemesh.engine.strategies import choose_pool
 from schedulemesh.errors import JournalError
+from schedulemesh.store.address import Address, address_of
 from schedulemesh.store.sql import SqlJournal
 
 logger = logging.getLogger(__name__)
@@ -165,6 +165,8 @@ class Supervisor:
         known = await self._hands.class_bytes(class_key, blobs)
         if known is None:
             return Reply(outcome=ProbeNeeded(class_key=class_key))
+        # The journal forgets classes that nothing refers to; this process may remember them for longer.
+        blobs = {**blobs, class_key: known}
         stimulus = self._with_name(stimulus)
         if any(refs):
             self._hands.refs[stimulus.agent.name] = refs
@@ -292,7 +294,7 @@ class Supervisor:
             "detached": self._settings.detached,
             "node_id": ray.get_runtime_context().get_node_id(),
             "pid": os.getpid(),
-            "journal": str(self._journal_path()),
+            "journal": str(self._journal_address()),
             "epoch": state.epoch,
             "pools": len(state.ledger.accounts),
             "agents": len(state.agents),
@@ -342,19 +344,14 @@ class Supervisor:
         self._agents.metrics[agent_name] = decoded_metrics(metrics)
 
     async def _begin(self) -> None:
-        path = self._journal_path()
-        if restarted_by_ray() and not path.exists():
-            raise JournalError(
-                f"scheduler {self._settings.name!r} ran before, but its journal {path} is gone; it does not "
-                "start empty, because agents of it may live. Bring the file back, or shut it down"
-            )
-        journal = SqlJournal(path)
+        again = restarted_by_ray()
+        journal = SqlJournal(self._journal_address(), must_exist=again)
         settings = self._settings
         self._hands = Hands(
             self._ray, self._agents, journal, settings.name, settings.node_strategy, self._me
         )
         self._patrol = Patrol(self._ray, self._agents, self._scribe)
-        self._agents.begin_epoch(await self._scribe.begin())
+        self._agents.begin_epoch(await self._scribe.begin(settings.journal, take_over=again))
         await self._patrol.look_around()
         await self._patrol.settle()
         self.settled = True
@@ -372,10 +369,9 @@ class Supervisor:
         named = msgspec.structs.replace(agent, name=f"{pool}-agent-{secrets.token_hex(3)}")
         return msgspec.structs.replace(stimulus, agent=named)
 
-    def _journal_path(self) -> Path:
-        root = self._settings.state_path
-        folder = Path(root) if root is not None else self._ray.session_folder() / "schedulemesh"
-        return folder / self._settings.namespace / f"{self._settings.name}.sqlite"
+    def _journal_address(self) -> Address:
+        settings, folder = self._settings, self._ray.session_folder() / "schedulemesh"
+        return address_of(settings.state_path, folder, settings.namespace, settings.name)
 
     async def _past(self, task_ids: Sequence[str]) -> tuple[tuple[str, str, bytes | None], ...]:
         found = []

@@ -1,0 +1,140 @@
+"""What the journal costs over a day, and how fast a supervisor is back."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import statistics
+import tempfile
+from pathlib import Path
+
+from benchmarks.mesh import (
+    POOLS,
+    amounts,
+    finished,
+    gone,
+    mesh,
+    opening,
+    reported,
+    start,
+    submitted,
+)
+from benchmarks.rows import Row, at_most, note, spread, timed_ms
+from schedulemesh.config.settings import JournalSettings
+from schedulemesh.core.actors.control.scribe import Scribe
+from schedulemesh.engine import stimuli as s
+from schedulemesh.engine.codec import encode_part
+from schedulemesh.engine.engine import Engine
+from schedulemesh.engine.snapshot import parts, picture
+from schedulemesh.store.sql import SqlJournal
+
+_NEED = amounts(cpu=1, memory=1_000, gpu=0.5)
+_DAY_S = 86_400
+
+
+class _Clocked(Scribe):
+    """A scribe whose time is what it is told."""
+
+    at = 0.0
+    facts = 0
+
+    def now(self) -> float:
+        return self.at
+
+    async def step(self, stimulus, blobs=None):
+        done = await super().step(stimulus, blobs)
+        self.facts += len(done.facts)
+        return done
+
+
+def recovery(
+    submissions: int = _DAY_S, facts: int = 100_000, agents: int = 10_000, in_flight: int = 32
+) -> list[Row]:
+    """A day of one submission a second in compressed time, and recoveries."""
+    with tempfile.TemporaryDirectory() as folder:
+        day = asyncio.run(_day(Path(folder) / "day.sqlite", submissions, in_flight))
+        back = _back_ms(Path(folder) / "day.sqlite") / 1e3
+        asyncio.run(_grow(Path(folder) / "long.sqlite", facts, in_flight))
+        long_back = _back_ms(Path(folder) / "long.sqlite") / 1e3
+    what = f"journal of {submissions:,} submissions, one a second, each started and completed: "
+    return [
+        at_most(f"{what}file and log at their largest", day / 1e6, 200, " MB"),
+        note(f"{what}recovery afterwards", f"{back:.2f} s"),
+        at_most(f"recovery of a journal with {facts:,} facts and no snapshot", long_back, 5, " s"),
+        *_pauses(agents),
+    ]
+
+
+async def _day(path: Path, submissions: int, in_flight: int) -> int:
+    """The most bytes that file and write-ahead log ever took."""
+    scribe = _Clocked(SqlJournal(path), "bin_pack", lambda _: None)
+    await scribe.begin()
+    for stimulus in opening(20):
+        await scribe.step(stimulus)
+    largest = 0
+    for first in range(0, submissions, 600):
+        numbers = iter(range(first, min(first + 600, submissions)))
+        await asyncio.gather(*(_lives(scribe, numbers) for _ in range(in_flight)))
+        await scribe.step(s.ClockTicked(at=0.0))
+        largest = max(largest, _size(path))
+    await scribe.close(destroy=False)
+    return largest
+
+
+async def _lives(scribe: _Clocked, numbers) -> None:
+    """Each is submitted in its second with bytes of its own, starts, completes and is gone."""
+    for number in numbers:
+        scribe.at = float(number)
+        arguments, code = f"arguments {number}".encode() * 5, b"class" * 500
+        step = await scribe.step(
+            submitted(number, 0.0, _NEED, 5.0, 60.0), {f"key {number}": arguments, "class": code}
+        )
+        report = reported(scribe.engine, step, 0.0)
+        await scribe.step(report)
+        await scribe.step(finished(number, 0.0))
+        await scribe.step(gone(number, report.incarnation, 0.0))
+
+
+async def _grow(path: Path, facts: int, in_flight: int) -> None:
+    """A journal with so many facts and no snapshot."""
+    scribe = _Clocked(SqlJournal(path), "bin_pack", lambda _: None)
+    await scribe.begin(JournalSettings(snapshot_facts=10**9, snapshot_bytes=10**12))
+    for stimulus in opening(20):
+        await scribe.step(stimulus)
+    numbers = itertools.count()
+    while scribe.facts < facts:
+        some = iter(list(itertools.islice(numbers, max(1, min(200, facts // 10)))))
+        await asyncio.gather(*(_lives(scribe, some) for _ in range(in_flight)))
+    await scribe.close(destroy=False)
+
+
+def _back_ms(path: Path) -> float:
+    """From opening the file to the whole state."""
+
+    def back() -> None:
+        journal = SqlJournal(path)
+        journal.begin()
+        Engine(journal.load().fold())
+        journal.close()
+
+    return statistics.median(timed_ms(back) for _ in range(3))
+
+
+def _pauses(agents: int) -> list[Row]:
+    """What a snapshot costs: copying, while nothing is decided, and writing it, beside that."""
+    engine = mesh(-(-agents // 16))
+    for number in range(agents):
+        start(engine, submitted(number, 1.0, _NEED, 5.0))
+    copies = [timed_ms(lambda: picture(engine.state)) for _ in range(5)]
+    taken = picture(engine.state)
+    written = timed_ms(lambda: [encode_part(part) for part in parts(taken)])
+    what = f"a snapshot of {agents:,} agents in {POOLS} pools: "
+    return [
+        note(f"{what}decisions wait", spread(copies)),
+        note(f"{what}encoding beside them", f"{written:,.0f} ms"),
+    ]
+
+
+def _size(path: Path) -> int:
+    files = (path.with_name(path.name + suffix) for suffix in ("", "-wal"))
+    return sum(file.stat().st_size for file in files if file.exists())

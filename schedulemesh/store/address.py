@@ -1,0 +1,69 @@
+"""Where a journal lies: a file on this node, or rows of a database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from schedulemesh.errors import JournalError
+
+_DRIVER = "postgresql+psycopg"
+
+
+class Address(msgspec.Struct, frozen=True, kw_only=True):
+    """One scheduler's journal. Several may share a database; each file holds one."""
+
+    namespace: str
+    name: str
+    #: The file; None: the journal lies in a database.
+    path: Path | None = None
+    #: The database; None: the journal is a file.
+    url: URL | None = None
+
+    def __str__(self) -> str:
+        """As messages name it, without a password."""
+        if self.url is None:
+            return str(self.path)
+        return f"{self.namespace}/{self.name} in {self.url.render_as_string(hide_password=True)}"
+
+    @property
+    def engine_url(self) -> URL:
+        """What SQLAlchemy opens. A file must be there already, so that a lost one is not made anew."""
+        if self.url is not None:
+            return self.url
+        file = f"file:{quote(str(self.path))}"
+        return URL.create("sqlite", database=file, query={"mode": "rw", "uri": "true"})
+
+
+def address_of(state_path: str | None, default: Path, namespace: str, name: str) -> Address:
+    """The journal of this scheduler under ``state_path``, or under the folder ``default`` without one.
+
+    Raises JournalError for a URL that is none of a PostgreSQL database.
+    """
+    if state_path is not None and "://" in state_path:
+        return Address(namespace=namespace, name=name, url=_database(state_path))
+    folder = default if state_path is None else Path(state_path).absolute()
+    return Address(namespace=namespace, name=name, path=folder / namespace / f"{name}.sqlite")
+
+
+def _database(state_path: str) -> URL:
+    try:
+        url = make_url(state_path)
+    except (ArgumentError, ValueError) as error:
+        raise JournalError(f"state_path looks like a URL but is none: {error}") from error
+    if url.drivername not in (_DRIVER, "postgresql"):
+        raise JournalError(
+            f"state_path names a {url.drivername!r} database; it must be a folder, or a URL "
+            f"that begins with {_DRIVER}://"
+        )
+    try:
+        import psycopg  # noqa: F401, PLC0415  # asked for only where a database is wanted
+    except ImportError as error:
+        raise JournalError(
+            "a journal in PostgreSQL needs psycopg: pip install 'schedulemesh-core[postgres]'"
+        ) from error
+    return url.set(drivername=_DRIVER)

@@ -1,0 +1,171 @@
+"""The disk under a journal's file: whether it can be trusted with one, and who writes there now."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import socket
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from schedulemesh.errors import JournalError
+
+logger = logging.getLogger(__name__)
+
+#: File systems shared between machines, on which SQLite's write-ahead log is known to lose or tear data.
+BREAKING = frozenset(
+    (
+        *(
+            "nfs",
+            "nfs4",
+            "cifs",
+            "smb3",
+            "smb2",
+            "smbfs",
+            "ncpfs",
+            "afs",
+            "fuse.sshfs",
+            "fuse.rclone",
+        ),
+        *("fuse.s3fs", "fuse.goofys", "fuse.mountpoint-s3", "fuse.gcsfuse", "fuse.blobfuse"),
+        *("fuse.blobfuse2", "fuse.davfs", "fuse.curlftpfs"),
+    )
+)
+#: File systems that may be shared between machines; the probe decides, and the log says so.
+DOUBTFUL = (
+    "fuse",
+    "9p",
+    "ceph",
+    "glusterfs",
+    "lustre",
+    "gpfs",
+    "beegfs",
+    "ocfs2",
+    "gfs2",
+    "virtiofs",
+)
+
+_ADVICE = "use a folder on a local disk, or a PostgreSQL URL, as state_path"
+_MOUNTS = Path("/proc/mounts")
+
+
+def file_system(folder: Path, mounts: Path = _MOUNTS) -> str:
+    """The type of the file system on which a folder lies, as the kernel names it; empty: not known."""
+    where = folder.resolve()
+    best, kind = -1, ""
+    try:
+        lines = mounts.read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        _, point, found = line.split(" ", 3)[:3]
+        mounted = Path(point.encode().decode("unicode_escape"))
+        depth = len(mounted.parts)
+        # Of two mounts on one point the later covers the earlier.
+        if depth >= best and (where == mounted or mounted in where.parents):
+            best, kind = depth, found
+    return kind
+
+
+def probe(folder: Path, mounts: Path = _MOUNTS) -> None:
+    """Write a small journal there, with a write-ahead log and fsync, and read it back.
+
+    Raises JournalError that says what does not work and what to do.
+    """
+    kind = file_system(folder, mounts)
+    if kind in BREAKING:
+        raise JournalError(
+            f"{folder} is on a network file system ({kind}), on which SQLite's write-ahead log is not "
+            f"safe; {_ADVICE}"
+        )
+    if kind.startswith(DOUBTFUL):
+        logger.warning(
+            "the journal lies on %s in %s; if other machines share it, %s", kind, folder, _ADVICE
+        )
+    file = folder / f".probe-{os.getpid()}-{os.urandom(4).hex()}"
+    try:
+        with told(f"no journal can be kept in {folder}" + (f" ({kind})" if kind else "")):
+            folder.mkdir(parents=True, exist_ok=True)
+            file.touch(mode=0o600)  # the system says more clearly than SQLite why not
+            _write_and_read(file)
+    finally:
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            with contextlib.suppress(OSError):
+                file.with_name(file.name + suffix).unlink()
+
+
+def _write_and_read(file: Path) -> None:
+    written = os.urandom(64 * 1024)
+    with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+        if mode != "wal":
+            raise JournalError(f"{file.parent} cannot hold a write-ahead log; {_ADVICE}")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("CREATE TABLE probe (data BLOB)")
+        connection.execute("INSERT INTO probe VALUES (?)", (written,))
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        if connection.execute("SELECT data FROM probe").fetchone()[0] != written:
+            raise JournalError(f"{file.parent} does not give back what was written; {_ADVICE}")
+
+
+@contextlib.contextmanager
+def told(what: str) -> Iterator[None]:
+    """Say in one sentence what could not be done, why, and where it is known what helps."""
+    try:
+        yield
+    except (OSError, sqlite3.Error) as error:
+        raise JournalError(f"{what}: {reason_of(error)}") from error
+
+
+def reason_of(error: BaseException) -> str:
+    """What the system said, in words that lead on."""
+    text = str(error)
+    number = getattr(error, "errno", None)
+    if number == errno.ENOSPC or "disk is full" in text:
+        return f"the disk is full ({text}); make room, and it goes on by itself"
+    if number == errno.EROFS or "readonly database" in text or "read-only" in text.lower():
+        return f"it can only be read ({text}); mount it writable or choose another state_path"
+    if number in (errno.EACCES, errno.EPERM):
+        return f"permission is missing ({text}); give this user the folder or choose another state_path"
+    return text
+
+
+class WriterLock:
+    """An advisory lock beside a journal's file, held for as long as its writer lives."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.with_name(path.name + ".lock")
+        self._held: int | None = None
+
+    def take(self) -> str:
+        """Take it if nobody has it. Empty: it is ours; otherwise a word about who has it."""
+        if self._held is not None:
+            return ""
+        with told(f"the lock {self._path} cannot be taken"):
+            file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                gone = os.fstat(file).st_ino != self._path.stat().st_ino
+            except BlockingIOError:
+                holder = os.pread(file, 200, 0).decode(errors="replace").strip()
+                os.close(file)
+                return holder or "an unknown process"
+            except FileNotFoundError:
+                gone = True
+            if gone:  # removed by one who destroyed the journal just now
+                os.close(file)
+                return "a process that is removing it"
+            os.ftruncate(file, 0)
+            os.pwrite(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        self._held = file
+        return ""
+
+    def release(self) -> None:
+        """Let it go; the file stays, so that two never lock different files."""
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None

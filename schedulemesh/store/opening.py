@@ -1,0 +1,228 @@
+"""Opening a journal: made whole or not at all, of this format or brought to it, or refused."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from sqlalchemy import (
+    Connection,
+    Engine,
+    create_engine,
+    event,
+    insert,
+    inspect,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.pool import NullPool
+
+from schedulemesh.engine.codec import decode_facts
+from schedulemesh.engine.facts import FORMAT_VERSION
+from schedulemesh.errors import JournalError
+from schedulemesh.store.address import Address
+from schedulemesh.store.damage import check_file
+from schedulemesh.store.disk import probe
+from schedulemesh.store.schema import blobs, commits, journals, meta, metadata
+
+#: The first half of the advisory locks that journals in PostgreSQL take; the second is the journal's id.
+LOCK_SPACE = 0x5343484D
+
+#: PostgreSQL: give up on a server that does not answer within seconds, not hours.
+_CONNECT_ARGS = {
+    "connect_timeout": 5,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 15_000,
+}
+
+
+def engine_of(address: Address) -> Engine:
+    """Connections to the journal's file or database; none is made yet."""
+    if address.url is not None:
+        engine = create_engine(address.url, poolclass=NullPool, connect_args=_CONNECT_ARGS)
+        event.listen(engine, "connect", _insist_on_disk)
+        return engine
+    arguments = {"check_same_thread": False}
+    engine = create_engine(address.engine_url, poolclass=NullPool, connect_args=arguments)
+    event.listen(engine, "connect", _set_pragmas)
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def prepare(address: Address, *, must_exist: bool) -> None:
+    """See that the disk can be trusted and the file, if there is one, is whole; make one if there is none.
+
+    Does nothing for a database. Raises JournalError.
+    """
+    path = address.path
+    if path is None:
+        return
+    if not path.exists() and must_exist:
+        raise lost(address)
+    probe(path.parent)
+    if path.exists():
+        check_file(path)
+    else:
+        _make(address, path)
+
+
+def enter(connection: Connection, address: Address, *, must_exist: bool) -> int:
+    """The id of the address's journal, brought to this format; made if it may be new.
+
+    Call in a transaction. Raises JournalError for a newer format.
+    """
+    if address.url is not None:
+        connection.execute(text("SELECT pg_advisory_xact_lock(:space, 0)"), {"space": LOCK_SPACE})
+        _make_tables(connection)
+    found = _format(connection, address)
+    if found > FORMAT_VERSION or found < 1:
+        raise JournalError(
+            f"the journal {address} has format {found}, this ScheduleMesh reads formats 1 to "
+            f"{FORMAT_VERSION}; it was left as it is: use the version that wrote it, or another state_path"
+        )
+    if found == 1:
+        _from_format_1(connection, address)
+    entry = connection.execute(_row(address)).first()
+    if entry is not None:
+        return int(entry[0])
+    if must_exist:
+        raise lost(address)
+    return _enter_new(connection, address)
+
+
+def lost(address: Address) -> JournalError:
+    """The error where there must be a journal and is none."""
+    return JournalError(
+        f"scheduler {address.name!r} ran before, but its journal {address} is gone; it does not start "
+        "empty, because agents of it may live. Bring the journal back, or shut the scheduler down"
+    )
+
+
+def _make(address: Address, path: Path) -> None:
+    """A new file with empty tables appears under its name at once or not at all."""
+    draft = path.with_name(f".{path.name}-{os.getpid()}-{os.urandom(4).hex()}")
+    try:
+        draft.touch(mode=0o600)
+        engine = engine_of(msgspec.structs.replace(address, path=draft))
+        with engine.begin() as connection:
+            _make_tables(connection)
+            _enter_new(connection, address)
+        engine.dispose()
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            return  # another was faster, and made the same
+        except OSError:
+            draft.rename(path)  # a file system without hard links
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    finally:
+        for suffix in ("", "-wal", "-shm"):
+            draft.with_name(draft.name + suffix).unlink(missing_ok=True)
+
+
+def _make_tables(connection: Connection) -> None:
+    metadata.create_all(connection)
+    if connection.execute(select(meta.c.value).where(meta.c.name == "format")).first() is None:
+        connection.execute(insert(meta).values(name="format", value=FORMAT_VERSION))
+
+
+def _format(connection: Connection, address: Address) -> int:
+    known = inspect(connection).has_table(meta.name)
+    wanted = select(meta.c.value).where(meta.c.name == "format")
+    found = connection.execute(wanted).first() if known else None
+    if found is None:
+        raise JournalError(
+            f"{address} is a database, but holds no journal; choose another state_path"
+        )
+    return int(found[0])
+
+
+def _row(address: Address) -> Any:
+    """A file holds one journal, under whatever name; a database is asked for this one."""
+    wanted = select(journals.c.id)
+    if address.url is None:
+        return wanted
+    return wanted.where(journals.c.namespace == address.namespace, journals.c.name == address.name)
+
+
+def _enter_new(connection: Connection, address: Address, **values: int) -> int:
+    given = {"epoch": 0, "last": 0, "base": 0, "parts": 0, **values}
+    made = insert(journals).values(namespace=address.namespace, name=address.name, **given)
+    return int(connection.execute(made.returning(journals.c.id)).scalar_one())
+
+
+def _from_format_1(connection: Connection, address: Address) -> None:
+    """Format 1 had one journal per file, no snapshots and no checksums."""
+    rows = connection.execute(text("SELECT facts FROM schedulemesh_records ORDER BY seq")).all()
+    old = "SELECT value FROM schedulemesh_meta WHERE name = 'epoch'"
+    epoch = connection.execute(text(old)).scalar() or 0
+    connection.execute(text("ALTER TABLE schedulemesh_blobs RENAME TO schedulemesh_old_blobs"))
+    metadata.create_all(connection)
+    made = _enter_new(connection, address, epoch=epoch, last=len(rows))
+    for number, (facts,) in enumerate(rows, 1):
+        _check_record(address, number, bytes(facts))
+        stored = {
+            "journal": made,
+            "number": number,
+            "crc": zlib.crc32(facts),
+            "facts": bytes(facts),
+        }
+        connection.execute(insert(commits), stored)
+    for key, data in connection.execute(text("SELECT key, data FROM schedulemesh_old_blobs")):
+        stored = {
+            "journal": made,
+            "key": key,
+            "number": len(rows),
+            "crc": zlib.crc32(data),
+            "data": data,
+        }
+        connection.execute(insert(blobs), stored)
+    for table in ("schedulemesh_records", "schedulemesh_old_blobs"):
+        connection.execute(text(f"DROP TABLE {table}"))
+    connection.execute(update(meta).where(meta.c.name == "format").values(value=FORMAT_VERSION))
+
+
+def _check_record(address: Address, number: int, facts: bytes) -> None:
+    try:
+        decode_facts(facts)
+    except msgspec.MsgspecError as error:
+        raise JournalError(
+            f"the journal {address} has format 1 and its record {number} cannot be read ({error}); it "
+            "was left as it is"
+        ) from error
+
+
+def _set_pragmas(connection: Any, _record: object) -> None:
+    """Write-ahead log, every commit on disk, a wait instead of an error where a reader holds the file, and
+    a log that is cut back after a large transaction. Transactions begin where SQLAlchemy says so.
+    """
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    for pragma in (
+        "busy_timeout=5000",
+        "journal_mode=WAL",
+        "synchronous=FULL",
+        "journal_size_limit=8000000",
+    ):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN")
+
+
+def _insist_on_disk(connection: Any, _record: object) -> None:
+    """Commits are on the server's disk when they return, whatever the server's default."""
+    connection.execute("SET synchronous_commit TO on")
+    connection.commit()

@@ -1,0 +1,106 @@
+"""Snapshots: a state written down and read again is the same state, and goes on the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from schedulemesh.engine import stimuli as s
+from schedulemesh.engine.codec import decode_part, encode_part
+from schedulemesh.engine.invariants import check
+from schedulemesh.engine.snapshot import Snapshot, parts, picture, referenced, restored
+from schedulemesh.engine.state import MeshState
+from tests.engine.builders import Mesh, differences, node, on, pool
+
+
+class BusyMesh(Mesh):
+    """A mesh whose tasks can be preempted in one word."""
+
+    def drop(self, task_id):
+        self.preempt(task_id=task_id)
+        self.save(task_id)
+        self.handle(s.CancelAnswered(at=self.now, task_id=task_id, cancel_success=True))
+
+
+def busy():
+    mesh = BusyMesh(
+        pool("p", cpu=4, gpu=2, custom={"x": 1}), pool("q", cpu=4), nodes=[node("a", cpu=9, gpu=2)]
+    )
+    mesh.policy(label_preemption_rules={"tier": {"high": ["low"]}})
+    mesh.run("x", priority=0.0, cpu=2, gpu=0.5, devices=on((1, 0.5)), labels={"tier": "low"})
+    mesh.run("y", "q", priority=1.0, cpu=4, duration=7.25)
+    mesh.run("w", "p", priority=1.0, cpu=1, duration=0.1)
+    mesh.announce("u", "elsewhere")
+    mesh.announce("v", "elsewhere")
+    mesh.drop("v")
+    mesh.submit("z", priority=9.0, cpu=4, more={"request_id": "r"})
+    mesh.submit("no", "q", priority=0.0, cpu=4, more={"request_id": "s"})
+    mesh.handle(
+        s.StateHandlersGiven(at=1.0, pool_name="p", preserver_key="save", restorer_key=None)
+    )
+    mesh.cordon("a")
+    mesh.handle(s.SupervisorBegan(at=2.0, epoch=7))
+    return mesh
+
+
+def written(state, size=2):
+    return restored(decode_part(encode_part(part)) for part in parts(picture(state), size))
+
+
+@pytest.mark.parametrize("size", [1, 2, 1000])
+def test_a_state_comes_back_field_by_field(size):
+    state = busy().state
+    again = written(state, size)
+    assert differences(state, again) == []
+    check(again)
+
+
+def test_an_empty_state_comes_back():
+    assert differences(MeshState(), written(MeshState())) == []
+    assert differences(MeshState(), restored([])) == []
+
+
+def test_every_field_of_the_state_is_in_the_snapshot_or_derived():
+    derived = {"_apply", "ledger", "cluster", "running", "preemption", "agents_of"}
+    books = {"accounts", "holds", "nodes", "tasks"}
+    assert set(vars(MeshState())) - derived == set(Snapshot.__struct_fields__) - books
+
+
+def test_a_snapshot_stays_as_it_is_while_the_state_goes_on():
+    mesh = busy()
+    taken = picture(mesh.state)
+    before = [encode_part(part) for part in parts(taken)]
+    mesh.die("x")
+    mesh.cordon("a", False)
+    mesh.policy(min_preempt_score=2.0)
+    assert [encode_part(part) for part in parts(taken)] == before
+    assert differences(mesh.state, restored(map(decode_part, before))) != []
+
+
+def test_facts_go_on_after_a_snapshot():
+    mesh = busy()
+    again = written(mesh.state)
+    seen = len(mesh.facts)
+    mesh.die("x")
+    mesh.drop("u")
+    mesh.tick(100_000)
+    for fact in mesh.facts[seen:]:
+        again.evolve(fact)
+    assert differences(mesh.state, again) == []
+
+
+def test_what_the_state_may_ask_for_is_referenced():
+    mesh = busy()
+    assert referenced(mesh.state) == {"save", "state-v"}
+    mesh.handle(s.StatesOutlived(at=mesh.now, state_keys=("state-v", "unknown")))
+    assert referenced(mesh.state) == {"save"}
+    assert mesh.state.preempted["v"].state_key is None
+    assert mesh.handle(s.StatesOutlived(at=mesh.now, state_keys=("state-v",))).facts == ()
+    assert differences(mesh.state, mesh.refolded()) == []
+
+
+def test_classes_arguments_and_payloads_are_referenced():
+    mesh = Mesh(pool("p", cpu=4))
+    mesh.run("x", cpu=1, class_key="class")
+    assert referenced(mesh.state) == {"class"}
+    mesh.complete("x")
+    assert referenced(mesh.state) == set()

@@ -1,0 +1,44 @@
+"""What journal tests share: small facts, and journals that say what they hold."""
+
+from __future__ import annotations
+
+from schedulemesh.domain.pool import PoolSpec
+from schedulemesh.domain.resources import parse_resources
+from schedulemesh.engine.codec import encode_facts, encode_part
+from schedulemesh.engine.facts import EpochBegun, PoolEnsured
+from schedulemesh.engine.snapshot import parts, picture
+
+
+def ensured(name, cpu=1.0):
+    """A pool is there."""
+    return PoolEnsured(spec=PoolSpec(name=name, resources=parse_resources({"cpu": cpu})))
+
+
+def fact(number):
+    """A fact that says its number."""
+    return EpochBegun(epoch=number, at=float(number))
+
+
+def write(journal, *facts, **blobs):
+    """Append one commit."""
+    journal.append(encode_facts(facts) if facts else b"", blobs)
+
+
+def facts(journal):
+    """All facts after the snapshot."""
+    return list(journal.load().facts())
+
+
+def epochs(journal):
+    """The numbers of all facts after the snapshot."""
+    return [found.epoch for found in facts(journal)]
+
+
+def pools(journal):
+    """The names of the pools in the state that the journal leads to."""
+    return list(journal.load().fold().ledger.accounts)
+
+
+def written(state, size=1000):
+    """A snapshot as the journal takes it."""
+    return [encode_part(part) for part in parts(picture(state), size)]

@@ -1,0 +1,145 @@
+"""The disk is tried before it is trusted, and what is wrong with it is said."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+
+import pytest
+
+from schedulemesh.errors import JournalError
+from schedulemesh.store.disk import BREAKING, file_system, probe
+from schedulemesh.store.sql import SqlJournal
+from tests.store.builders import epochs, fact, write
+
+
+@contextlib.contextmanager
+def mounted(folder, *options):
+    """Mount something there while it lasts; skips where that is not allowed."""
+    folder.mkdir(exist_ok=True)
+    done = subprocess.run(["mount", *options, folder], capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def remount(folder, options):
+    subprocess.run(["mount", "-o", f"remount,{options}", folder], check=True)
+
+
+def mounts(tmp_path, *lines):
+    file = tmp_path / "mounts"
+    file.write_text("".join(f"{line} rw 0 0\n" for line in lines))
+    return file
+
+
+def test_a_good_disk_keeps_no_trace_of_the_probe(tmp_path):
+    probe(tmp_path / "new")
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_the_deepest_mount_counts_and_of_two_the_later(tmp_path):
+    listed = mounts(
+        tmp_path,
+        "a / ext4",
+        "b /data nfs4",
+        "c /data/local\\040disk xfs",
+        "d /over ext4",
+        "e /over cifs",
+    )
+    folder = type(tmp_path)
+    assert file_system(folder("/etc"), listed) == "ext4"
+    assert file_system(folder("/data/x/y"), listed) == "nfs4"
+    assert file_system(folder("/data/local disk/x"), listed) == "xfs"
+    assert file_system(folder("/database"), listed) == "ext4"
+    assert file_system(folder("/over"), listed) == "cifs"
+    assert file_system(folder("/x"), tmp_path / "nothing") == ""
+
+
+@pytest.mark.parametrize("kind", sorted(BREAKING))
+def test_network_file_systems_are_named(tmp_path, kind):
+    listed = mounts(tmp_path, "a / ext4", f"b {tmp_path} {kind}")
+    said = rf"network file system \({kind}\).*use a folder on a local disk, or a PostgreSQL URL"
+    with pytest.raises(JournalError, match=said):
+        probe(tmp_path / "journal", listed)
+
+
+def test_a_file_system_that_may_be_shared_is_mentioned(tmp_path, caplog):
+    probe(tmp_path / "journal", mounts(tmp_path, f"b {tmp_path} fuse.unknownfs"))
+    assert "lies on fuse.unknownfs" in caplog.text
+
+
+def test_a_read_only_disk(tmp_path):
+    folder = tmp_path / "disk"
+    with mounted(folder, "-t", "tmpfs", "tmpfs"):
+        SqlJournal(folder / "j.sqlite").close()
+        remount(folder, "ro")
+        with pytest.raises(JournalError, match=r"no journal can be kept in .*it can only be read"):
+            SqlJournal(folder / "j.sqlite")
+        with pytest.raises(JournalError, match="it can only be read"):
+            SqlJournal(folder / "deeper" / "j.sqlite")
+
+
+def test_a_disk_that_becomes_read_only_and_writable_again(tmp_path):
+    folder = tmp_path / "disk"
+    with mounted(folder, "-t", "tmpfs", "tmpfs"):
+        journal = SqlJournal(folder / "j.sqlite")
+        journal.begin()
+        write(journal, fact(1))
+        remounted = subprocess.run(
+            ["mount", "-o", "remount,ro", folder], capture_output=True, check=False
+        )
+        if remounted.returncode == 0:  # some kernels refuse while files are open for writing
+            with pytest.raises(JournalError, match="cannot be written"):
+                write(journal, fact(2))
+            assert epochs(journal) == [1]
+            remount(folder, "rw")
+        write(journal, fact(3))
+        assert epochs(journal) == [1, 3]
+        journal.close()
+
+
+def test_a_full_disk(tmp_path):
+    folder = tmp_path / "disk"
+    with mounted(folder, "-t", "tmpfs", "-o", "size=1m", "tmpfs"):
+        journal = SqlJournal(folder / "j.sqlite")
+        journal.begin()
+        write(journal, fact(1))
+        with pytest.raises(JournalError, match=r"the disk is full .* make room"):
+            write(journal, fact(2), k=b"x" * 2_000_000)
+        assert epochs(journal) == [1]
+        with contextlib.suppress(OSError), (folder / "filler").open("wb", buffering=0) as file:
+            while True:
+                file.write(b"x" * 4096)
+        with pytest.raises(JournalError, match="the disk is full"):
+            SqlJournal(folder / "other.sqlite")
+        remount(folder, "size=8m")
+        write(journal, fact(3), k=b"x" * 2_000_000)
+        assert epochs(journal) == [1, 3]
+        journal.close()
+
+
+def test_a_full_database(tmp_path):
+    """The same without a mount: SQLite itself may not grow the file any further."""
+    journal = SqlJournal(tmp_path / "j.sqlite")
+    journal.begin()
+    write(journal, fact(1))
+    with journal._transaction("be bounded") as connection:
+        connection.exec_driver_sql("PRAGMA max_page_count = 1")  # the pages that it has now
+    with pytest.raises(JournalError, match=r"the disk is full .* make room"):
+        write(journal, fact(2), k=b"x" * 200_000)
+    assert epochs(journal) == [1]
+    with journal._transaction("be unbounded") as connection:
+        connection.exec_driver_sql("PRAGMA max_page_count = 100000")
+    write(journal, fact(3), k=b"x" * 200_000)
+    assert epochs(journal) == [1, 3]
+    journal.close()
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(JournalError, match="no journal can be kept in"):
+        SqlJournal(tmp_path / "file" / "j.sqlite")

@@ -1,0 +1,382 @@
+"""The scribe: a journal that fails costs changes, never truth; and it heals by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import sqlite3
+
+import pytest
+
+from schedulemesh.config.settings import JournalSettings
+from schedulemesh.core.actors.control import scribe as scribe_module
+from schedulemesh.core.actors.control.scribe import Scribe
+from schedulemesh.engine import stimuli as s
+from schedulemesh.engine.invariants import check
+from schedulemesh.engine.outcomes import Accepted, Pending
+from schedulemesh.errors import JournalError
+from schedulemesh.store.journal import MemoryJournal
+from schedulemesh.store.sql import SqlJournal
+from tests.engine.builders import Mesh, differences, pool
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr(scribe_module, "_RETRY_S", 0.01)
+    monkeypatch.setattr(scribe_module, "_RETRY_MAX_S", 0.05)
+
+
+class Unsure(SqlJournal):
+    """Fails when told to: before the write, or after it, when it is durable and the answer is lost."""
+
+    fails = None
+
+    @contextlib.contextmanager
+    def _transaction(self, what):
+        fails = self.fails() if self.fails and what == "be written" else None
+        if fails == "before":
+            raise JournalError("the disk is full")
+        with super()._transaction(what) as connection:
+            yield connection
+        if fails == "after":
+            raise JournalError("the connection was lost")
+
+
+def on_loop(test):
+    """Run an async test with a scribe over a file; afterwards the file leads to the scribe's state."""
+
+    def run(tmp_path):
+        async def with_scribe():
+            journal = Unsure(tmp_path / "j.sqlite")
+            orders = []
+            scribe = Scribe(journal, "bin_pack", orders.append)
+            await scribe.begin()
+            await test(scribe, journal, orders)
+            journal.fails = None
+            await asyncio.wait_for(scribe._healthy.wait(), 10)
+            await scribe.step(s.ClockTicked(at=0.0))
+            folded = journal.load().fold()
+            check(folded)
+            assert differences(scribe.state, folded) == []
+            await scribe.close(destroy=False)
+
+        asyncio.run(asyncio.wait_for(with_scribe(), 120))
+
+    run.__name__ = test.__name__
+    return run
+
+
+def wanted(name, cpu=4):
+    return s.PoolRequested(at=0.0, spec=pool(name, cpu=cpu))
+
+
+def submission(name, pool_name="p", **more):
+    return Mesh().submission(name, pool_name, cpu=1, more={"request_id": f"r-{name}"}, **more)
+
+
+def reported(order):
+    return s.AgentReported(at=0.0, agent_name=order.agent.name, incarnation=order.incarnation)
+
+
+@on_loop
+async def test_what_could_not_be_kept_did_not_happen(scribe, journal, orders):
+    await scribe.step(wanted("p"))
+    journal.fails = lambda: "before"
+    results = await asyncio.gather(
+        scribe.step(wanted("q")),
+        scribe.step(submission("a")),
+        scribe.flushed(),
+        return_exceptions=True,
+    )
+    assert [type(result) for result in results] == [JournalError, JournalError, type(None)]
+    assert list(scribe.state.ledger.accounts) == ["p"]
+    assert scribe.state.agents == {}
+    assert orders == []
+
+
+@on_loop
+async def test_reads_go_on_and_changes_are_refused_until_it_heals(scribe, journal, orders):
+    await scribe.step(wanted("p"))
+    journal.fails = lambda: "before"
+    with pytest.raises(JournalError, match="disk is full"):
+        await scribe.step(wanted("q"))
+    await asyncio.sleep(0.05)
+    await scribe.flushed()
+    assert list(scribe.state.ledger.accounts) == ["p"]
+    with pytest.raises(JournalError, match="nothing can be changed now: the disk is full"):
+        await scribe.step(wanted("q"))
+    with pytest.raises(JournalError):
+        await scribe.keep({"k": b"v"})
+    journal.fails = None
+    await asyncio.wait_for(scribe._healthy.wait(), 10)
+    await scribe.step(wanted("q"))
+    assert list(scribe.state.ledger.accounts) == ["p", "q"]
+
+
+@on_loop
+async def test_a_read_never_tells_what_is_lost_a_moment_later(scribe, journal, orders):
+    journal.fails = lambda: "before"
+    lost = asyncio.ensure_future(scribe.step(wanted("p")))
+    await asyncio.sleep(0)
+    assert "p" in scribe.state.ledger.accounts  # decided
+    await scribe.flushed()
+    assert "p" not in scribe.state.ledger.accounts
+    with pytest.raises(JournalError):
+        await lost
+
+
+@on_loop
+async def test_those_who_wait_are_answered_after_it_healed(scribe, journal, orders):
+    await scribe.step(wanted("p"))
+    step = await scribe.step(submission("a"))
+    assert isinstance(step.outcome, Pending)
+    waiting = asyncio.ensure_future(scribe.answer("r-a"))
+    ending = asyncio.ensure_future(scribe.end_of("a"))
+    journal.fails = lambda: "before"
+    report = asyncio.ensure_future(scribe.report(reported(orders.pop())))
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    assert not report.done()
+    journal.fails = None
+    await asyncio.wait_for(report, 10)
+    assert isinstance(await asyncio.wait_for(waiting, 10), Accepted)
+    assert (await scribe.step(submission("a"))).outcome == waiting.result()
+    assert await scribe.answer("r-a") == waiting.result()
+    incarnation = scribe.state.agents["a"].incarnation
+    await scribe.report(s.AgentGone(at=0.0, agent_name="a", incarnation=incarnation))
+    await asyncio.wait_for(ending, 10)
+    await scribe.end_of("a")
+
+
+@on_loop
+async def test_an_answer_decided_but_not_kept_is_not_told(scribe, journal, orders):
+    await scribe.step(wanted("p"))
+    await scribe.step(submission("a"))
+    order = orders.pop()
+    journal.fails = lambda: "before"
+    report = asyncio.ensure_future(scribe.report(reported(order)))
+    await asyncio.sleep(0)
+    assert "r-a" in scribe.state.answers  # decided
+    asked = asyncio.ensure_future(scribe.answer("r-a"))
+    await asyncio.sleep(0.05)
+    assert not asked.done()
+    journal.fails = None
+    await asyncio.wait_for(report, 10)
+    assert isinstance(await asyncio.wait_for(asked, 10), Accepted)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_failures_at_random_neither_lose_nor_double(seed, tmp_path):
+    """Many callers, a journal that fails before or after the write: what was acknowledged is exactly what
+    is there.
+    """
+    rng = random.Random(seed)
+    acknowledged, refused = set(), set()
+
+    @on_loop
+    async def story(scribe, journal, orders):
+        journal.fails = lambda: rng.choice([None, None, None, "before", "after"])
+
+        async def caller(number):
+            kept = 0
+            while kept < 5:
+                name = f"{number}-{len(acknowledged) + len(refused)}"
+                try:
+                    await scribe.step(wanted(name))
+                    acknowledged.add(name)
+                    kept += 1
+                except JournalError:
+                    refused.add(name)
+                await asyncio.sleep(rng.random() * 0.01)
+                assert acknowledged <= set(scribe.state.ledger.accounts)
+
+        await asyncio.gather(*(caller(number) for number in range(8)))
+        journal.fails = None
+        await asyncio.wait_for(scribe._healthy.wait(), 10)
+        assert set(scribe.state.ledger.accounts) == acknowledged
+
+    story(tmp_path)
+    print(f"seed {seed}: {len(acknowledged)} acknowledged, {len(refused)} refused")
+    assert len(acknowledged) == 40
+    assert refused
+
+
+def test_one_that_was_taken_over_changes_nothing_any_more(tmp_path):
+    async def story():
+        journal = SqlJournal(tmp_path / "j.sqlite")
+        scribe = Scribe(journal, "bin_pack", lambda order: None)
+        await scribe.begin()
+        await scribe.step(wanted("p"))
+        other = SqlJournal(tmp_path / "j.sqlite")
+        assert other.begin(take_over=True) == 2
+        for _ in range(2):
+            with pytest.raises(JournalError):
+                await scribe.step(wanted("q"))
+            await scribe._healing
+        with pytest.raises(JournalError, match="another process has taken it over"):
+            await scribe.step(wanted("q"))
+        assert list(scribe.state.ledger.accounts) == ["p"]
+        other.close()
+        await scribe.close(destroy=False)
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
+async def in_life(journal, settings, story):
+    scribe = Scribe(journal, "bin_pack", lambda order: None)
+    await scribe.begin(settings)
+    await story(scribe)
+    if scribe._tidying is not None:
+        await scribe._tidying
+    await scribe.flushed()
+    stored = journal.load()
+    assert differences(scribe.state, stored.fold()) == []
+    return scribe, stored
+
+
+def test_snapshots_keep_the_journal_short(tmp_path):
+    async def story():
+        journal = SqlJournal(tmp_path / "j.sqlite")
+
+        async def change(scribe):
+            for number in range(300):
+                await scribe.step(wanted("p", cpu=number + 1))
+
+        settings = JournalSettings(snapshot_facts=20)
+        scribe, stored = await in_life(journal, settings, change)
+        assert stored.base > 200
+        assert len(stored.records) < 100
+        await scribe.close(destroy=False)
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
+def test_a_snapshot_that_cannot_be_written_costs_nothing(tmp_path, caplog):
+    async def story():
+        journal = SqlJournal(tmp_path / "j.sqlite")
+
+        async def change(scribe):
+            with sqlite3.connect(tmp_path / "j.sqlite") as other:
+                other.execute(
+                    "CREATE TRIGGER t BEFORE INSERT ON schedulemesh_snapshots "
+                    "BEGIN SELECT RAISE(ABORT, 'not now'); END"
+                )
+            other.close()
+            for number in range(100):
+                await scribe.step(wanted("p", cpu=number + 1))
+
+        scribe, stored = await in_life(journal, JournalSettings(snapshot_facts=20), change)
+        assert (stored.base, stored.last) == (0, 101)
+        await scribe.close(destroy=False)
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+    assert "no snapshot of the journal could be made" in caplog.text
+
+
+async def preempt(scribe, task_id, size, key=None):
+    """A registered task is evicted by hand; its state has so many bytes."""
+    await scribe.step(
+        s.TaskAnnounced(at=0.0, task=s.TaskSpec(task_id=task_id, pool_name="p"), agent_name="x")
+    )
+    await scribe.step(s.PreemptionRequested(at=0.0, task_id=task_id))
+    key = key or f"state-{task_id}"
+    stored = s.StateStored(
+        at=0.0, task_id=task_id, state_key=key, consistent=True, source="save_state"
+    )
+    await scribe.report(stored, {key: b"x" * size})
+    await scribe.step(s.CancelAnswered(at=0.0, task_id=task_id, cancel_success=True))
+
+
+def test_saved_states_have_limits(caplog):
+    async def story():
+        journal = MemoryJournal()
+
+        async def change(scribe):
+            await preempt(scribe, "huge", 1001)
+            for number in range(5):
+                await preempt(scribe, f"t{number}", 1000)
+            assert scribe.state.preempted["huge"].state_key is None
+            for _ in range(3):
+                await scribe._tidy()
+
+        settings = JournalSettings(saved_state_bytes=1000, saved_states_bytes=2500)
+        scribe, _ = await in_life(journal, settings, change)
+        kept = {name for name, past in scribe.state.preempted.items() if past.state_key}
+        assert kept == {"t3", "t4"}
+        assert set(journal.blob_sizes()) == {"state-t3", "state-t4"}
+        await scribe.close(destroy=False)
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+    assert "the saved state of task huge has 1001 bytes" in caplog.text
+
+
+def test_saved_states_grow_too_old(monkeypatch):
+    async def story():
+        journal = MemoryJournal()
+
+        async def change(scribe):
+            await preempt(scribe, "old", 10)
+            monkeypatch.setattr(scribe, "_last", scribe.now() + 1000)
+            await preempt(scribe, "new", 10)
+            await scribe._tidy()
+
+        scribe, _ = await in_life(journal, JournalSettings(saved_state_s=999), change)
+        assert [p.state_key for p in scribe.state.preempted.values()] == [None, "state-new"]
+        await scribe.close(destroy=False)
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
+def test_bytes_kept_for_a_fact_to_come_outlive_a_snapshot():
+    async def story():
+        journal = MemoryJournal()
+
+        async def change(scribe):
+            await scribe.step(wanted("p"))
+            await scribe.keep({"k": b"v"})
+            await scribe._tidy()
+            assert await scribe.blob("k") == b"v"
+            assert await scribe.blob(None) is None
+            await scribe.step(wanted("q"))
+            await scribe._tidy()
+            await scribe.step(wanted("r"))
+            await scribe._tidy()
+            assert await scribe.blob("k") is None
+
+        scribe, _ = await in_life(journal, None, change)
+        await scribe.close(destroy=True)
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
+def test_it_heals_when_the_database_comes_back(database, server):
+    async def story():
+        journal = SqlJournal(database("a"))
+        scribe = Scribe(journal, "bin_pack", lambda order: None)
+        await scribe.begin()
+        await scribe.step(wanted("p"))
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, server.stop)
+        try:
+            with pytest.raises(JournalError):
+                await scribe.step(wanted("q"))
+            await scribe.flushed()
+            assert list(scribe.state.ledger.accounts) == ["p"]  # answered from memory
+            with pytest.raises(JournalError, match="nothing can be changed now"):
+                await scribe.step(wanted("q"))
+        finally:
+            await loop.run_in_executor(None, server.start)
+        await asyncio.wait_for(scribe._healthy.wait(), 20)
+        await scribe.step(wanted("r"))
+        assert list(journal.load().fold().ledger.accounts) == ["p", "r"]
+        assert differences(scribe.state, journal.load().fold()) == []
+        await scribe.close(destroy=True)
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
+@pytest.mark.parametrize("wrong", ["snapshot_facts", "saved_state_s", "saved_states_bytes"])
+def test_settings_that_make_no_sense_are_refused(wrong):
+    with pytest.raises(ValueError, match=f"{wrong} is 0; it must be above 0"):
+        JournalSettings(**{wrong: 0})
