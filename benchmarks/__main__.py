@@ -19,6 +19,7 @@ from benchmarks.rows import Row, print_table
 
 def _groups() -> dict[str, Callable[[], list[Row]]]:
     from benchmarks.decision import decision
+    from benchmarks.dispatch import dispatch
     from benchmarks.journal import recovery
     from benchmarks.throughput import engine_alone, through_journal
     from benchmarks.victims import victims
@@ -29,7 +30,9 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
         "engine": engine_alone,
         "journal": through_journal,
         "recovery": recovery,
+        "dispatch": dispatch,
         "ray": _on_ray,
+        "ray-dispatch": _on_ray_dispatch,
     }
 
 
@@ -37,6 +40,12 @@ def _on_ray() -> list[Row]:
     from benchmarks.on_ray import on_ray
 
     return on_ray()
+
+
+def _on_ray_dispatch() -> list[Row]:
+    from benchmarks.on_ray_dispatch import on_ray_dispatch
+
+    return on_ray_dispatch()
 
 
 def main() -> int:

@@ -1,61 +1,39 @@
-"""Data dispatch: sharding a large tensor in process, and planning between large groups.
-
-``python -m benchmarks.dispatch`` prints the table.
-"""
+"""Data dispatch: sharding a large tensor in process, and planning between large groups."""
 
 from __future__ import annotations
 
+import itertools
 import statistics
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from benchmarks.rows import Row, at_most, note, timed_ms
 from schedulemesh.dispatch import ParallelLayout, Plan, Shard, Sharding, Stage, plan, shard
 
 GIB = 1 << 30
 RANKS = 1024
 
 
-def run() -> list[dict[str, str]]:
-    """Every figure of dispatch."""
-    return [*_planning(), *_sharding()]
+def dispatch(moves: int | None = None, ranks: Sequence[int] = (8, 64, RANKS)) -> list[Row]:
+    """Planning (the first ``moves`` of the list; None: all), and sharding over so many ranks."""
+    return [*_planning(moves), *_sharding(ranks)]
 
 
-def timed_ms(call: Callable[[], object]) -> float:
-    """How long a call takes, in milliseconds."""
-    start = time.perf_counter()
-    call()
-    return (time.perf_counter() - start) * 1e3
-
-
-def row(what: str, mark_ms: float | None, measured_ms: float, detail: str = "") -> dict[str, str]:
-    """A line of the table; without a mark it is for information."""
-    measured = f"{measured_ms:.3g} ms" + (f" ({detail})" if detail else "")
-    return {
-        "what": what,
-        "mark": "" if mark_ms is None else f"≤ {mark_ms:g} ms",
-        "measured": measured,
-    }
-
-
-def print_table(rows: list[dict[str, str]]) -> None:
-    """The rows as an aligned table."""
-    widths = [max(len(line[key]) for line in rows) for key in rows[0]]
-    for line in rows:
-        print("  ".join(c.ljust(w) for c, w in zip(line.values(), widths, strict=True)).rstrip())
-
-
-def _sharding() -> list[dict[str, str]]:
+def _sharding(counts: Sequence[int]) -> list[Row]:
     rows = []
     for library, tensor in _tensors():
         shard(tensor, Sharding.of(ParallelLayout.of(dp=2), dp=0))
-        for ranks in (8, 64, RANKS):
+        for ranks in counts:
             sharding = Sharding.of(ParallelLayout.of(dp=ranks), dp=0)
             first = timed_ms(lambda s=sharding, t=tensor: shard(t, s))
             times = [timed_ms(lambda s=sharding, t=tensor: shard(t, s)) for _ in range(51)]
             what = f"shard 1 GiB ({library}) over {ranks:,} ranks, as views, median of 51"
-            took = statistics.median(times)
-            mark = None if ranks == RANKS else 1.0
-            rows.append(row(what, mark, took, f"the first {first:.2g} ms"))
+            took, detail = statistics.median(times), f"the first {first:.2g} ms"
+            judged = ranks < RANKS
+            rows.append(
+                at_most(what, took, 1.0, " ms", detail)
+                if judged
+                else note(what, f"{took:.3g} ms ({detail})")
+            )
     return rows
 
 
@@ -81,9 +59,9 @@ def _torch(shape):
     return torch.zeros(shape)
 
 
-def _planning() -> list[dict[str, str]]:
+def _planning(moves: int | None) -> list[Row]:
     rows = []
-    for number, (what, source, destination) in enumerate(_moves()):
+    for number, (what, source, destination) in enumerate(itertools.islice(_moves(), moves)):
         made: list[Plan] = []
         ask = _asked(made, source, destination, 8192 + RANKS * number)
         took = timed_ms(ask)
@@ -93,9 +71,9 @@ def _planning() -> list[dict[str, str]]:
         fetch = timed_ms(lambda p=made[0], r=rank: p.fetches(r))
         pieces = len(made[0].fetches(rank))
         rows += [
-            row(f"plan 1,024 → 1,024: {what}", 1000.0, took, _moved(made[0])),
-            row("  the same from the cache, median of 51", 1.0, cached),
-            row("  what one rank fetches, worked out", None, fetch, f"{pieces:,} boxes"),
+            at_most(f"plan 1,024 → 1,024: {what}", took, 1000.0, " ms", _moved(made[0])),
+            at_most("  the same from the cache, median of 51", cached, 1.0, " ms"),
+            note("  what one rank fetches, worked out", f"{fetch:.3g} ms ({pieces:,} boxes)"),
         ]
     return rows
 
@@ -125,7 +103,3 @@ def _moves():
 
 def _moved(made: Plan) -> str:
     return f"{made.bytes_moved / GIB:.3g} GiB to move"
-
-
-if __name__ == "__main__":
-    print_table(run())

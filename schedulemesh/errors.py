@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
 
 class ScheduleMeshError(Exception):
     """Something went wrong in ScheduleMesh."""
@@ -36,3 +42,41 @@ class JournalError(ScheduleMeshError):
 
 class JournalTakenOverError(JournalError):
     """Another process has taken the journal over and writes now; this one never will again."""
+
+
+class WorkerError(ScheduleMeshError):
+    """A worker of a group did not do what it was asked."""
+
+    def __init__(
+        self, message: str = "", group: str = "", rank: int = -1, agent: str = "", method: str = ""
+    ) -> None:
+        super().__init__(message)
+        #: The group's name.
+        self.group = group
+        #: The worker's rank in it.
+        self.rank = rank
+        #: The agent's name.
+        self.agent = agent
+        #: What it was asked to do.
+        self.method = method
+
+
+class WorkerDiedError(WorkerError):
+    """A worker of a group is dead or cannot be reached."""
+
+
+class WorkerFailedError(WorkerError):
+    """A method of a worker raised; the cause is what it raised."""
+
+
+class WorkerTimeoutError(WorkerError, TimeoutError):
+    """A worker of a group did not answer in time; it may still be at it."""
+
+
+class GroupRefusedError(ScheduleMeshError):
+    """Not every agent of a group could be started; those that were have been ended."""
+
+    def __init__(self, message: str = "", answer: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        #: The scheduler's answer to the submission that it refused.
+        self.answer = dict(answer or {})

@@ -159,6 +159,12 @@ def as_future(ref: Any) -> asyncio.Future[Any]:
     return asyncio.wrap_future(ref.future())
 
 
+def actor_id(handle: Any) -> str:
+    """What tells an actor from every other one."""
+    found: str = handle._actor_id.hex()
+    return found
+
+
 def resources_of(ray_amounts_: Mapping[str, float]) -> Resources:
     """Amounts in Ray's names and units; Ray's own markers, such as ``node:...``, are left out."""
     known = {"CPU": "cpu", "GPU": "gpu"}

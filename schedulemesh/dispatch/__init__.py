@@ -23,11 +23,13 @@ from schedulemesh.dispatch.placement import (
 from schedulemesh.dispatch.plan import Plan, Traffic, Transfer, plan
 from schedulemesh.dispatch.reshard import assemble, give, reshard
 from schedulemesh.dispatch.routes import Worker
+from schedulemesh.dispatch.strategies import Dealt, Workers, deal
 from schedulemesh.dispatch.trees import Sharded, gather, microbatches, shard
 
 __all__ = [
     "DEFAULT_ORDER",
     "Assign",
+    "Dealt",
     "Holdings",
     "Jagged",
     "ParallelLayout",
@@ -45,8 +47,10 @@ __all__ = [
     "Transfer",
     "Uneven",
     "Worker",
+    "Workers",
     "assemble",
     "balance",
+    "deal",
     "gather",
     "give",
     "holdings",

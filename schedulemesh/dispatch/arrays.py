@@ -19,12 +19,18 @@ Box = tuple[slice, ...]
 
 def is_array(value: object) -> bool:
     """Whether the value is a NumPy array or a torch tensor."""
-    return _is_numpy(value) or _is_torch(value)
+    return _is_numpy(value) or is_torch(value)
+
+
+def is_torch(value: object) -> bool:
+    """Whether the value is a torch tensor."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def blank(like: Any, shape: Sequence[int]) -> Any:
     """A new array of this shape, of the library, dtype and device of ``like``; not filled."""
-    if _is_torch(like):
+    if is_torch(like):
         return like.new_empty(shape)
     return sys.modules["numpy"].empty(shape, like.dtype)
 
@@ -34,14 +40,14 @@ def padded(like: Any, held: tuple[Piece, ...], fill: Scalar) -> Any:
     shape = tuple(piece.size for piece in held) + tuple(like.shape[len(held) :])
     if all(piece.size == piece.length for piece in held):
         return blank(like, shape)
-    if _is_torch(like):
+    if is_torch(like):
         return like.new_full(shape, fill)
     return sys.modules["numpy"].full(shape, fill, like.dtype)
 
 
 def joined_rows(rows: Sequence[Any]) -> Any:
     """The arrays one after another along dim 0, as a new array."""
-    if _is_torch(rows[0]):
+    if is_torch(rows[0]):
         return sys.modules["torch"].cat(list(rows))
     return sys.modules["numpy"].concatenate(rows)
 
@@ -75,8 +81,3 @@ def boxes(held: tuple[Piece, ...]) -> Iterator[tuple[Box, Box]]:
 def _is_numpy(value: object) -> bool:
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.ndarray)
-
-
-def _is_torch(value: object) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)

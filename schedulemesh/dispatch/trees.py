@@ -49,7 +49,7 @@ class Sharded(msgspec.Struct, frozen=True, eq=False):
         """
         spec, shape = self.spec, self.shapes
         for key in filter(None, like.split("/")):
-            spec, shape = _below(spec, key, like), _step(shape, key, like)
+            spec, shape = below(spec, key, like), _step(shape, key, like)
         if not isinstance(spec, Sharding) or not _is_shape(shape):
             raise InvalidRequestError(
                 f"like={like!r} is no leaf of the batch: it has {_kind(shape)}"
@@ -122,15 +122,15 @@ def _shardings(spec: Any) -> list[Sharding]:
         raise InvalidRequestError(
             f"spec {spec!r} is no Sharding; allowed are those, dicts and lists of them"
         )
-    below = spec.values() if isinstance(spec, Mapping) else spec
-    return [found for each in below for found in _shardings(each)]
+    inner = spec.values() if isinstance(spec, Mapping) else spec
+    return [found for each in inner for found in _shardings(each)]
 
 
 def _walk(data: Any, spec: Any, path: str) -> Any:
     """The tree of the data with a ``_Cut`` for each leaf."""
     if isinstance(data, Mapping):
         return {
-            key: _walk(value, _below(spec, key, path), _path(path, key))
+            key: _walk(value, below(spec, key, path), _path(path, key))
             for key, value in data.items()
         }
     if isinstance(spec, Sharding):
@@ -148,7 +148,8 @@ def _walk(data: Any, spec: Any, path: str) -> Any:
     return type(data)(_walk(value, each, _path(path, at)) for at, (value, each) in enumerate(pairs))
 
 
-def _below(spec: Any, key: Any, path: str) -> Any:
+def below(spec: Any, key: Any, path: str) -> Any:
+    """The spec of ``key``, a key of a dict or a place in a list, at ``path``; an error that names both."""
     if isinstance(spec, Sharding):
         return spec
     if isinstance(spec, Mapping) and (key in spec or "*" in spec):
@@ -203,7 +204,7 @@ def _join(nodes: list[Any], spec: Any, shapes: Any, path: str) -> Any:
 def _join_below(nodes: list[Any], spec: Any, shapes: Any, key: Any, path: str) -> Any:
     return _join(
         [_child(node, key) for node in nodes],
-        _below(spec, key, path),
+        below(spec, key, path),
         shapes if _is_shape(shapes) else _step(shapes, key, path),
         _path(path, key),
     )

@@ -1,13 +1,15 @@
-"""The snippets of docs/dispatch.md run as they stand, one after another, as a reader would paste them."""
+"""The snippets of docs/dispatch.md run as they stand, one after another, as a reader would paste them.
+
+Those below the heading "On Ray" are run by tests/integration/test_examples.py.
+"""
 
 import re
 from importlib.util import find_spec
 from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "dispatch.md"
-SNIPPETS = re.findall(
-    r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
-)
+PURE = PAGE.read_text(encoding="utf-8").partition("### On Ray")[0]
+SNIPPETS = re.findall(r"^```python\n(.*?)^```", PURE, re.MULTILINE | re.DOTALL)
 
 
 def test_every_snippet_runs():

@@ -1,0 +1,77 @@
+"""Waiting for what workers answer: whoever dies, fails or is late is named."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import ray
+from ray.exceptions import RayActorError, RayError, RayTaskError
+
+from schedulemesh.errors import WorkerDiedError, WorkerFailedError, WorkerTimeoutError
+
+#: Seconds after which a failure is noticed while others still work.
+_LOOK_S = 0.2
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """One call of one worker, under way."""
+
+    group: str
+    rank: int
+    agent: str
+    method: str
+    #: The Ray reference of its answer.
+    ref: Any
+
+    def __str__(self) -> str:
+        """Who was asked what."""
+        return f"rank {self.rank} (agent {self.agent}) of group {self.group}, method {self.method}"
+
+
+def answers(calls: Sequence[Call], timeout_s: float | None) -> list[Any]:
+    """What each call answered, in order. Every reference must be another one.
+
+    The first that fails ends the wait: ``WorkerDiedError``, ``WorkerFailedError``, or, after ``timeout_s``
+    seconds (None: never), ``WorkerTimeoutError``. The other workers go on.
+    """
+    found: dict[int, Any] = {}
+    for at in _done(calls, timeout_s):
+        found[at] = _answer(calls[at])
+    return [found[at] for at in range(len(calls))]
+
+
+def _done(calls: Sequence[Call], timeout_s: float | None) -> Iterator[int]:
+    """The places of the calls that are done, as they are; of several the first in order first."""
+    until = None if timeout_s is None else time.monotonic() + timeout_s
+    pending = {call.ref: at for at, call in enumerate(calls)}
+    while pending:
+        left = _LOOK_S if until is None else min(_LOOK_S, until - time.monotonic())
+        ready, _ = ray.wait(list(pending), num_returns=len(pending), timeout=max(left, 0.0))
+        if not ready and left <= 0:
+            raise _late([calls[at] for at in pending.values()], timeout_s)
+        yield from sorted(pending.pop(ref) for ref in ready)
+
+
+def _answer(call: Call) -> Any:
+    try:
+        return ray.get(call.ref)
+    except RayActorError as error:
+        raise WorkerDiedError(f"{call}: the worker is dead: {error}", *_who(call)) from error
+    except RayTaskError as error:
+        cause = error.cause if isinstance(error.cause, BaseException) else error
+        raise WorkerFailedError(f"{call}: {type(cause).__name__}: {cause}", *_who(call)) from error
+    except RayError as error:
+        raise WorkerDiedError(f"{call}: its answer is lost: {error}", *_who(call)) from error
+
+
+def _late(calls: Sequence[Call], timeout_s: float | None) -> WorkerTimeoutError:
+    first = calls[0]
+    more = f", and {len(calls) - 1} more" if len(calls) > 1 else ""
+    return WorkerTimeoutError(f"no answer within {timeout_s:g} s of {first}{more}", *_who(first))
+
+
+def _who(call: Call) -> tuple[str, int, str, str]:
+    return call.group, call.rank, call.agent, call.method

@@ -1,0 +1,91 @@
+"""How values cross Ray: arrays as the bytes that they show, laid beside the pickle instead of into it.
+
+Torch pickles a view with all the storage beneath it, NumPy copies a view that is not contiguous into the
+pickle and out of it again. Within a parcel both go as buffers, which Ray maps instead of copying.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+import warnings
+from typing import Any
+
+from ray import cloudpickle
+
+from schedulemesh.dispatch.arrays import is_torch
+
+
+def wrapped(content: Any, *, own: bool = True) -> Any:
+    """A value for ``ray.put``, a call or an answer; whoever receives it gets the content itself.
+
+    Tensors arrive on the CPU, without gradient; with ``own`` as copies, else as views of the object store,
+    which must not be written to. NumPy arrays arrive as Ray brings them: views that cannot be written to.
+    """
+    return _Parcel(content, own) if "numpy" in sys.modules else content
+
+
+class _Parcel:
+    def __init__(self, content: Any, own: bool) -> None:
+        self.content = content
+        self.own = own
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        stream = io.BytesIO()
+        buffers: list[pickle.PickleBuffer] = []
+        _Pickler(stream, self.own, buffers).dump(self.content)
+        return _opened, (stream.getvalue(), buffers)
+
+
+class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # Ray ships no types
+    def __init__(self, stream: io.BytesIO, own: bool, buffers: list[pickle.PickleBuffer]) -> None:
+        super().__init__(stream, protocol=5, buffer_callback=buffers.append)
+        self._own = own
+
+    def reducer_override(self, value: Any) -> Any:
+        if is_torch(value) and _is_plain(value):
+            return _tensor, (*_as_bytes(value), self._own)
+        if _is_scattered(value):
+            return sys.modules["numpy"].ascontiguousarray(value).__reduce_ex__(5)
+        return super().reducer_override(value)
+
+
+def _opened(data: bytes, buffers: list[Any]) -> Any:
+    return pickle.loads(data, buffers=buffers)  # noqa: S301  # Ray's own pickle led here
+
+
+def _is_plain(tensor: Any) -> bool:
+    torch = sys.modules["torch"]
+    dense = tensor.layout == torch.strided and not tensor.is_quantized
+    return dense and type(tensor) is torch.Tensor
+
+
+def _is_scattered(value: Any) -> bool:
+    """Whether this is a NumPy array that is no single run of memory."""
+    if type(value) is not sys.modules["numpy"].ndarray:
+        return False
+    return not (value.flags.c_contiguous or value.flags.f_contiguous)
+
+
+def _as_bytes(tensor: Any) -> tuple[Any, str, tuple[int, ...]]:
+    """The bytes as a NumPy array, the dtype's name, and the shape."""
+    torch = sys.modules["torch"]
+    flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    return (
+        flat.view(torch.uint8).numpy(),
+        str(tensor.dtype).removeprefix("torch."),
+        tuple(tensor.shape),
+    )
+
+
+def _tensor(data: Any, dtype: str, shape: tuple[int, ...], own: bool) -> Any:
+    import torch
+
+    if not data.size:
+        return torch.empty(shape, dtype=getattr(torch, dtype))
+    with warnings.catch_warnings():
+        # Torch cannot mark a tensor read-only and says so.
+        warnings.simplefilter("ignore", UserWarning)
+        found = torch.from_numpy(data.copy() if own else data)
+    return found.view(getattr(torch, dtype)).reshape(shape)

@@ -1,0 +1,108 @@
+"""What the driver and the workers say to each other when tensors are moved between groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from schedulemesh.dispatch.arrays import is_array, is_torch
+from schedulemesh.dispatch.placement import Scalar
+from schedulemesh.errors import InvalidRequestError
+
+#: Where a tensor lies in a tree of dicts: its keys from the top; empty: the tree is the tensor.
+Path = tuple[Any, ...]
+#: Start and stop per dim.
+Box = tuple[tuple[int, int], ...]
+
+
+class Form(msgspec.Struct, frozen=True, kw_only=True):
+    """What an array is like, without its values."""
+
+    shape: tuple[int, ...]
+    #: The library's own name of it.
+    dtype: str
+    #: Bytes per element.
+    itemsize: int
+    #: "numpy" or "torch".
+    library: str
+
+
+class Slice(msgspec.Struct, frozen=True, kw_only=True):
+    """A box of one tensor of a tree."""
+
+    path: Path
+    box: Box
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """A tensor that a worker shall hold."""
+
+    path: Path
+    #: None: the worker holds nothing of it.
+    form: Form | None
+    #: What lies where nothing is taken to; None: everything is taken.
+    fill: Scalar = None
+
+
+class TakeOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """What one worker takes in one round of a move."""
+
+    #: The same for all rounds of a move.
+    move_id: str
+    #: What the tree is called that is given from, and the one that is taken to.
+    source_key: str
+    key: str
+    wanted: tuple[Wanted, ...]
+    #: What the worker holds already: which slice of its own tree goes where.
+    local: tuple[tuple[Slice, Slice], ...]
+    #: Where the slices of each bundle go, bundle by bundle.
+    bundles: tuple[tuple[Slice, ...], ...]
+    #: Whether no round follows.
+    last: bool
+
+
+def form_of(array: Any) -> Form:
+    """What an array is like."""
+    torch = is_torch(array)
+    return Form(
+        shape=tuple(array.shape),
+        dtype=str(array.dtype).removeprefix("torch.") if torch else array.dtype.str,
+        itemsize=array.itemsize,
+        library="torch" if torch else "numpy",
+    )
+
+
+def leaves(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """The arrays of a tree of dicts, with their paths; None leaves are left out.
+
+    Raises ``InvalidRequestError`` for a leaf that is no array.
+    """
+    if isinstance(tree, Mapping):
+        for key, value in tree.items():
+            yield from leaves(value, (*path, key))
+    elif is_array(tree):
+        yield path, tree
+    elif tree is not None:
+        raise InvalidRequestError(
+            f"at {spelled(path)} lies {type(tree).__name__}; only arrays, and dicts of them, are moved"
+        )
+
+
+def tree_of(found: Mapping[Path, Any]) -> Any:
+    """The tree whose leaves these are."""
+    if () in found:
+        return found[()]
+    tree: dict[Any, Any] = {}
+    for path, value in found.items():
+        node = tree
+        for key in path[:-1]:
+            node = node.setdefault(key, {})
+        node[path[-1]] = value
+    return tree
+
+
+def spelled(path: Path) -> str:
+    """The path for a reader."""
+    return "/".join(map(str, path)) or "the top"

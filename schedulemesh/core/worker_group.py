@@ -1,0 +1,229 @@
+"""Groups of agents with a parallel layout: deal a batch out to them, collect, move tensors between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import ray
+
+from schedulemesh.config.pools import parse_name
+from schedulemesh.core.answers import Call
+from schedulemesh.core.parcel import wrapped
+from schedulemesh.core.pending import PendingResult
+from schedulemesh.core.ray_api import actor_id
+from schedulemesh.core.resharding import Moved, reshard
+from schedulemesh.core.shard_holder import ShardHolder
+from schedulemesh.dispatch.layout import ParallelLayout
+from schedulemesh.dispatch.strategies import Workers, deal
+from schedulemesh.errors import GroupRefusedError, InvalidRequestError
+
+__all__ = ["Moved", "PendingResult", "ShardHolder", "WorkerGroup", "reshard"]
+
+#: Where the data is before it is dispatched, unless another group is named.
+DRIVER = Workers(name="driver", layout=ParallelLayout.of())
+#: Agents of a group that are started or ended at a time.
+_AT_A_TIME = 16
+_T = TypeVar("_T")
+
+
+class WorkerGroup:
+    """Agents that work as one, each with a rank in a parallel layout.
+
+    ``handles`` are theirs by rank, ``layout`` tells how the ranks lie (None: all on ``dp``), ``agents`` are
+    their names (None: made up). ``timeout_s`` bounds every wait for the group that does not say otherwise;
+    None: no limit. A worker that is dead is noticed without one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        handles: Sequence[Any],
+        layout: ParallelLayout | None = None,
+        *,
+        agents: Sequence[str] | None = None,
+        timeout_s: float | None = None,
+        scheduler: Any = None,
+    ) -> None:
+        self.name = parse_name(name, "the group's name")
+        self.handles = tuple(handles)
+        self.layout = ParallelLayout.of(dp=len(self.handles)) if layout is None else layout
+        given = (
+            [f"{name}-{rank}" for rank in range(len(self.handles))] if agents is None else agents
+        )
+        self.agents = tuple(given)
+        #: What tells each worker from every other one, in this group or another.
+        self.workers = tuple(map(actor_id, self.handles))
+        self.timeout_s = timeout_s
+        self._scheduler = scheduler
+        if not len(self.agents) == len(set(self.workers)) == len(self.handles) == self.layout.size:
+            raise InvalidRequestError(
+                f"group {name} has {len(self.handles)} handles ({len(set(self.workers))} of them "
+                f"different) and {len(self.agents)} names; its layout {self.layout} needs {self.layout.size}"
+            )
+
+    @classmethod
+    def of_agents(
+        cls,
+        scheduler: Any,
+        name: str,
+        agents: Sequence[str],
+        layout: ParallelLayout | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> WorkerGroup:
+        """The group of these agents of a scheduler, in the order of their ranks."""
+        listed = _plain(scheduler).list_agents()["agents"]
+        living = {agent["name"]: agent["handle"] for agent in listed if agent["handle"] is not None}
+        missing = [agent for agent in agents if agent not in living]
+        if missing:
+            raise InvalidRequestError(
+                f"agents {missing} of group {name} do not run; there are {sorted(living)}"
+            )
+        handles = [living[agent] for agent in agents]
+        return cls(
+            name, handles, layout, agents=agents, timeout_s=timeout_s, scheduler=_plain(scheduler)
+        )
+
+    @classmethod
+    def submit(
+        cls,
+        scheduler: Any,
+        name: str,
+        actor_class: Any,
+        *,
+        layout: ParallelLayout,
+        pool: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+        **fields: Any,
+    ) -> WorkerGroup:
+        """Start an agent per rank and make them a group.
+
+        Rank r is the agent and task ``{name}-{r}``, and finds ``worker_group`` and ``rank`` in its labels.
+        ``resources`` (of one agent), ``priority``, ``actor_kwargs`` and the other ``fields`` are those of
+        ``submit_task_with_preemption``. Raises ``GroupRefusedError`` where one is refused; those that had
+        started are ended.
+        """
+        scheduler = _plain(scheduler)
+        names = [f"{parse_name(name, 'the group name')}-{rank}" for rank in range(layout.size)]
+
+        def start(rank: int) -> Any:
+            return scheduler.submit_task_with_preemption(
+                names[rank],
+                pool,
+                actor_class,
+                agent_name=names[rank],
+                labels={**(labels or {}), "worker_group": name, "rank": str(rank)},
+                **fields,
+            )
+
+        handles = _all_or_none(scheduler, name, names, start)
+        return cls(name, handles, layout, agents=names, timeout_s=timeout_s, scheduler=scheduler)
+
+    @property
+    def ranks(self) -> range:
+        """Its ranks, from 0."""
+        return range(self.layout.size)
+
+    def call(self, method: str, *args: Any, **kwargs: Any) -> PendingResult:
+        """Call a method on every rank with the same arguments, which are put into Ray once."""
+        self.require(method)
+        given = [ray.put(wrapped(each)) for each in args]
+        named = {name: ray.put(wrapped(each)) for name, each in kwargs.items()}
+        return PendingResult(
+            [self.ask(rank, method, *given, **named) for rank in self.ranks], self.timeout_s
+        )
+
+    def dispatch(
+        self,
+        method: str,
+        data: Any,
+        strategy: Any = "data_parallel",
+        *,
+        source: WorkerGroup | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> PendingResult:
+        """Deal the data out and call a method on every rank with its part, None where it gets nothing.
+
+        ``strategy`` is a ``Sharding``, a tree of them, a plugin, or a name: "data_parallel", "every_rank",
+        "replicate" or that of an installed one (see ``schedulemesh.dispatch.deal``). Equal parts are put
+        into Ray once. ``arguments`` are given to every rank by name. A plugin sees ``source`` as
+        ``workers_a``; None: the driver.
+
+        Tensors arrive on the CPU as the worker's own; NumPy arrays as views that cannot be written to.
+        Raises ``InvalidRequestError`` where the data does not fit the strategy or there is no such method.
+        """
+        self.require(method)
+        dealt = deal(data, strategy, DRIVER if source is None else source, self)
+        refs = {id(part): _put(part) for part in {id(part): part for part in dealt.parts}.values()}
+        named = {name: ray.put(wrapped(each)) for name, each in (arguments or {}).items()}
+        calls = [
+            self.ask(rank, method, refs[id(part)], **named) for rank, part in enumerate(dealt.parts)
+        ]
+        return PendingResult(calls, self.timeout_s, dealt)
+
+    def stop(self) -> None:
+        """End the group's agents, and with them their tasks."""
+        if self._scheduler is None:
+            raise InvalidRequestError(
+                f"group {self.name} was made of handles and knows no scheduler; end its agents there"
+            )
+        _at_once(self._scheduler.delete_agent, self.agents)
+
+    def require(self, method: str, advice: str = "") -> None:
+        """Raise ``InvalidRequestError`` where an agent has no such method."""
+        for rank, handle in enumerate(self.handles):
+            if not hasattr(handle, method):
+                raise InvalidRequestError(
+                    f"rank {rank} (agent {self.agents[rank]}) of group {self.name} has no method "
+                    f"{method!r}" + (f"; {advice}" if advice else "")
+                )
+
+    def ask(self, rank: int, method: str, *args: Any, **kwargs: Any) -> Call:
+        """Call a method of one rank."""
+        return self._call(rank, method, getattr(self.handles[rank], method).remote(*args, **kwargs))
+
+    def ask_many(self, rank: int, method: str, answers: int, *args: Any) -> list[Call]:
+        """Call a method of one rank that gives ``answers`` answers (2 or more), each an object in Ray."""
+        bound = getattr(self.handles[rank], method).options(num_returns=answers)
+        return [self._call(rank, method, ref) for ref in bound.remote(*args)]
+
+    def _call(self, rank: int, method: str, ref: Any) -> Call:
+        return Call(group=self.name, rank=rank, agent=self.agents[rank], method=method, ref=ref)
+
+
+def _put(part: Any) -> Any:
+    """The reference of a part; a strategy may give references itself."""
+    return part if isinstance(part, ray.ObjectRef) else ray.put(wrapped(part))
+
+
+def _plain(scheduler: Any) -> Any:
+    """The RayScheduler of a SimpleScheduler."""
+    return getattr(scheduler, "scheduler", scheduler)
+
+
+def _at_once(act: Callable[[Any], _T], given: Sequence[Any]) -> list[_T]:
+    with ThreadPoolExecutor(_AT_A_TIME) as threads:
+        return list(threads.map(act, given))
+
+
+def _all_or_none(
+    scheduler: Any, group: str, names: Sequence[str], start: Callable[[int], Any]
+) -> list[Any]:
+    """The handles of all agents; where one does not start, the others are ended."""
+    with ThreadPoolExecutor(_AT_A_TIME) as threads:
+        started = [threads.submit(start, rank) for rank in range(len(names))]
+    outcomes: list[Any] = [each.exception() or each.result() for each in started]
+    runs = [isinstance(outcome, Mapping) and outcome["success"] for outcome in outcomes]
+    if all(runs):
+        return [outcome["agent"]["handle"] for outcome in outcomes]
+    _at_once(scheduler.delete_agent, [name for name, ran in zip(names, runs, strict=True) if ran])
+    failed = runs.index(False)
+    if isinstance(outcomes[failed], BaseException):
+        raise outcomes[failed]
+    raise GroupRefusedError(
+        f"group {group} was not started: agent {names[failed]}: {outcomes[failed]['error']}",
+        outcomes[failed],
+    )

@@ -1,0 +1,182 @@
+"""How a batch is dealt out to a group: a spec, a name, or a plugin's own opinion.
+
+A plugin is any object with ``python_dispatch_fn(data, workers_a, workers_b)``, and perhaps
+``torch_dispatch_fn(tensor, workers_a, workers_b)`` for torch tensors; where that raises
+``NotImplementedError``, the first is asked. ``workers_a`` has the data, ``workers_b`` gets it; each has a
+``name``, its ``ranks`` and a ``layout``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import entry_points
+from typing import Any
+
+import msgspec
+
+from schedulemesh.dispatch.arrays import is_torch
+from schedulemesh.dispatch.holdings import Shape
+from schedulemesh.dispatch.layout import ParallelLayout
+from schedulemesh.dispatch.leaves import shape_of
+from schedulemesh.dispatch.placement import Shard, Sharding
+from schedulemesh.dispatch.trees import Sharded, below, gather, ranks_of, shard
+from schedulemesh.errors import InvalidRequestError
+
+#: Entry points under which installed packages offer strategies by name.
+ENTRY_POINTS = "schedulemesh.dispatch_strategies"
+
+
+class Workers(msgspec.Struct, frozen=True, kw_only=True):
+    """A group as a strategy sees it."""
+
+    name: str
+    layout: ParallelLayout
+
+    @property
+    def ranks(self) -> range:
+        """Its ranks, from 0."""
+        return range(self.layout.size)
+
+
+class Dealt(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A batch dealt out, by whatever strategy."""
+
+    #: By rank.
+    parts: tuple[Any, ...]
+    #: What it takes to put answers in order again; None: the strategy gave bare parts.
+    sharded: Sharded | None = None
+
+    def collect(self, outputs: Sequence[Any], like: str | None = None) -> Any:
+        """The answers by rank as one batch, in the order of the data.
+
+        ``like`` names the leaf that they were cut as (see ``Sharded.collect``); None: the leaves that any
+        axis cuts, which must be cut alike. After bare parts, whose order only the strategy knows, the
+        answers are returned by rank.
+        """
+        if self.sharded is None:
+            return list(outputs)
+        if like is not None:
+            return self.sharded.collect(outputs, like=like)
+        spec, shape = _pattern(self.sharded)
+        return gather(outputs, spec, shape)
+
+
+def deal(data: Any, strategy: Any, workers_a: Any, workers_b: Any) -> Dealt:
+    """The data dealt out to the ranks of ``workers_b``.
+
+    ``strategy`` is a spec (see ``shard``), a plugin, or a name: "data_parallel" (rows over dp, sizes that
+    differ by one at most, replicated along other axes), "every_rank" (rows over all ranks), "replicate",
+    or that of an entry point. A plugin answers one part per rank, or a ``Sharding`` or ``Sharded``, with
+    which answers can be collected in order. Raises ``InvalidRequestError`` where the parts do not fit.
+    """
+    layout: ParallelLayout = workers_b.layout
+    if isinstance(strategy, str):
+        strategy = _BUILT_IN.get(strategy) or _installed(strategy)
+    if isinstance(strategy, type):
+        strategy = strategy()
+    if _is_plugin(strategy):
+        return _checked(_asked(strategy, data, workers_a, workers_b), data, strategy, workers_b)
+    spec = _spec(data, layout, strategy(layout)) if callable(strategy) else strategy
+    return _by_spec(data, spec, workers_b)
+
+
+def _is_plugin(strategy: Any) -> bool:
+    return callable(getattr(strategy, "python_dispatch_fn", None))
+
+
+def _asked(plugin: Any, data: Any, workers_a: Any, workers_b: Any) -> Any:
+    torch_fn = getattr(plugin, "torch_dispatch_fn", None)
+    if is_torch(data) and callable(torch_fn):
+        with contextlib.suppress(NotImplementedError):
+            return torch_fn(data, workers_a, workers_b)
+    return plugin.python_dispatch_fn(data, workers_a, workers_b)
+
+
+def _checked(answer: Any, data: Any, plugin: Any, workers: Any) -> Dealt:
+    if isinstance(answer, Sharding):
+        return _by_spec(data, answer, workers)
+    parts = answer.parts if isinstance(answer, Sharded) else answer
+    if not isinstance(parts, (list, tuple)) or len(parts) != workers.layout.size:
+        given = f"{len(parts)} parts" if isinstance(parts, (list, tuple)) else type(parts).__name__
+        raise InvalidRequestError(
+            f"strategy {type(plugin).__name__} answered {given}; allowed are a list of "
+            f"{workers.layout.size}, one per rank of {workers.name}, or a Sharding or Sharded"
+        )
+    return Dealt(parts=tuple(parts), sharded=answer if isinstance(answer, Sharded) else None)
+
+
+def _by_spec(data: Any, spec: Any, workers: Any) -> Dealt:
+    if (ranks := ranks_of(spec)) != workers.layout.size:
+        raise InvalidRequestError(
+            f"the spec is for {ranks} ranks; group {workers.name} has {workers.layout.size}"
+        )
+    sharded = shard(data, spec)
+    return Dealt(parts=sharded.parts, sharded=sharded)
+
+
+def _spec(data: Any, layout: ParallelLayout, cut: Sharding) -> Any:
+    """The spec that cuts what has rows and replicates the rest."""
+    if isinstance(data, Mapping):
+        return {key: _spec(value, layout, cut) for key, value in data.items()}
+    return cut if shape_of(data) else Sharding(layout=layout)
+
+
+def _data_parallel(layout: ParallelLayout) -> Sharding:
+    return Sharding.of(layout, dp=Shard(0, "uneven"))
+
+
+def _every_rank(layout: ParallelLayout) -> Sharding:
+    placements = tuple((name, Shard(0, "uneven")) for name in reversed(layout.names))
+    return Sharding(layout=layout, placements=placements)
+
+
+def _replicate(layout: ParallelLayout) -> Sharding:
+    return Sharding(layout=layout)
+
+
+_BUILT_IN: dict[str, Callable[[ParallelLayout], Sharding]] = {
+    "data_parallel": _data_parallel,
+    "every_rank": _every_rank,
+    "replicate": _replicate,
+}
+
+
+def _installed(name: str) -> Any:
+    """The strategy that an installed package offers under this name."""
+    for point in entry_points(group=ENTRY_POINTS, name=name):
+        found = point.load()
+        if _is_plugin(found):
+            return found
+        raise InvalidRequestError(f"entry point {point.value!r} has no python_dispatch_fn")
+    offered = sorted({*_BUILT_IN, *(point.name for point in entry_points(group=ENTRY_POINTS))})
+    raise InvalidRequestError(f"there is no strategy {name!r}; allowed are {', '.join(offered)}")
+
+
+def _pattern(sharded: Sharded) -> tuple[Sharding, Shape]:
+    """The sharding and shape that all leaves which are cut have in common, as far as they are cut."""
+    leaves = list(_leaves(sharded.spec, sharded.shapes, ""))
+    cut = [leaf for leaf in leaves if not leaf[1].whole] or leaves[:1]
+    alike = {(spec, _cut_sizes(spec, shape)) for _, spec, shape in cut}
+    if len(alike) != 1:
+        raise InvalidRequestError(
+            f"the leaves {[path for path, *_ in cut]} are not cut alike; say with like= which of them the "
+            f"answers follow"
+        )
+    return cut[0][1], cut[0][2]
+
+
+def _leaves(spec: Any, shapes: Any, path: str) -> list[tuple[str, Sharding, Shape]]:
+    if isinstance(spec, Sharding) and isinstance(shapes, tuple):
+        return [(path, spec, shapes)]
+    keys = shapes if isinstance(shapes, Mapping) else range(len(shapes))
+    return [
+        leaf
+        for key in keys
+        for leaf in _leaves(below(spec, key, path), shapes[key], f"{path}/{key}".strip("/"))
+    ]
+
+
+def _cut_sizes(spec: Sharding, shape: Shape) -> tuple[Any, ...]:
+    """The sizes of the dims that are cut, by dim."""
+    return tuple((dim, size) for dim, size in enumerate(shape) if spec.cuts(dim, len(shape)))
