@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 # Ray's workers start three times slower from source; see docs/performance.md.
-COMPILE = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m compileall -q $(VENV)/lib >/dev/null || true
+COMPILE = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m compileall -q $(VENV)/lib schedulemesh >/dev/null || true
 
 .PHONY: demo test check format lint types contracts docs bench dist clean
 

@@ -7,11 +7,8 @@ import sys
 import pytest
 
 from benchmarks.decision import decision
-<<<<<<< HEAD
-from benchmarks.journal import recovery
-=======
 from benchmarks.dispatch import dispatch
->>>>>>> b95f285 (Worker groups: dispatch, collect and reshard on Ray, workers to workers)
+from benchmarks.journal import recovery
 from benchmarks.rows import at_least, at_most, note, print_table
 from benchmarks.throughput import engine_alone, through_journal
 from benchmarks.victims import victims
@@ -21,20 +18,13 @@ TINY = [
     lambda: victims(nodes=4, searches=2, churn=3),
     lambda: engine_alone(nodes=20, running=50, pairs=20, rounds=2),
     lambda: through_journal(nodes=20, running=50, pairs=20, rounds=2, in_flight=8),
-<<<<<<< HEAD
     lambda: recovery(submissions=700, facts=200, agents=50, in_flight=4),
-=======
     lambda: dispatch(moves=1, ranks=[8]),
->>>>>>> b95f285 (Worker groups: dispatch, collect and reshard on Ray, workers to workers)
 ]
 
 
 @pytest.mark.parametrize(
-<<<<<<< HEAD
-    "measure", TINY, ids=["decision", "victims", "engine", "journal", "recovery"]
-=======
-    "measure", TINY, ids=["decision", "victims", "engine", "journal", "dispatch"]
->>>>>>> b95f285 (Worker groups: dispatch, collect and reshard on Ray, workers to workers)
+    "measure", TINY, ids=["decision", "victims", "engine", "journal", "recovery", "dispatch"]
 )
 def test_a_benchmark_gives_rows(measure):
     rows = measure()
@@ -64,13 +54,8 @@ def test_an_unknown_group_is_refused():
     command = [sys.executable, "-m", "benchmarks", "nonsense"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-<<<<<<< HEAD
-    assert "groups are decision, victims, engine, journal, recovery, ray" in done.stderr
-=======
-    assert (
-        "groups are decision, victims, engine, journal, dispatch, ray, ray-dispatch" in done.stderr
-    )
->>>>>>> b95f285 (Worker groups: dispatch, collect and reshard on Ray, workers to workers)
+    groups = "decision, victims, engine, journal, recovery, dispatch, ray, ray-dispatch"
+    assert f"groups are {groups}" in done.stderr
 
 
 def test_rows_are_plain_data():

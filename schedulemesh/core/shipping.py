@@ -6,6 +6,7 @@ modules of the same name; installed ones travel by name.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import io
 import os
@@ -171,7 +172,8 @@ def _bounded(data: bytes, what: str) -> bytes:
 def _own_modules_by_value() -> Iterator[None]:
     """Within, modules of the job's own folder are pickled by value."""
     with _by_value_lock:
-        modules = [m for m in list(sys.modules.values()) if _is_own(m)]
+        inside = tuple(folder + os.sep for folder in job_folders())
+        modules = [m for m in list(sys.modules.values()) if _is_own(m, inside)]
         for module in modules:
             cloudpickle.register_pickle_by_value(module)
         try:
@@ -181,7 +183,7 @@ def _own_modules_by_value() -> Iterator[None]:
                 cloudpickle.unregister_pickle_by_value(module)
 
 
-def _is_own(module: Any) -> bool:
+def _is_own(module: Any, inside: tuple[str, ...]) -> bool:
     """Whether a module lies in the job's folders and is not installed."""
     if not isinstance(module, ModuleType) or module.__name__ == "__main__":
         return False
@@ -190,10 +192,10 @@ def _is_own(module: Any) -> bool:
     file = getattr(module, "__file__", None)
     if not isinstance(file, str) or not file.endswith(".py"):
         return False
-    inside = any(file.startswith(folder + os.sep) for folder in job_folders())
-    return inside and not file.startswith(_installed_folders())
+    return file.startswith(inside) and not file.startswith(_installed_folders())
 
 
+@functools.cache
 def _installed_folders() -> tuple[str, ...]:
     paths = {sys.prefix, sys.base_prefix, *sysconfig.get_paths().values(), *site.getsitepackages()}
     paths.add(site.getusersitepackages())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.resources import Resources
 from schedulemesh.engine import explain
 from schedulemesh.engine.cluster import Node, devices_for
@@ -134,13 +135,13 @@ def _decide(turn: Turn, request: Request) -> RequestOutcome:
     """Admit with what is free, or with victims, or refuse."""
     if not request.payment.short and not request.by_node:
         if request.stimulus.dry_run:
-            return _would_run(request, None)
+            return _would_run(turn.state, request, None)
         return _admit(turn, request, None)
     plan = _search(turn, request) if request.stimulus.may_preempt else None
     if plan is None:
         return _no_victim(turn, request)
     if request.stimulus.dry_run:
-        return _would_run(request, plan)
+        return _would_run(turn.state, request, plan)
     class_key = request.stimulus.agent.class_key
     if class_key and class_key not in turn.state.loaded:
         return ProbeNeeded(class_key=class_key)
@@ -174,7 +175,7 @@ def _no_victim(turn: Turn, request: Request) -> Refused:
     )
 
 
-def _would_run(request: Request, plan: Plan | None) -> Accepted:
+def _would_run(state: MeshState, request: Request, plan: Plan | None) -> Accepted:
     """The answer of a dry run."""
     agent, task = request.stimulus.agent, request.stimulus.task
     node_id = request.node.node_id if request.node is not None else None
@@ -182,12 +183,21 @@ def _would_run(request: Request, plan: Plan | None) -> Accepted:
         agent_name=agent.name,
         pool_name=request.pool_name,
         resources=request.need,
-        labels=agent.labels,
+        labels=_labels(state, request),
         task_id=None if task is None else task.task_id,
         preempted=() if plan is None else plan.evicting,
         node_id=node_id if plan is None else plan.node_id,
         restartable=agent.restartable,
     )
+
+
+def _labels(state: MeshState, request: Request) -> Labels:
+    """The agent's labels: its pool, the pool's own beneath, then those of the submission."""
+    return {
+        "pool": request.pool_name,
+        **state.ledger.accounts[request.pool_name].spec.labels,
+        **request.stimulus.agent.labels,
+    }
 
 
 def _admit(turn: Turn, request: Request, plan: Plan | None) -> Pending:
@@ -199,11 +209,7 @@ def _admit(turn: Turn, request: Request, plan: Plan | None) -> Pending:
         stimulus.agent,
         pool_name=request.pool_name,
         resources=request.need,
-        labels={
-            "pool": request.pool_name,
-            **state.ledger.accounts[request.pool_name].spec.labels,
-            **stimulus.agent.labels,
-        },
+        labels=_labels(state, request),
     )
     task = stimulus.task
     if task is not None and task.pool_name != request.pool_name:

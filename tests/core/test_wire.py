@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from ray import cloudpickle
 
-from schedulemesh.core.actors.supervisor import to_saved_state
+from schedulemesh.core.actors.messages import to_saved_state
 from schedulemesh.core.agent_host import public_state, restorable
 from schedulemesh.core.shipping import ship_state
 from schedulemesh.core.wire import (

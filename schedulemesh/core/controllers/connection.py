@@ -10,7 +10,8 @@ from ray.exceptions import RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from schedulemesh.config.settings import PROTOCOL_VERSION, SchedulerSettings
-from schedulemesh.core.actors.supervisor import Hello, Supervisor
+from schedulemesh.core.actors.messages import Hello
+from schedulemesh.core.actors.supervisor import Supervisor
 from schedulemesh.errors import (
     InvalidRequestError,
     ProtocolMismatchError,

@@ -8,6 +8,8 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from schedulemesh.config.policy import (
     PreemptionAggressiveness,
     PreemptionPolicy,
@@ -21,11 +23,11 @@ from schedulemesh.core.controllers.requests import (
     parse_number,
     parse_task,
 )
-from schedulemesh.core.wire import key_of
+from schedulemesh.core.wire import key_of, pack
 from schedulemesh.domain.labels import parse_labels
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.engine import stimuli as s
-from schedulemesh.engine.outcomes import AgentEvicted, Refused
+from schedulemesh.engine.outcomes import AgentEvicted, Evaluation, Refused
 from schedulemesh.errors import InvalidRequestError
 
 
@@ -88,7 +90,8 @@ class PreemptionCalls(Client):
             resources=None if resources is None else parse_resources(resources),
             limit=int(parse_number(limit, "limit", least=0)),
         )
-        return replies.evaluated(self._connection.call("evaluate", query))
+        found = self._connection.call("evaluate", pack(query))
+        return replies.evaluated(msgspec.msgpack.decode(found, type=Evaluation))
 
     def execute_preemption(self, task_id: str, agent_name: str) -> replies.PreemptionResult:
         """Save a task's state and cancel it; its agent stays, for another task."""

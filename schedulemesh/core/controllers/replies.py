@@ -65,6 +65,8 @@ class SubmitResult(Result, total=False):
     task_id: str | None
     preempted: list[CandidateInfo]
     dry_run: bool
+    #: In a dry run: seconds of work that the victims would lose at most.
+    lost_work: float
     restartable: bool
     state_restored: bool
     short: dict[str, dict[str, Any]]
@@ -77,6 +79,7 @@ class SubmitResult(Result, total=False):
 class EvaluationResult(TypedDict, total=False):
     """The answer of ``evaluate_preemption``."""
 
+    success: bool
     should_preempt: bool
     candidates: list[CandidateInfo]
     victims: list[str]
@@ -139,6 +142,7 @@ def submitted(outcome: RequestOutcome, handle: Any, *, dry_run: bool) -> SubmitR
     }
     if dry_run:
         answer["dry_run"] = True
+        answer["lost_work"] = sum(c.lost_work for c in outcome.preempted)
     if not outcome.restartable:
         answer["restartable"] = False
     if outcome.state_restored is not None:
@@ -156,6 +160,7 @@ def candidate(found: Candidate) -> CandidateInfo:
 def evaluated(found: Evaluation) -> EvaluationResult:
     """The answer of a dry run of the preemption decision."""
     return {
+        "success": True,
         "should_preempt": found.should_preempt,
         "candidates": [candidate(c) for c in found.candidates],
         "victims": list(found.victims),

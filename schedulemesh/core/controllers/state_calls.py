@@ -9,7 +9,7 @@ from typing import Any
 
 from schedulemesh.config.pools import parse_name
 from schedulemesh.core.actors.control.preemption_controller import TaskState
-from schedulemesh.core.actors.supervisor import to_saved_state
+from schedulemesh.core.actors.messages import to_saved_state
 from schedulemesh.core.controllers import replies
 from schedulemesh.core.controllers.client import Client
 from schedulemesh.core.shipping import ship_function, ship_state

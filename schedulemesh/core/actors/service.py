@@ -1,0 +1,401 @@
+"""What the supervisor does: takes requests, decides, remembers and has its hands act."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+import platform
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+import msgspec
+import ray
+from ray.exceptions import RayError
+
+from schedulemesh.config.policy import changed_policy
+from schedulemesh.config.settings import PROTOCOL_VERSION, SchedulerSettings
+from schedulemesh.core.actors.control.agent_manager import POLL_S, Agents
+from schedulemesh.core.actors.control.hands import NO_REFS, Hands, Refs
+from schedulemesh.core.actors.control.health import HealthCheck
+from schedulemesh.core.actors.control.patrol import Patrol, off_loop
+from schedulemesh.core.actors.control.scribe import Scribe
+from schedulemesh.core.actors.messages import Hello, Reply
+from schedulemesh.core.agent_link import restarted_by_ray
+from schedulemesh.core.ray_api import LiveRay
+from schedulemesh.core.views import View, past_of, saved_key
+from schedulemesh.core.wire import Command, Result, decoded_metrics, key_of, pack
+from schedulemesh.core.workers import restore
+from schedulemesh.domain.task import TaskPhase
+from schedulemesh.engine import stimuli as s
+from schedulemesh.engine.lifecycle import current
+from schedulemesh.engine.outcomes import (
+    AgentEvicted,
+    Done,
+    Evicted,
+    Pending,
+    ProbeNeeded,
+    Refused,
+    RequestOutcome,
+)
+from schedulemesh.engine.strategies import choose_pool
+from schedulemesh.errors import JournalError
+from schedulemesh.store.address import Address, address_of
+from schedulemesh.store.sql import SqlJournal
+
+logger = logging.getLogger(__name__)
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+#: Names of running tasks whose last evaluation is remembered.
+_NAMED = 100_000
+
+
+def _when_ready(method: Method) -> Method:
+    """Have a method of the supervisor wait until it has recovered and settled."""
+
+    @functools.wraps(method)
+    async def waiting(self: SupervisorService, *args: Any, **kwargs: Any) -> Any:
+        if not self.settled:
+            await self.ready()
+        return await method(self, *args, **kwargs)
+
+    return cast("Method", waiting)
+
+
+class SupervisorService:
+    """One life of a supervisor. Its public coroutines are the calls of clients and agent hosts."""
+
+    def __init__(self, settings: SchedulerSettings, job_id: str) -> None:
+        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+        self._settings = settings
+        self._job_id = job_id
+        self._ray = LiveRay()
+        self._agents = Agents(self._ray, settings.name, settings.namespace)
+        self._me = ray.get_runtime_context().current_actor
+        self._named: dict[str, tuple[str, float]] = {}
+        #: Whether it has recovered and settled.
+        self.settled = False
+        self._began: asyncio.Future[None] | None = None
+        self._hands: Hands = None  # type: ignore[assignment]  # set when it begins
+        self._patrol: Patrol = None  # type: ignore[assignment]  # set when it begins
+        # After a restart nobody may call for long; settling must not wait for that.
+        self._me.hello.remote()
+
+    @property
+    def _scribe(self) -> Scribe:
+        return self._hands.scribe
+
+    async def ready(self) -> None:
+        """Begin, if nobody asked before: recover, settle, patrol. Every other method waits for it."""
+        if self._began is None:
+            self._began = asyncio.ensure_future(self._begin())
+        await asyncio.shield(self._began)
+
+    @_when_ready
+    async def hello(self) -> Hello:
+        """Who this is."""
+        return Hello(
+            protocol=PROTOCOL_VERSION,
+            python=platform.python_version(),
+            ray=ray.__version__,
+            detached=self._settings.detached,
+            job_id=self._job_id,
+        )
+
+    @_when_ready
+    async def act(self, stimulus: s.AnyStimulus, blobs: Mapping[str, bytes] | None = None) -> Reply:
+        """A change that is done when it is decided: pools, policy, handlers, cordons, registrations."""
+        try:
+            step = await self._scribe.step(stimulus, blobs)
+        except JournalError as error:
+            return Reply(outcome=_unavailable(error))
+        return Reply(outcome=step.outcome or Done())
+
+    @_when_ready
+    async def change_policy(
+        self, changes: Mapping[str, Any], client: str, level: str | None
+    ) -> dict[str, Any] | Refused:
+        """Change these fields of the policy; returns the whole policy in force."""
+        policy = changed_policy(self._scribe.state.policy, changes)
+        stimulus = s.PolicyChangeRequested(
+            at=0.0, policy=policy, client=client, changes=tuple(changes), level=level
+        )
+        try:
+            if changes:
+                await self._scribe.step(stimulus)
+        except JournalError as error:
+            return _unavailable(error)
+        return self._scribe.state.policy.public()
+
+    @_when_ready
+    async def submit(
+        self,
+        stimulus: s.TaskSubmitted,
+        blobs: Mapping[str, bytes],
+        refs: Refs,
+    ) -> Reply:
+        """A submission: answered when the agent runs, or cannot."""
+        class_key = stimulus.agent.class_key
+        known = await self._hands.class_bytes(class_key, blobs)
+        if known is None:
+            return Reply(outcome=ProbeNeeded(class_key=class_key))
+        # The journal forgets classes that nothing refers to; this process may remember them for longer.
+        blobs = {**blobs, class_key: known}
+        stimulus = self._with_name(stimulus)
+        if any(refs):
+            self._hands.refs[stimulus.agent.name] = refs
+        try:
+            step = await self._scribe.step(stimulus, blobs)
+            if isinstance(step.outcome, ProbeNeeded):
+                failed = await self._hands.probe(class_key, known, stimulus)
+                if failed is not None:
+                    return Reply(outcome=failed)
+                step = await self._scribe.step(stimulus, blobs)
+        except JournalError as error:
+            return Reply(outcome=_unavailable(error))
+        outcome = step.outcome or Done()
+        if isinstance(outcome, Pending) and stimulus.request_id is not None:
+            outcome = await self._scribe.answer(stimulus.request_id)
+        agent = self._scribe.state.agents.get(getattr(outcome, "agent_name", ""))
+        handle = None if agent is None else self._agents.handle(agent.spec.name, agent.incarnation)
+        return Reply(outcome=outcome, handle=handle)
+
+    @_when_ready
+    async def end(self, stimulus: s.TaskFinished | s.AgentDeletionRequested) -> Reply:
+        """The end of a task or an agent: answered when the process is gone."""
+        try:
+            step = await self._scribe.step(stimulus)
+        except JournalError as error:
+            return Reply(outcome=_unavailable(error))
+        outcome = step.outcome or Done()
+        if isinstance(outcome, Pending):
+            await self._scribe.end_of(outcome.agent_name)
+            outcome = Done()
+        return Reply(outcome=outcome)
+
+    @_when_ready
+    async def preempt(self, stimulus: s.PreemptionRequested, request_id: str) -> Reply:
+        """An eviction by hand: answered when the task was cancelled, or its agent is gone."""
+        if stimulus.task_id is not None and not stimulus.end_agent:
+            reason, score = self._named.get(stimulus.task_id, (stimulus.reason, None))
+            stimulus = msgspec.structs.replace(stimulus, reason=reason, preempt_score=score)
+        try:
+            step = await self._scribe.step(msgspec.structs.replace(stimulus, request_id=request_id))
+        except JournalError as error:
+            return Reply(outcome=_unavailable(error))
+        outcome = step.outcome or Done()
+        if isinstance(outcome, Pending):
+            outcome = await self._scribe.answer(request_id)
+        if isinstance(outcome, AgentEvicted):
+            return Reply(outcome=outcome, evicted=await self._past(outcome.task_ids))
+        key = outcome.state_key if isinstance(outcome, Evicted) else None
+        return Reply(outcome=outcome, saved=await self._scribe.blob(key))
+
+    @_when_ready
+    async def restore(
+        self, given: bytes, request_id: str, task_id: str, pool_name: str | None
+    ) -> Reply:
+        """Hand a saved state to the pool's restorer, and run the task again where it is known how."""
+        state = self._scribe.state
+        task, agent = past_of(state, task_id) or (None, None)
+        pool = pool_name or ("" if task is None else task.pool_name)
+        handlers = state.handlers.get(pool)
+        restorer = None if handlers is None else await self._scribe.blob(handlers.restorer_key)
+        if restorer is not None:
+            handled = await self._hands.run_handler(restore, restorer, given)
+            if handled.error:
+                return Reply(outcome=Refused(reason="restore_failed", error=handled.error))
+        if agent is None or not agent.class_key:
+            return Reply(outcome=_cannot_resubmit(task_id, restored=restorer is not None))
+        if not agent.restartable:
+            error = (
+                f"task {task_id!r} had object references within its arguments and cannot be rebuilt"
+            )
+            return Reply(outcome=Refused(reason="not_restartable", error=error))
+        await self._scribe.keep({key_of(given): given})
+        stimulus = s.TaskSubmitted(
+            at=0.0, agent=agent, task=task, request_id=request_id, state_key=key_of(given)
+        )
+        return await self.submit(stimulus, {}, self._hands.refs.get(agent.name, NO_REFS))
+
+    @_when_ready
+    async def saved_state(self, task_id: str) -> bytes | None:
+        """The stored state of a task that was preempted; None: there is none."""
+        await self._scribe.flushed()
+        return await self._scribe.blob(saved_key(self._scribe.state, task_id))
+
+    @_when_ready
+    async def last_saved(self, agent_name: str, incarnation: int) -> bytes | None:
+        """The state last saved of any task of an agent that Ray restarted; None: there is none."""
+        state = self._scribe.state
+        tasks = [state.running.by_id[t] for t in state.running.on_agent(agent_name)]
+        keys = [task.state_key for task in tasks if task.state_key is not None]
+        agent = current(state, agent_name, incarnation)
+        return None if agent is None or not keys else await self._scribe.blob(keys[0])
+
+    @_when_ready
+    async def reborn(self, agent_name: str, incarnation: int, pid: int) -> None:
+        """Ray restarted an agent's process by itself."""
+        self._agents.hear(agent_name, incarnation)
+        logger.warning("agent %s was restarted by Ray, as process %d", agent_name, pid)
+        await self._scribe.report(
+            s.AgentRestarted(at=0.0, agent_name=agent_name, incarnation=incarnation, pid=pid)
+        )
+
+    @_when_ready
+    async def checkpoint(self, task_id: str) -> bytes | None:
+        """Save a running task's state, and let it go on; None: it is not running."""
+        eviction = await self._hands.eviction(task_id)
+        if eviction is None or eviction.task.phase is not TaskPhase.RUNNING:
+            return None
+        saved = await eviction.save()
+        await eviction.resume()
+        return pack(saved)
+
+    @_when_ready
+    async def ensure_health(self, timeout_s: float) -> dict[str, Any]:
+        """A round of looking after agents."""
+        return await HealthCheck(self._ray, self._agents, self._scribe).run(timeout_s)
+
+    @_when_ready
+    async def about(self) -> dict[str, Any]:
+        """What this supervisor is: for the head and the command line."""
+        await self._scribe.flushed()
+        state = self._scribe.state
+        return {
+            "name": self._settings.name,
+            "namespace": self._settings.namespace,
+            "detached": self._settings.detached,
+            "node_id": ray.get_runtime_context().get_node_id(),
+            "pid": os.getpid(),
+            "journal": str(self._journal_address()),
+            "epoch": state.epoch,
+            "pools": len(state.ledger.accounts),
+            "agents": len(state.agents),
+            "running_tasks": len(state.running),
+        }
+
+    @_when_ready
+    async def evaluate(self, asked: bytes) -> bytes:
+        """The dry run of the preemption decision: a PreemptionQuery, an Evaluation, both packed."""
+        await self._scribe.flushed()
+        query = msgspec.msgpack.decode(asked, type=s.PreemptionQuery)
+        now = self._scribe.now()
+        found = self._scribe.engine.evaluate(msgspec.structs.replace(query, at=now))
+        if len(self._named) > _NAMED:
+            self._named.clear()
+        for candidate in found.candidates:
+            self._named[candidate.task_id] = (candidate.reason, candidate.preempt_score)
+        return pack(found)
+
+    @_when_ready
+    async def view(self, name: str, *args: Any) -> Any:
+        """One of the queries of ``View``."""
+        await self._scribe.flushed()
+        view = View(self._scribe.state, self._agents, self._scribe.now())
+        return getattr(view, name)(*args)
+
+    @_when_ready
+    async def shutdown(self) -> None:
+        """End every agent and forget everything; the caller then kills this actor."""
+        self._hands.stop_all()
+        living = [(name, a.incarnation) for name, a in self._scribe.state.agents.items()]
+        await asyncio.gather(*(self._agents.end(*agent) for agent in living))
+        await self._scribe.close(destroy=True)
+
+    @_when_ready
+    async def poll(self, agent_name: str, incarnation: int) -> list[Command]:
+        """A host asks for commands."""
+        return await self._agents.poll(agent_name, incarnation)
+
+    @_when_ready
+    async def command_done(self, command_id: int, result: Result) -> None:
+        """A host answers a command."""
+        self._agents.done(command_id, result)
+
+    @_when_ready
+    async def report_metrics(self, agent_name: str, metrics: bytes) -> None:
+        """An agent says how far it is."""
+        self._agents.metrics[agent_name] = decoded_metrics(metrics)
+
+    async def _begin(self) -> None:
+        again = restarted_by_ray()
+        journal = SqlJournal(self._journal_address(), must_exist=again)
+        settings = self._settings
+        self._hands = Hands(
+            self._ray, self._agents, journal, settings.name, settings.node_strategy, self._me
+        )
+        self._patrol = Patrol(self._ray, self._agents, self._scribe)
+        self._agents.begin_epoch(await self._scribe.begin(settings.journal, take_over=again))
+        await self._patrol.look_around()
+        await self._patrol.settle()
+        self.settled = True
+        self._hands.spawn(self._keep_watch())
+        if settings.health_interval_s is not None:
+            self._hands.spawn(self._look_after(settings.health_interval_s))
+
+    def _with_name(self, stimulus: s.TaskSubmitted) -> s.TaskSubmitted:
+        """An agent without a name gets one that begins with its pool's."""
+        agent = stimulus.agent
+        if agent.name:
+            return stimulus
+        need = None if stimulus.default_resources else agent.resources
+        pool = agent.pool_name or choose_pool(self._scribe.state.ledger, stimulus.selector, need)
+        named = msgspec.structs.replace(agent, name=f"{pool}-agent-{secrets.token_hex(3)}")
+        return msgspec.structs.replace(stimulus, agent=named)
+
+    def _journal_address(self) -> Address:
+        settings, folder = self._settings, self._ray.session_folder() / "schedulemesh"
+        return address_of(settings.state_path, folder, settings.namespace, settings.name)
+
+    async def _past(self, task_ids: Sequence[str]) -> tuple[tuple[str, str, bytes | None], ...]:
+        found = []
+        for task_id in task_ids:
+            past = self._scribe.state.preempted.get(task_id)
+            if past is not None:
+                saved = await self._scribe.blob(past.state_key)
+                found.append((task_id, past.fact.reason, saved))
+        return tuple(found)
+
+    async def _look_after(self, every_s: float) -> None:
+        while True:
+            await asyncio.sleep(every_s)
+            try:
+                await self.ensure_health(2 * POLL_S)
+            except (JournalError, RayError) as error:
+                logger.warning("health: %s", error)
+
+    async def _keep_watch(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.patrol_interval_s)
+            try:
+                await self._patrol.look_around()
+                if not self._settings.detached and not await off_loop(
+                    self._ray.job_lives, self._job_id
+                ):
+                    logger.info("job %s has ended; everything made for it ends too", self._job_id)
+                    await self._leave_nothing()
+                    return
+            except (JournalError, RayError) as error:
+                logger.warning("patrol: %s", error)
+
+    async def _leave_nothing(self) -> None:
+        await self.shutdown()
+        self._ray.kill_actor(self._me)
+
+
+def _unavailable(error: JournalError) -> Refused:
+    return Refused(reason="journal_unavailable", error=str(error))
+
+
+def _cannot_resubmit(task_id: str, *, restored: bool) -> RequestOutcome:
+    if restored:
+        return Done(detail="restored")
+    return Refused(
+        reason="not_resubmittable",
+        error=f"task {task_id!r} was not submitted through ScheduleMesh (or its preemption is no longer on "
+        "record) and its pool has no restorer, so there is no way to start it again",
+    )
