@@ -17,7 +17,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, insert, select, text, update
+from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, text, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from schedulemesh.errors import JournalError, JournalTakenOverError
@@ -203,9 +203,10 @@ class SqlJournal:
 
     def _drop_blobs(self, connection: Connection, keep: AbstractSet[str]) -> None:
         old = (blobs.c.journal == self._id) & (blobs.c.number <= self._base)
-        for (key,) in connection.execute(select(blobs.c.key).where(old)).all():
-            if key not in keep:
-                connection.execute(delete(blobs).where(old & (blobs.c.key == key)))
+        stored = connection.execute(select(blobs.c.key).where(old)).all()
+        gone = [{"gone": key} for (key,) in stored if key not in keep]
+        if gone:
+            connection.execute(delete(blobs).where(old & (blobs.c.key == bindparam("gone"))), gone)
 
     def _check(self, what: str, rows: Sequence[Any], first: int, last: int) -> None:
         """Numbers without a gap from first to last, and each piece as it was written."""
