@@ -121,6 +121,7 @@ def test_a_refusal():
 def test_an_evaluation():
     found = Evaluation(should_preempt=True, candidates=(VICTIM,), victims=("v",))
     assert replies.evaluated(found) == {
+        "success": True,
         "should_preempt": True,
         "candidates": [SHOWN],
         "victims": ["v"],

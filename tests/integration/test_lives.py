@@ -219,7 +219,7 @@ def test_a_journal_that_cannot_be_written_refuses_changes_and_comes_back(schedul
             connection.execute(statement)
 
     sql(
-        "CREATE TRIGGER full BEFORE UPDATE ON schedulemesh_meta "
+        "CREATE TRIGGER full BEFORE UPDATE ON schedulemesh_journals "
         "BEGIN SELECT RAISE(ABORT, 'disk full'); END"
     )
     refusals = [

@@ -13,6 +13,7 @@ from schedulemesh.config.settings import JournalSettings
 from schedulemesh.core.actors.control import scribe as scribe_module
 from schedulemesh.core.actors.control.scribe import Scribe
 from schedulemesh.engine import stimuli as s
+from schedulemesh.engine.facts import PoolEnsured
 from schedulemesh.engine.invariants import check
 from schedulemesh.engine.outcomes import Accepted, Pending
 from schedulemesh.errors import JournalError
@@ -120,10 +121,28 @@ async def test_a_read_never_tells_what_is_lost_a_moment_later(scribe, journal, o
     lost = asyncio.ensure_future(scribe.step(wanted("p")))
     await asyncio.sleep(0)
     assert "p" in scribe.state.ledger.accounts  # decided
-    await scribe.flushed()
-    assert "p" not in scribe.state.ledger.accounts
+    assert await scribe.read(lambda: list(scribe.state.ledger.accounts)) == []
     with pytest.raises(JournalError):
         await lost
+
+
+@on_loop
+async def test_a_step_that_fails_half_way_leaves_nothing(scribe, journal, orders):
+    await scribe.step(wanted("p"))
+    kept = asyncio.ensure_future(scribe.step(wanted("q")))
+    await asyncio.sleep(0)
+
+    def half_way(stimulus):
+        scribe.state.evolve(PoolEnsured(spec=pool("half", cpu=1)))
+        raise KeyError("a broken promise")
+
+    scribe.engine.handle = half_way
+    with pytest.raises(KeyError, match="a broken promise"):
+        await scribe.step(wanted("r"))
+    await asyncio.wait_for(scribe._healthy.wait(), 10)
+    await kept
+    assert list(scribe.state.ledger.accounts) == ["p", "q"]
+    await scribe.step(wanted("r"))
 
 
 @on_loop

@@ -224,8 +224,8 @@ class SupervisorService:
     @_when_ready
     async def saved_state(self, task_id: str) -> bytes | None:
         """The stored state of a task that was preempted; None: there is none."""
-        await self._scribe.flushed()
-        return await self._scribe.blob(saved_key(self._scribe.state, task_id))
+        key = await self._scribe.read(lambda: saved_key(self._scribe.state, task_id))
+        return await self._scribe.blob(key)
 
     @_when_ready
     async def last_saved(self, agent_name: str, incarnation: int) -> bytes | None:
@@ -263,7 +263,9 @@ class SupervisorService:
     @_when_ready
     async def about(self) -> dict[str, Any]:
         """What this supervisor is: for the head and the command line."""
-        await self._scribe.flushed()
+        return await self._scribe.read(self._about)
+
+    def _about(self) -> dict[str, Any]:
         state = self._scribe.state
         return {
             "name": self._settings.name,
@@ -281,10 +283,10 @@ class SupervisorService:
     @_when_ready
     async def evaluate(self, asked: bytes) -> bytes:
         """The dry run of the preemption decision: a PreemptionQuery, an Evaluation, both packed."""
-        await self._scribe.flushed()
-        query = msgspec.msgpack.decode(asked, type=s.PreemptionQuery)
-        now = self._scribe.now()
-        found = self._scribe.engine.evaluate(msgspec.structs.replace(query, at=now))
+        query = msgspec.structs.replace(
+            msgspec.msgpack.decode(asked, type=s.PreemptionQuery), at=self._scribe.now()
+        )
+        found = await self._scribe.read(lambda: self._scribe.engine.evaluate(query))
         if len(self._named) > _NAMED:
             self._named.clear()
         for candidate in found.candidates:
@@ -294,9 +296,12 @@ class SupervisorService:
     @_when_ready
     async def view(self, name: str, *args: Any) -> Any:
         """One of the queries of ``View``."""
-        await self._scribe.flushed()
-        view = View(self._scribe.state, self._agents, self._scribe.now())
-        return getattr(view, name)(*args)
+
+        def look() -> Any:
+            view = View(self._scribe.state, self._agents, self._scribe.now())
+            return getattr(view, name)(*args)
+
+        return await self._scribe.read(look)
 
     @_when_ready
     async def shutdown(self) -> None:

@@ -71,7 +71,9 @@ def connect(settings: SchedulerSettings, node_id: str | None = None) -> Connecti
         max_restarts=-1,
         max_task_retries=-1,
         scheduling_strategy=NodeAffinitySchedulingStrategy(
-            node_id or ray.get_runtime_context().get_node_id(), soft=False
+            # A file lies on its node; a database is reached from any.
+            node_id or ray.get_runtime_context().get_node_id(),
+            soft="://" in (settings.state_path or ""),
         ),
     )
     handle = actor.remote(settings, job_id)

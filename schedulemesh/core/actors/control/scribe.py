@@ -96,7 +96,12 @@ class Scribe:
             )
         if isinstance(stimulus, StateStored) and not self._small_enough(stimulus, blobs or {}):
             return Step()
-        step = self.engine.handle(msgspec.structs.replace(stimulus, at=self.now()))
+        try:
+            step = self.engine.handle(msgspec.structs.replace(stimulus, at=self.now()))
+        except Exception:
+            # A promise is broken half-way: what was made true of it must not stay.
+            self._start_over()
+            raise
         try:
             if step.facts:
                 await self._writer.append(step.facts, blobs)
@@ -117,8 +122,18 @@ class Scribe:
             except JournalError:
                 await self._healthy.wait()
 
+    async def read(self, look: Callable[[], Value]) -> Value:
+        """What ``look`` gives, once everything that it saw is durable; it looks again where that was taken
+        back.
+        """
+        while True:
+            seen, value = self.engine, look()
+            await self.flushed()
+            if self.engine is seen:
+                return value
+
     async def flushed(self) -> None:
-        """Return once all that was decided is durable, or was taken back, so that a read may tell it."""
+        """Return once all that was decided is durable, or was taken back."""
         try:
             await self._writer.flushed()
         except JournalError:
@@ -187,6 +202,22 @@ class Scribe:
         self._healthy.clear()
         self.engine = Engine(self._writer.stored.fold(), self._strategy)
         self._healing = asyncio.ensure_future(self._heal())
+
+    def _start_over(self) -> None:
+        """Go back to what is durable, once what was decided before is."""
+        self._healthy.clear()
+        self._trouble = "a step failed half-way, and the books are being read again"
+        self._healing = asyncio.ensure_future(self._refold())
+
+    async def _refold(self) -> None:
+        try:
+            await self._writer.flushed()
+        except JournalError:
+            self._healthy.set()
+            self._fall_back()
+            return
+        self.engine = Engine(self._writer.stored.fold(), self._strategy)
+        self._healthy.set()
 
     async def _heal(self) -> None:
         wait_s = _RETRY_S
