@@ -130,8 +130,9 @@ class GroupWriter:
             return None, JournalError(self._broken)
         facts = [fact for entry in entries for fact in entry.facts]
         blobs = {key: data for entry in entries for key, data in entry.blobs.items()}
-        record = encode_facts(facts) if facts else b""
-        _, error = self._attempt(lambda: self._journal.append(record, blobs))
+        record, error = self._attempt(lambda: encode_facts(facts) if facts else b"")
+        if error is None:
+            _, error = self._attempt(lambda: self._journal.append(record, blobs))
         if error is not None:
             self._broken = str(error)
         elif record:

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from schedulemesh.engine.codec import decode_facts
+from schedulemesh.engine.facts import StateHandlersRegistered
 from schedulemesh.errors import JournalError
 from schedulemesh.store.journal import MemoryJournal
 from schedulemesh.store.sql import SqlJournal
@@ -190,3 +191,13 @@ def test_a_database_that_fails_fails_its_writers(tmp_path):
         journal.close()
 
     asyncio.run(write())
+
+
+@on_loop
+async def test_what_cannot_be_written_down_fails_its_writers_and_no_others(journal, writer):
+    poison = StateHandlersRegistered(pool_name="\udcff", preserver_key=None, restorer_key=None)
+    with pytest.raises(JournalError, match="surrogates"):
+        await asyncio.wait_for(writer.append([poison]), 30)
+    await writer.resume()
+    await writer.append([fact(1)])
+    assert epochs(journal) == [1]
