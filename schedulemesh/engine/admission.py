@@ -165,7 +165,7 @@ def _no_victim(turn: Turn, request: Request) -> Refused:
     turned_away: dict[str, int] = {}
     if request.stimulus.may_preempt:
         turned_away = state.preemption.turned_away(state.running, request.incoming, turn.at)
-    return explain.preemption_failed(
+    refused = explain.preemption_failed(
         state,
         request.pool_name,
         request.need,
@@ -173,6 +173,9 @@ def _no_victim(turn: Turn, request: Request) -> Refused:
         request.by_node,
         turned_away,
     )
+    if request.payment.short and not request.stimulus.may_preempt:
+        return explain.insufficient_quota(refused, request.pool_name)
+    return refused
 
 
 def _would_run(state: MeshState, request: Request, plan: Plan | None) -> Accepted:

@@ -88,6 +88,17 @@ def preemption_failed(
     )
 
 
+def insufficient_quota(refused: Refused, pool_name: str) -> Refused:
+    """The same refusal, where nobody might have been evicted and the pool's own quota is short."""
+    return Refused(
+        reason="insufficient_quota",
+        error=f"pool {pool_name!r} lacks {refused.short_quota}, and nobody is evicted for this request",
+        short_quota=refused.short_quota,
+        short_node=refused.short_node,
+        holders=refused.holders,
+    )
+
+
 def _closest(state: MeshState, need: Resources) -> Node | None:
     """The node that lacks least of the need: fewest kinds, then least of them."""
 

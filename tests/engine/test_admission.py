@@ -182,7 +182,7 @@ def test_a_submission_that_may_not_preempt_evicts_nobody():
     mesh = Mesh(pool("p", cpu=2))
     mesh.run("t", priority=0.0, cpu=2)
     refused = mesh.submit("u", priority=9.0, cpu=2, more={"may_preempt": False})
-    assert refused.reason == "preemption_failed"
+    assert refused.reason == "insufficient_quota"
     assert mesh.ends == {}
 
 

@@ -59,7 +59,7 @@ def test_nobody_is_evicted_for_a_rebuilt_agent_and_the_loss_is_told_once():
     mesh.run("other", priority=0.0, cpu=2)
     refused = rebuild(mesh, "a")
     assert isinstance(refused, Refused)
-    assert refused.reason == "preemption_failed"
+    assert refused.reason == "insufficient_quota"
     assert mesh.state.lost["a"].told
     assert mesh.free() == amount()
 
