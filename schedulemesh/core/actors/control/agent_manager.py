@@ -40,6 +40,8 @@ class Line:
         self._arrived = asyncio.Event()
         #: Questions so far; only the last one is answered with commands.
         self._asked = 0
+        #: Answers that somebody waits for.
+        self.open: set[asyncio.Future[Result | None]] = set()
 
     def send(self, command: Command) -> None:
         """Queue a command for the host's next question."""
@@ -64,6 +66,12 @@ class Line:
         self._waiting.clear()
         return commands
 
+    def close(self) -> None:
+        """The process is gone: whoever waits for its answers need wait no longer."""
+        for answer in self.open:
+            if not answer.done():
+                answer.set_result(None)
+
 
 class Agents:
     """Living agents by name: handles, lines and last metrics. Only what Ray knows, never what is decided."""
@@ -79,7 +87,7 @@ class Agents:
         self._lines: dict[tuple[str, int], Line] = {}
         self._abilities: dict[tuple[str, int], tuple[str, ...]] = {}
         self._hosts: dict[str, type] = {}
-        self._results: dict[int, asyncio.Future[Result]] = {}
+        self._results: dict[int, asyncio.Future[Result | None]] = {}
         self._next_command = 1
         #: By agent name.
         self.metrics: dict[str, dict[str, Any]] = {}
@@ -165,7 +173,9 @@ class Agents:
     async def end(self, name: str, incarnation: int) -> None:
         """Kill the agent and wait until Ray knows it dead."""
         key = (name, incarnation)
-        self._lines.pop(key, None)
+        line = self._lines.pop(key, None)
+        if line is not None:
+            line.close()
         self._abilities.pop(key, None)
         self._heard.pop(key, None)
         self.metrics.pop(name, None)
@@ -181,20 +191,22 @@ class Agents:
     async def order(
         self, name: str, incarnation: int, kind: str, timeout_s: float, **fields: Any
     ) -> Result | None:
-        """Have a host carry out a command; None: no answer in time, or there is no such agent."""
+        """Have a host carry out a command; None: no answer in time, or there is no such agent any more."""
         line = self._lines.get((name, incarnation))
         if line is None:
             return None
         command = Command(command_id=self._next_command, epoch=self._epoch, kind=kind, **fields)
         self._next_command += 1
-        answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Result | None] = asyncio.get_running_loop().create_future()
         self._results[command.command_id] = answer
+        line.open.add(answer)
         line.send(command)
         try:
             return await asyncio.wait_for(answer, timeout_s)
         except (asyncio.TimeoutError, TimeoutError):
             return None
         finally:
+            line.open.discard(answer)
             self._results.pop(command.command_id, None)
 
     async def poll(self, name: str, incarnation: int) -> list[Command]:

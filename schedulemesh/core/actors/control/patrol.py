@@ -75,7 +75,7 @@ class Patrol:
     async def look_around(self) -> None:
         """Feed what changed: nodes, what others use there, agents that died, and the time."""
         state = self._scribe.state
-        before = running_agents(state)
+        before = agents_with_process(state)
         views = await off_loop(self._ray.nodes)
         living = await off_loop(self._ray.living_actors)
         now = self._scribe.now()
@@ -85,7 +85,23 @@ class Patrol:
             logger.warning("agent %s is gone; its quota is free again", gone.agent_name)
             await self._agents.end(gone.agent_name, gone.incarnation)
             await self._scribe.step(gone)
+        for name, incarnation in self._died_while_ending(before, living):
+            logger.warning("agent %s died before its end; nobody waits for its answers", name)
+            await self._agents.end(name, incarnation)
         await self._scribe.step(ClockTicked(at=now))
+
+    def _died_while_ending(
+        self, before: set[tuple[str, int]], living: set[tuple[str, str]]
+    ) -> list[tuple[str, int]]:
+        """Agents whose eviction is under way, and that are dead; the eviction itself strikes them off."""
+        return [
+            (name, agent.incarnation)
+            for name, agent in self._scribe.state.agents.items()
+            if agent.phase is AgentPhase.ENDING
+            and (name, agent.incarnation) in before
+            and self._agents.handle(name, agent.incarnation) is not None
+            and self._agents.address(agent.spec, agent.incarnation) not in living
+        ]
 
     async def settle(self) -> None:
         """After a recovery: take over what lives, end what nobody claims, go on with what was under way."""
@@ -125,12 +141,12 @@ def agents_gone(
     return gone
 
 
-def running_agents(state: MeshState) -> set[tuple[str, int]]:
-    """The agents that run now, with their incarnations."""
+def agents_with_process(state: MeshState) -> set[tuple[str, int]]:
+    """The agents that run or end now, with their incarnations."""
     return {
         (name, agent.incarnation)
         for name, agent in state.agents.items()
-        if agent.phase is AgentPhase.RUNNING
+        if agent.phase in (AgentPhase.RUNNING, AgentPhase.ENDING)
     }
 
 

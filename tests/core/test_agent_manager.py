@@ -1,0 +1,37 @@
+"""Lines to agents: commands, their results, and what becomes of them when the process is gone."""
+
+from __future__ import annotations
+
+import asyncio
+
+from schedulemesh.core.actors.control.agent_manager import Agents
+from schedulemesh.domain.agent import AgentPhase, AgentSpec
+from schedulemesh.domain.resources import NOTHING
+from schedulemesh.engine.state import Agent
+
+
+class NoActors:
+    """A Ray in which nothing lives."""
+
+    def find_actor(self, name, namespace):
+        return None
+
+
+def agents_with_one():
+    agents = Agents(NoActors(), "mesh", "namespace")
+    spec = AgentSpec(name="a", pool_name="p", resources=NOTHING)
+    agents.adopt(Agent(spec=spec, incarnation=1, phase=AgentPhase.RUNNING, admitted_at=0.0))
+    return agents
+
+
+def test_who_waits_for_a_dead_agent_is_told_at_once():
+    async def story():
+        agents = agents_with_one()
+        order = asyncio.ensure_future(agents.order("a", 1, "save", 3600.0))
+        (command,) = await agents.poll("a", 1)
+        await agents.end("a", 1)
+        assert await order is None
+        agents.done(command.command_id, None)
+        assert await agents.order("a", 1, "cancel", 3600.0) is None
+
+    asyncio.run(asyncio.wait_for(story(), 10.0))
