@@ -6,7 +6,7 @@ import platform
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import ActorUnschedulableError, RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from schedulemesh.config.settings import PROTOCOL_VERSION, SchedulerSettings
@@ -36,6 +36,8 @@ class Connection:
         """Call the supervisor and wait. Raises SchedulerUnavailableError where it is gone."""
         try:
             return ray.get(getattr(self.handle, method).remote(*args))
+        except ActorUnschedulableError as error:
+            raise SchedulerUnavailableError(_without_node(self.settings.name)) from error
         except RayActorError as error:
             raise SchedulerUnavailableError(
                 f"scheduler {self.settings.name!r} does not answer: {error}. If it was shut down, "
@@ -48,6 +50,10 @@ class Connection:
             ray.get(self.handle.shutdown.remote())
         except RayActorError:
             return
+        except ActorUnschedulableError:
+            # It can never come back, but its name is taken until it is killed.
+            ray.kill(self.handle)
+            raise SchedulerUnavailableError(_without_node(self.settings.name)) from None
         ray.kill(self.handle)
 
 
@@ -118,6 +124,8 @@ def require_ray() -> None:
 def _greet(handle: Any, settings: SchedulerSettings) -> Hello:
     try:
         hello: Hello = ray.get(handle.hello.remote(), timeout=_BEGIN_S)
+    except ActorUnschedulableError as error:
+        raise SchedulerUnavailableError(_without_node(settings.name)) from error
     except RayError as error:
         raise SchedulerUnavailableError(
             f"scheduler {settings.name!r} could not begin: {error}"
@@ -130,3 +138,12 @@ def _greet(handle: Any, settings: SchedulerSettings) -> Hello:
             f"protocol {PROTOCOL_VERSION} on Python {platform.python_version()}; use the same versions"
         )
     return hello
+
+
+def _without_node(name: str) -> str:
+    """A journal in a file cannot move, so its supervisor cannot either."""
+    return (
+        f"scheduler {name!r} cannot serve: the node that its journal lies on is gone, and a journal in a "
+        "file is served from its own node only. Its agents on other nodes live on without it; shutdown() "
+        "gives its name up, and a new one goes on where its state_path leads to a copy of the file"
+    )
