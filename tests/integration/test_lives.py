@@ -208,9 +208,9 @@ def test_ending_while_an_agent_starts_leaves_nothing(make_scheduler, namespace, 
     until(lambda: not actors_in(namespace), lambda: f"left in Ray: {actors_in(namespace)}")
 
 
-def test_a_journal_that_cannot_be_written_refuses_changes_and_comes_back(scheduler, namespace):
-    """The disk is full for a while: reads go on, changes are refused, nothing half done stays."""
-    scheduler.create_pool("pool", resources={"cpu": 1.0})
+@contextlib.contextmanager
+def unwritable_journal(namespace):
+    """Every commit of the scheduler "mesh" fails for a while."""
     session = Path(ray._private.worker.global_worker.node.get_session_dir_path())
     path = session / "schedulemesh" / namespace / "mesh.sqlite"
 
@@ -222,20 +222,42 @@ def test_a_journal_that_cannot_be_written_refuses_changes_and_comes_back(schedul
         "CREATE TRIGGER full BEFORE UPDATE ON schedulemesh_journals "
         "BEGIN SELECT RAISE(ABORT, 'disk full'); END"
     )
-    refusals = [
-        scheduler.create_pool("other", resources={"cpu": 1.0}),
-        scheduler.register_running_task("t", "a", "pool"),
-        scheduler.update_preemption_policy(min_preempt_score=1.0),
-        scheduler.create_agent("a", "pool", Plain),
-        scheduler.submit_task_with_preemption("t", "pool", Plain),
-        scheduler.complete_task("t"),
-    ]
-    assert [r["reason"] for r in refusals] == ["journal_unavailable"] * len(refusals)
-    assert [p["name"] for p in scheduler.list_pools()["pools"]] == ["pool"]
-    assert_nothing_held(scheduler)
+    yield
     sql("DROP TRIGGER full")
+
+
+def test_a_journal_that_cannot_be_written_refuses_changes_and_comes_back(scheduler, namespace):
+    """The disk is full for a while: reads go on, changes are refused, nothing half done stays."""
+    scheduler.create_pool("pool", resources={"cpu": 1.0})
+    with unwritable_journal(namespace):
+        refusals = [
+            scheduler.create_pool("other", resources={"cpu": 1.0}),
+            scheduler.register_running_task("t", "a", "pool"),
+            scheduler.update_preemption_policy(min_preempt_score=1.0),
+            scheduler.create_agent("a", "pool", Plain),
+            scheduler.submit_task_with_preemption("t", "pool", Plain),
+            scheduler.complete_task("t"),
+        ]
+        assert [r["reason"] for r in refusals] == ["journal_unavailable"] * len(refusals)
+        assert [p["name"] for p in scheduler.list_pools()["pools"]] == ["pool"]
+        assert_nothing_held(scheduler)
     until(
         lambda: scheduler.create_pool("other", resources={"cpu": 1.0})["success"],
         "the journal does not come back",
     )
     assert scheduler.create_agent("a", "pool", Plain)["success"]
+
+
+def test_saving_and_restoring_are_refused_while_the_journal_cannot_be_written(scheduler, namespace):
+    scheduler.create_pool("pool", resources={"cpu": 2.0})
+    for task_id in ("runs", "evicted"):
+        scheduler.submit_task_with_preemption(
+            task_id=task_id, pool_name="pool", resources={"cpu": 1.0}, actor_class=Counter
+        )
+    saved = scheduler.preempt_task("evicted")["preempted"][0]["saved_state"]
+    with unwritable_journal(namespace):
+        refusals = [scheduler.restore_task(saved), scheduler.save_task_state("runs")]
+        assert [r["reason"] for r in refusals] == ["journal_unavailable"] * 2
+        assert [t["task_id"] for t in scheduler.list_tasks()["tasks"]] == ["runs"]
+    until(lambda: scheduler.save_task_state("runs")["success"], "the journal does not come back")
+    assert scheduler.restore_task(saved)["state_restored"]

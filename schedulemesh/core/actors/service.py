@@ -215,7 +215,10 @@ class SupervisorService:
                 f"task {task_id!r} had object references within its arguments and cannot be rebuilt"
             )
             return Reply(outcome=Refused(reason="not_restartable", error=error))
-        await self._scribe.keep({key_of(given): given})
+        try:
+            await self._scribe.keep({key_of(given): given})
+        except JournalError as error:
+            return Reply(outcome=_unavailable(error))
         stimulus = s.TaskSubmitted(
             at=0.0, agent=agent, task=task, request_id=request_id, state_key=key_of(given)
         )
@@ -246,19 +249,27 @@ class SupervisorService:
         )
 
     @_when_ready
-    async def checkpoint(self, task_id: str) -> bytes | None:
+    async def checkpoint(self, task_id: str) -> bytes | Refused | None:
         """Save a running task's state, and let it go on; None: it is not running."""
         eviction = await self._hands.eviction(task_id)
         if eviction is None or eviction.task.phase is not TaskPhase.RUNNING:
             return None
-        saved = await eviction.save()
-        await eviction.resume()
-        return pack(saved)
+        # The caller can ask again, so that it need not wait for a journal that cannot be written.
+        eviction.feed = self._scribe.step
+        try:
+            return pack(await eviction.save())
+        except JournalError as error:
+            return _unavailable(error)
+        finally:
+            await eviction.resume()
 
     @_when_ready
-    async def ensure_health(self, timeout_s: float) -> dict[str, Any]:
+    async def ensure_health(self, timeout_s: float) -> dict[str, Any] | Refused:
         """A round of looking after agents."""
-        return await HealthCheck(self._ray, self._agents, self._scribe).run(timeout_s)
+        try:
+            return await HealthCheck(self._ray, self._agents, self._scribe).run(timeout_s)
+        except JournalError as error:
+            return _unavailable(error)
 
     @_when_ready
     async def about(self) -> dict[str, Any]:

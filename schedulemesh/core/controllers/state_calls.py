@@ -15,7 +15,7 @@ from schedulemesh.core.controllers.client import Client
 from schedulemesh.core.shipping import ship_function, ship_state
 from schedulemesh.core.wire import key_of
 from schedulemesh.engine import stimuli as s
-from schedulemesh.engine.outcomes import Done
+from schedulemesh.engine.outcomes import Done, Refused
 from schedulemesh.errors import InvalidRequestError
 
 Preserver = Callable[[TaskState], dict[str, Any]]
@@ -28,6 +28,8 @@ class StateCalls(Client):
     def save_task_state(self, task_id: str) -> dict[str, Any]:
         """Save a running task's state now, and let it go on; a rebuilt agent goes on from there."""
         saved = self._connection.call("checkpoint", parse_name(task_id, "task_id"))
+        if isinstance(saved, Refused):
+            return dict(replies.refused(saved))
         if saved is None:
             error = f"task {task_id!r} is not running, so there is no state to save"
             return {"success": False, "error": error, "reason": "task_not_found"}
@@ -101,4 +103,7 @@ class StateCalls(Client):
         """
         if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
             raise InvalidRequestError(f"timeout must be seconds above 0, not {timeout!r}")
-        return {"success": True, **self._connection.call("ensure_health", float(timeout))}
+        found = self._connection.call("ensure_health", float(timeout))
+        if isinstance(found, Refused):
+            return dict(replies.refused(found))
+        return {"success": True, **found}
