@@ -181,6 +181,28 @@ def test_a_shut_down_scheduler_leaves_no_journal(make_scheduler, namespace):
     assert fresh.list_pools()["pools"] == []
 
 
+def test_no_scheduler_starts_empty_where_agents_of_its_name_live(make_scheduler, namespace):
+    scheduler = make_scheduler(detached=True)
+    scheduler.create_pool("pool", resources={"cpu": 1.0})
+    handle = scheduler.create_agent("a", "pool", Plain)["agent"]["handle"]
+    pid = ray.get(handle.pid.remote())
+    session = Path(ray._private.worker.global_worker.node.get_session_dir_path())
+    folder = session / "schedulemesh" / namespace
+    ray.kill(scheduler.supervisor_handle())
+    until(lambda: "schedulemesh:mesh" not in actors_in(namespace), "it lives on")
+    kept = folder.rename(folder.with_name("kept"))
+    with pytest.raises(SchedulerUnavailableError, match=r"(?s)does not start empty.*:mesh:a#1"):
+        RayScheduler("mesh", namespace=namespace, detached=True)
+    assert process_lives(pid)
+    # the one that could not begin does, once the journal is back
+    shutil.rmtree(folder, ignore_errors=True)
+    kept.rename(folder)
+    again = RayScheduler.attach("mesh", namespace=namespace)
+    (agent,) = again.list_agents()["agents"]
+    assert agent["pid"] == ray.get(agent["handle"].pid.remote()) == pid
+    again.shutdown()
+
+
 def test_ending_while_an_agent_starts_leaves_nothing(make_scheduler, namespace, tmp_path):
     """A shutdown in the midst of a start that hangs."""
     import threading

@@ -89,8 +89,9 @@ class SupervisorService:
         return self._hands.scribe
 
     async def ready(self) -> None:
-        """Begin, if nobody asked before: recover, settle, patrol. Every other method waits for it."""
-        if self._began is None:
+        """Begin, if nobody asked before or that failed: recover, settle, patrol. All others wait for it."""
+        failed = self._began is not None and self._began.done() and not self.settled
+        if self._began is None or failed:
             self._began = asyncio.ensure_future(self._begin())
         await asyncio.shield(self._began)
 
@@ -339,7 +340,7 @@ class SupervisorService:
 
     async def _begin(self) -> None:
         again = restarted_by_ray()
-        journal = SqlJournal(self._journal_address(), must_exist=again)
+        journal = await self._opened(again=again)
         settings = self._settings
         self._hands = Hands(
             self._ray, self._agents, journal, settings.name, settings.node_strategy, self._me
@@ -352,6 +353,22 @@ class SupervisorService:
         self._hands.spawn(self._keep_watch())
         if settings.health_interval_s is not None:
             self._hands.spawn(self._look_after(settings.health_interval_s))
+
+    async def _opened(self, *, again: bool) -> SqlJournal:
+        """The journal. It must be there if this scheduler lived before: a new one would know nothing of the
+        agents that it left behind, and would end them as strays.
+        """
+        living = await off_loop(self._ray.living_actors)
+        left = [] if again else self._agents.strays(living, set())
+        try:
+            return SqlJournal(self._journal_address(), must_exist=again or bool(left))
+        except JournalError as error:
+            if not left:
+                raise
+            names = ", ".join(name for _, name in left[:10])
+            raise JournalError(
+                f"{error}; of {len(left)} actors that it left live {names}"
+            ) from error
 
     def _with_name(self, stimulus: s.TaskSubmitted) -> s.TaskSubmitted:
         """An agent without a name gets one that begins with its pool's."""
