@@ -80,13 +80,13 @@ def finish_task(turn: Turn, stimulus: s.TaskFinished) -> RequestOutcome:
             error=f"no task {stimulus.task_id!r} is running; it has ended or was never registered",
         )
     agent = state.agents.get(task.agent_name)
-    if agent is not None and agent.phase is AgentPhase.ENDING:
-        return Pending(agent_name=task.agent_name)
     if task.phase is TaskPhase.PREEMPTING:
         return Refused(
             reason="already_being_preempted",
             error=f"task {stimulus.task_id!r} is being preempted; its state is kept",
         )
+    if agent is not None and agent.phase is AgentPhase.ENDING:
+        return Pending(agent_name=task.agent_name)
     turn.emit(TaskCompleted(task_id=stimulus.task_id, at=turn.at, request_id=stimulus.request_id))
     if agent is None or not stimulus.end_agent:
         return Done()

@@ -169,6 +169,16 @@ def test_a_task_being_preempted_alone_cannot_be_completed():
     assert refused.reason == "already_being_preempted"
 
 
+def test_a_task_being_preempted_with_its_agent_cannot_be_completed():
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.run("t", cpu=2)
+    mesh.preempt(task_id="t", end_agent=True)
+    asked = mesh.handle(s.TaskFinished(at=mesh.now, task_id="t", end_agent=True)).outcome
+    assert asked.reason == "already_being_preempted"
+    mesh.leave("t")
+    assert "t" in mesh.state.preempted
+
+
 def test_deleting_an_agent_stops_it_and_takes_its_tasks_off_the_book():
     mesh = Mesh(pool("p", cpu=2))
     mesh.run("t", cpu=2)
