@@ -33,6 +33,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
         "dispatch": dispatch,
         "ray": _on_ray,
         "ray-dispatch": _on_ray_dispatch,
+        "ray-recovery": _on_ray_recovery,
     }
 
 
@@ -46,6 +47,12 @@ def _on_ray_dispatch() -> list[Row]:
     from benchmarks.on_ray_dispatch import on_ray_dispatch
 
     return on_ray_dispatch()
+
+
+def _on_ray_recovery() -> list[Row]:
+    from benchmarks.recovery import on_ray_recovery
+
+    return on_ray_recovery()
 
 
 def main() -> int:

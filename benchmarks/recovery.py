@@ -1,0 +1,171 @@
+"""On a real local Ray: what the beats of many hosts cost the supervisor, and how soon attaching answers."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+
+import psutil
+import ray
+
+from benchmarks.rows import Row, at_most, note, spread
+from schedulemesh.core import RayScheduler
+from schedulemesh.core.actors.control.agent_manager import POLL_S, Line
+
+CPUS = 4
+
+
+def on_ray_recovery(
+    hosts: int = 10_000, seconds: float = 20.0, callers: int = 4, attaches: int = 200
+) -> list[Row]:
+    """Heartbeats and attaching, each on a supervisor of its own."""
+    ray.init(
+        address="local",
+        num_cpus=CPUS,
+        object_store_memory=80_000_000,
+        include_dashboard=False,
+        log_to_driver=False,
+    )
+    try:
+        return [*_heartbeats(hosts, seconds, callers), *_attaching(attaches)]
+    finally:
+        ray.shutdown()
+
+
+def _heartbeats(hosts: int, seconds: float, callers: int) -> list[Row]:
+    """Each host has one question open and asks again when it is answered, after POLL_S on average, spread:
+    the share of one processor that the supervisor's process takes for it, once all have begun.
+    """
+    scheduler = RayScheduler("beats")
+    supervisor = scheduler.supervisor_handle()
+    about = ray.get(supervisor.about.remote())
+    process = psutil.Process(about["pid"])
+    ray.get(supervisor.__ray_call__.remote(_open_lines, hosts))
+    players = [_player().remote(supervisor, first, hosts, callers) for first in range(callers)]
+    idle = _share(process, 5.0)
+    ray.get([player.begin.remote(POLL_S) for player in players])
+    time.sleep(2 * POLL_S)
+    before = ray.get([player.answered.remote() for player in players])
+    answers: list[float] = []
+    over = threading.Event()
+    beside = threading.Thread(target=_ask, args=(scheduler, answers, over))
+    beside.start()
+    share = _share(process, seconds)
+    over.set()
+    beside.join()
+    after = ray.get([player.answered.remote() for player in players])
+    rate = (sum(after) - sum(before)) / seconds
+    memory_mb = process.memory_info().rss / 2**20
+    for player in players:
+        ray.kill(player)
+    scheduler.shutdown()
+    return [
+        at_most(
+            f"the beats of {hosts:,} hosts, of the supervisor's processor time",
+            100 * share,
+            20.0,
+            " %",
+            f"{rate:,.0f} beats/s",
+        ),
+        note("the same supervisor without any host", f"{100 * idle:.3g} %"),
+        note("a read beside the beats", spread(answers)),
+        note("the supervisor's memory with them", f"{memory_mb:,.0f} MB"),
+    ]
+
+
+def _open_lines(supervisor, hosts):
+    """Runs in the supervisor: lines as of agents that run; Ray could not hold so many here."""
+    lines = supervisor._service._agents._lines  # noqa: SLF001  # none is open without an agent
+    lines.update({(f"host-{n}", 1): Line() for n in range(hosts)})
+
+
+def _ask(scheduler: RayScheduler, answers: list[float], over: threading.Event) -> None:
+    while not over.wait(0.5):
+        start = time.perf_counter()
+        scheduler.list_pools()
+        answers.append(_since(start))
+
+
+def _share(process: psutil.Process, seconds: float) -> float:
+    """The part of one processor that a process takes."""
+    start, before = time.perf_counter(), _cpu_s(process)
+    time.sleep(seconds)
+    return (_cpu_s(process) - before) / (time.perf_counter() - start)
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def _player():
+    @ray.remote(num_cpus=0, max_concurrency=100_000)
+    class Player:
+        """Plays every ``step``-th host from the ``first``."""
+
+        def __init__(self, supervisor, first, hosts, step):
+            self.supervisor = supervisor
+            self.names = [f"host-{n}" for n in range(first, hosts, step)]
+            self.count = 0
+
+        async def begin(self, spread_s):
+            import asyncio
+
+            gap_s = spread_s / len(self.names)
+            self.hosts = [
+                asyncio.ensure_future(self.host(name, n * gap_s))
+                for n, name in enumerate(self.names)
+            ]
+
+        async def host(self, name, wait_s):
+            import asyncio
+
+            await asyncio.sleep(wait_s)
+            while True:
+                await self.supervisor.poll.remote(name, 1)
+                self.count += 1
+
+        async def answered(self):
+            return self.count
+
+    return Player
+
+
+def _attaching(attaches: int) -> list[Row]:
+    """Attach and one read, against a call of an async actor, by turns."""
+    scheduler = RayScheduler("attach")
+    scheduler.create_pool("pool", resources={"cpu": 1})
+    living = _living().remote()
+    ray.get(living.nothing.remote())
+    ours, theirs = [], []
+    for n in range(attaches + 1):
+        start = time.perf_counter()
+        RayScheduler.attach("attach").list_pools()
+        took = _since(start)
+        start = time.perf_counter()
+        ray.get(living.nothing.remote())
+        if n:
+            ours.append(took)
+            theirs.append(_since(start))
+    scheduler.shutdown()
+    more = statistics.median(ours) - statistics.median(theirs)
+    what = "RayScheduler.attach → first answer, more than a call of a living actor"
+    return [
+        at_most(what, more, 50.0, " ms", f"{attaches} pairs"),
+        note("RayScheduler.attach → first answer", spread(ours)),
+        note("a call of a living actor", spread(theirs)),
+    ]
+
+
+def _living():
+    @ray.remote(num_cpus=0)
+    class Living:
+        async def nothing(self):
+            return None
+
+    return Living
+
+
+def _since(start: float) -> float:
+    return (time.perf_counter() - start) * 1e3
