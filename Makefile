@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Ray's workers start three times slower from source; see docs/performance.md.
 COMPILE = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m compileall -q $(VENV)/lib schedulemesh >/dev/null || true
 
-.PHONY: demo test check format lint types contracts docs bench dist clean
+.PHONY: demo test check format lint types contracts docs bench drill dist clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -46,6 +46,10 @@ docs: $(VENV)/.dev ## Links, commands and snippets of the documents
 
 bench: $(VENV)/.dev ## Every figure of docs/performance.md
 	$(BIN)/python -m benchmarks
+
+drill: $(VENV)/.dev ## Kill -9 on a real Ray; DRILL_KILLS=200, DRILL_SEED= for the same again
+	$(BIN)/python -m tests.drills.drill
+	$(BIN)/python -m tests.drills.nodes
 
 dist: $(VENV)/.dev
 	$(BIN)/python -m build --outdir dist .

@@ -1,0 +1,82 @@
+"""The log of what the scheduler has acknowledged, kept outside of it: a line of JSON per reply.
+
+Each line is written after the reply arrived and before anyone acts on it. Of a task only the balance
+counts (begun again and again, ended again and again), so that lines of two clients may come in any order.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+#: What begins a life of a task, and what ends it.
+BEGINS, ENDS = ("submitted", "rebuilt", "restarted"), ("evicted", "completed", "lost")
+
+
+class Log:
+    """Appends lines; threads may share it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, what: str, **fields: Any) -> None:
+        """One acknowledgement; it outlives this process."""
+        with self._lock:
+            self._file.write(json.dumps({"what": what, **fields}) + "\n")
+            self._file.flush()
+
+    def read(self) -> list[dict[str, Any]]:
+        """Every line so far; a line that its writer's death cut off does not count."""
+        return read_log(self.path)
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """The lines of a log of another process."""
+    text = path.read_text(encoding="utf-8")
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+class Expected:
+    """What must be there after these acknowledgements, once nothing is under way."""
+
+    def __init__(self, lines: list[dict[str, Any]]) -> None:
+        self.balance: Counter[str] = Counter()
+        #: The highest count whose saving was acknowledged, by task.
+        self.saved: dict[str, int] = defaultdict(int)
+        self.pools: set[str] = set()
+        self.policy: float | None = None
+        self.completed: set[str] = set()
+        self.evicted: set[str] = set()
+        for line in lines:
+            self._take(line)
+
+    @property
+    def tasks(self) -> set[str]:
+        """The tasks that must run."""
+        return {task_id for task_id, balance in self.balance.items() if balance == 1}
+
+    def nonsense(self) -> list[str]:
+        """Tasks that ended more often than they began, or began twice."""
+        return [f"{t}: balance {n}" for t, n in self.balance.items() if n not in (0, 1)]
+
+    def _take(self, line: dict[str, Any]) -> None:
+        what = line["what"]
+        if what in BEGINS:
+            self.balance[line["task"]] += 1
+        elif what in ENDS:
+            self.balance[line["task"]] -= 1
+        if what == "saved":
+            self.saved[line["task"]] = max(self.saved[line["task"]], line["count"])
+        elif what == "pool":
+            self.pools.add(line["pool"])
+        elif what == "policy":
+            self.policy = line["value"]
+        elif what == "completed":
+            self.completed.add(line["task"])
+        elif what == "evicted":
+            self.evicted.add(line["task"])

@@ -1,0 +1,321 @@
+"""A drill with nodes: of three, one with agents dies, then the one with a journal. Told as JSON.
+
+A program of its own, because a process can be connected to one Ray only. Every process of the node is
+killed at once, as when its power goes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import ray
+from ray.cluster_utils import Cluster
+
+from schedulemesh.config.settings import SchedulerSettings
+from schedulemesh.core import RayScheduler
+from schedulemesh.core.controllers.connection import connect
+from schedulemesh.errors import ScheduleMeshError
+from tests.drills.agents import Marked
+from tests.drills.processes import DrillFailed, lives, marked, until
+from tests.store.conftest import Server, _programs
+
+#: A dead node is known as such after half a second instead of fifteen.
+FAST = {
+    "health_check_initial_delay_ms": 500,
+    "health_check_period_ms": 300,
+    "health_check_timeout_ms": 1000,
+    "health_check_failure_threshold": 2,
+}
+CPUS = 4
+NODE = {"num_cpus": CPUS, "object_store_memory": 80_000_000}
+#: Seconds within which everything must serve again, once the node's death is known.
+SERVES_AGAIN_S = 10.0
+
+
+@contextlib.contextmanager
+def cluster_of_three() -> Iterator[Cluster]:
+    """Three nodes on this machine, ended in any case."""
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={**NODE, "include_dashboard": False, "_system_config": FAST},
+        connect=False,
+    )
+    try:
+        for _ in range(2):
+            cluster.add_node(**NODE)
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        cluster.wait_for_nodes()
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def power_off(cluster: Cluster, node_id: str) -> None:
+    """Kill every process of a node, at once."""
+    (node,) = (n for n in cluster.worker_nodes if n.node_id == node_id)
+    pids = []
+    for started in node.all_processes.values():
+        for process in started:
+            pids += [process.process.pid]
+            pids += [p.pid for p in psutil.Process(process.process.pid).children(recursive=True)]
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    cluster.remove_node(node, allow_graceful=False)
+
+
+def known_dead(node_id: str) -> float:
+    """When Ray said that the node is dead, on the monotonic clock."""
+    until(
+        lambda: not any(n["Alive"] for n in ray.nodes() if n["NodeID"] == node_id),
+        "Ray does not learn that the node is dead",
+        60.0,
+    )
+    return time.monotonic()
+
+
+def node_with_agents(cluster: Cluster, folder: Path) -> dict[str, Any]:
+    """Agents at work and one that just starts: their quota comes back, they are made again elsewhere."""
+    mesh = RayScheduler("standing", node_strategy="spread", state_path=folder / "state")
+    until(lambda: len(mesh.cluster_snapshot()["nodes"]) == 3, "the nodes are not seen", 30.0)
+    mesh.create_pool("pool", resources={"cpu": 3.0 * CPUS})
+    for n in range(6):
+        answer = _submit(mesh, f"task-{n}", folder)
+        ray.get(answer["agent"]["handle"].add.remote(10 + n))
+        saved = mesh.save_task_state(f"task-{n}")["saved_state"]["state"]
+        if saved != {"count": 10 + n}:
+            raise DrillFailed(f"saved as {saved}")
+    (mine,) = {n["NodeID"] for n in ray.nodes()} & {ray.get_runtime_context().get_node_id()}
+    agents = mesh.list_agents()["agents"]
+    victim = next(a["node_id"] for a in agents if a["node_id"] != mine)
+    there = [a for a in agents if a["node_id"] == victim]
+    refs = [agent["handle"].work.remote(60.0) for agent in there]
+    for agent in there:
+        until(lambda pid=agent["pid"]: marked(folder, "works", pid), "no work begins", 30.0)
+    if ray.wait(refs, timeout=0)[0]:
+        raise DrillFailed("the agents are not at work")
+    power_off(cluster, victim)
+    known = known_dead(victim)
+    names = {agent["name"] for agent in there}
+    until(
+        lambda: not names & {a["name"] for a in mesh.list_agents()["agents"]},
+        lambda: f"on the book: {mesh.list_agents()['agents']}",
+        SERVES_AGAIN_S,
+    )
+    off_s = time.monotonic() - known
+    used = _used(mesh)
+    if used != 6 - len(there):
+        raise DrillFailed(f"{used} CPUs are used by {6 - len(there)} agents")
+    if len(mesh.cluster_snapshot()["nodes"]) != 2:
+        raise DrillFailed("the dead node is still in the book")
+    done = mesh.ensure_agent_health(timeout=60.0)
+    again_s = time.monotonic() - known
+    if sorted(done["rebuilt"]) != sorted(names):
+        raise DrillFailed(f"of {names} were rebuilt: {done}")
+    counts = {}
+    for agent in mesh.list_agents()["agents"]:
+        (task_id,) = agent["tasks"]
+        counts[task_id] = ray.get(agent["handle"].add.remote(0))
+        if agent["node_id"] == victim:
+            raise DrillFailed(f"{agent['name']} is said to be on the dead node")
+    if counts != {f"task-{n}": 10 + n for n in range(6)}:
+        raise DrillFailed(f"counts after the rebuilding: {counts}")
+    living = lives(folder)
+    if {t: len(pids) for t, pids in living.items()} != dict.fromkeys(counts, 1):
+        raise DrillFailed(f"processes: {living}")
+    mesh.shutdown()
+    return {"agents": len(there), "off_the_book_s": off_s, "rebuilt_s": again_s}
+
+
+def node_with_journal(cluster: Cluster, folder: Path) -> dict[str, Any]:
+    """With a file it cannot serve, and says so: to who waits, to who asks, and to who attaches."""
+    mine = ray.get_runtime_context().get_node_id()
+    victim = next(n["NodeID"] for n in ray.nodes() if n["Alive"] and n["NodeID"] != mine)
+    settings = SchedulerSettings(
+        name="lost", detached=True, namespace="drill", state_path=str(folder / "file")
+    )
+    connect(settings, node_id=victim)
+    mesh = RayScheduler.attach("lost", namespace="drill")
+    mesh.create_pool("pool", resources={"cpu": 3.0 * CPUS})
+    _submit(mesh, "stays", folder)
+    told: list[str] = []
+    waiting = threading.Thread(target=lambda: told.append(_refusal(mesh.create_agent, folder)))
+    waiting.start()
+    until(lambda: "waits" in lives(folder), "the submission does not begin", 60.0)
+    if told:
+        raise DrillFailed(f"answered already: {told}")
+    power_off(cluster, victim)
+    known = known_dead(victim)
+    waiting.join(60.0)
+    waited_s = time.monotonic() - known
+    if not told:
+        raise DrillFailed("who waited was not answered within 60 s")
+    began = time.monotonic()
+    told.append(_refusal(mesh.list_pools))
+    asked_s = time.monotonic() - began
+    told.append(_refusal(RayScheduler.attach, "lost", namespace="drill"))
+    told.append(_refusal(mesh.shutdown))
+    return {"told": told, "waited_s": waited_s, "asked_s": asked_s}
+
+
+def node_with_supervisor(cluster: Cluster, folder: Path, url: str) -> dict[str, Any]:
+    """With its journal in a database it serves on from another node, in the midst of a submission."""
+    mesh, victim = until(lambda: _elsewhere(url), "it begins on this node again and again", 60.0)
+    until(lambda: len(mesh.cluster_snapshot()["nodes"]) == 3, "the nodes are not seen", 30.0)
+    mesh.create_pool("pool", resources={"cpu": 3.0 * CPUS})
+    mesh.update_preemption_policy(same_pool_priority_threshold=1.25)
+    for n in range(4):
+        answer = _submit(mesh, f"moving-{n}", folder)
+        ray.get(answer["agent"]["handle"].add.remote(20 + n))
+        mesh.save_task_state(f"moving-{n}")
+    before = mesh.list_agents()["agents"]
+    answers: list[Any] = []
+    late = threading.Thread(
+        target=lambda: answers.append(_submit(mesh, "late", folder, slow_start_s=4.0))
+    )
+    late.start()
+    until(lambda: "late" in lives(folder), "the submission does not begin", 60.0)
+    if answers:
+        raise DrillFailed(f"answered already: {answers}")
+    power_off(cluster, victim)
+    known = known_dead(victim)
+    if not mesh.ensure_pool("other", resources={"cpu": 1.0})["success"]:
+        raise DrillFailed("changes are refused")
+    served_s = time.monotonic() - known
+    late.join(60.0)
+    told = answers[0]["success"] if answers else "no answer"
+    there = {a["name"] for a in before if a["node_id"] == victim}
+    until(
+        lambda: not there & {a["name"] for a in mesh.list_agents()["agents"]},
+        "agents of the dead node stay on the book",
+        SERVES_AGAIN_S,
+    )
+    kept = {a["name"]: a["pid"] for a in mesh.list_agents()["agents"] if a["tasks"] != ["late"]}
+    if kept != {a["name"]: a["pid"] for a in before if a["node_id"] != victim}:
+        raise DrillFailed(f"of {before} are left {kept}")
+    mesh.ensure_agent_health(timeout=60.0)
+    counts = {
+        agent["tasks"][0]: ray.get(agent["handle"].add.remote(0))
+        for agent in mesh.list_agents()["agents"]
+        if agent["tasks"] != ["late"]
+    }
+    if counts != {f"moving-{n}": 20 + n for n in range(4)}:
+        raise DrillFailed(f"counts: {counts}")
+    if mesh.get_preemption_policy()["policy"]["same_pool_priority_threshold"] != 1.25:
+        raise DrillFailed("the policy is not what was acknowledged")
+    living = {task_id: len(pids) for task_id, pids in lives(folder).items()}
+    tasks = [task["task_id"] for task in mesh.list_tasks()["tasks"]]
+    if living != dict.fromkeys(tasks, 1) or _used(mesh) != len(tasks):
+        raise DrillFailed(f"processes {living}, tasks {tasks}, used {_used(mesh)}")
+    mesh.shutdown()
+    return {"served_s": served_s, "late": told, "agents": len(there)}
+
+
+def _elsewhere(url: str) -> tuple[RayScheduler, str] | None:
+    """A scheduler on another node than this one; a node that joined just now may not be chosen yet."""
+    mine = ray.get_runtime_context().get_node_id()
+    wanted = next(n["NodeID"] for n in ray.nodes() if n["Alive"] and n["NodeID"] != mine)
+    settings = SchedulerSettings(
+        name="moves", detached=True, namespace="drill", state_path=url, node_strategy="spread"
+    )
+    connect(settings, node_id=wanted)
+    mesh = RayScheduler.attach("moves", namespace="drill")
+    node_id = ray.get(mesh.supervisor_handle().about.remote())["node_id"]
+    if node_id != mine:
+        return mesh, node_id
+    mesh.shutdown()
+    return None
+
+
+@contextlib.contextmanager
+def database() -> Iterator[str | None]:
+    """The URL of a PostgreSQL server of its own; None: none is installed."""
+    if _programs() is None or importlib.util.find_spec("psycopg") is None:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        home = Path(folder) / "s"
+        home.mkdir()
+        server = Server(_programs(), home)
+        server.start()
+        try:
+            yield server.url
+        finally:
+            server.stop()
+
+
+def _refusal(call: Any, *args: Any, **kwargs: Any) -> str:
+    """What the scheduler's error says."""
+    if args and isinstance(args[0], Path):
+        args, kwargs = (
+            ("waits", "pool", Marked),
+            {"resources": {"cpu": 1.0}, "actor_args": ["waits", str(args[0]), 120.0]},
+        )
+    try:
+        answer = call(*args, **kwargs)
+    except ScheduleMeshError as error:
+        return f"{type(error).__name__}: {error}"
+    return f"answered: {answer}"
+
+
+def _submit(mesh: RayScheduler, task_id: str, folder: Path, slow_start_s: float = 0.0) -> Any:
+    answer = mesh.submit_task_with_preemption(
+        task_id,
+        "pool",
+        Marked,
+        resources={"cpu": 1.0},
+        actor_args=[task_id, str(folder), slow_start_s],
+        agent_name=f"on-{task_id}",
+    )
+    if not answer["success"] and not slow_start_s:
+        raise DrillFailed(f"cannot submit: {answer}")
+    return answer
+
+
+def _used(mesh: RayScheduler) -> float:
+    return float(mesh.list_pools()["pools"][0]["used"].get("cpu", 0.0))
+
+
+def main() -> None:
+    """All stories, on one cluster; a dead node is replaced by a new one."""
+    with (
+        database() as url,
+        cluster_of_three() as cluster,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        told: dict[str, Any] = {}
+        for name, story in STORIES.items():
+            mine = Path(folder) / name
+            (mine / "lives").mkdir(parents=True)
+            told[name] = story(cluster, mine)
+            cluster.add_node(**NODE)
+            cluster.wait_for_nodes()
+        name = "node with the supervisor, journal in a database"
+        (Path(folder) / "lives").mkdir()
+        told[name] = (
+            {"skipped": "no PostgreSQL server or no psycopg is installed"}
+            if url is None
+            else node_with_supervisor(cluster, Path(folder), url)
+        )
+    sys.stdout.write(json.dumps(told) + "\n")
+
+
+STORIES = {"node with agents": node_with_agents, "node with the journal": node_with_journal}
+
+
+if __name__ == "__main__":
+    main()
