@@ -21,6 +21,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
     from benchmarks.decision import decision
     from benchmarks.dispatch import dispatch
     from benchmarks.journal import recovery
+    from benchmarks.openb import openb
     from benchmarks.throughput import engine_alone, through_journal
     from benchmarks.victims import victims
 
@@ -31,6 +32,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
         "journal": through_journal,
         "recovery": recovery,
         "dispatch": dispatch,
+        "openb": openb,
         "ray": _on_ray,
         "ray-dispatch": _on_ray_dispatch,
         "ray-recovery": _on_ray_recovery,

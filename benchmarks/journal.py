@@ -26,6 +26,7 @@ from schedulemesh.engine import stimuli as s
 from schedulemesh.engine.codec import encode_part
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.snapshot import parts, picture
+from schedulemesh.engine.strategies import Strategies
 from schedulemesh.store.sql import SqlJournal
 
 _NEED = amounts(cpu=1, memory=1_000, gpu=0.5)
@@ -67,7 +68,7 @@ def recovery(
 
 async def _day(path: Path, submissions: int, in_flight: int) -> int:
     """The most bytes that file and write-ahead log ever took."""
-    scribe = _Clocked(SqlJournal(path), "bin_pack", lambda _: None)
+    scribe = _Clocked(SqlJournal(path), Strategies(), lambda _: None)
     await scribe.begin()
     for stimulus in opening(20):
         await scribe.step(stimulus)
@@ -97,7 +98,7 @@ async def _lives(scribe: _Clocked, numbers) -> None:
 
 async def _grow(path: Path, facts: int, in_flight: int) -> None:
     """A journal with so many facts and no snapshot."""
-    scribe = _Clocked(SqlJournal(path), "bin_pack", lambda _: None)
+    scribe = _Clocked(SqlJournal(path), Strategies(), lambda _: None)
     await scribe.begin(JournalSettings(snapshot_facts=10**9, snapshot_bytes=10**12))
     for stimulus in opening(20):
         await scribe.step(stimulus)

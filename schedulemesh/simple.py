@@ -54,6 +54,8 @@ class SimpleScheduler:
         namespace: str | None = None,
         state_path: str | os.PathLike[str] | None = None,
         node_strategy: str = "bin_pack",
+        pool_strategy: str = "dominant_share",
+        strategies: Sequence[Any] = (),
     ) -> None:
         self._started_ray = not ray.is_initialized() and _start_ray()
         self.scheduler = RayScheduler(
@@ -62,6 +64,8 @@ class SimpleScheduler:
             namespace=namespace,
             state_path=state_path,
             node_strategy=node_strategy,
+            pool_strategy=pool_strategy,
+            strategies=strategies,
         )
 
     def ensure_pool(

@@ -55,7 +55,7 @@ def test_an_unknown_group_is_refused():
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     groups = (
-        "decision, victims, engine, journal, recovery, dispatch, ray, ray-dispatch, ray-recovery"
+        "decision, victims, engine, journal, recovery, dispatch, openb, ray, ray-dispatch, ray-recovery"
     )
     assert f"groups are {groups}" in done.stderr
 

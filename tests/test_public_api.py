@@ -127,6 +127,7 @@ def test_defaults_of_the_policy():
         "same_pool_priority_threshold": 1.0,
         "cross_pool_priority_threshold": 5.0,
         "remaining_time_weight": 0.1,
+        "victim_order": "score",
         "min_preempt_score": 0.5,
         "enable_cross_pool_preemption": True,
         "protected_pools": (),

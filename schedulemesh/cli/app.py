@@ -90,6 +90,14 @@ def stop(
     raise typer.Exit(standing.stop(name, namespace, address, asked=yes))
 
 
+@app.command()
+def plugins() -> None:
+    """List the strategies that are built in and installed."""
+    from schedulemesh.cli.plugins import show
+
+    raise typer.Exit(show())
+
+
 def main() -> None:
     """Run the command line."""
     app()

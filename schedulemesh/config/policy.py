@@ -53,6 +53,9 @@ _ALIASES = {
     "batch": PreemptionAggressiveness.LOW,
 }
 
+#: In which order candidates are taken as victims; see PreemptionPolicy.victim_order.
+VICTIM_ORDERS = ("score", "priority_first", "least_lost_work")
+
 _ABOVE_ZERO = (
     "same_pool_priority_threshold",
     "cross_pool_priority_threshold",
@@ -82,6 +85,10 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     cross_pool_priority_threshold: float = 5.0
     #: κ: what a second of remaining time adds to the score.
     remaining_time_weight: float = 0.1
+    #: Which candidates leave first. "score": highest score. "priority_first": lowest priority, then highest
+    #: score, so that no remaining time crosses a priority. "least_lost_work": fewest seconds since start or
+    #: last saved state.
+    victim_order: str = "score"
     #: Least score of a victim.
     min_preempt_score: float = 0.5
     #: Whether rule 4 (other pool) speaks at all.
@@ -113,6 +120,10 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
                 raise InvalidRequestError(
                     f"{name} must be True or False, not {getattr(self, name)!r}"
                 )
+        if self.victim_order not in VICTIM_ORDERS:
+            raise InvalidRequestError(
+                f"victim_order is {self.victim_order!r}; allowed are {', '.join(VICTIM_ORDERS)}"
+            )
         force = msgspec.structs.force_setattr
         force(self, "protected_pools", _parse_pools(self.protected_pools))
         force(self, "label_preemption_rules", _parse_rules(self.label_preemption_rules))

@@ -45,6 +45,26 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be above 0")
 
 
+#: A scheduling strategy that has not returned after so many seconds is disabled, and the supervisor, which
+#: it holds up, begins again.
+STRATEGY_HANG_S = 5.0
+
+#: The same for its import and construction.
+STRATEGY_LOAD_S = 30.0
+
+
+class StrategyRef(msgspec.Struct, frozen=True, kw_only=True):
+    """A scheduling strategy supplied from outside."""
+
+    name: str
+    #: Its import path ``module:Class``; empty where ``code`` is given.
+    path: str = ""
+    #: The pickled instance.
+    code: bytes | None = None
+    #: Folders in which the job that gave it finds modules.
+    sys_path: tuple[str, ...] = ()
+
+
 class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a supervisor is made with; it cannot be changed while it lives."""
 
@@ -56,8 +76,13 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: (``postgresql+psycopg://…``); None: Ray's session folder.
     state_path: str | None = None
     journal: JournalSettings = JournalSettings()
-    #: Which node of those with room takes an agent: "bin_pack" (fullest) or "spread" (emptiest).
+    #: Which node of those with room takes an agent: "bin_pack" (fullest), "spread" (emptiest), "best_fit"
+    #: (least left over), "dominant_share" (tightest kind stays freest) or "fragmentation_aware".
     node_strategy: str = "bin_pack"
+    #: Which matching pool takes a task that names none; the same names.
+    pool_strategy: str = "dominant_share"
+    #: Asked before the built-in strategies, in this order.
+    strategies: tuple[StrategyRef, ...] = ()
     #: Seconds between rounds of ensure_agent_health made by the supervisor itself; None: only when asked.
     health_interval_s: float | None = None
     #: Seconds between looks at the cluster and at who still lives.

@@ -61,6 +61,18 @@ def ship_function(function: Callable[..., Any], what: str) -> bytes:
     return pack(ShippedFunction(code=_pickled(function, what), sys_path=job_folders()))
 
 
+def load_value(code: bytes) -> Any:
+    """What ship_value shipped; whatever its module raises passes through."""
+    return cloudpickle.loads(code)
+
+
+def see_folders(folders: Sequence[str]) -> None:
+    """Look for modules in these folders, too, from now on."""
+    for folder in folders:
+        if folder not in sys.path and Path(folder).is_dir():
+            sys.path.append(folder)
+
+
 def ship_value(value: Any, what: str) -> bytes:
     """Any value as bytes. Raises InvalidRequestError where it cannot be pickled or is above 16 MB."""
     return _bounded(_pickled(value, what), what)
@@ -92,9 +104,7 @@ def ship_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> ShippedArg
 
 def load_class(shipped: ShippedClass | ShippedFunction) -> Any:
     """The class or function, in the process that runs it; whatever its module raises passes through."""
-    for folder in shipped.sys_path:
-        if folder not in sys.path and Path(folder).is_dir():
-            sys.path.append(folder)
+    see_folders(shipped.sys_path)
     return cloudpickle.loads(shipped.code)
 
 

@@ -46,6 +46,14 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     estimated_duration: float | None = None
     #: The key of its stored payload, which only user code ever reads; None: no payload.
     payload_key: str | None = None
+    #: The priority that was asked for, where a strategy gave it another; None: the same.
+    asked_priority: float | None = None
+
+    def as_asked(self) -> TaskSpec:
+        """The task as its submitter described it."""
+        if self.asked_priority is None:
+            return self
+        return msgspec.structs.replace(self, priority=self.asked_priority, asked_priority=None)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,8 @@ from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.resources import Resources
 from schedulemesh.engine import explain
 from schedulemesh.engine.cluster import Node, devices_for
+from schedulemesh.engine.consent import ask
+from schedulemesh.engine.domains import submitted_view
 from schedulemesh.engine.facts import (
     AgentAdmitted,
     AgentEnding,
@@ -29,12 +31,13 @@ from schedulemesh.engine.outcomes import (
     Refused,
     RequestOutcome,
 )
-from schedulemesh.engine.preemption import Incoming
+from schedulemesh.engine.preemption import Consent, Incoming
 from schedulemesh.engine.state import MeshState, Preempted
 from schedulemesh.engine.stimuli import TaskSubmitted
-from schedulemesh.engine.strategies import choose_pool
+from schedulemesh.engine.strategies import Strategies
 from schedulemesh.engine.turn import Turn
 from schedulemesh.engine.victims import Plan, Search
+from schedulemesh.plugins.scheduling import TaskView
 
 _NO_DEVICES = Devices()
 #: Why a victim of a submission ends.
@@ -63,7 +66,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return Incoming(priority=task.priority, pool_name=self.pool_name, labels=task.labels)
 
 
-def submit(turn: Turn, stimulus: TaskSubmitted, strategy: str) -> RequestOutcome:
+def submit(turn: Turn, stimulus: TaskSubmitted) -> RequestOutcome:
     """Admit, refuse, or say what is missing; a repeated request gets its first answer."""
     state, request_id = turn.state, stimulus.request_id
     if request_id is not None:
@@ -71,7 +74,7 @@ def submit(turn: Turn, stimulus: TaskSubmitted, strategy: str) -> RequestOutcome
             return state.answers[request_id].outcome
         if request_id in state.requests:
             return Pending(agent_name=state.requests[request_id])
-    request = _understand(state, stimulus, strategy)
+    request = _understand(turn, _prioritised(turn, stimulus))
     if isinstance(request, Refused):
         outcome: RequestOutcome = request
     else:
@@ -81,13 +84,45 @@ def submit(turn: Turn, stimulus: TaskSubmitted, strategy: str) -> RequestOutcome
     return turn.answer(request_id, outcome)
 
 
-def _understand(state: MeshState, stimulus: TaskSubmitted, strategy: str) -> Request | Refused:
-    """Find pool, need, payment and node, or the reason why that cannot be."""
+def _prioritised(turn: Turn, stimulus: TaskSubmitted) -> TaskSubmitted:
+    """With the priority that a strategy gives the task, which is shown the one that was asked for."""
+    if stimulus.task is None or not turn.strategies.asks("priority"):
+        return stimulus
+    asked = stimulus.task.as_asked()
+    view = _view(msgspec.structs.replace(stimulus, task=asked), stimulus.agent.pool_name)
+    priority = turn.strategies.priority(view)
+    if priority is None:
+        return stimulus
+    if priority != asked.priority:
+        asked = msgspec.structs.replace(asked, priority=priority, asked_priority=asked.priority)
+    return msgspec.structs.replace(stimulus, task=asked)
+
+
+def _view(stimulus: TaskSubmitted, pool_name: str, need: Resources | None = None) -> TaskView:
+    """The submission as strategies see it."""
+    if need is None and not stimulus.default_resources:
+        need = stimulus.agent.resources
+    return submitted_view(stimulus.agent, stimulus.task, need, pool_name)
+
+
+def pool_for(state: MeshState, strategies: Strategies, stimulus: TaskSubmitted) -> str | None:
+    """The pool that takes a submission; None: there is none for it."""
     agent = stimulus.agent
+    if agent.pool_name:
+        return agent.pool_name
+    given = None if stimulus.default_resources else agent.resources
+    view = _view(stimulus, "") if strategies.plugins else None
+    workload = state.cluster.workload
+    return strategies.choose_pool(state.ledger, stimulus.selector, given, view, workload)
+
+
+def _understand(turn: Turn, stimulus: TaskSubmitted) -> Request | Refused:
+    """Find pool, need, payment and node, or the reason why that cannot be."""
+    state, agent = turn.state, stimulus.agent
     given = None if stimulus.default_resources else agent.resources
     pool_name: str | None = agent.pool_name
     if not pool_name:
-        pool_name = choose_pool(state.ledger, stimulus.selector, given)
+        pool_name = pool_for(state, turn.strategies, stimulus)
         if pool_name is None:
             return explain.no_matching_pool(state)
     account = state.ledger.accounts.get(pool_name)
@@ -100,7 +135,8 @@ def _understand(state: MeshState, stimulus: TaskSubmitted, strategy: str) -> Req
         return explain.exceeds_pool_capacity(state, pool_name, need)
     node = None
     if by_node := stimulus.choose_node and state.nodes_known:
-        node = state.cluster.choose(need, strategy)
+        view = _view(stimulus, pool_name, need) if turn.strategies.plugins else None
+        node = turn.strategies.choose_node(state.cluster, need, view)
         if node is None and not state.cluster.could_ever(need):
             return explain.cluster_out_of_resources(state, need)
     return Request(
@@ -137,9 +173,10 @@ def _decide(turn: Turn, request: Request) -> RequestOutcome:
         if request.stimulus.dry_run:
             return _would_run(turn.state, request, None)
         return _admit(turn, request, None)
-    plan = _search(turn, request) if request.stimulus.may_preempt else None
+    consent = _consent(turn, request)
+    plan = _search(turn, request, consent) if request.stimulus.may_preempt else None
     if plan is None:
-        return _no_victim(turn, request)
+        return _no_victim(turn, request, consent)
     if request.stimulus.dry_run:
         return _would_run(turn.state, request, plan)
     class_key = request.stimulus.agent.class_key
@@ -148,7 +185,7 @@ def _decide(turn: Turn, request: Request) -> RequestOutcome:
     return _admit(turn, request, plan)
 
 
-def _search(turn: Turn, request: Request) -> Plan | None:
+def _search(turn: Turn, request: Request, consent: Consent | None) -> Plan | None:
     return Search(
         state=turn.state,
         incoming=request.incoming,
@@ -157,14 +194,25 @@ def _search(turn: Turn, request: Request) -> Plan | None:
         node=request.node,
         by_node=request.by_node,
         now=turn.at,
+        consent=consent,
     ).plan()
 
 
-def _no_victim(turn: Turn, request: Request) -> Refused:
+def _consent(turn: Turn, request: Request) -> Consent | None:
+    """The say that strategies have in who leaves for this request."""
+    if not turn.strategies.plugins:
+        return None
+    view = _view(request.stimulus, request.pool_name, request.need)
+    return ask(turn.strategies, turn.state.preemption, request.incoming, view, turn.at)
+
+
+def _no_victim(turn: Turn, request: Request, consent: Consent | None) -> Refused:
     state = turn.state
     turned_away: dict[str, int] = {}
     if request.stimulus.may_preempt:
-        turned_away = state.preemption.turned_away(state.running, request.incoming, turn.at)
+        turned_away = state.preemption.turned_away(
+            state.running, request.incoming, turn.at, consent
+        )
     refused = explain.preemption_failed(
         state,
         request.pool_name,
@@ -297,7 +345,7 @@ def evict_instruction(state: MeshState, agent_name: str) -> EvictAgent:
     )
 
 
-def readmit(turn: Turn, past: Preempted, made: set[str], strategy: str) -> bool:
+def readmit(turn: Turn, past: Preempted, made: set[str]) -> bool:
     """Run a preempted task again with what is free; whether that could be done.
 
     ``made`` names the agents that were made again already: further tasks of theirs go along.
@@ -317,7 +365,6 @@ def readmit(turn: Turn, past: Preempted, made: set[str], strategy: str) -> bool:
             may_preempt=False,
             state_key=past.state_key,
         ),
-        strategy,
     )
     if isinstance(outcome, Pending):
         made.add(fact.agent.name)

@@ -16,6 +16,8 @@ from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources
 from schedulemesh.engine.facts import Devices
+from schedulemesh.engine.fragmentation import Workload
+from schedulemesh.engine.ranking import Rankings
 
 _EMPTY = Devices()
 _INFINITY = float("inf")
@@ -80,12 +82,17 @@ def devices_for(free: list[int], gpu: int) -> Devices | None:
 
 
 class Cluster:
-    """All nodes, with an index that finds the fullest or emptiest one with room."""
+    """All nodes, with an index that finds the fullest or emptiest one with room, and rankings by any
+    other strategy.
+    """
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
+        #: Which kinds of tasks were admitted, and how often.
+        self.workload = Workload()
         #: Keys of all nodes that take agents.
         self._index: SortedList[tuple[int, int, str]] = SortedList()
+        self._rankings = Rankings(self.nodes, self.workload)
 
     def see(self, report: NodeReport) -> None:
         """The node is like this; what stands on it stays."""
@@ -95,6 +102,7 @@ class Cluster:
             self.nodes[report.node_id] = node
         else:
             self._unindex(node)
+        self._rankings.rescale()
         node.total, node.labels = report.total, report.labels
         if report.others_use is not None:
             node.others_use = report.others_use
@@ -110,6 +118,7 @@ class Cluster:
         """The node is gone, with all that stood on it."""
         node = self.nodes.pop(node_id)
         self._unindex(node)
+        self._rankings.rescale()
 
     def cordon(self, node_id: str, cordoned: bool) -> None:
         """Whether the node takes new agents."""
@@ -165,9 +174,16 @@ class Cluster:
         self._index_again(node)
 
     def choose(self, need: Resources, strategy: str) -> Node | None:
-        """A node with room: the fullest (``bin_pack``) or the emptiest (``spread``); None: there is none."""
-        nodes = self._emptiest(need) if strategy == "spread" else self._fullest(need)
-        return next(nodes, None)
+        """The node with room that a built-in strategy likes best; None: there is none."""
+        return next(self.with_room(need, strategy), None)
+
+    def with_room(self, need: Resources, strategy: str) -> Iterator[Node]:
+        """The open nodes with room, in the order of a built-in strategy; found lazily."""
+        if strategy == "bin_pack":
+            return self._fullest(need)
+        if strategy == "spread":
+            return self._emptiest(need)
+        return self._rankings.ranked(strategy, need)
 
     def could_ever(self, need: Resources) -> bool:
         """Whether any node, wholly free, would have room for this."""
@@ -213,6 +229,7 @@ class Cluster:
 
     def _index_again(self, node: Node) -> None:
         node.version += 1
+        self._rankings.touch(node.node_id)
         if not node.cordoned:
             self._index.add(node.key)
 

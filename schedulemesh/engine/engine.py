@@ -10,6 +10,8 @@ from schedulemesh.domain.resources import Resources
 from schedulemesh.engine import eviction, lifecycle
 from schedulemesh.engine import stimuli as s
 from schedulemesh.engine.admission import submit
+from schedulemesh.engine.consent import ask
+from schedulemesh.engine.domains import query_view
 from schedulemesh.engine.facts import (
     AnswersForgotten,
     ClassLoaded,
@@ -26,10 +28,11 @@ from schedulemesh.engine.facts import (
 from schedulemesh.engine.health import agent_restarted, rebuild
 from schedulemesh.engine.ledger import pay
 from schedulemesh.engine.outcomes import Done, Evaluation, Refused, RequestOutcome
-from schedulemesh.engine.preemption import Incoming, dominant
+from schedulemesh.engine.preemption import Consent, Incoming, dominant
 from schedulemesh.engine.settling import settle
 from schedulemesh.engine.snapshot import past_states
 from schedulemesh.engine.state import MeshState
+from schedulemesh.engine.strategies import Strategies
 from schedulemesh.engine.turn import Step, Turn
 from schedulemesh.engine.victims import Search
 
@@ -40,19 +43,22 @@ Handler = Callable[[Turn, StimulusT], "RequestOutcome | None"]
 class Engine:
     """Decides everything, deterministically: the same stimuli give the same steps."""
 
-    def __init__(self, state: MeshState | None = None, node_strategy: str = "bin_pack") -> None:
+    def __init__(
+        self,
+        state: MeshState | None = None,
+        node_strategy: str = "bin_pack",
+        strategies: Strategies | None = None,
+    ) -> None:
         self.state = state or MeshState()
-        self._strategy = node_strategy
+        self.strategies = strategies or Strategies(node_strategy)
         self._handlers: dict[
             type[s.Stimulus], Callable[[Turn, s.AnyStimulus], RequestOutcome | None]
         ] = {}
-        self._on(s.TaskSubmitted, lambda turn, e: submit(turn, e, self._strategy))
+        self._on(s.TaskSubmitted, submit)
         self._on(s.AgentReported, lifecycle.agent_reported)
         self._on(s.TaskFinished, lifecycle.finish_task)
-        self._on(s.AgentGone, lambda turn, e: lifecycle.agent_gone(turn, e, self._strategy))
-        self._on(
-            s.AgentStartFailed, lambda turn, e: lifecycle.start_failed(turn, e, self._strategy)
-        )
+        self._on(s.AgentGone, lifecycle.agent_gone)
+        self._on(s.AgentStartFailed, lifecycle.start_failed)
         self._on(s.AgentDeletionRequested, lifecycle.delete_agent)
         self._on(s.TaskAnnounced, lifecycle.register_task)
         self._on(s.PreemptionRequested, eviction.preempt)
@@ -66,42 +72,45 @@ class Engine:
         self._on(s.ClusterObserved, _observe_cluster)
         self._on(s.ClockTicked, _tick)
         self._on(s.AgentRestarted, agent_restarted)
-        self._on(s.RebuildRequested, lambda turn, e: rebuild(turn, e, self._strategy))
+        self._on(s.RebuildRequested, rebuild)
         self._on(s.StatesOutlived, _forget_states)
-        self._on(s.WorldObserved, lambda turn, e: settle(turn, e, self._strategy))
+        self._on(s.WorldObserved, settle)
         self._on(s.SupervisorBegan, _begin)
 
     def handle(self, stimulus: s.AnyStimulus) -> Step:
         """Take a stimulus: the state changes by the step's facts, and by nothing else ever."""
-        turn = Turn(self.state, stimulus.at)
+        turn = Turn(self.state, stimulus.at, self.strategies)
         outcome = self._handlers[type(stimulus)](turn, stimulus)
         return turn.done(outcome)
 
     def evaluate(self, query: s.PreemptionQuery) -> Evaluation:
         """Whether and whom an incoming task may evict; changes nothing."""
-        return evaluate(self.state, query)
+        return evaluate(self.state, query, self.strategies)
 
     def _on(self, kind: type[StimulusT], handler: Handler[StimulusT]) -> None:
         self._handlers[kind] = handler  # type: ignore[assignment]  # each kind meets its own handler
 
 
-def evaluate(state: MeshState, query: s.PreemptionQuery) -> Evaluation:
+def evaluate(state: MeshState, query: s.PreemptionQuery, strategies: Strategies) -> Evaluation:
     """The dry run of the preemption decision, contract in Engine.evaluate."""
     incoming = Incoming(priority=query.priority, pool_name=query.pool_name, labels=query.labels)
+    consent = ask(strategies, state.preemption, incoming, query_view(query), query.at)
     victims: tuple[str, ...] = ()
     if query.resources is not None:
-        found = _victims(state, query, incoming, query.resources)
+        found = _victims(state, query, incoming, query.resources, consent)
         if isinstance(found, Evaluation):
             return found
         victims = found
     candidates = tuple(
-        state.preemption.ordered(state.running, incoming, query.at, first=max(1, query.limit))
+        state.preemption.ordered(
+            state.running, incoming, query.at, first=max(1, query.limit), consent=consent
+        )
     )
     if candidates and (victims or query.resources is None):
         return Evaluation(
             should_preempt=True, candidates=candidates[: max(0, query.limit)], victims=victims
         )
-    turned_away = state.preemption.turned_away(state.running, incoming, query.at)
+    turned_away = state.preemption.turned_away(state.running, incoming, query.at, consent)
     return Evaluation(
         should_preempt=False,
         reason=dominant(turned_away),
@@ -110,7 +119,11 @@ def evaluate(state: MeshState, query: s.PreemptionQuery) -> Evaluation:
 
 
 def _victims(
-    state: MeshState, query: s.PreemptionQuery, incoming: Incoming, need: Resources
+    state: MeshState,
+    query: s.PreemptionQuery,
+    incoming: Incoming,
+    need: Resources,
+    consent: Consent | None,
 ) -> tuple[str, ...] | Evaluation:
     """The tasks that a submission of these resources would evict, or the answer that says why none."""
     account = state.ledger.accounts.get(query.pool_name)
@@ -133,6 +146,7 @@ def _victims(
         node=node,
         by_node=by_node,
         now=query.at,
+        consent=consent,
     ).plan()
     return () if plan is None else tuple(c.task_id for c in plan.evicting)
 

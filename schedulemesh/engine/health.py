@@ -17,7 +17,7 @@ def agent_restarted(turn: Turn, stimulus: AgentRestarted) -> None:
         turn.emit(AgentReborn(agent_name=stimulus.agent_name, pid=stimulus.pid, at=turn.at))
 
 
-def rebuild(turn: Turn, stimulus: RebuildRequested, strategy: str) -> RequestOutcome:
+def rebuild(turn: Turn, stimulus: RebuildRequested) -> RequestOutcome:
     """Make a lost agent again where it fits without evicting anyone; what cannot be is told once."""
     state = turn.state
     if stimulus.request_id in state.answers:
@@ -32,15 +32,13 @@ def rebuild(turn: Turn, stimulus: RebuildRequested, strategy: str) -> RequestOut
         error = f"agent {lost.spec.name!r} had object references within its arguments and cannot be rebuilt"
         outcome: RequestOutcome = Refused(reason="not_restartable", error=error)
     else:
-        outcome = _submit_again(turn, lost, stimulus.request_id, strategy)
+        outcome = _submit_again(turn, lost, stimulus.request_id)
     if isinstance(outcome, Refused) and stimulus.agent_name in state.lost:
         turn.emit(LostTold(agent_name=stimulus.agent_name))
     return outcome
 
 
-def _submit_again(
-    turn: Turn, lost: LostAgent, request_id: str | None, strategy: str
-) -> RequestOutcome:
+def _submit_again(turn: Turn, lost: LostAgent, request_id: str | None) -> RequestOutcome:
     """The agent with its first task, built from that one's saved state; its other tasks with it."""
     first, state_key = lost.tasks[0] if lost.tasks else (None, None)
     outcome = submit(
@@ -53,7 +51,6 @@ def _submit_again(
             may_preempt=False,
             state_key=state_key,
         ),
-        strategy,
     )
     if isinstance(outcome, Pending):
         for task, _ in lost.tasks[1:]:

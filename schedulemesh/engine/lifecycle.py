@@ -51,7 +51,7 @@ def register_task(turn: Turn, stimulus: s.TaskAnnounced) -> RequestOutcome:
     state, task = turn.state, stimulus.task
     known = state.running.by_id.get(task.task_id)
     if known is not None:
-        if known.spec == task and known.agent_name == stimulus.agent_name:
+        if known.spec.as_asked() == task and known.agent_name == stimulus.agent_name:
             return Done(detail="already_registered")
         return Refused(
             reason="duplicate_task",
@@ -148,19 +148,17 @@ def agent_reported(turn: Turn, stimulus: s.AgentReported) -> RequestOutcome | No
     return turn.answer(agent.request_id, accepted)
 
 
-def start_failed(turn: Turn, stimulus: s.AgentStartFailed, strategy: str) -> RequestOutcome | None:
+def start_failed(turn: Turn, stimulus: s.AgentStartFailed) -> RequestOutcome | None:
     """Everything back as it was: the claim is released and victims run again from their saved states."""
     agent = current(turn.state, stimulus.agent_name, stimulus.incarnation)
     if agent is None:
         return None
     if agent.phase in (AgentPhase.RUNNING, AgentPhase.ENDING):
-        return agent_gone(turn, _gone(turn, agent), strategy)
-    return _undo(turn, agent, stimulus.reason, stimulus.error, strategy)
+        return agent_gone(turn, _gone(turn, agent))
+    return _undo(turn, agent, stimulus.reason, stimulus.error)
 
 
-def _undo(
-    turn: Turn, agent: Agent, reason: str, error: str, strategy: str
-) -> RequestOutcome | None:
+def _undo(turn: Turn, agent: Agent, reason: str, error: str) -> RequestOutcome | None:
     """Strike a newcomer off and run its victims again where ScheduleMesh knows how."""
     _ended(turn, agent, START_FAILED)
     restarted: list[str] = []
@@ -168,7 +166,7 @@ def _undo(
     made: set[str] = set()
     for candidate in agent.evicting:
         past = turn.state.preempted.get(candidate.task_id)
-        again = past is not None and readmit(turn, past, made, strategy)
+        again = past is not None and readmit(turn, past, made)
         (restarted if again else lost).append(candidate.task_id)
     refused = Refused(
         reason=reason, error=error, restarted=tuple(restarted), not_restarted=tuple(lost)
@@ -176,7 +174,7 @@ def _undo(
     return turn.answer(agent.request_id, refused)
 
 
-def agent_gone(turn: Turn, stimulus: s.AgentGone, strategy: str = "") -> RequestOutcome | None:
+def agent_gone(turn: Turn, stimulus: s.AgentGone) -> RequestOutcome | None:
     """The process is gone: release the claim, count evictions, and let the newcomer in."""
     state = turn.state
     agent = current(state, stimulus.agent_name, stimulus.incarnation)
@@ -186,7 +184,7 @@ def agent_gone(turn: Turn, stimulus: s.AgentGone, strategy: str = "") -> Request
     lost = agent.phase is not AgentPhase.ENDING
     reason = LOST if lost else agent.ending
     if lost and agent.phase is AgentPhase.STARTING:
-        return _undo(turn, agent, "agent_start_failed", "the agent's process died", strategy)
+        return _undo(turn, agent, "agent_start_failed", "the agent's process died")
     _ended(turn, agent, reason)
     if agent.hold_for is not None and agent.shares:
         turn.emit(
@@ -198,7 +196,7 @@ def agent_gone(turn: Turn, stimulus: s.AgentGone, strategy: str = "") -> Request
             )
         )
     if agent.leaves_for is not None:
-        _let_in(turn, agent, strategy)
+        _let_in(turn, agent)
     turn.answer(agent.ended_by, AgentEvicted(agent_name=stimulus.agent_name, task_ids=evicted))
     if agent.request_id is not None and not agent.committed:
         gone = Refused(reason="agent_deleted", error="the agent was deleted before it started")
@@ -224,7 +222,7 @@ def _strike(turn: Turn, agent: Agent, reason: str, error: str) -> None:
     turn.answer(agent.request_id, Refused(reason="agent_deleted", error=error))
 
 
-def _let_in(turn: Turn, victim: Agent, strategy: str) -> None:
+def _let_in(turn: Turn, victim: Agent) -> None:
     """Pass on what the victim freed to the one that it left for; start it when all have left."""
     state = turn.state
     newcomer = state.agents.get(victim.leaves_for or "")
@@ -238,7 +236,7 @@ def _let_in(turn: Turn, victim: Agent, strategy: str) -> None:
         return
     if not _whole(state, newcomer):
         error = "what the victims freed was not what the books had promised; submit again"
-        _undo(turn, newcomer, "preemption_failed", error, strategy)
+        _undo(turn, newcomer, "preemption_failed", error)
         return
     turn.emit(AgentReady(agent_name=name))
     turn.instruct(start_instruction(state, name))

@@ -67,6 +67,7 @@ class TaskClass:
     """Tasks that the policy cannot tell apart but by their remaining time."""
 
     __slots__ = (
+        "by_lost_work",
         "by_time",
         "key",
         "labels",
@@ -80,16 +81,19 @@ class TaskClass:
         "timed",
     )
 
-    def __init__(self, key: ClassKey, *, by_time: bool = True) -> None:
+    def __init__(self, key: ClassKey, *, by_time: bool = True, by_lost_work: bool = False) -> None:
         self.key = key
+        #: Whether the second order goes by what an eviction would lose, instead of by start; then no task
+        #: is ``timed`` either.
+        self.by_lost_work = by_lost_work
         #: Whether remaining time counts; where it weighs nothing, no task is ``timed``.
-        self.by_time = by_time
+        self.by_time = by_time and not by_lost_work
         self.pool_name, self.priority, self.resources, labels = key
         self.labels: Labels = dict(labels)
         #: (-end, -start, task id): most time left first, then newest start, then id.
         self.timed: SortedList[tuple[float, float, str]] = SortedList()
         #: (-start, task id, end) of tasks with no time left or none known (end -inf): newest start
-        #: first, then id.
+        #: first, then id. By lost work a last saved state counts as a start.
         self.overdue: SortedList[tuple[float, str, float]] = SortedList()
         #: The last end among ``timed``; -inf where it is empty.
         self.latest = -_INFINITY
@@ -109,7 +113,7 @@ class TaskClass:
         """Put a task into its order."""
         ends_at = self._end(task)
         if ends_at == -_INFINITY:
-            self.overdue.add((-task.started_at, task.spec.task_id, ends_at))
+            self.overdue.add((-self._start(task), task.spec.task_id, _known_end(task)))
             return
         self.timed.add((-ends_at, -task.started_at, task.spec.task_id))
         self.latest = max(self.latest, ends_at)
@@ -118,9 +122,9 @@ class TaskClass:
     def discard(self, task: RunningTask) -> None:
         """Take a task out of the order that it stands in."""
         ends_at = self._end(task)
-        entry = (-task.started_at, task.spec.task_id)
+        entry = (-self._start(task), task.spec.task_id)
         if (-ends_at, *entry) not in self.timed:
-            self.overdue.remove((*entry, ends_at))
+            self.overdue.remove((*entry, _known_end(task)))
             return
         self.timed.remove((-ends_at, *entry))
         if ends_at == self.latest:
@@ -153,8 +157,17 @@ class TaskClass:
 
     def _end(self, task: RunningTask) -> float:
         """When its time is up; -inf where that is unknown or counts for nothing."""
-        ends_at = task.ends_at if self.by_time else None
-        return -_INFINITY if ends_at is None else ends_at
+        return _known_end(task) if self.by_time else -_INFINITY
+
+    def _start(self, task: RunningTask) -> float:
+        if self.by_lost_work and task.saved_at is not None:
+            return max(task.started_at, task.saved_at)
+        return task.started_at
+
+
+def _known_end(task: RunningTask) -> float:
+    ends_at = task.ends_at
+    return -_INFINITY if ends_at is None else ends_at
 
 
 class RunningTasks:
@@ -168,6 +181,8 @@ class RunningTasks:
         self._named: Mapping[str, frozenset[str]] = {}
         #: Whether remaining time counts in the order.
         self._by_time = True
+        #: Whether lost work alone does.
+        self._by_lost_work = False
         #: Grows when classes come or go; decisions cached per class hold while it stays.
         self.version = 0
         #: Empty classes stay until there are this many, so that a class that comes and goes costs little.
@@ -212,6 +227,13 @@ class RunningTasks:
         task.phase = phase
         self._classify(task)
 
+    def save(self, task_id: str, at: float, state_key: str) -> None:
+        """The task's state is stored; work up to now would not be lost."""
+        task = self.by_id[task_id]
+        self._declassify(task)
+        task.saved_at, task.state_key = at, state_key
+        self._classify(task)
+
     def adopt(self, task_id: str, resources: Resources) -> None:
         """A task that ran on an agent not on the book: now it is, and ending it frees this much."""
         task = self.by_id[task_id]
@@ -219,13 +241,19 @@ class RunningTasks:
         task.resources = resources
         self._classify(task)
 
-    def partition_by(self, named: Mapping[str, frozenset[str]], *, by_time: bool = True) -> None:
-        """Tell classes apart by these labels, and order them by remaining time or not, from now on;
-        does nothing where that is so already.
+    def partition_by(
+        self,
+        named: Mapping[str, frozenset[str]],
+        *,
+        by_time: bool = True,
+        by_lost_work: bool = False,
+    ) -> None:
+        """Tell classes apart by these labels, and order them by remaining time or not, or by lost work,
+        from now on; does nothing where that is so already.
         """
-        if (named, by_time) == (self._named, self._by_time):
+        if (named, by_time, by_lost_work) == (self._named, self._by_time, self._by_lost_work):
             return
-        self._named, self._by_time = named, by_time
+        self._named, self._by_time, self._by_lost_work = named, by_time, by_lost_work
         self.classes.clear()
         self.version += 1
         for task in self.by_id.values():
@@ -249,7 +277,9 @@ class RunningTasks:
         task_class = self.classes.get(key)
         if task_class is None:
             self._sweep()
-            task_class = self.classes[key] = TaskClass(key, by_time=self._by_time)
+            task_class = self.classes[key] = TaskClass(
+                key, by_time=self._by_time, by_lost_work=self._by_lost_work
+            )
             self.version += 1
         task.task_class = task_class
         task_class.add(task)

@@ -12,7 +12,7 @@ from schedulemesh.engine.stimuli import AgentGone, WorldObserved
 from schedulemesh.engine.turn import Turn
 
 
-def settle(turn: Turn, stimulus: WorldObserved, strategy: str) -> None:
+def settle(turn: Turn, stimulus: WorldObserved) -> None:
     """Finish or undo what a former supervisor left half done.
 
     Agents that ran and are gone give their quota back. Ends and evictions go on; starts are taken over
@@ -22,9 +22,9 @@ def settle(turn: Turn, stimulus: WorldObserved, strategy: str) -> None:
     for name, agent in list(turn.state.agents.items()):
         lives = (name, agent.incarnation) in living
         if agent.phase is AgentPhase.ENDING:
-            _end_on(turn, agent, strategy, lives=lives)
+            _end_on(turn, agent, lives=lives)
         elif agent.phase is AgentPhase.RUNNING and not lives:
-            _gone(turn, agent, strategy)
+            _gone(turn, agent)
     for name, agent in list(turn.state.agents.items()):
         if agent.phase is AgentPhase.STARTING and not _just_started(turn, name):
             lives = (name, agent.incarnation) in living
@@ -36,11 +36,11 @@ def settle(turn: Turn, stimulus: WorldObserved, strategy: str) -> None:
             turn.instruct(EvictTask(task_id=task_id, agent_name=task.agent_name))
 
 
-def _end_on(turn: Turn, agent: Agent, strategy: str, *, lives: bool) -> None:
+def _end_on(turn: Turn, agent: Agent, *, lives: bool) -> None:
     """Go on with an eviction or a stop; what is gone already is struck off."""
     name = agent.spec.name
     if not lives:
-        _gone(turn, agent, strategy)
+        _gone(turn, agent)
         return
     tasks = [turn.state.running.by_id[t] for t in turn.state.running.on_agent(name)]
     if any(task.evicted_as for task in tasks):
@@ -49,9 +49,9 @@ def _end_on(turn: Turn, agent: Agent, strategy: str, *, lives: bool) -> None:
         turn.instruct(StopAgent(agent_name=name, incarnation=agent.incarnation))
 
 
-def _gone(turn: Turn, agent: Agent, strategy: str) -> None:
+def _gone(turn: Turn, agent: Agent) -> None:
     gone = AgentGone(at=turn.at, agent_name=agent.spec.name, incarnation=agent.incarnation)
-    agent_gone(turn, gone, strategy)
+    agent_gone(turn, gone)
 
 
 def _just_started(turn: Turn, name: str) -> bool:

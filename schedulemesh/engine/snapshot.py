@@ -42,6 +42,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     accounts: list[Account] = []
     holds: list[tuple[str, Hold]] = []
     nodes: list[Node] = []
+    #: (CPU, GPU, how many tasks of this kind were admitted).
+    workload: list[tuple[int, int, int]] = []
     agents: list[Agent] = []
     tasks: list[RunningTask] = []
     preempted: list[Preempted] = []
@@ -65,6 +67,7 @@ def picture(state: MeshState) -> Snapshot:
         accounts=[copy.copy(account) for account in state.ledger.accounts.values()],
         holds=list(state.ledger.holds.items()),
         nodes=[_node(node) for node in state.cluster.nodes.values()],
+        workload=[(*kind, n) for kind, n in state.cluster.workload.counts.items()],
         agents=[copy.copy(agent) for agent in state.agents.values()],
         tasks=[
             msgspec.structs.replace(task, task_class=None) for task in state.running.by_id.values()
@@ -139,7 +142,9 @@ def _put_head(state: MeshState, part: Snapshot) -> None:
         state.policy = part.policy
         state.preemption = Preemption(part.policy)
         state.running.partition_by(
-            state.preemption.ranks.named(), by_time=part.policy.remaining_time_weight > 0
+            state.preemption.ranks.named(),
+            by_time=part.policy.remaining_time_weight > 0,
+            by_lost_work=part.policy.victim_order == "least_lost_work",
         )
     state.epoch = state.epoch if part.epoch is None else part.epoch
     if part.next_incarnation is not None:
@@ -155,6 +160,9 @@ def _put_books(state: MeshState, part: Snapshot) -> None:
     state.ledger.holds.update(part.holds)
     for node in part.nodes:
         state.cluster.adopt(node)
+    if part.workload:
+        counts = {(cpu, gpu): n for cpu, gpu, n in part.workload}
+        state.cluster.workload.learn({**state.cluster.workload.counts, **counts})
     for handlers in part.handlers:
         state.handlers[handlers.pool_name] = handlers
     state.loaded.update(part.loaded)

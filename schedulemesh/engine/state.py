@@ -188,7 +188,9 @@ class MeshState:
         self.policy = fact.policy
         self.preemption = Preemption(fact.policy)
         self.running.partition_by(
-            self.preemption.ranks.named(), by_time=fact.policy.remaining_time_weight > 0
+            self.preemption.ranks.named(),
+            by_time=fact.policy.remaining_time_weight > 0,
+            by_lost_work=fact.policy.victim_order == "least_lost_work",
         )
         for node in self.cluster.nodes.values():
             node.version += 1
@@ -225,6 +227,7 @@ class MeshState:
         self.lost.pop(spec.name, None)
         self.next_incarnation = fact.incarnation + 1
         self.ledger.reserve(spec.pool_name, fact.shares)
+        self.cluster.workload.note(spec.resources)
         if fact.node_id is not None:
             self.cluster.take(fact.node_id, spec.name, fact.held, fact.devices)
         if fact.request_id is not None:
@@ -363,9 +366,8 @@ class MeshState:
         self._touch(agent)
 
     def _state_saved(self, fact: f.StateSaved) -> None:
-        task = self.running.by_id[fact.task_id]
-        task.saved_at, task.state_key = fact.at, fact.state_key
-        self._touch(self.agents.get(task.agent_name))
+        self.running.save(fact.task_id, fact.at, fact.state_key)
+        self._touch(self.agents.get(self.running.by_id[fact.task_id].agent_name))
 
     def _task_preempted(self, fact: f.TaskPreempted) -> None:
         task = self.running.remove(fact.task_id)

@@ -8,6 +8,7 @@ from schedulemesh.engine.facts import AnyFact, RequestAnswered
 from schedulemesh.engine.instructions import AnswerRequest, AnyInstruction
 from schedulemesh.engine.outcomes import Pending, RequestOutcome
 from schedulemesh.engine.state import MeshState
+from schedulemesh.engine.strategies import Strategies
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,9 +24,10 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 class Turn:
     """Collects the facts and instructions of one stimulus."""
 
-    def __init__(self, state: MeshState, at: float) -> None:
+    def __init__(self, state: MeshState, at: float, strategies: Strategies) -> None:
         self.state = state
         self.at = at
+        self.strategies = strategies
         self.facts: list[AnyFact] = []
         self.instructions: list[AnyInstruction] = []
 

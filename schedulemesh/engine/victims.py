@@ -26,8 +26,8 @@ from schedulemesh.engine.cluster import Node, devices_for
 from schedulemesh.engine.draft import Draft
 from schedulemesh.engine.facts import Devices
 from schedulemesh.engine.outcomes import Candidate
-from schedulemesh.engine.preemption import Incoming, Verdict
-from schedulemesh.engine.running import TaskClass
+from schedulemesh.engine.preemption import Consent, Incoming, Verdict
+from schedulemesh.engine.running import RunningTask, TaskClass
 from schedulemesh.engine.state import Agent, MeshState
 
 #: Top priority, victims, lost work, node id: ascending is better.
@@ -40,15 +40,8 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
 
     agent: Agent
     candidates: tuple[Candidate, ...]
-    #: The lowest score of its tasks.
-    score: float
-    #: Start of the newest task: among equal scores the newest goes first.
-    newest_start: float
-
-    @property
-    def order(self) -> tuple[float, float, str]:
-        """Ascending is best first."""
-        return (-self.score, -self.newest_start, self.candidates[0].task_id)
+    #: Its place among the others by the policy's order of victims: ascending is first.
+    order: tuple[float, float, float, str]
 
     @property
     def top_priority(self) -> float:
@@ -88,6 +81,8 @@ class Search(msgspec.Struct, kw_only=True):
     #: Whether room on a node is short.
     by_node: bool
     now: float
+    #: What strategies say of single candidates; None: they have no say.
+    consent: Consent | None = None
 
     def plan(self) -> Plan | None:
         """Who leaves; None: no eviction that the policy allows would seat the newcomer."""
@@ -127,7 +122,7 @@ class Search(msgspec.Struct, kw_only=True):
         allowed = {
             task_class: verdict
             for task_class, verdict in self.state.preemption.verdicts(
-                self.state.running, self.incoming
+                self.state.running, self.incoming, self.consent
             )
             if verdict.allowed
         }
@@ -228,7 +223,7 @@ class Search(msgspec.Struct, kw_only=True):
                 if verdict is None:
                     break
                 found = preemption.candidate(task, verdict, self.incoming, self.now)
-                if found is None:
+                if found is None or not self._agreed(task, verdict):
                     break
                 candidates.append(found)
                 newest = max(newest, task.started_at)
@@ -253,7 +248,12 @@ class Search(msgspec.Struct, kw_only=True):
         return Plan(units=tuple(kept), node_id=node.node_id, devices=devices or Devices())
 
     def _ordered(self, keep: _Keep) -> Iterator[Candidate]:
-        return self.state.preemption.ordered(self.state.running, self.incoming, self.now, keep)
+        return self.state.preemption.ordered(
+            self.state.running, self.incoming, self.now, keep, consent=self.consent
+        )
+
+    def _agreed(self, task: RunningTask, verdict: Verdict) -> bool:
+        return self.consent is None or self.consent.gives(task, verdict)
 
     def _units(self, candidates: Iterable[Candidate]) -> Iterator[Unit]:
         """Agents of these candidates, each when the last (lowest) of its tasks has come by."""
@@ -273,9 +273,24 @@ class Search(msgspec.Struct, kw_only=True):
         return Unit(
             agent=self.state.agents[agent_name],
             candidates=ordered,
-            score=ordered[-1].preempt_score,
-            newest_start=newest,
+            order=(
+                self._first_by(ordered),
+                -ordered[-1].preempt_score,
+                -newest,
+                ordered[0].task_id,
+            ),
         )
+
+    def _first_by(self, candidates: tuple[Candidate, ...]) -> float:
+        """What the policy's order of victims looks at before the lowest score; of several tasks on one
+        agent the one that is to leave last counts.
+        """
+        order = self.state.policy.victim_order
+        if order == "priority_first":
+            return max(c.priority for c in candidates)
+        if order == "least_lost_work":
+            return max(c.lost_work for c in candidates)
+        return 0.0
 
 
 class _Summary(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,6 +23,7 @@ def test_the_defaults_are_the_documented_ones():
         "cross_pool_priority_threshold": 5.0,
         "remaining_time_weight": 0.1,
         "min_preempt_score": 0.5,
+        "victim_order": "score",
         "enable_cross_pool_preemption": True,
         "protected_pools": [],
         "label_preemption_rules": {},

@@ -26,7 +26,10 @@ from schedulemesh.engine.invariants import check
 from schedulemesh.engine.outcomes import Evaluation
 from schedulemesh.engine.snapshot import parts, picture, restored
 from schedulemesh.engine.state import MeshState
+from schedulemesh.engine.strategies import Strategies
 from schedulemesh.engine.turn import Step
+from schedulemesh.plugins.guard import Guarded
+from schedulemesh.plugins.scheduling import SchedulingStrategyPlugin
 
 
 def amount(**given: Any) -> Resources:
@@ -59,9 +62,11 @@ class Mesh:
         *pools: PoolSpec,
         nodes: Iterable[NodeReport] = (),
         strategy: str = "bin_pack",
+        plugins: Iterable[SchedulingStrategyPlugin] = (),
         **policy: Any,
     ) -> None:
-        self.engine = Engine(node_strategy=strategy)
+        self.guarded = tuple(Guarded(type(plugin).__name__, plugin) for plugin in plugins)
+        self.engine = Engine(strategies=Strategies(strategy, plugins=self.guarded))
         self.now = 1000.0
         self.facts: list[AnyFact] = []
         #: What the hands still have to do, by agent name and by task id.
@@ -369,6 +374,7 @@ def pictures(state: MeshState) -> dict[str, object]:
     shown["standing order"] = {
         name: list(found.standing) for name, found in state.cluster.nodes.items()
     }
+    shown["workload"] = state.cluster.workload.counts
     shown["index"] = list(state.cluster._index)
     shown["tasks"] = {
         task_id: [getattr(task, field) for field in task.__struct_fields__ if field != "task_class"]

@@ -324,3 +324,84 @@ def test_evaluating_changes_nothing():
     mesh.evaluate(9.0, cpu=1)
     mesh.evaluate(9.0)
     assert len(mesh.facts) == seen
+
+
+LONG = [
+    ("urgent", 4.0, "p", {}, 1000.0),
+    ("low", 1.0, "p", {}, 10.0),
+    ("lower", 0.0, "p", {}, None),
+]
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        ("score", ["urgent", "low", "lower"]),
+        ("priority_first", ["lower", "low", "urgent"]),
+    ],
+)
+def test_a_bonus_of_time_crosses_priorities_only_by_score(order, expected):
+    mesh = mesh_with(*LONG, victim_order=order)
+    assert names(mesh.evaluate(9.0).candidates) == expected
+    assert names(mesh.evaluate(9.0, limit=2).candidates) == expected[:2]
+
+
+def test_within_a_priority_the_score_decides():
+    mesh = mesh_with(
+        ("short", 1.0, "p", {}, 10.0),
+        ("long", 1.0, "p", {}, 100.0),
+        ("zero", 0.0, "p", {}, None),
+        victim_order="priority_first",
+    )
+    assert names(mesh.evaluate(9.0).candidates) == ["zero", "long", "short"]
+
+
+def test_a_least_score_that_ends_one_priority_does_not_end_the_next():
+    mesh = mesh_with(
+        ("low", 4.6, "p", {}, None),
+        ("timed", 4.8, "p", {}, 100.0),
+        same_pool_priority_threshold=0.1,
+        victim_order="priority_first",
+    )
+    assert names(mesh.evaluate(5.0).candidates) == ["timed"]
+
+
+def started_one_after_another(**policy):
+    """A mesh whose tasks started 10 s apart, the first with most time left."""
+    mesh = Mesh(pool("p", cpu=4), **policy)
+    for name, priority, duration in (("old", 1.0, 1000.0), ("mid", 2.0, None), ("new", 1.0, 50.0)):
+        mesh.run(name, priority=priority, cpu=1, duration=duration)
+        mesh.now += 10
+    return mesh
+
+
+def test_the_least_lost_work_goes_first():
+    mesh = started_one_after_another(victim_order="least_lost_work")
+    assert names(mesh.evaluate(9.0).candidates) == ["new", "mid", "old"]
+    mesh.save("old")
+    assert names(mesh.evaluate(9.0).candidates) == ["old", "new", "mid"]
+    assert mesh.submit("x", priority=9.0, cpu=2).agent_name == "x"
+    assert names(mesh.state.agents["x"].evicting) == ["old"]
+
+
+def test_the_order_may_be_changed_at_any_time():
+    mesh = started_one_after_another()
+    assert names(mesh.evaluate(9.0).candidates)[0] == "old"
+    mesh.policy(victim_order="least_lost_work")
+    assert names(mesh.evaluate(9.0).candidates)[0] == "new"
+    mesh.policy(victim_order="priority_first")
+    assert names(mesh.evaluate(9.0).candidates)[-1] == "mid"
+
+
+def test_lost_work_does_not_hide_who_misses_the_least_score():
+    mesh = mesh_with(
+        ("now", 4.8, "p", {}, None),
+        ("timed", 4.8, "p", {}, 100.0),
+        same_pool_priority_threshold=0.1,
+        victim_order="least_lost_work",
+    )
+    assert names(mesh.evaluate(5.0).candidates) == ["timed"]
+    found = mesh.state.preemption.turned_away(
+        mesh.state.running, Incoming(priority=5.0, pool_name="p"), mesh.now
+    )
+    assert found == {"below_min_preempt_score": 1, "would_not_make_room": 1}

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from schedulemesh.domain.labels import parse_selector
+from schedulemesh.domain.resources import UNIT
 from schedulemesh.engine.facts import Share
+from schedulemesh.engine.fragmentation import Workload
 from schedulemesh.engine.ledger import Ledger
-from schedulemesh.engine.strategies import choose_pool, score_pool
-from tests.engine.builders import amount, pool
+from schedulemesh.engine.strategies import NODE_STRATEGIES, choose_devices, choose_pool, score_pool
+from tests.engine.builders import Mesh, amount, node, on, pool
 
 
 def ledger(*pools, **used):
@@ -49,3 +53,46 @@ def test_none_that_matches_is_none():
 def test_without_a_need_each_pool_offers_its_own_default():
     book = ledger(pool("whole", cpu=4), pool("shared", agents=4, cpu=4))
     assert choose_pool(book, (), None) == "shared"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [
+        ("bin_pack", "small"),
+        ("spread", "big"),
+        ("best_fit", "small"),
+        ("dominant_share", "big"),
+        ("fragmentation_aware", "big"),
+    ],
+)
+def test_every_built_in_strategy_chooses_pools(strategy, expected):
+    book = ledger(
+        pool("small", cpu=2, gpu=1), pool("big", cpu=8, gpu=4), pool("short", cpu=8), short=8
+    )
+    assert choose_pool(book, (), amount(cpu=1), strategy) == expected
+
+
+@pytest.mark.parametrize("strategy", NODE_STRATEGIES)
+def test_a_pool_that_is_short_now_comes_last(strategy):
+    book = ledger(pool("a", cpu=4), pool("b", cpu=4), a=4)
+    assert choose_pool(book, (), amount(cpu=1), strategy) == "b"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [("bin_pack", 1), ("best_fit", 1), ("spread", 2), ("dominant_share", 2)],
+)
+def test_a_share_goes_on_the_device_that_the_strategy_likes(strategy, expected):
+    mesh = Mesh(nodes=[node("a", cpu=4, gpu=3)])
+    found = mesh.state.cluster.nodes["a"]
+    found.devices[:] = [UNIT // 4, UNIT // 2, UNIT]
+    chosen = choose_devices(strategy, found, amount(gpu=0.5), Workload())
+    assert chosen == on((expected, 0.5))
+
+
+def test_devices_that_are_not_there_are_none():
+    mesh = Mesh(nodes=[node("a", cpu=4, gpu=1)])
+    found = mesh.state.cluster.nodes["a"]
+    assert choose_devices("best_fit", found, amount(gpu=2), Workload()) is None
+    found.devices[:] = [UNIT // 4]
+    assert choose_devices("best_fit", found, amount(gpu=0.5), Workload()) is None

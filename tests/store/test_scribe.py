@@ -16,6 +16,7 @@ from schedulemesh.engine import stimuli as s
 from schedulemesh.engine.facts import PoolEnsured
 from schedulemesh.engine.invariants import check
 from schedulemesh.engine.outcomes import Accepted, Pending
+from schedulemesh.engine.strategies import Strategies
 from schedulemesh.errors import JournalError
 from schedulemesh.store.journal import MemoryJournal
 from schedulemesh.store.sql import SqlJournal
@@ -51,7 +52,7 @@ def on_loop(test):
         async def with_scribe():
             journal = Unsure(tmp_path / "j.sqlite")
             orders = []
-            scribe = Scribe(journal, "bin_pack", orders.append)
+            scribe = Scribe(journal, Strategies(), orders.append)
             await scribe.begin()
             await test(scribe, journal, orders)
             journal.fails = None
@@ -224,7 +225,7 @@ def test_failures_at_random_neither_lose_nor_double(seed, tmp_path):
 def test_one_that_was_taken_over_changes_nothing_any_more(tmp_path):
     async def story():
         journal = SqlJournal(tmp_path / "j.sqlite")
-        scribe = Scribe(journal, "bin_pack", lambda order: None)
+        scribe = Scribe(journal, Strategies(), lambda order: None)
         await scribe.begin()
         await scribe.step(wanted("p"))
         other = SqlJournal(tmp_path / "j.sqlite")
@@ -243,7 +244,7 @@ def test_one_that_was_taken_over_changes_nothing_any_more(tmp_path):
 
 
 async def in_life(journal, settings, story):
-    scribe = Scribe(journal, "bin_pack", lambda order: None)
+    scribe = Scribe(journal, Strategies(), lambda order: None)
     await scribe.begin(settings)
     await story(scribe)
     if scribe._tidying is not None:
@@ -372,7 +373,7 @@ def test_bytes_kept_for_a_fact_to_come_outlive_a_snapshot():
 def test_it_heals_when_the_database_comes_back(database, server):
     async def story():
         journal = SqlJournal(database("a"))
-        scribe = Scribe(journal, "bin_pack", lambda order: None)
+        scribe = Scribe(journal, Strategies(), lambda order: None)
         await scribe.begin()
         await scribe.step(wanted("p"))
         loop = asyncio.get_running_loop()

@@ -9,6 +9,7 @@ import os
 import platform
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -22,6 +23,7 @@ from schedulemesh.core.actors.control.hands import NO_REFS, Hands, Refs
 from schedulemesh.core.actors.control.health import HealthCheck
 from schedulemesh.core.actors.control.patrol import Patrol, off_loop
 from schedulemesh.core.actors.control.scribe import Scribe
+from schedulemesh.core.actors.control.strategy_keeper import StrategyKeeper
 from schedulemesh.core.actors.messages import Hello, Reply
 from schedulemesh.core.agent_link import restarted_by_ray
 from schedulemesh.core.ray_api import LiveRay
@@ -30,6 +32,7 @@ from schedulemesh.core.wire import Command, Result, decoded_metrics, key_of, pac
 from schedulemesh.core.workers import restore
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine import stimuli as s
+from schedulemesh.engine.admission import pool_for
 from schedulemesh.engine.lifecycle import current
 from schedulemesh.engine.outcomes import (
     AgentEvicted,
@@ -40,7 +43,7 @@ from schedulemesh.engine.outcomes import (
     Refused,
     RequestOutcome,
 )
-from schedulemesh.engine.strategies import choose_pool
+from schedulemesh.engine.strategies import Strategies
 from schedulemesh.errors import JournalError
 from schedulemesh.store.address import Address, address_of
 from schedulemesh.store.sql import SqlJournal
@@ -322,6 +325,12 @@ class SupervisorService:
         living = [(name, a.incarnation) for name, a in self._scribe.state.agents.items()]
         await asyncio.gather(*(self._agents.end(*agent) for agent in living))
         await self._scribe.close(destroy=True)
+        self._keeper.forget()
+
+    @_when_ready
+    async def strategies(self) -> list[dict[str, Any]]:
+        """Every strategy that was supplied: see StrategyKeeper.status."""
+        return self._keeper.status()
 
     @_when_ready
     async def poll(self, agent_name: str, incarnation: int) -> list[Command]:
@@ -342,9 +351,12 @@ class SupervisorService:
         again = restarted_by_ray()
         journal = await self._opened(again=again)
         settings = self._settings
-        self._hands = Hands(
-            self._ray, self._agents, journal, settings.name, settings.node_strategy, self._me
+        self._keeper = StrategyKeeper(settings.strategies, self._strategies_file())
+        self._keeper.load()
+        strategies = Strategies(
+            settings.node_strategy, settings.pool_strategy, self._keeper.plugins
         )
+        self._hands = Hands(self._ray, self._agents, journal, settings.name, strategies, self._me)
         self._patrol = Patrol(self._ray, self._agents, self._scribe)
         self._agents.begin_epoch(await self._scribe.begin(settings.journal, take_over=again))
         await self._patrol.look_around()
@@ -375,14 +387,21 @@ class SupervisorService:
         agent = stimulus.agent
         if agent.name:
             return stimulus
-        need = None if stimulus.default_resources else agent.resources
-        pool = agent.pool_name or choose_pool(self._scribe.state.ledger, stimulus.selector, need)
-        named = msgspec.structs.replace(agent, name=f"{pool}-agent-{secrets.token_hex(3)}")
+        engine = self._scribe.engine
+        pool = pool_for(engine.state, engine.strategies, stimulus)
+        name = f"{pool}-agent-{secrets.token_hex(3)}"
+        named = msgspec.structs.replace(agent, name=name, pool_name=pool or "")
         return msgspec.structs.replace(stimulus, agent=named)
 
     def _journal_address(self) -> Address:
         settings, folder = self._settings, self._ray.session_folder() / "schedulemesh"
         return address_of(settings.state_path, folder, settings.namespace, settings.name)
+
+    def _strategies_file(self) -> Path:
+        """Beside the journal; for a database, where a journal would be without a path."""
+        settings, folder = self._settings, self._ray.session_folder() / "schedulemesh"
+        path = self._journal_address().path or folder / settings.namespace / settings.name
+        return path.with_name(f"{settings.name}.strategies.json")
 
     async def _past(self, task_ids: Sequence[str]) -> tuple[tuple[str, str, bytes | None], ...]:
         found = []

@@ -27,6 +27,7 @@ CALLS = (
     "restore",
     "saved_state",
     "shutdown",
+    "strategies",
     "submit",
     "view",
 )

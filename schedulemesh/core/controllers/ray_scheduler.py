@@ -19,8 +19,9 @@ from schedulemesh.core.controllers.requests import (
     submission,
 )
 from schedulemesh.core.controllers.state_calls import StateCalls
+from schedulemesh.core.strategies import check_built_in, chosen_strategies
 from schedulemesh.engine import stimuli as s
-from schedulemesh.engine.strategies import NODE_STRATEGIES
+from schedulemesh.engine.strategies import POOL_STRATEGY
 from schedulemesh.errors import InvalidRequestError
 
 
@@ -29,9 +30,11 @@ class RayScheduler(PreemptionCalls, StateCalls):
 
     ``detached`` False ties it to this job: when the job ends, nothing of it stays in Ray. True lets it
     outlive the job; making it again attaches to the living one. ``state_path`` is the folder of its
-    journal on this node (None: Ray's session folder). ``node_strategy`` chooses among nodes with room:
-    "bin_pack" the fullest, "spread" the emptiest. ``health_interval_s`` has the scheduler itself look after
-    agents every so many seconds, as ``ensure_agent_health`` does when asked.
+    journal on this node (None: Ray's session folder). ``node_strategy`` chooses among nodes with room,
+    ``pool_strategy`` among matching pools: "bin_pack", "spread", "best_fit", "dominant_share" or
+    "fragmentation_aware". ``strategies`` are asked before those: instances of SchedulingStrategyPlugin,
+    import paths "module:Class", or names of installed ones (see docs/plugins.md). ``health_interval_s`` has
+    the scheduler itself look after agents every so many seconds, as ``ensure_agent_health`` does when asked.
 
     Malformed requests raise InvalidRequestError (a ValueError) before anything happens; refusals are
     answers with ``success`` False.
@@ -45,14 +48,18 @@ class RayScheduler(PreemptionCalls, StateCalls):
         namespace: str | None = None,
         state_path: str | os.PathLike[str] | None = None,
         node_strategy: str = "bin_pack",
+        pool_strategy: str = POOL_STRATEGY,
+        strategies: Sequence[Any] = (),
         health_interval_s: float | None = None,
     ) -> None:
-        if node_strategy not in NODE_STRATEGIES:
-            raise InvalidRequestError(
-                f"node_strategy is {node_strategy!r}; allowed are {', '.join(NODE_STRATEGIES)}"
-            )
-        settings = _settings(name, namespace, state_path, detached, node_strategy)
-        settings = msgspec.structs.replace(settings, health_interval_s=health_interval_s)
+        check_built_in("pool_strategy", pool_strategy)
+        node_strategy, refs = chosen_strategies(node_strategy, strategies)
+        settings = msgspec.structs.replace(
+            _settings(name, namespace, state_path, detached, node_strategy),
+            pool_strategy=pool_strategy,
+            strategies=refs,
+            health_interval_s=health_interval_s,
+        )
         self._take(connect(settings))
 
     @classmethod
@@ -196,6 +203,12 @@ class RayScheduler(PreemptionCalls, StateCalls):
     def stats(self) -> dict[str, Any]:
         """The preemption stats, and the pools' quotas."""
         return {"success": True, **self._connection.call("view", "stats")}
+
+    def strategies(self) -> dict[str, Any]:
+        """Every strategy that the scheduler was made with: ``name``, ``hooks``, ``calls``, ``failures``,
+        ``slow_calls``, and why it is ``disabled`` (empty: it is not).
+        """
+        return {"success": True, "strategies": self._connection.call("strategies")}
 
     def cluster_snapshot(self) -> dict[str, Any]:
         """Every living node: total, free by our own book, what others use, and who stands there."""

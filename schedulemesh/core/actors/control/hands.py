@@ -26,6 +26,7 @@ from schedulemesh.engine.instructions import (
 )
 from schedulemesh.engine.outcomes import Refused
 from schedulemesh.engine.running import RunningTask
+from schedulemesh.engine.strategies import Strategies
 from schedulemesh.store.journal import Journal
 
 logger = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ class Hands:
         agents: Agents,
         journal: Journal,
         scheduler: str,
-        strategy: str,
+        strategies: Strategies,
         supervisor: Any,
     ) -> None:
         self._ray = ray_api
@@ -55,7 +56,7 @@ class Hands:
         self.refs: dict[str, Refs] = {}
         self._classes: dict[str, bytes] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self.scribe = Scribe(journal, strategy, self.carry_out)
+        self.scribe = Scribe(journal, strategies, self.carry_out)
 
     def stop_all(self) -> None:
         """Drop whatever is under way, but for the task that says so."""

@@ -20,6 +20,7 @@ from schedulemesh.engine.outcomes import RequestOutcome
 from schedulemesh.engine.snapshot import Snapshot, parts, past_states, picture, referenced
 from schedulemesh.engine.state import MeshState
 from schedulemesh.engine.stimuli import AnyStimulus, StatesOutlived, StateStored, SupervisorBegan
+from schedulemesh.engine.strategies import Strategies
 from schedulemesh.engine.turn import Step
 from schedulemesh.errors import JournalError, JournalTakenOverError
 from schedulemesh.store.journal import Journal
@@ -41,10 +42,10 @@ class Scribe:
     """
 
     def __init__(
-        self, journal: Journal, strategy: str, carry_out: Callable[[AnyInstruction], None]
+        self, journal: Journal, strategies: Strategies, carry_out: Callable[[AnyInstruction], None]
     ) -> None:
         self._journal = journal
-        self._strategy = strategy
+        self._strategies = strategies
         self._carry_out = carry_out
         self._settings = JournalSettings()
         self._writer: GroupWriter = None  # type: ignore[assignment]  # set when it begins
@@ -57,7 +58,7 @@ class Scribe:
         self._healing: asyncio.Task[None] | None = None
         self._tidying: asyncio.Task[None] | None = None
         self._tidied_at = time.monotonic()
-        self.engine = Engine(node_strategy=strategy)
+        self.engine = Engine(strategies=strategies)
 
     @property
     def state(self) -> MeshState:
@@ -79,7 +80,7 @@ class Scribe:
         self._settings = settings or self._settings
         epoch = await _beside(functools.partial(self._journal.begin, take_over=take_over))
         stored = await _beside(self._journal.load)
-        self.engine = Engine(await _beside(stored.fold), self._strategy)
+        self.engine = Engine(await _beside(stored.fold), strategies=self._strategies)
         self._writer = GroupWriter(self._journal, stored)
         await self.step(SupervisorBegan(at=0.0, epoch=epoch))
         return epoch
@@ -200,7 +201,7 @@ class Scribe:
         if not self._healthy.is_set() or not self._writer.broken:
             return
         self._healthy.clear()
-        self.engine = Engine(self._writer.stored.fold(), self._strategy)
+        self.engine = Engine(self._writer.stored.fold(), strategies=self._strategies)
         self._healing = asyncio.ensure_future(self._heal())
 
     def _start_over(self) -> None:
@@ -216,7 +217,7 @@ class Scribe:
             self._healthy.set()
             self._fall_back()
             return
-        self.engine = Engine(self._writer.stored.fold(), self._strategy)
+        self.engine = Engine(self._writer.stored.fold(), strategies=self._strategies)
         self._healthy.set()
 
     async def _heal(self) -> None:

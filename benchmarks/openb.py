@@ -1,0 +1,171 @@
+"""Alibaba's openb trace through the engine's own book of nodes, against the published GPU allocation.
+
+Pods arrive in a given order and never leave; what does not fit fails. See tests/data/openb/README.md.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import gzip
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.rows import Row, at_most, note
+from schedulemesh.domain.node import NodeReport
+from schedulemesh.domain.resources import UNIT, Resources
+from schedulemesh.engine.cluster import Cluster, Node
+from schedulemesh.engine.facts import Devices
+from schedulemesh.engine.strategies import choose_devices
+
+DATA = Path(__file__).parent.parent / "tests" / "data" / "openb"
+SEEDS = (42, 43, 44, 45, 46)
+#: The policies as published, and the built-in strategy that each is here.
+POLICIES = {"05-BestFit": "best_fit", "06-FGD": "fragmentation_aware", "01-Random": ""}
+#: Points of allocation that a run may differ by, and seconds that it may take.
+MARK = 0.3
+SECONDS = {"best_fit": 10.0, "fragmentation_aware": 60.0, "": 60.0}
+#: GPUs of the trace.
+GPUS = 6212
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one replay."""
+
+    #: Allocated GPUs in per cent of all.
+    allocation: float
+    published: float
+    seconds: float
+    failed: int
+
+    @property
+    def off(self) -> float:
+        """Points of allocation from the published figure."""
+        return abs(self.allocation - self.published)
+
+
+def openb(seeds: tuple[int, ...] = SEEDS, pods: int | None = None) -> list[Row]:
+    """Every policy with every seed; ``pods``: only so many arrivals, and nothing is judged."""
+    rows = []
+    for policy, strategy in POLICIES.items():
+        runs = [replay(policy, seed, pods) for seed in seeds]
+        each = ", ".join(f"{r.allocation:.2f} for {r.published:.2f}" for r in runs)
+        name = strategy or "random"
+        if strategy:
+            rows.append(_judged(f"openb, {name}: farthest from published, per seed", runs, each))
+        else:
+            rows.append(note(f"openb, {name}, a seed of our own: allocation", each))
+        mean = abs(sum(r.allocation - r.published for r in runs)) / len(runs)
+        rows.append(
+            at_most(f"openb, {name}: mean over seeds from published", mean, MARK, " points")
+        )
+        slowest = max(r.seconds for r in runs)
+        rows.append(at_most(f"openb, {name}: slowest run", slowest, SECONDS[strategy], " s"))
+    return rows
+
+
+def _judged(what: str, runs: list[Run], detail: str) -> Row:
+    return at_most(what, max(r.off for r in runs), MARK, " points", detail)
+
+
+def replay(policy: str, seed: int, pods: int | None = None) -> Run:
+    """The arrivals of one seed, all or the first so many, placed by one policy."""
+    book, strategy = cluster(seed), POLICIES[policy]
+    dice = random.Random(seed)
+    started = time.perf_counter()
+    failed = gpu = 0
+    for number, need in enumerate(_arrivals(seed)):
+        if number == pods:
+            break
+        found = _place(book, need, strategy, dice)
+        if found is None:
+            failed += 1
+            continue
+        node, devices = found
+        gpu += need.gpu
+        book.take(node.node_id, f"pod-{number}", msgspec.structs.replace(need, gpu=0), devices)
+    return Run(
+        allocation=100 * gpu / (GPUS * UNIT),
+        published=published(policy, seed),
+        seconds=time.perf_counter() - started,
+        failed=failed,
+    )
+
+
+def cluster(seed: int) -> Cluster:
+    """The trace's nodes, named by their rank, so that equal scores go to the lowest."""
+    book = Cluster()
+    ranks = {row["node_id"]: int(row["rank"]) for row in _of_seed("openb_fgd_node_rank", seed)}
+    for row in sorted(_rows("openb_nodes"), key=lambda row: ranks[row["node_id"]]):
+        total = _resources(row["cpus"], row["memory_gb"], int(row["gpus"]) * UNIT)
+        book.see(NodeReport(node_id=f"{ranks[row['node_id']]:04}", total=total))
+    kinds = Counter((need.cpu, need.gpu) for need in _arrivals(seed))
+    book.workload.learn(kinds)
+    return book
+
+
+def published(policy: str, seed: int) -> float:
+    """The published allocation in per cent after all arrivals (130 % of the cluster's load)."""
+    for row in _rows("openb_fgd_expected_default"):
+        if (row["metric"], row["sc_policy"], row["seed"]) == ("gpu_alloc_pct", policy, str(seed)):
+            return float(row["130"])
+    raise KeyError(f"nothing is published for {policy} with seed {seed}")
+
+
+def _place(
+    book: Cluster, need: Resources, strategy: str, dice: random.Random
+) -> tuple[Node, Devices] | None:
+    """A node and devices; None: it fits nowhere. No strategy: any node, and any device of it."""
+    if not strategy:
+        return _anywhere(book, need, dice)
+    node = book.choose(need, strategy)
+    if node is None:
+        return None
+    return node, choose_devices(strategy, node, need, book.workload) or Devices()
+
+
+def _anywhere(book: Cluster, need: Resources, dice: random.Random) -> tuple[Node, Devices] | None:
+    with_room = list(book.with_room(need, "dominant_share"))  # a kept ranking is the fastest
+    if not with_room:
+        return None
+    node = dice.choice(with_room)
+    if need.gpu == 0 or need.gpu >= UNIT:
+        return node, choose_devices("spread", node, need, book.workload) or Devices()
+    enough = [i for i, units in enumerate(node.devices) if units >= need.gpu]
+    return node, Devices(units=((dice.choice(enough), need.gpu),))
+
+
+def _arrivals(seed: int) -> Iterator[Resources]:
+    pods = _pods()
+    for row in sorted(_of_seed("openb_fgd_order", seed), key=lambda row: int(row["pos"])):
+        yield pods[row["pod"]]
+
+
+@functools.cache
+def _pods() -> dict[str, Resources]:
+    found = {}
+    for row in _rows("openb_default"):
+        gpu = int(row["num_gpu"]) * int(row["gpu_milli"] or 0) * UNIT // 1000
+        found[row["job_id"]] = _resources(row["cpus"], row["memory_gb"], gpu)
+    return found
+
+
+def _resources(cpus: str, memory_gb: str, gpu: int) -> Resources:
+    """Amounts of the trace in units; memory in MB."""
+    memory = round(float(memory_gb) * 1024 * UNIT)
+    return Resources(cpu=round(float(cpus) * UNIT), memory=memory, gpu=gpu)
+
+
+def _of_seed(name: str, seed: int) -> Iterator[dict[str, str]]:
+    return (row for row in _rows(name) if row["seed"] == str(seed))
+
+
+@functools.cache
+def _rows(name: str) -> list[dict[str, str]]:
+    with gzip.open(DATA / f"{name}.csv.gz", "rt") as file:
+        return list(csv.DictReader(file))

@@ -1,0 +1,61 @@
+"""``schedulemesh plugins``: the strategies that there are."""
+
+from __future__ import annotations
+
+import inspect
+
+from rich.console import Console
+from rich.table import Table
+
+from schedulemesh.config.policy import VICTIM_ORDERS
+from schedulemesh.engine.scores import BUILT_IN
+from schedulemesh.errors import InvalidRequestError
+from schedulemesh.plugins.discovery import (
+    DISPATCH_GROUP,
+    SCHEDULING_GROUP,
+    Found,
+    installed,
+    load_class,
+)
+
+#: What a group is called in the table.
+_KINDS = {SCHEDULING_GROUP: "scheduling", DISPATCH_GROUP: "dispatch"}
+
+
+def show() -> int:
+    """Print built-in and installed strategies; 1 where an installed one cannot be loaded."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in ("name", "for", "from"):
+        table.add_column(column, overflow="fold")
+    table.add_column("what it does", overflow="fold", ratio=1)
+    for name, strategy in BUILT_IN.items():
+        table.add_row(name, "node, pool", "built in", _first_line(strategy))
+    for order in VICTIM_ORDERS:
+        table.add_row(order, "victims", "built in", _ORDERS[order])
+    broken = False
+    for group, kind in _KINDS.items():
+        for found in installed(group):
+            told, fine = _told(found)
+            broken = broken or not fine
+            table.add_row(found.name, kind, found.distribution or found.path, told)
+    Console().print(table)
+    return int(broken)
+
+
+_ORDERS = {
+    "score": "Highest score first; the default.",
+    "priority_first": "Lowest priority first, whatever time remains.",
+    "least_lost_work": "Fewest seconds since start or saved state first.",
+}
+
+
+def _told(found: Found) -> tuple[str, bool]:
+    """What an installed strategy says of itself, or why it cannot be loaded; and whether it can."""
+    try:
+        return _first_line(load_class(found.path, found.group)) or found.path, True
+    except InvalidRequestError as error:
+        return f"BROKEN: {error}", False
+
+
+def _first_line(thing: object) -> str:
+    return (inspect.getdoc(thing) or "").partition("\n")[0]

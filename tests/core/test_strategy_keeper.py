@@ -1,0 +1,113 @@
+"""The keeper: loads strategies, writes down those that are disabled, and knows who hangs."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from schedulemesh.config.settings import STRATEGY_HANG_S, STRATEGY_LOAD_S, StrategyRef
+from schedulemesh.core.actors.control.strategy_keeper import StrategyKeeper
+from schedulemesh.core.strategies import chosen_strategies
+from schedulemesh.errors import InvalidRequestError
+from schedulemesh.plugins import SchedulingStrategyPlugin
+
+
+class Mine(SchedulingStrategyPlugin):
+    def priority(self, task):
+        return 1.0
+
+
+class Hookless(SchedulingStrategyPlugin):
+    pass
+
+
+def keeper(tmp_path, *given):
+    _, refs = chosen_strategies("bin_pack", given)
+    found = StrategyKeeper(refs, tmp_path / "mesh.strategies.json")
+    found.load()
+    return found
+
+
+def test_strategies_are_told_apart_and_built_in_ones_chosen():
+    node, refs = chosen_strategies("bin_pack", [Mine(), "spread", Mine()])
+    assert node == "spread"
+    assert [ref.name for ref in refs] == ["Mine", "Mine#2"]
+    assert chosen_strategies("best_fit", ["best_fit"]) == ("best_fit", ())
+    assert chosen_strategies("best_fit", []) == ("best_fit", ())
+
+
+@pytest.mark.parametrize(
+    ("node", "given", "why"),
+    [
+        ("tetris", [], "node_strategy is 'tetris'"),
+        ("spread", ["best_fit"], "give one of them"),
+        ("bin_pack", ["best_fit", "spread"], "several built-in ones"),
+        ("bin_pack", "spread", "must be a list"),
+        ("bin_pack", [7], "not 7"),
+        ("bin_pack", [Hookless()], "none of the hooks"),
+        ("bin_pack", ["json:loads"], "no class under"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(node, given, why):
+    with pytest.raises(InvalidRequestError, match=why):
+        chosen_strategies(node, given)
+
+
+def test_an_instance_and_a_path_are_loaded(tmp_path):
+    found = keeper(tmp_path, Mine(), "examples.plugin_demo:LongJobsLast")
+    assert [guarded.hooks for guarded in found.plugins] == [("priority",), ("priority",)]
+    assert [entry["name"] for entry in found.status()] == [
+        "Mine",
+        "examples.plugin_demo:LongJobsLast",
+    ]
+
+
+def test_one_that_cannot_be_loaded_is_disabled_in_this_life_only(tmp_path, caplog):
+    file = tmp_path / "x.json"
+    found = StrategyKeeper([StrategyRef(name="gone", path="no_such_module:X")], file)
+    with caplog.at_level(logging.ERROR):
+        found.load()
+    assert found.plugins == ()
+    assert "cannot be loaded" in found.status()[0]["disabled"]
+    assert not file.exists()
+
+
+def test_one_that_is_disabled_stays_so_until_it_is_forgotten(tmp_path):
+    found = keeper(tmp_path, Mine())
+    found.plugins[0].disable("too slow")
+    again = keeper(tmp_path, Mine())
+    assert again.plugins == ()
+    assert again.status()[0]["disabled"] == "too slow"
+    again.forget()
+    assert len(keeper(tmp_path, Mine()).plugins) == 1
+
+
+def test_a_record_that_cannot_be_read_disables_nobody(tmp_path, caplog):
+    (tmp_path / "mesh.strategies.json").write_text("{")
+    with caplog.at_level(logging.WARNING):
+        assert len(keeper(tmp_path, Mine()).plugins) == 1
+    assert "cannot be read" in caplog.text
+
+
+def test_a_record_that_cannot_be_written_disables_in_this_life(tmp_path, caplog):
+    (tmp_path / "no").write_text("not a folder")
+    refs = chosen_strategies("bin_pack", [Mine()])[1]
+    found = StrategyKeeper(refs, tmp_path / "no" / "x.json")
+    found.load()
+    with caplog.at_level(logging.ERROR):
+        found.plugins[0].disable("too slow")
+    assert "cannot be written" in caplog.text
+    assert found.status()[0]["disabled"] == "too slow"
+
+
+def test_who_hangs_is_known_by_the_clock(tmp_path):
+    found = keeper(tmp_path, Mine())
+    assert found._hung(1e9) is None
+    found.plugins[0].under_way = ("score", 100.0)
+    assert found._hung(100.0 + STRATEGY_HANG_S) is None
+    assert found._hung(100.1 + STRATEGY_HANG_S) == ("Mine", "score did not return within 5 s")
+    found.plugins[0].under_way = None
+    found._loading = ("Mine", 0.0)
+    assert found._hung(STRATEGY_LOAD_S + 1) == ("Mine", "it did not load within 30 s")
+    found._loading = None

@@ -1,0 +1,70 @@
+"""Rankings of nodes: kept and brought up to date, they are what a ranking made afresh is."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from schedulemesh.engine import ranking
+from schedulemesh.engine.cluster import Cluster, devices_for
+from schedulemesh.engine.strategies import NODE_STRATEGIES
+from tests.engine.builders import amount, node
+
+NEEDS = [amount(cpu=1), amount(cpu=2, gpu=0.5), amount(gpu=1), amount(cpu=1, gpu=2)]
+
+
+def fresh_order(book, need, strategy):
+    """The order over a book that holds the same and has never been asked."""
+    other = Cluster()
+    other._rankings = ranking.Rankings(other.nodes, book.workload)
+    for node_id, found in book.nodes.items():
+        other.nodes[node_id] = found
+        other._index_again(found)
+    return [found.node_id for found in other.with_room(need, strategy)]
+
+
+@pytest.mark.parametrize("strategy", NODE_STRATEGIES)
+@pytest.mark.parametrize("kept", [1, 256])
+def test_what_is_kept_is_what_would_be_made_afresh(strategy, kept, monkeypatch):
+    monkeypatch.setattr(ranking, "KEPT", kept)
+    dice = random.Random(5)
+    book = Cluster()
+    for i in range(12):
+        book.see(node(f"n{i}", cpu=dice.randrange(1, 9), gpu=dice.randrange(0, 5)))
+    for turn in range(300):
+        need = dice.choice(NEEDS)
+        act = dice.random()
+        node_id = dice.choice(sorted(book.nodes))
+        if act < 0.4:
+            found = book.choose(need, strategy)
+            if found is not None:
+                devices = devices_for(found.devices, need.gpu)
+                held = amount(cpu=need.public().get("cpu", 0.0))
+                book.take(found.node_id, f"agent-{turn}", held, devices)
+                book.workload.note(need)
+        elif act < 0.6:
+            standing = sorted(book.nodes[node_id].standing)
+            if standing:
+                book.leave(node_id, dice.choice(standing))
+        elif act < 0.65:
+            book.cordon(node_id, not book.nodes[node_id].cordoned)
+        elif act < 0.68 and len(book.nodes) > 5:
+            book.lose(node_id)
+        elif act < 0.72:
+            book.see(node(f"n{dice.randrange(15)}", cpu=dice.randrange(1, 12), gpu=4))
+        order = [found.node_id for found in book.with_room(need, strategy)]
+        assert sorted(order) == sorted(
+            n for n, f in book.nodes.items() if not f.cordoned and f.fits(need)
+        )
+        assert order == fresh_order(book, need, strategy)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"), [("best_fit", "tight"), ("dominant_share", "roomy")]
+)
+def test_the_other_strategies_choose_nodes(strategy, expected):
+    book = Cluster()
+    book.see(node("roomy", cpu=16))
+    book.see(node("tight", cpu=2))
+    assert book.choose(amount(cpu=1), strategy).node_id == expected

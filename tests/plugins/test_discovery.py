@@ -1,0 +1,127 @@
+"""Finding strategies by entry point and by import path."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from schedulemesh.errors import InvalidRequestError
+from schedulemesh.plugins import DispatchStrategyPlugin, SchedulingStrategyPlugin
+from schedulemesh.plugins.discovery import (
+    DISPATCH_GROUP,
+    SCHEDULING_GROUP,
+    installed,
+    is_path,
+    load_class,
+    resolve,
+)
+
+SOURCE = '''
+from schedulemesh.plugins import DispatchStrategyPlugin, SchedulingStrategyPlugin
+
+class Mine(SchedulingStrategyPlugin):
+    """Scores as it likes."""
+
+    class Inner(SchedulingStrategyPlugin):
+        pass
+
+class Cuts(DispatchStrategyPlugin):
+    """Cuts in two."""
+
+nothing = 7
+'''
+
+ENTRY_POINTS = """
+[schedulemesh.scheduling_strategies]
+mine = outsiders:Mine
+gone = outsiders:Gone
+
+[schedulemesh.dispatch_strategies]
+cuts = outsiders:Cuts
+"""
+
+
+@pytest.fixture
+def outsiders(tmp_path, monkeypatch):
+    """A distribution with strategies, installed as far as Python can tell."""
+    (tmp_path / "outsiders.py").write_text(SOURCE)
+    info = tmp_path / "outsiders-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: outsiders\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(ENTRY_POINTS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    sys.modules.pop("outsiders", None)
+
+
+def test_installed_ones_are_found_by_group(outsiders):
+    found = {one.name: one for one in installed(SCHEDULING_GROUP)}
+    assert found["mine"].path == "outsiders:Mine"
+    assert found["mine"].distribution == "outsiders"
+    assert "cuts" in {one.name for one in installed(DISPATCH_GROUP)}
+
+
+def test_a_name_stands_for_its_path(outsiders):
+    assert resolve("mine", SCHEDULING_GROUP) == "outsiders:Mine"
+    assert resolve("any.module:Class", SCHEDULING_GROUP) == "any.module:Class"
+    with pytest.raises(InvalidRequestError, match=r"no strategy 'cuts'.*gone, mine"):
+        resolve("cuts", SCHEDULING_GROUP)
+
+
+def test_classes_are_loaded_by_path(outsiders):
+    assert issubclass(load_class("outsiders:Mine", SCHEDULING_GROUP), SchedulingStrategyPlugin)
+    assert load_class("outsiders:Mine.Inner", SCHEDULING_GROUP).__name__ == "Inner"
+    assert issubclass(load_class("outsiders:Cuts", DISPATCH_GROUP), DispatchStrategyPlugin)
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("outsiders:Gone", "AttributeError"),
+        ("no_such_module:X", "ModuleNotFoundError"),
+        ("outsiders:nothing", "no class under SchedulingStrategyPlugin"),
+        ("outsiders:Cuts", "no class under SchedulingStrategyPlugin"),
+    ],
+)
+def test_what_is_no_strategy_is_said_so(outsiders, path, why):
+    with pytest.raises(InvalidRequestError, match=why):
+        load_class(path, SCHEDULING_GROUP)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a:B", True),
+        ("a.b:C.D", True),
+        ("a", False),
+        (":B", False),
+        ("a b:C", False),
+        ("a:", False),
+    ],
+)
+def test_an_import_path_is_told_from_a_name(text, expected):
+    assert is_path(text) is expected
+
+
+def test_a_dispatch_hook_that_is_not_there_says_so():
+    plugin = DispatchStrategyPlugin()
+    with pytest.raises(NotImplementedError, match="no python_dispatch_fn"):
+        plugin.python_dispatch_fn([], None, None)
+    with pytest.raises(NotImplementedError, match="no torch_dispatch_fn"):
+        plugin.torch_dispatch_fn(None, None, None)
+
+
+def test_the_command_lists_them_in_80_columns(outsiders, capsys, monkeypatch):
+    from schedulemesh.cli.plugins import show
+
+    monkeypatch.setenv("COLUMNS", "80")
+    assert show() == 1  # one of them is broken
+    lines = capsys.readouterr().out.splitlines()
+    assert max(len(line.rstrip()) for line in lines) <= 80
+    told = {line.split()[0]: line for line in lines if line[:1].strip()}
+    assert "built in" in told["fragmentation_aware"]
+    assert "victims" in told["priority_first"]
+    assert "Scores as it likes." in told["mine"]
+    assert "dispatch" in told["cuts"]
+    assert "BROKEN" in told["gone"]

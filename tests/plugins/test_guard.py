@@ -1,0 +1,117 @@
+"""The guard: whatever a strategy does, the decision goes on."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from schedulemesh.plugins import ResourceDomain, SchedulingStrategyPlugin, TaskView
+from schedulemesh.plugins.guard import Guarded
+from schedulemesh.plugins.scheduling import hooks_of
+
+AMOUNTS = {"cpu": 1.0, "memory": 0.0, "gpu": 0.0, "custom": {}}
+TASK = TaskView(id="t", pool="p", priority=5.0, labels={}, resources=AMOUNTS)
+NODE = ResourceDomain(kind="node", name="a", labels={}, total=AMOUNTS, free=AMOUNTS)
+
+
+class Says(SchedulingStrategyPlugin):
+    """Answers what it was made with, or raises it."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def priority(self, task):
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        return self.answer
+
+    def preemption_policy(self, high, low):
+        return self.answer
+
+
+class Clock:
+    """Time that goes by as it is told, at every look."""
+
+    def __init__(self, *steps):
+        self.steps = list(steps)
+        self.now = 0.0
+
+    def __call__(self):
+        self.now += self.steps.pop(0)
+        return self.now
+
+
+def test_only_hooks_of_its_own_are_asked():
+    assert hooks_of(Says(1)) == ("priority", "preemption_policy")
+    assert hooks_of(SchedulingStrategyPlugin()) == ()
+    assert SchedulingStrategyPlugin().score(TASK, NODE) is None
+    assert not Guarded("s", Says(1)).has("score")
+
+
+@pytest.mark.parametrize("answer", [3, 2.5, -1.0, None])
+def test_a_good_answer_passes(answer):
+    guarded = Guarded("s", Says(answer))
+    assert guarded.priority(TASK) == answer
+    assert guarded.failures == 0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [float("nan"), float("inf"), "7", True, [1], RuntimeError("no"), SystemExit(1)],
+    ids=repr,
+)
+def test_nonsense_is_logged_counted_and_no_opinion(answer, caplog):
+    guarded = Guarded("s", Says(answer))
+    with caplog.at_level(logging.WARNING):
+        assert guarded.priority(TASK) is None
+    assert (guarded.calls, guarded.failures, guarded.disabled) == (1, 1, "")
+    assert "strategy s, priority" in caplog.text
+
+
+@pytest.mark.parametrize(("answer", "failures"), [(True, 0), (None, 0), (1, 1), ("yes", 1)])
+def test_whether_a_task_may_go_is_true_false_or_none(answer, failures):
+    guarded = Guarded("s", Says(answer))
+    assert guarded.preemption_policy(TASK, TASK) is (None if failures else answer)
+    assert guarded.failures == failures
+
+
+def test_an_interrupt_is_no_failure():
+    with pytest.raises(KeyboardInterrupt):
+        Guarded("s", Says(KeyboardInterrupt())).priority(TASK)
+
+
+def test_the_third_call_above_10_ms_disables():
+    told = []
+    clock = Clock(0, 0.011, 0, 0.010, 0, 0.02, 0, 0.5)
+    guarded = Guarded("s", Says(1), clock, told.append)
+    for slow in (1, 1, 2):
+        guarded.priority(TASK)
+        assert guarded.slow == slow
+        assert guarded.has("priority")
+    guarded.priority(TASK)
+    assert told == [guarded]
+    assert not guarded.has("priority")
+    assert guarded.disabled == "3 calls took longer than 10 ms"
+
+
+def test_without_a_clock_nothing_is_timed():
+    guarded = Guarded("s", Says(1))
+    for _ in range(5):
+        guarded.priority(TASK)
+    assert guarded.slow == 0
+    assert guarded.under_way is None
+
+
+def test_what_is_under_way_is_told_to_the_watchdog():
+    seen = []
+
+    class Looks(SchedulingStrategyPlugin):
+        def score(self, task, resources):
+            seen.append(guarded.under_way)
+            return 1.0
+
+    guarded = Guarded("s", Looks(), Clock(4.0, 0))
+    assert guarded.score(TASK, NODE) == 1.0
+    assert seen == [("score", 4.0)]
+    assert guarded.under_way is None
