@@ -54,9 +54,7 @@ def test_an_unknown_group_is_refused():
     command = [sys.executable, "-m", "benchmarks", "nonsense"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    groups = (
-        "decision, victims, engine, journal, recovery, dispatch, openb, ray, ray-dispatch, ray-recovery"
-    )
+    groups = "decision, victims, engine, journal, recovery, dispatch, openb, ray, ray-dispatch, ray-recovery"
     assert f"groups are {groups}" in done.stderr
 
 

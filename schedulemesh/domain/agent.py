@@ -32,7 +32,7 @@ TRANSITIONS: dict[AgentPhase, tuple[AgentPhase, ...]] = {
 }
 
 
-class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """How an agent is made; enough to make it again."""
 
     name: str

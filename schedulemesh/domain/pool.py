@@ -11,7 +11,7 @@ from schedulemesh.domain.resources import NOTHING, UNIT, Resources
 PLACEMENT_STRATEGIES = ("STRICT_PACK", "PACK", "SPREAD", "STRICT_SPREAD")
 
 
-class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
+class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a pool is: its name, labels, total quota and how many agents it is meant for."""
 
     name: str

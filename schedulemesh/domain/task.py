@@ -34,7 +34,7 @@ TRANSITIONS: dict[TaskPhase, tuple[TaskPhase, ...]] = {
 }
 
 
-class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What is asked for a task; two specs that compare equal are the same request."""
 
     task_id: str

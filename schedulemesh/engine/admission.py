@@ -44,7 +44,7 @@ _NO_DEVICES = Devices()
 PREEMPTED = "preempted"
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A submission whose pool is known: what it asks for, where, and how it is paid."""
 
     stimulus: TaskSubmitted

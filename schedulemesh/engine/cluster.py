@@ -7,10 +7,10 @@ assumes the least favourable device for it: the emptiest.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 
 import msgspec
-from sortedcontainers import SortedList
 
 from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.node import NodeReport
@@ -23,7 +23,7 @@ _EMPTY = Devices()
 _INFINITY = float("inf")
 
 
-class Standing(msgspec.Struct, kw_only=True):
+class Standing(msgspec.Struct, kw_only=True, gc=False):
     """What one agent holds on a node."""
 
     #: CPU, memory and custom resources.
@@ -91,7 +91,7 @@ class Cluster:
         #: Which kinds of tasks were admitted, and how often.
         self.workload = Workload()
         #: Keys of all nodes that take agents.
-        self._index: SortedList[tuple[int, int, str]] = SortedList()
+        self._index: list[tuple[int, int, str]] = []
         self._rankings = Rankings(self.nodes, self.workload)
 
     def see(self, report: NodeReport) -> None:
@@ -192,7 +192,7 @@ class Cluster:
     def check_index(self) -> None:
         """Raise AssertionError unless exactly the open nodes are indexed, under their present keys."""
         keys = sorted(node.key for node in self.nodes.values() if not node.cordoned)
-        if keys != list(self._index):
+        if keys != self._index:
             raise AssertionError("the node index is not the nodes that take agents")
 
     def open_nodes(self) -> Iterator[Node]:
@@ -203,21 +203,22 @@ class Cluster:
 
     def _fullest(self, need: Resources) -> Iterator[Node]:
         """Nodes with room by ascending free GPU, then CPU; skips along the index where CPU is short."""
-        start = self._least_key(need)
-        while True:
-            for key in self._index.irange(minimum=start):
-                if need.cpu and key[1] < need.cpu:
-                    start = (key[0], need.cpu, "")
-                    break
-                node = self.nodes[key[2]]
-                if node.fits(need):
-                    yield node
-            else:
-                return
+        index = self._index
+        at = bisect_left(index, self._least_key(need))
+        while at < len(index):
+            free_gpu, free_cpu, node_id = index[at]
+            if need.cpu and free_cpu < need.cpu:
+                at = bisect_left(index, (free_gpu, need.cpu, ""), at + 1)
+                continue
+            node = self.nodes[node_id]
+            if node.fits(need):
+                yield node
+            at += 1
 
     def _emptiest(self, need: Resources) -> Iterator[Node]:
-        for key in self._index.irange(minimum=self._least_key(need), reverse=True):
-            node = self.nodes[key[2]]
+        least = bisect_left(self._index, self._least_key(need))
+        for at in range(len(self._index) - 1, least - 1, -1):
+            node = self.nodes[self._index[at][2]]
             if node.fits(need):
                 yield node
 
@@ -231,11 +232,11 @@ class Cluster:
         node.version += 1
         self._rankings.touch(node.node_id)
         if not node.cordoned:
-            self._index.add(node.key)
+            insort(self._index, node.key)
 
     def _unindex(self, node: Node) -> None:
         if not node.cordoned:
-            self._index.remove(node.key)
+            del self._index[bisect_left(self._index, node.key)]
 
     def _charge(self, node: Node, held: Resources, devices: Devices, sign: int) -> None:
         gpu = 0

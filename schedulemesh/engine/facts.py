@@ -22,7 +22,7 @@ from schedulemesh.engine.outcomes import Candidate, RequestOutcome
 FORMAT_VERSION = 2
 
 
-class Fact(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+class Fact(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True, gc=False):
     """Base of all facts; its tag in JSON is the class's name."""
 
 

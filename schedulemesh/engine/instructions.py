@@ -9,7 +9,7 @@ import msgspec
 from schedulemesh.domain.agent import AgentSpec
 
 
-class Instruction(msgspec.Struct, frozen=True, kw_only=True):
+class Instruction(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Base of all instructions."""
 
 

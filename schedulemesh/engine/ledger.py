@@ -16,7 +16,7 @@ from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.facts import Share
 
 
-class Account(msgspec.Struct, kw_only=True):
+class Account(msgspec.Struct, kw_only=True, gc=False):
     """The quota of one pool. Invariant: reserved + used <= total, kind by kind."""
 
     spec: PoolSpec
@@ -35,7 +35,7 @@ class Account(msgspec.Struct, kw_only=True):
         return self.spec.resources - self.reserved - self.used
 
 
-class Hold(msgspec.Struct, frozen=True, kw_only=True):
+class Hold(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Quota kept for one pool after an eviction by hand."""
 
     for_pool: str
@@ -108,7 +108,7 @@ class Ledger:
         borrower.borrowed = borrower.borrowed + amount
 
 
-class Payment(msgspec.Struct, frozen=True, kw_only=True):
+class Payment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How a claim is paid: its shares, the holds they use up, and what is still short."""
 
     shares: tuple[Share, ...]

@@ -10,11 +10,11 @@ from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.resources import NOTHING, Resources
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True, gc=False):
     """Base of all outcomes."""
 
 
-class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A running task that the policy lets the incoming task evict."""
 
     task_id: str
@@ -35,7 +35,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lost_work: float = 0.0
 
 
-class Holder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Holder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Who holds some of what was short."""
 
     agent_name: str
@@ -122,7 +122,7 @@ class AgentEvicted(Outcome, frozen=True, kw_only=True):
 RequestOutcome = Union[Accepted, Refused, Pending, ProbeNeeded, Done, Evicted, AgentEvicted]
 
 
-class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+class Evaluation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The answer of a dry run of the preemption decision."""
 
     should_preempt: bool

@@ -53,7 +53,7 @@ PROTECTED, DOMINATES, BELOW_SAME, CROSS_OFF, BELOW_CROSS, BELOW_SCORE, VETOED, L
 )
 
 
-class Incoming(msgspec.Struct, frozen=True, kw_only=True):
+class Incoming(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The task that wants room."""
 
     priority: float
@@ -65,7 +65,7 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
 _MAY_BE_OPENED = (BELOW_SAME, CROSS_OFF, BELOW_CROSS)
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the rules say of one class of running tasks."""
 
     #: Why they may go, or why not.

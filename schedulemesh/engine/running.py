@@ -21,7 +21,7 @@ _INFINITY = float("inf")
 _FIRST_SWEEP = 1024
 
 
-class RunningTask(msgspec.Struct, kw_only=True):
+class RunningTask(msgspec.Struct, kw_only=True, gc=False):
     """A task on the book, from its admission to its end."""
 
     spec: TaskSpec
@@ -123,10 +123,11 @@ class TaskClass:
         """Take a task out of the order that it stands in."""
         ends_at = self._end(task)
         entry = (-self._start(task), task.spec.task_id)
-        if (-ends_at, *entry) not in self.timed:
+        try:
+            self.timed.remove((-ends_at, *entry))
+        except ValueError:
             self.overdue.remove((*entry, _known_end(task)))
             return
-        self.timed.remove((-ends_at, *entry))
         if ends_at == self.latest:
             self.latest = -self.timed[0][0] if self.timed else -_INFINITY
 

@@ -25,7 +25,7 @@ RECENT = 1000
 LOST = "lost"
 
 
-class Agent(msgspec.Struct, kw_only=True):
+class Agent(msgspec.Struct, kw_only=True, gc=False):
     """An agent on the book, from its admission until its process is known gone."""
 
     spec: AgentSpec
@@ -74,7 +74,7 @@ class Agent(msgspec.Struct, kw_only=True):
         return total
 
 
-class Preempted(msgspec.Struct, frozen=True, kw_only=True):
+class Preempted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A past preemption; with the specs, enough to run the task again."""
 
     fact: f.TaskPreempted
@@ -93,7 +93,7 @@ class LostAgent(msgspec.Struct, frozen=True, kw_only=True):
     told: bool = False
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A remembered answer."""
 
     at: float

@@ -16,7 +16,7 @@ from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.facts import Devices
 
 
-class Stimulus(msgspec.Struct, frozen=True, kw_only=True):
+class Stimulus(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Base of all stimuli."""
 
     at: float
@@ -230,7 +230,7 @@ AnyStimulus = Union[
 ]
 
 
-class PreemptionQuery(msgspec.Struct, frozen=True, kw_only=True):
+class PreemptionQuery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A dry run of the preemption decision; with resources, of the victim search too."""
 
     at: float

@@ -11,7 +11,7 @@ from schedulemesh.engine.state import MeshState
 from schedulemesh.engine.strategies import Strategies
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What came of a stimulus. The facts must be durable before an instruction is carried out or the
     outcome is told.
     """
@@ -23,6 +23,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 class Turn:
     """Collects the facts and instructions of one stimulus."""
+
+    __slots__ = ("at", "facts", "instructions", "state", "strategies")
 
     def __init__(self, state: MeshState, at: float, strategies: Strategies) -> None:
         self.state = state

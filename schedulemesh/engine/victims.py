@@ -35,7 +35,7 @@ _Bound = tuple[float, int, float, str]
 _Keep = Callable[[TaskClass], bool]
 
 
-class Unit(msgspec.Struct, frozen=True, kw_only=True):
+class Unit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An agent that may leave, with its tasks."""
 
     agent: Agent
@@ -54,7 +54,7 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
         return sum(c.lost_work for c in self.candidates)
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Who leaves, and where the newcomer goes."""
 
     units: tuple[Unit, ...]
