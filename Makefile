@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Ray's workers start three times slower from source; see docs/performance.md.
 COMPILE = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m compileall -q $(VENV)/lib schedulemesh >/dev/null || true
 
-.PHONY: demo test check format lint types contracts docs bench drill dist clean
+.PHONY: env demo test check format lint types contracts docs bench drill dist clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -19,6 +19,8 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -e '.[dev]'
 	@$(COMPILE)
 	@touch $@ $(VENV)/.full
+
+env: $(VENV)/.dev ## Everything that tests and checks need
 
 demo: $(VENV)/.full ## Run the main job on a local Ray
 	$(BIN)/python -m schedulemesh demo
