@@ -8,7 +8,7 @@ from typing import Any
 import ray
 
 from schedulemesh.config.pools import parse_name
-from schedulemesh.config.settings import DEFAULT_NAMESPACE, SchedulerSettings
+from schedulemesh.config.settings import DEFAULT_NAMESPACE, JournalSettings, SchedulerSettings
 from schedulemesh.core.controllers.connection import Connection, connect, find, require_ray
 from schedulemesh.errors import SchedulerNotFoundError
 
@@ -30,6 +30,7 @@ class ScheduleMeshHead:
         namespace: str | None = None,
         state_path: str | os.PathLike[str] | None = None,
         health_interval_s: float | None = None,
+        journal: JournalSettings | None = None,
     ) -> None:
         self._settings = SchedulerSettings(
             name=parse_name(name, "the head's name"),
@@ -37,6 +38,7 @@ class ScheduleMeshHead:
             detached=True,
             state_path=None if state_path is None else os.fspath(state_path),
             health_interval_s=health_interval_s,
+            journal=journal or JournalSettings(),
         )
 
     def start(self) -> dict[str, Any]:

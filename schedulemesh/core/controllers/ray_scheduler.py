@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from schedulemesh.config.pools import parse_name, parse_pool
-from schedulemesh.config.settings import DEFAULT_NAMESPACE, SchedulerSettings
+from schedulemesh.config.settings import DEFAULT_NAMESPACE, JournalSettings, SchedulerSettings
 from schedulemesh.core.controllers import replies
 from schedulemesh.core.controllers.connection import Connection, connect, find
 from schedulemesh.core.controllers.preemption_calls import PreemptionCalls
@@ -35,6 +35,7 @@ class RayScheduler(PreemptionCalls, StateCalls):
     "fragmentation_aware". ``strategies`` are asked before those: instances of SchedulingStrategyPlugin,
     import paths "module:Class", or names of installed ones (see docs/plugins.md). ``health_interval_s`` has
     the scheduler itself look after agents every so many seconds, as ``ensure_agent_health`` does when asked.
+    ``journal`` says how much is kept, and for how long.
 
     Malformed requests raise InvalidRequestError (a ValueError) before anything happens; refusals are
     answers with ``success`` False.
@@ -51,6 +52,7 @@ class RayScheduler(PreemptionCalls, StateCalls):
         pool_strategy: str = POOL_STRATEGY,
         strategies: Sequence[Any] = (),
         health_interval_s: float | None = None,
+        journal: JournalSettings | None = None,
     ) -> None:
         check_built_in("pool_strategy", pool_strategy)
         node_strategy, refs = chosen_strategies(node_strategy, strategies)
@@ -59,6 +61,7 @@ class RayScheduler(PreemptionCalls, StateCalls):
             pool_strategy=pool_strategy,
             strategies=refs,
             health_interval_s=health_interval_s,
+            journal=journal or JournalSettings(),
         )
         self._take(connect(settings))
 
