@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import subprocess
 
 import pytest
@@ -34,6 +35,25 @@ def mounts(tmp_path, *lines):
     file = tmp_path / "mounts"
     file.write_text("".join(f"{line} rw 0 0\n" for line in lines))
     return file
+
+
+def test_an_empty_append_tells_a_full_disk_from_one_with_room(tmp_path):
+    """Writing is tried again with one; it must not be answered from what is there already."""
+    journal = SqlJournal(tmp_path / "a.sqlite")
+    journal.begin()
+    write(journal, fact(1))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        for _ in range(3):
+            with pytest.raises(JournalError, match="cannot be written"):
+                journal.append(b"", {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    journal.append(b"", {})
+    write(journal, fact(2))
+    assert epochs(journal) == [1, 2]
+    journal.close()
 
 
 def test_a_good_disk_keeps_no_trace_of_the_probe(tmp_path):
