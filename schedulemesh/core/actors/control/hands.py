@@ -164,6 +164,7 @@ class Hands:
             incarnation=None if agent is None else agent.incarnation,
             preserver=None if handlers is None else await self.scribe.blob(handlers.preserver_key),
             payload=await self.scribe.blob(task.spec.payload_key),
+            earlier=await self.scribe.blob(task.state_key),
             now=self.scribe.now(),
         )
 

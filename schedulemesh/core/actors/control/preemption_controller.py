@@ -39,6 +39,8 @@ class Eviction(msgspec.Struct, kw_only=True):
     #: The pool's preserver as bytes; None: there is none.
     preserver: bytes | None
     payload: bytes | None
+    #: The state that was saved of it before, as stored; None: there is none.
+    earlier: bytes | None
     now: float
 
     async def notice(self, grace_s: float) -> None:
@@ -103,7 +105,20 @@ class Eviction(msgspec.Struct, kw_only=True):
                     warning=warning,
                 )
             warning = f"{warning} save_state failed: {result.error}".strip()
-        return msgspec.structs.replace(base, warning=warning)
+        return self._saved_before(warning) or msgspec.structs.replace(base, warning=warning)
+
+    def _saved_before(self, warning: str) -> SavedState | None:
+        """The last state that could be saved, which is better than none: an agent may die while it is
+        evicted.
+        """
+        if self.earlier is None:
+            return None
+        earlier = msgspec.msgpack.decode(self.earlier, type=SavedState)
+        if earlier.state is None:
+            return None
+        return msgspec.structs.replace(
+            earlier, warning=f"{warning} This is the state that was saved before.".strip()
+        )
 
     async def _preserve(self, base: SavedState) -> Handled:
         args = (self.preserver, pack(base), self.task.started_at, self.task.spec.estimated_duration)
@@ -117,7 +132,8 @@ class Eviction(msgspec.Struct, kw_only=True):
         # Half of the time may go by waiting for a safe point; the other half is for saving.
         wait_s = self.policy.save_timeout / 2
         result = await self._order("save", self.policy.save_timeout, seconds=wait_s)
-        return result or Result(error=f"no answer within {self.policy.save_timeout:g} s")
+        told = f"no answer within {self.policy.save_timeout:g} s, or the agent died"
+        return result or Result(error=told)
 
     def _base(self) -> SavedState:
         spec = self.task.spec
