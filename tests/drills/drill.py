@@ -25,8 +25,9 @@ from tests.drills.acknowledged import Expected, Log
 from tests.drills.agents import slow_preserver
 from tests.drills.clients import POOLS, Client, Policy, Workload
 from tests.drills.judge import GIVES_UP_S, SERVES_AGAIN_S, Judge, Watch
-from tests.drills.kills import TRIES, Kills
+from tests.drills.kills import Kills
 from tests.drills.processes import DrillFailed
+from tests.drills.stage import TRIES
 
 NAMESPACE, NAME, CLIENTS = "drill", "mesh", 3
 

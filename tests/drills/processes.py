@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -93,3 +94,16 @@ def marks(folder: Path, kind: str) -> set[str]:
 
 def _is_still(pid: int) -> bool:
     return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+
+
+def named(namespace: str) -> list[str]:
+    """The names of living actors in a Ray namespace."""
+    listed = ray.util.list_named_actors(all_namespaces=True)
+    return [entry["name"] for entry in listed if entry["namespace"] == namespace]
+
+
+def thread(call: Callable[[], Any]) -> threading.Thread:
+    """A thread that runs this beside the killer."""
+    started = threading.Thread(target=call, daemon=True)
+    started.start()
+    return started

@@ -36,7 +36,7 @@ def run(module, **settings):
 
 
 def test_a_few_kills_lose_nothing():
-    out = run("tests.drills.drill", DRILL_KILLS="8", DRILL_SECONDS="20")
+    out = run("tests.drills.drill", DRILL_KILLS="6", DRILL_SECONDS="12")
     print(out)
     assert json.loads(out.splitlines()[-1])["kills"] > 0
 
