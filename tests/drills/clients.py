@@ -149,12 +149,13 @@ class Client:
     def save(self) -> None:
         """A task counts on, and its state is saved while it runs."""
         if not self.handles:
+            self._find_own()
             return
         task_id = self.rng.choice(list(self.handles))
         try:
             count = ray.get(self.handles[task_id].add.remote())
         except RayActorError:
-            self.handles.pop(task_id, None)
+            self._find_own()
             return
         answer = self._call("save", task_id, lambda: self.mesh.save_task_state(task_id))
         saved = answer.get("saved_state") or {}
@@ -189,6 +190,13 @@ class Client:
         answer = self._call("look", "", self.mesh.list_tasks)
         if not answer["success"]:
             raise AssertionError(answer)
+
+    def _find_own(self) -> None:
+        """Its tasks that run, where evictions and rebuilding have left it with dead handles."""
+        agents = self.mesh.list_agents()["agents"]
+        running = {a["tasks"][0]: a["handle"] for a in agents if a["tasks"] and a["handle"]}
+        mine = f"{self.name}-"
+        self.handles = {task: handle for task, handle in running.items() if task.startswith(mine)}
 
     def _begun(self, task_id: str, answer: dict[str, Any]) -> dict[str, Any]:
         for victim in answer.get("preempted", []):
