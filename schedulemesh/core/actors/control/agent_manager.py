@@ -27,7 +27,7 @@ from schedulemesh.engine.stimuli import AgentReported, AgentStartFailed
 logger = logging.getLogger(__name__)
 
 #: A host's question for commands is answered after this many seconds even if there are none.
-POLL_S = 30.0
+POLL_S = 90.0
 #: Hosts made for classes that are kept ready.
 _CLASSES = 256
 
