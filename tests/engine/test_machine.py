@@ -278,7 +278,7 @@ class MeshMachine(RuleBasedStateMachine):
             chosen = self.mesh.handle(msgspec.structs.replace(stimulus, dry_run=True)).outcome
             if isinstance(chosen, Refused):
                 return lambda outcome: _refused(
-                    outcome, "preemption_failed", "cluster_out_of_resources"
+                    outcome, "preemption_failed", "insufficient_quota", "cluster_out_of_resources"
                 )
             pool_name = chosen.pool_name
             assert pool_name in fitting
@@ -300,7 +300,9 @@ class MeshMachine(RuleBasedStateMachine):
             return _nobody_leaves
         found = walk.leavers(state, wish, now) if stimulus.may_preempt else []
         if not seats.enough([one.name for one in found]):
-            return lambda outcome: _refused(outcome, "preemption_failed")
+            short = bool(seats.short) and not stimulus.may_preempt
+            reason = "insufficient_quota" if short else "preemption_failed"
+            return lambda outcome: _refused(outcome, reason)
         return self.expect_victims(seats, found)
 
     def expect_victims(self, seats, found):
