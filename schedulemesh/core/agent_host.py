@@ -45,7 +45,7 @@ class AgentHost:
         self._sm_error = ""
         self._sm_restored: bool | None = None
         set_current(self._sm_link)
-        reborn = restarted_by_ray()
+        reborn = self._sm_boot.may_restart and restarted_by_ray()
         try:
             if reborn:
                 self._sm_boot = self._sm_link.reborn_boot()

@@ -32,6 +32,8 @@ CONTROL_METHODS = ("cancel", "save_state", "restore_state", "on_preemption_notic
 
 #: A thread that waits at a safe point for its eviction goes on after this many seconds at the latest.
 _HOLD_S = 60.0
+#: Seconds after which the first commands are asked for, so that the agent's first reply goes out before.
+_BEGIN_S = 0.05
 #: Seconds between two attempts to reach a supervisor that does not answer.
 _RETRY_S = 1.0
 
@@ -144,6 +146,7 @@ class AgentLink:
         self._go_on.wait(_HOLD_S)
 
     def _listen(self) -> None:
+        time.sleep(_BEGIN_S)
         while True:
             try:
                 commands = ray.get(self._supervisor.poll.remote(self.agent_name, self._incarnation))

@@ -90,6 +90,8 @@ class Boot(msgspec.Struct, frozen=True, kw_only=True):
     shipped: bytes
     arguments: bytes | None
     saved: bytes | None
+    #: Whether Ray may restart the process by itself; only then is it worth asking whether it did.
+    may_restart: bool = False
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 
 import pytest
 import ray
@@ -221,3 +222,14 @@ def test_an_agent_that_ray_restarted_is_still_controlled(pool):
     pool.update_preemption_policy(save_timeout=5.0)
     answer = pool.execute_preemption("t", "agent")
     assert answer["saved_state"]["state"] == {"count": 5}, answer
+
+
+def test_an_agents_process_does_not_load_the_supervisor(pool):
+    class Modules(Plain):
+        def loaded(self):
+            return sorted(sys.modules)
+
+    loaded = ray.get(made(pool, Modules).loaded.remote())
+    assert "schedulemesh.core.actors.supervisor" in loaded  # the class behind the handle
+    heavy = ("sqlalchemy", "schedulemesh.engine.engine", "schedulemesh.core.actors.service")
+    assert [name for name in heavy if name in loaded] == []

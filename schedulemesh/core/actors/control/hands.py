@@ -98,6 +98,7 @@ class Hands:
             shipped=shipped,
             arguments=await self.scribe.blob(agent.arguments_key),
             saved=await self.scribe.blob(order.state_key),
+            may_restart=bool(json.loads(agent.options).get("max_restarts")),
         )
         refs = self.refs.get(agent.name, ([], []))
         if agent.references and not any(refs) and not order.adopt:
