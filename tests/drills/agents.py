@@ -37,7 +37,7 @@ class Marked:
     ) -> None:
         self.folder, self.slow_save_s, self.count = Path(folder), slow_save_s, 0
         self.mark("lives", f"{task_id}@{os.getpid()}@{began_at(os.getpid())}")
-        time.sleep(slow_start_s)
+        time.sleep(slow_start_s)  # a constructor that takes its time, to be killed in
 
     def mark(self, kind: str, name: str) -> None:
         """Leave a file."""
@@ -53,12 +53,12 @@ class Marked:
     def work(self, seconds: float) -> None:
         """Be busy; a mark tells that it began."""
         self.mark("works", str(os.getpid()))
-        time.sleep(seconds)
+        time.sleep(seconds)  # the work itself
 
     def save_state(self) -> dict[str, int]:
         """The count."""
         self.mark("saves", str(os.getpid()))
-        time.sleep(self.slow_save_s)
+        time.sleep(self.slow_save_s)  # a save that takes its time, to be killed in
         return {"count": self.count}
 
     def restore_state(self, saved: dict[str, int]) -> None:
@@ -75,5 +75,5 @@ def slow_preserver(task: Any) -> dict[str, Any]:
     folder = Path(task.payload) / "preserves"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / str(os.getpid())).touch()
-    time.sleep(5.0)
+    time.sleep(5.0)  # a preserver that takes its time, to be killed in
     return {"task_id": task.task_id}

@@ -274,7 +274,7 @@ class Workload:
             if self._may_go.is_set():
                 self._once(client)
             self._busy[client.name] = False
-            time.sleep(client.rng.uniform(0.0, 0.05))
+            time.sleep(client.rng.uniform(0.0, 0.05))  # calls come at random moments
 
     def _once(self, client: Client) -> None:
         kinds, weights = list(OPERATIONS), list(OPERATIONS.values())

@@ -99,7 +99,7 @@ class Judge:
             living = lives(self.watch.folder)
             if living.keys() <= on_book or time.monotonic() > end:
                 return living
-            time.sleep(0.01)
+            time.sleep(0.01)  # between two looks at the process table
 
     def _ledger(self) -> list[str]:
         """What is used is what the living agents have, and Ray has the same actors."""

@@ -38,7 +38,7 @@ class OfDrivers(Stage):
             until(lambda: len(_lines(log)) > 6 + self.rng.randrange(10), "it does nothing", REST_S)
             for _ in range(TRIES):
                 until(lambda: _lines(log)[-1]["what"] == "asked", "it asks nothing", REST_S)
-                time.sleep(self.rng.uniform(0.0, 0.1))
+                time.sleep(self.rng.uniform(0.0, 0.1))  # the kill comes at a random moment
                 with stopped(driver.pid):
                     if _lines(log)[-1]["what"] == "asked":
                         at = kill(driver.pid)
@@ -58,7 +58,7 @@ class OfDrivers(Stage):
         folder = self.folder / namespace
         with _driver("owns", namespace, "tied", log, folder, self.rng) as driver:
             until(lambda: _submits(log), "it does not submit", REST_S)
-            time.sleep(self.rng.uniform(0.0, 0.5))
+            time.sleep(self.rng.uniform(0.0, 0.5))  # the kill comes at a random moment
             with stopped(driver.pid):
                 if not _submits(log):
                     driver.kill()

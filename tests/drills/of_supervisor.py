@@ -54,7 +54,7 @@ class OfSupervisor(Stage):
         def run() -> float | None:
             pid = self.supervisor_pid()
             doing = self.awaited(operation)
-            time.sleep(self.rng.uniform(0.0, longest_s))
+            time.sleep(self.rng.uniform(0.0, longest_s))  # the kill comes at a random moment
             with stopped(pid):
                 if not self._is_at(kind, doing):
                     return None
@@ -74,7 +74,7 @@ class OfSupervisor(Stage):
         answered = threading.Event()
         probe = thread(lambda: (self.mesh.list_pools(), answered.set()))
         (second,) = until(lambda: supervisors() - {first}, "no successor", GIVES_UP_S)
-        time.sleep(self.rng.uniform(0.0, 0.05))
+        time.sleep(self.rng.uniform(0.0, 0.05))  # the kill comes at a random moment
         with stopped(second):
             at = None if answered.wait(ARRIVES_S) else kill(second)
         probe.join(GIVES_UP_S)
@@ -104,7 +104,7 @@ class OfSupervisor(Stage):
         """In mid-submit, and what it wrote last has rubbish behind it when it comes back."""
         pid = self.supervisor_pid()
         doing = self.awaited("submit")
-        time.sleep(self.rng.uniform(0.0, 0.1))
+        time.sleep(self.rng.uniform(0.0, 0.1))  # the kill comes at a random moment
         with stopped(pid):
             if doing.answered.wait(ARRIVES_S):
                 return None

@@ -28,7 +28,7 @@ def until(condition: Callable[[], Any], what: str | Callable[[], str], deadline_
         if time.monotonic() > end:
             told = what if isinstance(what, str) else what()
             raise DrillFailed(f"after {deadline_s:g} s: {told}")
-        time.sleep(0.005)
+        time.sleep(0.005)  # between two looks at the world outside
     return found
 
 
