@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from schedulemesh.domain.labels import is_text, parse_labels
-from schedulemesh.domain.pool import PLACEMENT_STRATEGIES, PoolSpec
+from schedulemesh.domain.placement import PLACEMENT_STRATEGIES
+from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.errors import InvalidRequestError
 

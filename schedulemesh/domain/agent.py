@@ -47,5 +47,7 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     options: str = "{}"
     #: Whether the agent can be built again from what is stored (no object references within its arguments).
     restartable: bool = True
+    #: What each bundle of its placement group holds, their sum being its resources; empty: one bundle of all.
+    bundles: tuple[Resources, ...] = ()
     #: Object references among its arguments; they are lost with the supervisor that took them.
     references: int = 0

@@ -5,10 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from schedulemesh.domain.labels import Labels
+from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources
-
-#: Ray's placement strategies for the bundles of one placement group.
-PLACEMENT_STRATEGIES = ("STRICT_PACK", "PACK", "SPREAD", "STRICT_SPREAD")
 
 
 class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -21,6 +19,8 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     #: How many agents of default size share the quota; 0: one agent takes all of it.
     target_agents: int = 0
     placement_strategy: str = "STRICT_PACK"
+    #: None: its agents live on nodes, without placement groups.
+    groups: GroupsSpec | None = None
 
     def default_agent(self) -> Resources:
         """What an agent gets that names no resources: quota / target_agents, whole GPUs above 1."""

@@ -7,6 +7,7 @@ from typing import Union
 import msgspec
 
 from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.placement import GroupShape
 
 
 class Instruction(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -23,6 +24,8 @@ class StartAgent(Instruction, frozen=True, kw_only=True):
     state_key: str | None
     #: Whether its actor lives already, made by a former supervisor.
     adopt: bool = False
+    #: The placement group whose first bundle it lives in; None: it lives on a node.
+    group_id: str | None = None
 
 
 class EvictAgent(Instruction, frozen=True, kw_only=True):
@@ -51,10 +54,29 @@ class StopAgent(Instruction, frozen=True, kw_only=True):
     incarnation: int
 
 
+class CreateGroup(Instruction, frozen=True, kw_only=True):
+    """Make the placement group, or take over one of this id; answer with GroupCreated or GroupCreateFailed."""
+
+    group_id: str
+    shape: GroupShape
+    #: The node of each bundle.
+    node_ids: tuple[str, ...]
+    #: Seconds after which it is withdrawn.
+    wait_s: float
+
+
+class RemoveGroup(Instruction, frozen=True, kw_only=True):
+    """Remove the placement group, with whatever stands ready in it; answer with GroupGone."""
+
+    group_id: str
+
+
 class AnswerRequest(Instruction, frozen=True, kw_only=True):
     """The outcome of this request is final."""
 
     request_id: str
 
 
-AnyInstruction = Union[StartAgent, EvictAgent, EvictTask, StopAgent, AnswerRequest]
+AnyInstruction = Union[
+    StartAgent, EvictAgent, EvictTask, StopAgent, CreateGroup, RemoveGroup, AnswerRequest
+]

@@ -58,6 +58,10 @@ class Accepted(Outcome, frozen=True, kw_only=True):
     restartable: bool = True
     #: Whether a saved state was given back to the object; None: there was none.
     state_restored: bool | None = None
+    #: The placement group that it lives in; None: it lives on a node.
+    group_id: str | None = None
+    #: "reserved", "reused", "created" or "preempted": how it came to that group; empty: it lives on a node.
+    group_path: str = ""
 
 
 class Refused(Outcome, frozen=True, kw_only=True):

@@ -67,6 +67,8 @@ class TaskSubmitted(Stimulus, frozen=True, kw_only=True):
     #: False: the user's Ray options place it, and the book learns where.
     choose_node: bool = True
     may_preempt: bool = True
+    #: Evict for a placement group, never for quota; refused in a pool that keeps no groups.
+    for_group: bool = False
     dry_run: bool = False
     #: The key of the saved state that its object is built from.
     state_key: str | None = None
@@ -91,6 +93,8 @@ class AgentDeletionRequested(Stimulus, frozen=True, kw_only=True):
     """Somebody wants an agent gone."""
 
     agent_name: str
+    #: Whether its placement group goes too; None: what the pool's definition says.
+    destroy_group: bool | None = None
 
 
 class PreemptionRequested(Stimulus, frozen=True, kw_only=True):
@@ -136,6 +140,25 @@ class AgentGone(Stimulus, frozen=True, kw_only=True):
 
     agent_name: str
     incarnation: int
+
+
+class GroupCreated(Stimulus, frozen=True, kw_only=True):
+    """Ray has placed a group as it was asked to."""
+
+    group_id: str
+
+
+class GroupCreateFailed(Stimulus, frozen=True, kw_only=True):
+    """Ray has not placed a group, and it was withdrawn: nothing of it is left."""
+
+    group_id: str
+    error: str
+
+
+class GroupGone(Stimulus, frozen=True, kw_only=True):
+    """A group is gone from Ray, by our hand or not."""
+
+    group_id: str
 
 
 class AgentRestarted(Stimulus, frozen=True, kw_only=True):
@@ -196,6 +219,8 @@ class WorldObserved(Stimulus, frozen=True, kw_only=True):
     """After a recovery: which agents live, as (name, incarnation); all others do not."""
 
     living: frozenset[tuple[str, int]]
+    #: The placement groups that live in Ray, by id; all others do not.
+    groups: frozenset[str] = frozenset()
 
 
 class SupervisorBegan(Stimulus, frozen=True, kw_only=True):
@@ -217,6 +242,9 @@ AnyStimulus = Union[
     AgentReported,
     AgentStartFailed,
     AgentGone,
+    GroupCreated,
+    GroupCreateFailed,
+    GroupGone,
     AgentRestarted,
     RebuildRequested,
     StateStored,
