@@ -12,7 +12,7 @@ PLACEMENT_STRATEGIES = ("STRICT_PACK", "PACK", "SPREAD", "STRICT_SPREAD")
 
 
 class GroupShape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What a placement group is, apart from where it stands; groups of equal shape can stand for each other."""
+    """What a placement group is, apart from where it stands; equal shapes can stand for each other."""
 
     #: What each bundle holds; an agent lives in the first one.
     bundles: tuple[Resources, ...]

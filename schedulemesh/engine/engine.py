@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from schedulemesh.config.settings import ANSWER_MEMORY_S
+from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import Resources
 from schedulemesh.engine import eviction, lifecycle
 from schedulemesh.engine import stimuli as s
@@ -24,6 +25,13 @@ from schedulemesh.engine.facts import (
     PoolEnsured,
     StateHandlersRegistered,
     StatesForgotten,
+)
+from schedulemesh.engine.group_life import drop_if_unwanted, expire, replenish
+from schedulemesh.engine.group_reports import (
+    group_create_failed,
+    group_created,
+    group_gone,
+    node_lost,
 )
 from schedulemesh.engine.health import agent_restarted, rebuild
 from schedulemesh.engine.ledger import pay
@@ -71,6 +79,9 @@ class Engine:
         self._on(s.ClassProbed, _class_probed)
         self._on(s.ClusterObserved, _observe_cluster)
         self._on(s.ClockTicked, _tick)
+        self._on(s.GroupCreated, group_created)
+        self._on(s.GroupCreateFailed, group_create_failed)
+        self._on(s.GroupGone, group_gone)
         self._on(s.AgentRestarted, agent_restarted)
         self._on(s.RebuildRequested, rebuild)
         self._on(s.StatesOutlived, _forget_states)
@@ -157,8 +168,12 @@ def _ensure_pool(turn: Turn, stimulus: s.PoolRequested) -> RequestOutcome:
     account = turn.state.ledger.accounts.get(spec.name)
     if account is None:
         turn.emit(PoolEnsured(spec=spec))
+        replenish(turn, only=spec.name)
         return Done(detail="created")
     if account.spec == spec:
+        if any(pool_name == spec.name for pool_name, _ in turn.state.groups.dropped):
+            turn.emit(PoolEnsured(spec=spec))
+            replenish(turn, only=spec.name)
         return Done(detail="unchanged")
     if stimulus.must_be_new:
         return Refused(
@@ -175,7 +190,17 @@ def _ensure_pool(turn: Turn, stimulus: s.PoolRequested) -> RequestOutcome:
             short_quota=held.beyond(spec.resources),
         )
     turn.emit(PoolEnsured(spec=spec))
+    _reshape_groups(turn, spec)
     return Done(detail="changed")
+
+
+def _reshape_groups(turn: Turn, spec: PoolSpec) -> None:
+    """Free groups that the new definition does not keep go; others when their agents have left."""
+    book = turn.state.groups
+    for group_id in tuple(book.of_pool.get(spec.name, ())):
+        drop_if_unwanted(turn, book.by_id[group_id])
+    if spec.groups is not None:
+        replenish(turn, only=spec.name)
 
 
 def _change_policy(turn: Turn, stimulus: s.PolicyChangeRequested) -> RequestOutcome:
@@ -233,12 +258,18 @@ def _observe_cluster(turn: Turn, stimulus: s.ClusterObserved) -> None:
     living = {report.node_id for report in stimulus.nodes}
     for node_id in [node_id for node_id in nodes if node_id not in living]:
         turn.emit(NodeLost(node_id=node_id))
+        node_lost(turn, node_id)
+    if turn.facts and turn.state.groups.of_pool:
+        replenish(turn)
 
 
 def _tick(turn: Turn, _stimulus: s.ClockTicked) -> None:
     state = turn.state
     for hold_id in [key for key, hold in state.ledger.holds.items() if hold.until <= turn.at]:
         turn.emit(HoldShrank(hold_id=hold_id))
+    if state.groups.of_pool:
+        expire(turn)
+        replenish(turn)
     before = turn.at - ANSWER_MEMORY_S
     oldest = next(iter(state.answers.values()), None)
     if oldest is not None and oldest.at < before:

@@ -13,13 +13,14 @@ import msgspec
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.node import NodeReport
+from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.outcomes import Candidate, RequestOutcome
 
 #: Raised when the meaning of a stored fact changes; a journal of another version is migrated or refused.
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True, gc=False):
@@ -111,6 +112,12 @@ class AgentAdmitted(Fact, frozen=True, kw_only=True):
     request_id: str | None = None
     #: The key of the saved state that its object is built from; None: it starts from the beginning.
     state_key: str | None = None
+    #: The placement group that it lives in, which holds its room; None: it stands on the node itself.
+    group_id: str | None = None
+    #: How it came to that group: "reserved", "reused", "created" or "preempted".
+    group_path: str = ""
+    #: Groups that leave for it, or that are made for it; it starts when all that is done.
+    waits_for_groups: tuple[str, ...] = ()
 
 
 class ClaimGrew(Fact, frozen=True, kw_only=True):
@@ -126,6 +133,7 @@ class AgentReady(Fact, frozen=True, kw_only=True):
     """The claim of a waiting agent is whole; its start may begin."""
 
     agent_name: str
+    at: float = 0.0
 
 
 class AgentStarted(Fact, frozen=True, kw_only=True):
@@ -170,6 +178,8 @@ class AgentEnding(Fact, frozen=True, kw_only=True):
     hold_for: str | None = None
     #: Which request its end answers.
     request_id: str | None = None
+    #: Whether its placement group goes too; None: what the pool's definition says.
+    destroy_group: bool | None = None
 
 
 class AgentEnded(Fact, frozen=True, kw_only=True):
@@ -179,6 +189,70 @@ class AgentEnded(Fact, frozen=True, kw_only=True):
     incarnation: int
     at: float
     reason: str
+
+
+class GroupPlanned(Fact, frozen=True, kw_only=True):
+    """A placement group is on the book; it takes its room as that becomes free."""
+
+    group_id: str
+    pool_name: str
+    shape: GroupShape
+    #: The node of each bundle.
+    node_ids: tuple[str, ...]
+    #: The GPU devices that the book assumes for each bundle.
+    wanted: tuple[Devices, ...]
+    at: float
+    reserved: bool = False
+    #: The agent that it is made for.
+    agent_name: str | None = None
+
+
+class GroupGrew(Fact, frozen=True, kw_only=True):
+    """One bundle of a planned group took room on its node."""
+
+    group_id: str
+    bundle: int
+    held: Resources = NOTHING
+    devices: Devices = Devices()
+
+
+class GroupWhole(Fact, frozen=True, kw_only=True):
+    """A planned group has all its room; Ray makes it now."""
+
+    group_id: str
+
+
+class GroupReady(Fact, frozen=True, kw_only=True):
+    """Ray has placed the group."""
+
+    group_id: str
+    at: float
+
+
+class GroupClaimed(Fact, frozen=True, kw_only=True):
+    """The group goes for this agent, which takes its room, as soon as nobody lives in it any more."""
+
+    group_id: str
+    for_agent: str
+
+
+class GroupEnding(Fact, frozen=True, kw_only=True):
+    """The group is being removed; its room is held until it is gone."""
+
+    group_id: str
+    #: The agent that takes its room.
+    for_agent: str | None = None
+    #: Whether it is a reserved one that is not to be made again until its pool is ensured.
+    dropped: bool = False
+
+
+class GroupEnded(Fact, frozen=True, kw_only=True):
+    """The group is gone."""
+
+    group_id: str
+    at: float
+    #: Why Ray did not place it; empty: that is not why it is gone.
+    error: str = ""
 
 
 class TaskRegistered(Fact, frozen=True, kw_only=True):
@@ -298,6 +372,13 @@ AnyFact = Union[
     LostTold,
     AgentEnding,
     AgentEnded,
+    GroupPlanned,
+    GroupGrew,
+    GroupWhole,
+    GroupReady,
+    GroupClaimed,
+    GroupEnding,
+    GroupEnded,
     TaskRegistered,
     TaskCompleted,
     EvictionStarted,

@@ -55,7 +55,7 @@ class StopAgent(Instruction, frozen=True, kw_only=True):
 
 
 class CreateGroup(Instruction, frozen=True, kw_only=True):
-    """Make the placement group, or take over one of this id; answer with GroupCreated or GroupCreateFailed."""
+    """Make the placement group, or take over one of this id; answer GroupCreated or GroupCreateFailed."""
 
     group_id: str
     shape: GroupShape

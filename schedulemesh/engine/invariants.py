@@ -5,6 +5,8 @@ from __future__ import annotations
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources
 from schedulemesh.domain.task import TaskPhase
+from schedulemesh.engine.cluster import Node
+from schedulemesh.engine.pg_pool import MARK, Group, GroupPhase
 from schedulemesh.engine.state import MeshState
 
 
@@ -18,6 +20,7 @@ def check(state: MeshState) -> None:
     _check_cluster(state)
     _check_running(state)
     _check_agents(state)
+    _check_groups(state)
 
 
 def _expect(holds: bool, what: str) -> None:
@@ -63,11 +66,7 @@ def _check_cluster(state: MeshState) -> None:
         held, reported = NOTHING, NOTHING
         on_device: dict[int, int] = {}
         for name, standing in node.standing.items():
-            agent = state.agents.get(name)
-            _expect(agent is not None, f"{name} stands on {node.node_id} but is not on the book")
-            _expect(
-                agent is not None and agent.node_id == node.node_id, f"{name} stands elsewhere too"
-            )
+            _check_standing(state, node.node_id, name)
             gpu = sum(units for _, units in standing.devices.units)
             held = held + standing.held + Resources(gpu=gpu)
             if standing.reported:
@@ -84,6 +83,60 @@ def _check_cluster(state: MeshState) -> None:
             f"node {node.node_id}: a device is given twice",
         )
     state.cluster.check_index()
+
+
+def _check_standing(state: MeshState, node_id: str, name: str) -> None:
+    """Who stands on a node is an agent without a group, or a bundle of a group, and says so itself."""
+    if name.startswith(MARK):
+        group_id, _, bundle = name[len(MARK) :].rpartition("/")
+        group = state.groups.by_id.get(group_id)
+        _expect(group is not None, f"{group_id} stands on {node_id} but is not on the book")
+        at = None if group is None else group.node_ids[int(bundle)]
+        _expect(at == node_id, f"bundle {bundle} of {group_id} stands on {node_id} too")
+        return
+    agent = state.agents.get(name)
+    _expect(agent is not None, f"{name} stands on {node_id} but is not on the book")
+    here = agent is not None and agent.node_id == node_id and agent.group_id is None
+    _expect(here, f"{name} stands elsewhere too")
+
+
+def _check_groups(state: MeshState) -> None:
+    """A group that is being made or stands has its room, and those who live in it know it."""
+    state.groups.check()
+    for group_id, group in state.groups.by_id.items():
+        if group.phase in (GroupPhase.CREATING, GroupPhase.READY):
+            _expect(_has_room(state, group), f"group {group_id} has not all its room")
+        for name in (group.agent, group.promised_to):
+            agent = state.agents.get(name or "")
+            _expect(
+                name is None or (agent is not None and agent.group_id == group_id),
+                f"group {group_id} is {name}'s, which lives elsewhere",
+            )
+    for name, agent in state.agents.items():
+        home = state.groups.by_id.get(agent.group_id or "")
+        if home is not None:
+            _expect(name in (home.agent, home.promised_to), f"{name} is not in its group")
+        runs = agent.phase in (AgentPhase.RUNNING, AgentPhase.WAITING)
+        _expect(
+            not runs or agent.group_id is None or home is not None, f"{name} has lost its group"
+        )
+        missing = agent.waits_for_groups - set(state.groups.by_id)
+        _expect(not missing, f"{name} waits for groups that are gone: {sorted(missing)}")
+
+
+def _has_room(state: MeshState, group: Group) -> bool:
+    nodes = state.cluster.nodes
+    return all(
+        node_id not in nodes or _held(nodes[node_id], group.key(i)) == group.shape.bundles[i]
+        for i, node_id in enumerate(group.node_ids)
+    )
+
+
+def _held(node: Node, key: str) -> Resources:
+    standing = node.standing.get(key)
+    if standing is None:
+        return NOTHING
+    return standing.held + Resources(gpu=sum(units for _, units in standing.devices.units))
 
 
 def _check_running(state: MeshState) -> None:
@@ -107,7 +160,8 @@ def _check_agents(state: MeshState) -> None:
     for name, agent in state.agents.items():
         _expect(name in state.agents_of[agent.spec.pool_name], f"{name} is not in its pool")
         if agent.phase is AgentPhase.WAITING:
-            _expect(bool(agent.waits_for), f"{name} waits for nobody")
+            waits = agent.waits_for or agent.waits_for_groups
+            _expect(bool(waits), f"{name} waits for nobody")
             for victim in agent.waits_for:
                 leaving = state.agents.get(victim)
                 _expect(

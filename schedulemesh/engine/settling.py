@@ -5,6 +5,7 @@ from __future__ import annotations
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission import evict_instruction, start_instruction
+from schedulemesh.engine.group_reports import settle_groups
 from schedulemesh.engine.instructions import EvictTask, StartAgent, StopAgent
 from schedulemesh.engine.lifecycle import agent_gone
 from schedulemesh.engine.state import Agent
@@ -25,6 +26,7 @@ def settle(turn: Turn, stimulus: WorldObserved) -> None:
             _end_on(turn, agent, lives=lives)
         elif agent.phase is AgentPhase.RUNNING and not lives:
             _gone(turn, agent)
+    settle_groups(turn, stimulus.groups)
     for name, agent in list(turn.state.agents.items()):
         if agent.phase is AgentPhase.STARTING and not _just_started(turn, name):
             lives = (name, agent.incarnation) in living

@@ -14,9 +14,11 @@ from typing import Any
 import msgspec
 
 from schedulemesh.config.policy import PreemptionPolicy
+from schedulemesh.domain.placement import GroupShape
 from schedulemesh.engine import facts as f
 from schedulemesh.engine.cluster import Node
 from schedulemesh.engine.ledger import Account, Hold
+from schedulemesh.engine.pg_pool import Group, PoolCounts
 from schedulemesh.engine.preemption import Preemption
 from schedulemesh.engine.running import RunningTask
 from schedulemesh.engine.state import Agent, Answer, LostAgent, MeshState, Preempted
@@ -42,6 +44,12 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     accounts: list[Account] = []
     holds: list[tuple[str, Hold]] = []
     nodes: list[Node] = []
+    groups: list[Group] = []
+    #: (pool name, counts).
+    group_counts: list[tuple[str, PoolCounts]] = []
+    #: (pool name, shape, how many reserved groups of it were destroyed on demand).
+    groups_dropped: list[tuple[str, GroupShape, int]] = []
+    next_group: int | None = None
     #: (CPU, GPU, how many tasks of this kind were admitted).
     workload: list[tuple[int, int, int]] = []
     agents: list[Agent] = []
@@ -67,6 +75,10 @@ def picture(state: MeshState) -> Snapshot:
         accounts=[copy.copy(account) for account in state.ledger.accounts.values()],
         holds=list(state.ledger.holds.items()),
         nodes=[_node(node) for node in state.cluster.nodes.values()],
+        groups=[copy.copy(group) for group in state.groups.by_id.values()],
+        group_counts=[(pool, copy.copy(c)) for pool, c in state.groups.counts.items()],
+        groups_dropped=[(*key, n) for key, n in state.groups.dropped.items()],
+        next_group=state.groups.next_number,
         workload=[(*kind, n) for kind, n in state.cluster.workload.counts.items()],
         agents=[copy.copy(agent) for agent in state.agents.values()],
         tasks=[
@@ -119,6 +131,9 @@ def referenced(state: MeshState) -> frozenset[str]:
     for handlers in state.handlers.values():
         keys |= {handlers.preserver_key, handlers.restorer_key}
     keys.update(key for spec in specs for key in (spec.class_key, spec.arguments_key))
+    for account in state.ledger.accounts.values():
+        if account.spec.groups is not None and account.spec.groups.warm is not None:
+            keys.add(account.spec.groups.warm.class_key)
     keys.update(task.payload_key for task in tasks)
     return frozenset(key for key in keys if key)
 
@@ -147,6 +162,8 @@ def _put_head(state: MeshState, part: Snapshot) -> None:
             by_lost_work=part.policy.victim_order == "least_lost_work",
         )
     state.epoch = state.epoch if part.epoch is None else part.epoch
+    if part.next_group is not None:
+        state.groups.next_number = part.next_group
     if part.next_incarnation is not None:
         state.next_incarnation = part.next_incarnation
     state.preemption_counts.update(part.preemption_counts)
@@ -160,6 +177,13 @@ def _put_books(state: MeshState, part: Snapshot) -> None:
     state.ledger.holds.update(part.holds)
     for node in part.nodes:
         state.cluster.adopt(node)
+    for group in part.groups:
+        state.groups.add(group)
+    for pool_name, so_far in part.group_counts:
+        state.groups.counts[pool_name] = so_far
+        state.groups.of_pool.setdefault(pool_name, {})
+    for pool_name, shape, n in part.groups_dropped:
+        state.groups.dropped[pool_name, shape] = n
     if part.workload:
         counts = {(cpu, gpu): n for cpu, gpu, n in part.workload}
         state.cluster.workload.learn({**state.cluster.workload.counts, **counts})

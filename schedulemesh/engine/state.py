@@ -13,8 +13,10 @@ from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.domain.task import TaskPhase, TaskSpec
 from schedulemesh.engine import facts as f
 from schedulemesh.engine.cluster import Cluster
+from schedulemesh.engine.group_facts import GroupFacts
 from schedulemesh.engine.ledger import Hold, Ledger, merged
 from schedulemesh.engine.outcomes import Candidate, Done, RequestOutcome
+from schedulemesh.engine.pg_pool import GroupBook
 from schedulemesh.engine.preemption import Preemption
 from schedulemesh.engine.running import RunningTask, RunningTasks
 
@@ -45,6 +47,13 @@ class Agent(msgspec.Struct, kw_only=True, gc=False):
     evicting: tuple[Candidate, ...] = ()
     #: Agents that still have to leave before it can start.
     waits_for: frozenset[str] = frozenset()
+    #: Groups that still have to leave, or to be made, before it can start.
+    waits_for_groups: frozenset[str] = frozenset()
+    #: The placement group that it lives in, and how it came to it; None: it stands on the node itself.
+    group_id: str | None = None
+    group_path: str = ""
+    #: Whether its group goes with it; None: what the pool's definition says.
+    destroy_group: bool | None = None
     request_id: str | None = None
     state_key: str | None = None
     state_restored: bool | None = None
@@ -107,6 +116,7 @@ class MeshState:
         self.ledger = Ledger()
         self.cluster = Cluster()
         self.running = RunningTasks()
+        self.groups = GroupBook()
         #: By name.
         self.agents: dict[str, Agent] = {}
         #: Names of the agents of each pool.
@@ -131,6 +141,7 @@ class MeshState:
         #: The incarnation that the next agent gets; never given twice.
         self.next_incarnation = 1
         self.epoch = 0
+        groups = self._group_facts = GroupFacts(self.groups, self.cluster)
         self._apply: dict[type[f.Fact], Callable[[Any], None]] = {
             f.PoolEnsured: self._pool_ensured,
             f.StateHandlersRegistered: self._handlers_registered,
@@ -147,6 +158,13 @@ class MeshState:
             f.LostTold: self._lost_told,
             f.AgentEnding: self._agent_ending,
             f.AgentEnded: self._agent_ended,
+            f.GroupPlanned: groups.planned,
+            f.GroupGrew: groups.grew,
+            f.GroupWhole: groups.whole,
+            f.GroupReady: self._group_ready,
+            f.GroupClaimed: groups.claimed,
+            f.GroupEnding: groups.ending,
+            f.GroupEnded: self._group_ended,
             f.TaskRegistered: self._task_registered,
             f.TaskCompleted: self._task_completed,
             f.EvictionStarted: self._eviction_started,
@@ -180,6 +198,7 @@ class MeshState:
     def _pool_ensured(self, fact: f.PoolEnsured) -> None:
         self.ledger.ensure(fact.spec)
         self.agents_of.setdefault(fact.spec.name, set())
+        self._group_facts.ensured(fact.spec)
 
     def _handlers_registered(self, fact: f.StateHandlersRegistered) -> None:
         self.handlers[fact.pool_name] = fact
@@ -203,7 +222,8 @@ class MeshState:
         if not new:
             return
         for name, agent in self.agents.items():
-            if agent.node_id == node_id and agent.phase is not AgentPhase.WAITING:
+            here = agent.node_id == node_id and agent.group_id is None
+            if here and agent.phase is not AgentPhase.WAITING:
                 self.cluster.settle(node_id, name, agent.spec.resources, agent.devices)
 
     def _agent_admitted(self, fact: f.AgentAdmitted) -> None:
@@ -212,7 +232,9 @@ class MeshState:
         self.agents[spec.name] = Agent(
             spec=spec,
             incarnation=fact.incarnation,
-            phase=AgentPhase.WAITING if waits_for else AgentPhase.STARTING,
+            phase=(
+                AgentPhase.WAITING if waits_for or fact.waits_for_groups else AgentPhase.STARTING
+            ),
             admitted_at=fact.at,
             shares=fact.shares,
             task_id=None if fact.task is None else fact.task.task_id,
@@ -222,13 +244,18 @@ class MeshState:
             waits_for=waits_for,
             request_id=fact.request_id,
             state_key=fact.state_key,
+            waits_for_groups=frozenset(fact.waits_for_groups),
+            group_id=fact.group_id,
+            group_path=fact.group_path,
         )
         self.agents_of[spec.pool_name].add(spec.name)
         self.lost.pop(spec.name, None)
         self.next_incarnation = fact.incarnation + 1
         self.ledger.reserve(spec.pool_name, fact.shares)
         self.cluster.workload.note(spec.resources)
-        if fact.node_id is not None:
+        if fact.group_id is not None:
+            self._group_facts.admitted(self.agents[spec.name])
+        elif fact.node_id is not None:
             self.cluster.take(fact.node_id, spec.name, fact.held, fact.devices)
         if fact.request_id is not None:
             self.requests[fact.request_id] = spec.name
@@ -247,6 +274,7 @@ class MeshState:
         agent = self.agents[fact.agent_name]
         agent.phase = AgentPhase.STARTING
         agent.waits_for = frozenset()
+        self._group_facts.entered(agent, fact.at)
 
     def _agent_started(self, fact: f.AgentStarted) -> None:
         agent = self.agents[fact.agent_name]
@@ -269,6 +297,10 @@ class MeshState:
     def _stand(self, agent: Agent, fact: f.AgentStarted) -> None:
         """Put the agent where it says that it is."""
         name = agent.spec.name
+        if agent.group_id is not None:
+            agent.devices = fact.devices
+            self._group_facts.stood(agent, fact.devices)
+            return
         if fact.node_id is None:
             return
         if agent.node_id is not None and agent.node_id != fact.node_id:
@@ -289,6 +321,7 @@ class MeshState:
         agent = self.agents[fact.agent_name]
         agent.phase = AgentPhase.ENDING
         agent.ending, agent.hold_for = fact.reason, fact.hold_for
+        agent.destroy_group = fact.destroy_group
         agent.ended_by = fact.request_id
         if fact.request_id is not None:
             self.requests[fact.request_id] = fact.agent_name
@@ -304,7 +337,9 @@ class MeshState:
             self._remember_lost(agent, tasks, fact.at)
         self.agents_of[agent.spec.pool_name].discard(fact.agent_name)
         self.ledger.release(agent.spec.pool_name, agent.shares, committed=agent.committed)
-        if agent.node_id is not None:
+        if agent.group_id is not None:
+            self._group_facts.left(agent, fact.at)
+        elif agent.node_id is not None:
             self.cluster.leave(agent.node_id, fact.agent_name)
         if agent.request_id is not None:
             self.requests.pop(agent.request_id, None)
@@ -313,6 +348,17 @@ class MeshState:
             newcomer.waits_for -= {fact.agent_name}
         for victim in agent.waits_for:
             self.agents[victim].leaves_for = None
+
+    def _group_ready(self, fact: f.GroupReady) -> None:
+        agent_name = self._group_facts.ready(fact)
+        if agent_name is not None:
+            self.agents[agent_name].waits_for_groups -= {fact.group_id}
+
+    def _group_ended(self, fact: f.GroupEnded) -> None:
+        group = self._group_facts.ended(fact)
+        newcomer = self.agents.get(group.leaves_for or "")
+        if newcomer is not None:
+            newcomer.waits_for_groups -= {fact.group_id}
 
     def _remember_lost(self, agent: Agent, tasks: list[RunningTask], at: float) -> None:
         self.lost.pop(agent.spec.name, None)

@@ -26,13 +26,14 @@ from schedulemesh.engine.cluster import Node, devices_for
 from schedulemesh.engine.draft import Draft
 from schedulemesh.engine.facts import Devices
 from schedulemesh.engine.outcomes import Candidate
+from schedulemesh.engine.pg_pool import Group
 from schedulemesh.engine.preemption import Consent, Incoming, Verdict
 from schedulemesh.engine.running import RunningTask, TaskClass
 from schedulemesh.engine.state import Agent, MeshState
 
 #: Top priority, victims, lost work, node id: ascending is better.
-_Bound = tuple[float, int, float, str]
-_Keep = Callable[[TaskClass], bool]
+Bound = tuple[float, int, float, str]
+Keep = Callable[[TaskClass], bool]
 
 
 class Unit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -61,12 +62,19 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     node_id: str | None
     #: The GPU devices that the newcomer has when all have left.
     devices: Devices = Devices()
+    #: Placement groups that nobody uses, and that leave too.
+    groups: tuple[Group, ...] = ()
 
     @property
     def evicting(self) -> tuple[Candidate, ...]:
         """Every task that leaves, highest score first."""
-        every = [c for unit in self.units for c in unit.candidates]
-        return tuple(sorted(every, key=lambda c: -c.preempt_score))
+        return evicted(self.units)
+
+
+def evicted(units: Iterable[Unit]) -> tuple[Candidate, ...]:
+    """Every task of these agents, highest score first."""
+    every = [c for unit in units for c in unit.candidates]
+    return tuple(sorted(every, key=lambda c: -c.preempt_score))
 
 
 class Search(msgspec.Struct, kw_only=True):
@@ -95,13 +103,13 @@ class Search(msgspec.Struct, kw_only=True):
         def enough(task_class: TaskClass) -> bool:
             return len(task_class) > 0 and short.fits(task_class.resources)
 
-        single = next(self._units(self._ordered(enough)), None)
+        single = next(self.units(enough), None)
         if single is not None:
             return self._settled((single,), self.node)
-        taken = self._fill_quota(Draft(self.need, short, None), ())
+        taken = self.fill_quota(Draft(self.need, short, None), ())
         return None if taken is None else self._settled(taken, self.node)
 
-    def _fill_quota(self, draft: Draft, taken: tuple[Unit, ...]) -> tuple[Unit, ...] | None:
+    def fill_quota(self, draft: Draft, taken: tuple[Unit, ...]) -> tuple[Unit, ...] | None:
         """Candidates in order, passing over those that free nothing still short, until quota suffices."""
         have = {unit.agent.spec.name for unit in taken}
         found = list(taken)
@@ -109,7 +117,7 @@ class Search(msgspec.Struct, kw_only=True):
         def helps(task_class: TaskClass) -> bool:
             return len(task_class) > 0 and task_class.resources.helps(draft.short_quota)
 
-        for unit in self._units(self._ordered(helps)):
+        for unit in self.units(helps):
             if not draft.short_quota:
                 break
             if unit.agent.spec.name not in have:
@@ -129,7 +137,7 @@ class Search(msgspec.Struct, kw_only=True):
         nodes = self._reachable_nodes(set(allowed))
         return self._single_on_a_node(nodes) or self._best_node(nodes, allowed)
 
-    def _reachable_nodes(self, allowed: set[TaskClass]) -> list[tuple[_Bound, Node, _Summary]]:
+    def _reachable_nodes(self, allowed: set[TaskClass]) -> list[tuple[Bound, Node, _Summary]]:
         """The nodes that could have room if all went who may, with a lower bound of their place."""
         found = []
         for node in self.state.cluster.open_nodes():
@@ -142,7 +150,7 @@ class Search(msgspec.Struct, kw_only=True):
             found.append((summary.bound(lack, node.node_id, self.now), node, summary))
         return found
 
-    def _single_on_a_node(self, nodes: list[tuple[_Bound, Node, _Summary]]) -> Plan | None:
+    def _single_on_a_node(self, nodes: list[tuple[Bound, Node, _Summary]]) -> Plan | None:
         """The best single victim whose leaving is enough for its node, and for quota."""
         lacks = {}
         for _, node, summary in nodes:
@@ -157,7 +165,7 @@ class Search(msgspec.Struct, kw_only=True):
             frees = task_class.resources
             return len(task_class) > 0 and least.fits(frees) and self.short_quota.fits(frees)
 
-        for unit in self._units(self._ordered(could)):
+        for unit in self.units(could):
             node_id = unit.agent.node_id
             if node_id not in lacks or not lacks[node_id].fits(unit.agent.spec.resources):
                 continue
@@ -170,13 +178,13 @@ class Search(msgspec.Struct, kw_only=True):
 
     def _best_node(
         self,
-        nodes: list[tuple[_Bound, Node, _Summary]],
+        nodes: list[tuple[Bound, Node, _Summary]],
         allowed: dict[TaskClass, Verdict],
     ) -> Plan | None:
         """Work nodes out in the order of their bounds, until none that is left can do better."""
         heap = [(bound, node.node_id, node) for bound, node, _ in nodes]
         heapq.heapify(heap)
-        best: tuple[_Bound, Plan] | None = None
+        best: tuple[Bound, Plan] | None = None
         while heap:
             bound, _, node = heapq.heappop(heap)
             if best is not None and best[0] <= bound:
@@ -184,7 +192,7 @@ class Search(msgspec.Struct, kw_only=True):
             plan = self._plan_on(node, allowed)
             if plan is None:
                 continue
-            place = _place(plan, node.node_id)
+            place = place_of(plan.units, node.node_id)
             if best is None or place < best[0]:
                 best = (place, plan)
         return None if best is None else best[1]
@@ -203,7 +211,7 @@ class Search(msgspec.Struct, kw_only=True):
             return None
         units: tuple[Unit, ...] | None = tuple(taken)
         if draft.short_quota:
-            units = self._fill_quota(draft, tuple(taken))
+            units = self.fill_quota(draft, tuple(taken))
         return None if units is None else self._settled(units, node)
 
     def _helps_room(self, draft: Draft, unit: Unit) -> bool:
@@ -247,7 +255,11 @@ class Search(msgspec.Struct, kw_only=True):
         devices = draft.devices() if self.by_node else devices_for(node.devices, self.need.gpu)
         return Plan(units=tuple(kept), node_id=node.node_id, devices=devices or Devices())
 
-    def _ordered(self, keep: _Keep) -> Iterator[Candidate]:
+    def units(self, keep: Keep) -> Iterator[Unit]:
+        """Agents that may leave with tasks of classes that ``keep`` says yes to, in the order of victims."""
+        return self._units(self._ordered(keep))
+
+    def _ordered(self, keep: Keep) -> Iterator[Candidate]:
         return self.state.preemption.ordered(
             self.state.running, self.incoming, self.now, keep, consent=self.consent
         )
@@ -309,7 +321,7 @@ class _Summary(msgspec.Struct, frozen=True, kw_only=True):
     since: float
     tasks: int
 
-    def bound(self, lack: Resources, node_id: str, now: float) -> _Bound:
+    def bound(self, lack: Resources, node_id: str, now: float) -> Bound:
         """No set of victims on this node that makes up for ``lack`` comes before this."""
         top = next(priority for priority, freed in self.levels if lack.fits(freed))
         if self._all_must_go(lack):
@@ -401,11 +413,11 @@ def _least(amounts: Iterable[Resources]) -> Resources:
     return least or NOTHING
 
 
-def _place(plan: Plan, node_id: str) -> _Bound:
-    """Where a plan stands among those of all nodes; ascending is better."""
+def place_of(units: tuple[Unit, ...], node_id: str) -> Bound:
+    """Where these victims stand among those of all nodes; ascending is better."""
     return (
-        max((unit.top_priority for unit in plan.units), default=float("-inf")),
-        len(plan.units),
-        sum(unit.lost_work for unit in plan.units),
+        max((unit.top_priority for unit in units), default=float("-inf")),
+        len(units),
+        sum(unit.lost_work for unit in units),
         node_id,
     )

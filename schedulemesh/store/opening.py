@@ -88,6 +88,9 @@ def enter(connection: Connection, address: Address, *, must_exist: bool) -> int:
         )
     if found == 1:
         _from_format_1(connection, address)
+    elif found < FORMAT_VERSION:
+        # Format 3 only added facts (placement groups), so that nothing of format 2 changes its meaning.
+        _set_format(connection)
     entry = connection.execute(_row(address)).first()
     if entry is not None:
         return int(entry[0])
@@ -189,6 +192,10 @@ def _from_format_1(connection: Connection, address: Address) -> None:
         connection.execute(insert(blobs), stored)
     for table in ("schedulemesh_records", "schedulemesh_old_blobs"):
         connection.execute(text(f"DROP TABLE {table}"))
+    _set_format(connection)
+
+
+def _set_format(connection: Connection) -> None:
     connection.execute(update(meta).where(meta.c.name == "format").values(value=FORMAT_VERSION))
 
 

@@ -13,6 +13,7 @@ from schedulemesh.domain.agent import TRANSITIONS as AGENT_TRANSITIONS
 from schedulemesh.domain.agent import AgentPhase, AgentSpec
 from schedulemesh.domain.labels import parse_selector
 from schedulemesh.domain.node import NodeReport
+from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources, parse_resources
 from schedulemesh.domain.task import TRANSITIONS as TASK_TRANSITIONS
@@ -38,10 +39,30 @@ def amount(**given: Any) -> Resources:
 
 
 def pool(
-    name: str, *, labels: dict[str, str] | None = None, agents: int = 0, **given: Any
+    name: str,
+    *,
+    labels: dict[str, str] | None = None,
+    agents: int = 0,
+    groups: GroupsSpec | None = None,
+    **given: Any,
 ) -> PoolSpec:
-    """A pool with this quota."""
-    return PoolSpec(name=name, labels=labels or {}, resources=amount(**given), target_agents=agents)
+    """A pool with this quota, and with placement groups where it says how it keeps them."""
+    return PoolSpec(
+        name=name,
+        labels=labels or {},
+        resources=amount(**given),
+        target_agents=agents,
+        groups=groups,
+    )
+
+
+def shape(*bundles: dict[str, Any], strategy: str = "STRICT_PACK", **labels: str) -> GroupShape:
+    """A group of these bundles, on nodes with these labels."""
+    return GroupShape(
+        bundles=tuple(amount(**bundle) for bundle in bundles),
+        strategy=strategy,
+        node_labels=tuple(sorted(labels.items())),
+    )
 
 
 def node(node_id: str, *, others: Resources | None = NOTHING, **given: Any) -> NodeReport:
@@ -73,6 +94,9 @@ class Mesh:
         self.starts: dict[str, i.StartAgent] = {}
         self.ends: dict[str, i.EvictAgent | i.StopAgent] = {}
         self.task_evictions: dict[str, i.EvictTask] = {}
+        #: Groups that Ray still has to make, and those that it has to remove.
+        self.makes: dict[str, i.CreateGroup] = {}
+        self.removes: set[str] = set()
         #: Requests whose final outcome was told.
         self.told: list[str] = []
         if nodes:
@@ -109,6 +133,11 @@ class Mesh:
             self.ends[order.agent_name] = order
         elif isinstance(order, i.EvictTask):
             self.task_evictions[order.task_id] = order
+        elif isinstance(order, i.CreateGroup):
+            self.makes[order.group_id] = order
+        elif isinstance(order, i.RemoveGroup):
+            self.makes.pop(order.group_id, None)
+            self.removes.add(order.group_id)
         else:
             self.told.append(order.request_id)
 
@@ -143,6 +172,7 @@ class Mesh:
         selector: object = None,
         class_key: str = "",
         restartable: bool = True,
+        bundles: Iterable[dict[str, Any]] = (),
         more: dict[str, Any] | None = None,
         **given: Any,
     ) -> s.TaskSubmitted:
@@ -152,10 +182,11 @@ class Mesh:
             agent=AgentSpec(
                 name=name,
                 pool_name=pool_name,
-                resources=amount(**given),
+                resources=amount(**given) if given or not bundles else shape(*bundles).total,
                 labels=labels or {},
                 class_key=class_key,
                 restartable=restartable,
+                bundles=tuple(amount(**bundle) for bundle in bundles),
             ),
             task=(
                 TaskSpec(
@@ -201,6 +232,27 @@ class Mesh:
                 devices=devices,
             )
         ).outcome
+
+    def make(self, group_id: str) -> Step:
+        """Ray has placed the group."""
+        del self.makes[group_id]
+        return self.handle(s.GroupCreated(at=self.now, group_id=group_id))
+
+    def make_all(self) -> None:
+        """Ray places all groups that it was asked for."""
+        for group_id in list(self.makes):
+            self.make(group_id)
+
+    def unmake(self, group_id: str, error: str = "not placed") -> Step:
+        """Ray has not placed the group in time."""
+        del self.makes[group_id]
+        return self.handle(s.GroupCreateFailed(at=self.now, group_id=group_id, error=error))
+
+    def remove(self, group_id: str) -> Step:
+        """A group is gone from Ray, told or not."""
+        self.removes.discard(group_id)
+        self.makes.pop(group_id, None)
+        return self.handle(s.GroupGone(at=self.now, group_id=group_id))
 
     def fail(self, name: str, reason: str = "agent_start_failed") -> Any:
         """The agent could not be made."""
@@ -285,9 +337,10 @@ class Mesh:
             self.leave(agent_name)
         return outcome
 
-    def delete(self, name: str) -> Any:
+    def delete(self, name: str, destroy_group: bool | None = None) -> Any:
         """Ask for an agent's end."""
-        return self.handle(s.AgentDeletionRequested(at=self.now, agent_name=name)).outcome
+        wish = s.AgentDeletionRequested(at=self.now, agent_name=name, destroy_group=destroy_group)
+        return self.handle(wish).outcome
 
     def preempt(self, **how: Any) -> Any:
         """Evict by hand."""
@@ -357,9 +410,15 @@ def differences(left: MeshState, right: MeshState) -> list[str]:
 
 def pictures(state: MeshState) -> dict[str, object]:
     """Every field of a state as plain comparable data."""
-    left_out = {"_apply", "preemption", "ledger", "cluster", "running"}
+    left_out = {"_apply", "_group_facts", "preemption", "ledger", "cluster", "running", "groups"}
     shown: dict[str, object] = {
         field: value for field, value in vars(state).items() if field not in left_out
+    }
+    shown["groups"] = {
+        field: (
+            {kind: list(entries) for kind, entries in value.items()} if field == "_free" else value
+        )
+        for field, value in vars(state.groups).items()
     }
     shown["accounts"] = list(state.ledger.accounts.items())
     shown["holds"] = state.ledger.holds

@@ -78,3 +78,20 @@ def test_an_old_file_with_a_bad_record_is_left_as_it_is(path):
     ):
         SqlJournal(path)
     assert path.read_bytes() == before
+
+
+def test_format_2_is_read_with_its_snapshot(tmp_path):
+    path = tmp_path / "mesh.sqlite"
+    shutil.copy(OLD.with_name("journal-format-2.sqlite"), path)
+    journal = SqlJournal(path, must_exist=True)
+    state = journal.load().fold()
+    check(state)
+    assert list(state.ledger.accounts) == ["train"]
+    assert state.agents["llama"].phase is AgentPhase.RUNNING
+    assert state.agents["llama"].group_id is None
+    assert journal.blob("c" * 64) == b"class bytes"
+    journal.close()
+    with sqlite3.connect(path) as found:
+        wanted = "SELECT value FROM schedulemesh_meta WHERE name = 'format'"
+        assert found.execute(wanted).fetchone() == (FORMAT_VERSION,)
+    found.close()
