@@ -11,6 +11,8 @@ import msgspec
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from schedulemesh.core.amounts import ray_amounts, resources_of
+from schedulemesh.core.ray_groups import GroupRequest, GroupView, RayGroups, Seat, seated
 from schedulemesh.domain.resources import UNIT, Resources
 
 
@@ -33,6 +35,8 @@ class ActorRequest(msgspec.Struct, frozen=True, kw_only=True):
     resources: Resources
     #: None: wherever the options lead.
     node_id: str | None
+    #: The placement group that it lives in; None: it lives on a node.
+    seat: Seat | None = None
     #: The user's Ray options.
     options: Mapping[str, Any]
     args: tuple[Any, ...]
@@ -68,14 +72,33 @@ class RayApi(Protocol):
         args: tuple[Any, ...],
         timeout_s: float,
         runtime_env: Mapping[str, Any] | None,
+        seat: Seat | None = None,
     ) -> Any:
-        """Run a function in a worker of its own. TimeoutError: it was ended; RayError: it died."""
+        """Run a function in a worker of its own, in a seat with all GPUs of its bundle if one is given.
+
+        TimeoutError: it was ended; RayError: it died.
+        """
 
     def session_folder(self) -> Path:
         """Ray's own folder for this cluster on this node."""
 
+    def create_group(self, request: GroupRequest) -> str:
+        """Ray's id of a new detached placement group, which is not placed yet. Raises RayError; may block."""
 
-class LiveRay:
+    def groups(self) -> list[GroupView]:
+        """Every placement group that is not removed, others' too; may block."""
+
+    def group(self, ray_id: str) -> GroupView | None:
+        """One placement group; None: it is removed. May block."""
+
+    def remove_group(self, ray_id: str) -> None:
+        """Begin to remove a placement group; Ray ends what lives in it. May block."""
+
+    def ask_autoscaler(self, bundles: list[dict[str, float]]) -> None:
+        """Have Ray's autoscaler make room for these bundles; none: for nothing more. May block."""
+
+
+class LiveRay(RayGroups):
     """Ray itself."""
 
     def nodes(self) -> list[NodeView]:
@@ -109,7 +132,9 @@ class LiveRay:
         groups = options.pop("concurrency_groups", None)
         actor_class = ray.remote(concurrency_groups=groups) if groups else ray.remote
         options.update(ray_amounts(request.resources))
-        if request.node_id is not None:
+        if request.seat is not None:
+            options["scheduling_strategy"] = seated(request.seat)
+        elif request.node_id is not None:
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(
                 request.node_id, soft=False
             )
@@ -137,12 +162,16 @@ class LiveRay:
         args: tuple[Any, ...],
         timeout_s: float,
         runtime_env: Mapping[str, Any] | None,
+        seat: Seat | None = None,
     ) -> Any:
         """See RayApi."""
-        task = ray.remote(num_cpus=0, max_retries=0)(function)
+        options: dict[str, Any] = {"num_cpus": 0, "max_retries": 0}
         if runtime_env:
-            task = task.options(runtime_env=dict(runtime_env))
-        ref = task.remote(*args)
+            options["runtime_env"] = dict(runtime_env)
+        if seat is not None:
+            options["num_gpus"] = seat.shape.bundles[0].gpu / UNIT
+            options["scheduling_strategy"] = seated(seat)
+        ref = ray.remote(**options)(function).remote(*args)
         try:
             return await asyncio.wait_for(asyncio.shield(as_future(ref)), timeout_s)
         except (asyncio.TimeoutError, TimeoutError) as error:
@@ -163,37 +192,3 @@ def actor_id(handle: Any) -> str:
     """What tells an actor from every other one."""
     found: str = handle._actor_id.hex()
     return found
-
-
-def resources_of(ray_amounts_: Mapping[str, float]) -> Resources:
-    """Amounts in Ray's names and units; Ray's own markers, such as ``node:...``, are left out."""
-    known = {"CPU": "cpu", "GPU": "gpu"}
-    amounts: dict[str, int] = {}
-    custom = []
-    for name, amount in ray_amounts_.items():
-        units = round(amount * UNIT)
-        if name in known:
-            amounts[known[name]] = units
-        elif name == "memory":
-            amounts["memory"] = int(amount * UNIT / 2**20)
-        elif not _is_marker(name) and units:
-            custom.append((name, units))
-    return Resources(**amounts, custom=tuple(sorted(custom)))
-
-
-def ray_amounts(resources: Resources) -> dict[str, Any]:
-    """The options of an actor that takes these resources; memory in bytes."""
-    options: dict[str, Any] = {
-        "num_cpus": resources.cpu / UNIT,
-        "num_gpus": resources.gpu / UNIT,
-        "resources": {name: units / UNIT for name, units in resources.custom},
-    }
-    if resources.memory:
-        options["memory"] = resources.memory * 2**20 // UNIT
-    return options
-
-
-def _is_marker(name: str) -> bool:
-    return name == "object_store_memory" or name.startswith(
-        ("node:", "accelerator_type:", "bundle")
-    )

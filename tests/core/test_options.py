@@ -7,7 +7,7 @@ import json
 import pytest
 
 from schedulemesh.core.controllers.options import parse_options
-from schedulemesh.core.ray_api import ray_amounts, resources_of
+from schedulemesh.core.amounts import ray_amounts, resources_of
 from schedulemesh.domain.resources import Resources, parse_resources
 from schedulemesh.errors import InvalidRequestError
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from schedulemesh.core.ray_api import ray_amounts
+from schedulemesh.core.amounts import ray_amounts
 from schedulemesh.domain.resources import Resources
 from schedulemesh.errors import InvalidRequestError
 
