@@ -38,13 +38,18 @@ _KINDS = {
 class AgentHost:
     """Base of every host for a class without async methods."""
 
+    _sm_boot: Boot
+    _sm_link: AgentLink
+    #: The user's object; None: it is not built.
+    _sm_object: Any = None
+    #: Why it could not be built.
+    _sm_error = ""
+    _sm_restored: bool | None = None
+    #: The accelerators that it may use; None: those that Ray gave to this actor.
+    _sm_gpu_ids: tuple[str, ...] | None = None
+
     def __init__(self, boot: bytes, supervisor: Any, nested: list[Any], *refs: Any) -> None:
-        self._sm_boot = msgspec.msgpack.decode(boot, type=Boot)
-        self._sm_link = AgentLink(self._sm_boot, supervisor)
-        self._sm_object: Any = None
-        self._sm_error = ""
-        self._sm_restored: bool | None = None
-        set_current(self._sm_link)
+        self._sm_begin(boot, supervisor)
         reborn = self._sm_boot.may_restart and restarted_by_ray()
         try:
             if reborn:
@@ -59,9 +64,17 @@ class AgentHost:
         """Where the agent landed and what it can do, or why it could not be built."""
         return self._sm_report()
 
+    def _sm_begin(self, boot: bytes, supervisor: Any) -> None:
+        self._sm_boot = msgspec.msgpack.decode(boot, type=Boot)
+        self._sm_link = AgentLink(self._sm_boot, supervisor)
+        set_current(self._sm_link)
+
+    def _sm_class(self) -> Any:
+        """The user's class."""
+        return load_class(msgspec.msgpack.decode(self._sm_boot.shipped, type=ShippedClass))
+
     def _sm_build(self, nested: list[Any], refs: tuple[Any, ...]) -> None:
-        boot = self._sm_boot
-        cls = load_class(msgspec.msgpack.decode(boot.shipped, type=ShippedClass))
+        boot, cls = self._sm_boot, self._sm_class()
         args: tuple[Any, ...] = ()
         kwargs: dict[str, Any] = {}
         if boot.arguments is not None:
@@ -76,10 +89,13 @@ class AgentHost:
         context = ray.get_runtime_context()
         if not self._sm_error:
             self._sm_link.start()
+        gpu_ids = self._sm_gpu_ids
+        if gpu_ids is None:
+            gpu_ids = tuple(context.get_accelerator_ids().get("GPU", ()))
         return Report(
             node_id=context.get_node_id(),
             pid=os.getpid(),
-            gpu_ids=tuple(context.get_accelerator_ids().get("GPU", ())),
+            gpu_ids=gpu_ids,
             abilities=self._sm_link.abilities(),
             state_restored=self._sm_restored,
             error=self._sm_error,
@@ -103,10 +119,16 @@ def user_traceback(error: BaseException) -> str:
     return writable("".join([*lines, *traceback.format_exception_only(error)]).strip())
 
 
-def host_class(shipped: ShippedClass) -> type:
-    """A host class with the user's class's name and methods; made without loading that class."""
+def host_class(
+    shipped: ShippedClass,
+    bases: tuple[type[AgentHost], type[AgentHost]] = (AgentHost, AsyncAgentHost),
+) -> type:
+    """A host class with the user's class's name and methods; made without loading that class.
+
+    ``bases``: what it is made of, without async methods and with.
+    """
     body = {method.name: _forward(method) for method in shipped.methods}
-    return type(shipped.name, (AsyncAgentHost if shipped.is_async else AgentHost,), body)
+    return type(shipped.name, (bases[shipped.is_async],), body)
 
 
 def _restore(built: Any, saved: bytes) -> bool:

@@ -108,6 +108,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
+class Accelerators(msgspec.Struct, frozen=True, kw_only=True):
+    """The accelerators of a bundle: what a process that may use them all is given by Ray."""
+
+    ids: tuple[str, ...] = ()
+    #: The environment variables that show them to the libraries.
+    env_vars: dict[str, str] = {}
+
+
 class Command(msgspec.Struct, frozen=True, kw_only=True):
     """What the supervisor asks of a host while the user's methods run."""
 

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from typing import Any
 
 import msgspec
+import ray
 from ray import cloudpickle
 
 from schedulemesh.core.agent_host import public_state
 from schedulemesh.core.shipping import load_class
-from schedulemesh.core.wire import SavedState, ShippedClass, ShippedFunction, writable
+from schedulemesh.core.wire import Accelerators, SavedState, ShippedClass, ShippedFunction, writable
 from schedulemesh.domain.task import TaskState
+
+#: By these libraries are told which GPUs to use; Ray sets the one of the kind that it found.
+_VISIBLE = (
+    "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "ONEAPI_DEVICE_SELECTOR",
+)
 
 
 class Handled(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +34,13 @@ class Handled(msgspec.Struct, frozen=True, kw_only=True):
 def probe_class(shipped: bytes) -> Handled:
     """Whether the class loads in a fresh worker."""
     return _told(lambda: load_class(msgspec.msgpack.decode(shipped, type=ShippedClass)) and None)
+
+
+def accelerators() -> Accelerators:
+    """The GPUs that Ray gave to this worker."""
+    ids = ray.get_runtime_context().get_accelerator_ids().get("GPU", ())
+    shown = {name: os.environ[name] for name in _VISIBLE if name in os.environ}
+    return Accelerators(ids=tuple(ids), env_vars=shown)
 
 
 def preserve(handler: bytes, task: bytes, started_at: float, duration: float | None) -> Handled:

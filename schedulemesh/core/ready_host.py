@@ -1,0 +1,73 @@
+"""A host that stands ready: its class is loaded, and the object is built when an agent is wanted.
+
+It lives in a placement group's first bundle and takes none of its resources, so that whoever lives there
+is not in its way. It is used once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+import msgspec
+
+from schedulemesh.core.agent_host import AgentHost, AsyncAgentHost, host_class, user_traceback
+from schedulemesh.core.shipping import load_class
+from schedulemesh.core.wire import Accelerators, Report, ShippedClass
+
+
+class ReadyHost(AgentHost):
+    """Base of every ready host for a class without async methods."""
+
+    def __init__(self, shipped: bytes, accelerators: Accelerators) -> None:
+        # An actor without GPUs sees all of them; the class must not.
+        os.environ.update(accelerators.env_vars)
+        self._sm_gpu_ids = accelerators.ids
+        self._sm_loaded: Any = None
+        try:
+            self._sm_loaded = load_class(msgspec.msgpack.decode(shipped, type=ShippedClass))
+        except Exception as error:  # noqa: BLE001  # user code raises anything
+            self._sm_error = user_traceback(error)
+
+    def schedulemesh_ready(self) -> str:
+        """Why the class cannot be loaded; empty: it is."""
+        return self._sm_error
+
+    def schedulemesh_build(
+        self, boot: bytes, supervisor: Any, nested: list[Any], *refs: Any
+    ) -> Report:
+        """Build the object; from now on this is an agent's host like any other."""
+        self._sm_begin(boot, supervisor)
+        self._sm_make(nested, refs)
+        return self._sm_report()
+
+    def _sm_class(self) -> Any:
+        return self._sm_loaded
+
+    def _sm_make(self, nested: list[Any], refs: tuple[Any, ...]) -> None:
+        try:
+            self._sm_build(nested, refs)
+        except Exception as error:  # noqa: BLE001  # user code raises anything
+            self._sm_error = user_traceback(error)
+
+
+class AsyncReadyHost(ReadyHost, AsyncAgentHost):
+    """Base of every ready host for a class with async methods. The object is built on the loop, where Ray
+    runs the constructor of every actor with such methods.
+    """
+
+    async def schedulemesh_build(  # type: ignore[override]  # Ray awaits it
+        self, boot: bytes, supervisor: Any, nested: list[Any], *refs: Any
+    ) -> Report:
+        """See ReadyHost."""
+        return super().schedulemesh_build(boot, supervisor, nested, *refs)
+
+    def _sm_begin(self, boot: bytes, supervisor: Any) -> None:
+        super()._sm_begin(boot, supervisor)
+        self._sm_link.loop = asyncio.get_running_loop()
+
+
+def ready_host_class(shipped: ShippedClass) -> type:
+    """As ``host_class``, for a host that stands ready."""
+    return host_class(shipped, (ReadyHost, AsyncReadyHost))
