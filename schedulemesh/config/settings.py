@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 #: Spoken between client and supervisor; a change that an older side cannot read raises it.
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 DEFAULT_NAMESPACE = "schedulemesh"
 
