@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import random
 import time
 from collections import deque
@@ -14,17 +13,14 @@ from typing import Any
 import msgspec
 from ray.exceptions import RayError
 
+from schedulemesh.core.actors.control.births import Birth, NoReport, first_report
 from schedulemesh.core.agent_host import host_class
-from schedulemesh.core.ray_api import ActorRequest, RayApi
-from schedulemesh.core.wire import Boot, Command, Report, Result, ShippedClass, pack
+from schedulemesh.core.ray_api import RayApi
+from schedulemesh.core.ready_host import ready_host_class
+from schedulemesh.core.wire import Command, Report, Result, ShippedClass
 from schedulemesh.domain.agent import AgentSpec
-from schedulemesh.domain.resources import UNIT, Resources
-from schedulemesh.engine.facts import Devices
-from schedulemesh.engine.instructions import StartAgent
 from schedulemesh.engine.state import Agent
 from schedulemesh.engine.stimuli import AgentReported, AgentStartFailed
-
-logger = logging.getLogger(__name__)
 
 #: A host's question for commands is answered after this many seconds even if there are none.
 POLL_S = 90.0
@@ -79,14 +75,17 @@ class Agents:
     def __init__(self, ray_api: RayApi, scheduler: str, namespace: str) -> None:
         self._ray = ray_api
         self._mark = f"schedulemesh:{scheduler}:"
-        self._namespace = namespace
+        self.namespace = namespace
         self._epoch = 0
         #: When each was last heard of, on the monotonic clock.
         self._heard: dict[tuple[str, int], float] = {}
         self._handles: dict[tuple[str, int], Any] = {}
+        #: Where those live that began in a ready host, which had its name before.
+        self._moved: dict[tuple[str, int], tuple[str, str]] = {}
         self._lines: dict[tuple[str, int], Line] = {}
         self._abilities: dict[tuple[str, int], tuple[str, ...]] = {}
-        self._hosts: dict[str, type] = {}
+        #: By class, and whether it stands ready.
+        self._hosts: dict[tuple[str, bool], type] = {}
         self._results: dict[int, asyncio.Future[Result | None]] = {}
         self._next_command = 1
         #: By agent name.
@@ -104,14 +103,25 @@ class Agents:
         """The agent's (namespace, name) in Ray: the user's own, or one that carries our mark."""
         options = json.loads(spec.options)
         if "name" in options:
-            return options.get("namespace", self._namespace), options["name"]
-        return self._namespace, f"{self._mark}{spec.name}#{incarnation}"
+            return options.get("namespace", self.namespace), options["name"]
+        return self.namespace, self.mark(f"{spec.name}#{incarnation}")
+
+    def where(self, agent: Agent) -> tuple[str, str]:
+        """The (namespace, name) in Ray of an agent on the book, wherever it began."""
+        if agent.actor_name:
+            return agent.actor_namespace, agent.actor_name
+        key = (agent.spec.name, agent.incarnation)
+        return self._moved.get(key) or self.address(agent.spec, agent.incarnation)
+
+    def mark(self, name: str) -> str:
+        """A name in Ray that says whose it is."""
+        return self._mark + name
 
     def strays(
         self, living: Iterable[tuple[str, str]], claimed: set[tuple[str, str]]
     ) -> list[tuple[str, str]]:
         """Living actors that carry this scheduler's mark and that nobody claims."""
-        marked = (a for a in living if a[0] == self._namespace and a[1].startswith(self._mark))
+        marked = (a for a in living if a[0] == self.namespace and a[1].startswith(self._mark))
         return [address for address in marked if address not in claimed]
 
     def find(self, namespace: str, name: str) -> Any:
@@ -125,42 +135,49 @@ class Agents:
     def adopt(self, agent: Agent) -> None:
         """Take over an agent that a former supervisor started."""
         key = (agent.spec.name, agent.incarnation)
-        namespace, name = self.address(agent.spec, agent.incarnation)
+        namespace, name = self.where(agent)
         self._handles[key] = self._ray.find_actor(name, namespace)
         self._lines[key], self._abilities[key] = Line(), agent.abilities
         self._heard[key] = time.monotonic()
 
-    async def start(
-        self,
-        order: StartAgent,
-        shipped: bytes,
-        boot: Boot,
-        refs: tuple[list[Any], list[Any]],
-        supervisor: Any,
-        timeout_s: float,
-    ) -> AgentReported | AgentStartFailed:
-        """Make the actor and wait until its object is built; what failed leaves nothing alive."""
-        key = (order.agent.name, order.incarnation)
-        namespace, name = self.address(order.agent, order.incarnation)
+    async def start(self, birth: Birth) -> AgentReported | AgentStartFailed:
+        """Make the actor, or have a ready one build, and wait until the object is built; what failed leaves
+        nothing alive.
+        """
+        key, ready = birth.key, birth.ready
+        address = self.address(birth.order.agent, birth.order.incarnation)
+        if ready is not None:
+            address = self._moved[key] = self.namespace, ready.name
         try:
-            if order.adopt:
-                handle = self._ray.find_actor(name, namespace)
-            else:
-                request = self._request(order, shipped, (pack(boot), supervisor, refs[1], *refs[0]))
-                handle = self._ray.start_actor(request)
+            handle = ready.handle if ready is not None else self._actor(birth, address)
         except Exception as error:  # noqa: BLE001  # whatever it is must be answered
-            return self._failed(order, f"Ray refused to make the actor: {error}")
+            return birth.failed(f"Ray refused to make the actor: {error}")
         self._handles[key], self._lines[key] = handle, Line()
         self._heard[key] = time.monotonic()
-        report = await self._report(handle, timeout_s)
-        if isinstance(report, str) or report.error:
+        report = await self._first_report(birth, handle)
+        if isinstance(report, NoReport):
+            wanted = key in self._handles
             await self.end(*key)
-            if isinstance(report, str):
-                reason = "agent_start_timeout" if report.startswith("not ready") else ""
-                return self._failed(order, report, reason or "agent_start_failed")
-            return self._failed(order, report.error)
+            if ready is not None and report.died and wanted:
+                # It died while it stood ready, or in the constructor; a process of its own tells which.
+                return await self.start(msgspec.structs.replace(birth, ready=None))
+            return birth.failed(report.error, report.reason)
         self._abilities[key] = report.abilities
-        return self._reported(order, report, name, namespace)
+        return birth.reported(report, address)
+
+    def _actor(self, birth: Birth, address: tuple[str, str]) -> Any:
+        """The actor of a host of its own, new or made by a former supervisor."""
+        if birth.order.adopt:
+            return self._ray.find_actor(address[1], address[0])
+        cls = self.host(birth.order.agent.class_key, birth.shipped)
+        return self._ray.start_actor(birth.request(cls, address))
+
+    async def _first_report(self, birth: Birth, handle: Any) -> Report | NoReport:
+        if birth.ready is None:
+            return await first_report(self._ray, birth.timeout_s, handle, "schedulemesh_report")
+        return await first_report(
+            self._ray, birth.timeout_s, handle, "schedulemesh_build", *birth.arguments
+        )
 
     def hear(self, name: str, incarnation: int) -> None:
         """The host was heard of just now."""
@@ -179,7 +196,11 @@ class Agents:
         self._abilities.pop(key, None)
         self._heard.pop(key, None)
         self.metrics.pop(name, None)
-        handle = self._handles.pop(key, None)
+        self._moved.pop(key, None)
+        await self.strike(self._handles.pop(key, None))
+
+    async def strike(self, handle: Any) -> None:
+        """Kill an actor of ours and wait until Ray knows it dead; None: there is none."""
         if handle is None:
             return
         self._ray.kill_actor(handle)
@@ -224,84 +245,13 @@ class Agents:
         if answer is not None and not answer.done():
             answer.set_result(result)
 
-    def _request(self, order: StartAgent, shipped: bytes, args: tuple[Any, ...]) -> ActorRequest:
-        options = json.loads(order.agent.options)
-        for decided in ("name", "namespace"):
-            options.pop(decided, None)
-        namespace, name = self.address(order.agent, order.incarnation)
-        return ActorRequest(
-            cls=self._host(order.agent.class_key, shipped),
-            name=name,
-            namespace=namespace,
-            resources=order.agent.resources,
-            node_id=order.node_id,
-            options=options,
-            args=args,
-        )
-
-    def _host(self, class_key: str, shipped: bytes) -> type:
+    def host(self, class_key: str, shipped: bytes, *, ready: bool = False) -> type:
         """The host class for a user's class: made once, because Ray exports each class anew."""
-        found = self._hosts.get(class_key)
+        found = self._hosts.get((class_key, ready))
         if found is None:
             if len(self._hosts) >= _CLASSES:
                 self._hosts.pop(next(iter(self._hosts)))
-            found = host_class(msgspec.msgpack.decode(shipped, type=ShippedClass))
-            self._hosts[class_key] = found
+            make = ready_host_class if ready else host_class
+            found = make(msgspec.msgpack.decode(shipped, type=ShippedClass))
+            self._hosts[class_key, ready] = found
         return found
-
-    async def _report(self, handle: Any, timeout_s: float) -> Report | str:
-        """The host's report, or in a sentence why there is none."""
-        call = asyncio.ensure_future(self._ray.call(handle, "schedulemesh_report"))
-        done, _ = await asyncio.wait({call}, timeout=timeout_s)
-        if not done:
-            call.cancel()
-            return (
-                f"not ready after start_timeout = {timeout_s:g} s: its class was still loading or its "
-                "constructor running; the process was ended"
-            )
-        try:
-            report: Report = call.result()
-        except RayError as error:
-            return f"its process died while the class was loaded and built. {_short(error)}"
-        return report
-
-    def _reported(
-        self, order: StartAgent, report: Report, name: str, namespace: str
-    ) -> AgentReported:
-        return AgentReported(
-            at=0.0,
-            agent_name=order.agent.name,
-            incarnation=order.incarnation,
-            node_id=report.node_id,
-            devices=devices_of(report.gpu_ids, order.agent.resources),
-            pid=report.pid,
-            abilities=report.abilities,
-            actor_name=name,
-            actor_namespace=namespace,
-            state_restored=report.state_restored,
-        )
-
-    def _failed(
-        self, order: StartAgent, error: str, reason: str = "agent_start_failed"
-    ) -> AgentStartFailed:
-        logger.warning("agent %s did not start: %s", order.agent.name, error)
-        return AgentStartFailed(
-            at=0.0,
-            agent_name=order.agent.name,
-            incarnation=order.incarnation,
-            reason=reason,
-            error=f"agent {order.agent.name!r}: {error}",
-        )
-
-
-def _short(error: RayError) -> str:
-    """What Ray says of a death, without the ids and the list of common causes."""
-    said = [line for line in str(error).splitlines() if not line.startswith("\t")]
-    return " ".join(said).partition(" Some common causes")[0]
-
-
-def devices_of(gpu_ids: tuple[str, ...], resources: Resources) -> Devices:
-    """The devices that these ids stand for: a share of one, or all of each."""
-    units = min(resources.gpu, UNIT)
-    indexes = sorted(int(i) for i in gpu_ids if i.isdigit())
-    return Devices(units=tuple((i, units) for i in indexes)) if units else Devices()

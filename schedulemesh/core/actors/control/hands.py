@@ -8,10 +8,14 @@ import logging
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any
 
+import msgspec
 from ray.exceptions import RayError
 
 from schedulemesh.core.actors.control.agent_manager import Agents
+from schedulemesh.core.actors.control.births import Birth
+from schedulemesh.core.actors.control.pg_pool_manager import Groups
 from schedulemesh.core.actors.control.preemption_controller import Eviction
+from schedulemesh.core.actors.control.ready_hosts import ReadyHosts
 from schedulemesh.core.actors.control.scribe import Scribe
 from schedulemesh.core.ray_api import RayApi
 from schedulemesh.core.wire import Boot
@@ -19,8 +23,10 @@ from schedulemesh.core.workers import Handled, probe_class
 from schedulemesh.engine import stimuli as s
 from schedulemesh.engine.instructions import (
     AnyInstruction,
+    CreateGroup,
     EvictAgent,
     EvictTask,
+    RemoveGroup,
     StartAgent,
     StopAgent,
 )
@@ -43,6 +49,7 @@ class Hands:
         self,
         ray_api: RayApi,
         agents: Agents,
+        groups: Groups,
         journal: Journal,
         scheduler: str,
         strategies: Strategies,
@@ -50,6 +57,8 @@ class Hands:
     ) -> None:
         self._ray = ray_api
         self._agents = agents
+        self.groups = groups
+        self.ready = ReadyHosts(ray_api, agents, groups, self.spawn, self._known_class)
         self._scheduler = scheduler
         self._me = supervisor
         #: By agent name; only in memory, so lost with this process.
@@ -75,6 +84,10 @@ class Hands:
             self.spawn(self._evict_task(instruction))
         elif isinstance(instruction, StopAgent):
             self.spawn(self._stop(instruction.agent_name, instruction.incarnation))
+        elif isinstance(instruction, CreateGroup):
+            self.spawn(self._create_group(instruction))
+        elif isinstance(instruction, RemoveGroup):
+            self.spawn(self._remove_group(instruction.group_id))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something beside everything else; what it raises is logged."""
@@ -89,6 +102,20 @@ class Hands:
 
     async def _start(self, order: StartAgent) -> None:
         agent = order.agent
+        birth = await self._birth(order)
+        if agent.references and not any(birth.refs) and not order.adopt:
+            error = "object references given to it were lost with a former supervisor"
+            result: s.AnyStimulus = birth.failed(error)
+        elif order.group_id is not None and birth.seat is None:
+            result = birth.failed(f"its placement group {order.group_id} is gone")
+        else:
+            ready = self.ready.take(order)
+            result = await self._agents.start(msgspec.structs.replace(birth, ready=ready))
+        await self.scribe.report(result)
+
+    async def _birth(self, order: StartAgent) -> Birth:
+        """All that it takes to make the agent."""
+        agent = order.agent
         shipped = await self.class_bytes(agent.class_key, {}) or b""
         boot = Boot(
             scheduler=self._scheduler,
@@ -100,14 +127,28 @@ class Hands:
             saved=await self.scribe.blob(order.state_key),
             may_restart=bool(json.loads(agent.options).get("max_restarts")),
         )
-        refs = self.refs.get(agent.name, ([], []))
-        if agent.references and not any(refs) and not order.adopt:
-            error = f"agent {agent.name!r}: object references given to it were lost with a former supervisor"
-            await self.scribe.report(_start_failed(order, error))
-            return
-        timeout_s = self.scribe.state.policy.start_timeout
-        result = await self._agents.start(order, shipped, boot, refs, self._me, timeout_s)
-        await self.scribe.report(result)
+        return Birth(
+            order=order,
+            shipped=shipped,
+            boot=boot,
+            refs=self.refs.get(agent.name, NO_REFS),
+            supervisor=self._me,
+            timeout_s=self.scribe.state.policy.start_timeout,
+            seat=self.groups.seat(order.group_id or ""),
+        )
+
+    async def _create_group(self, order: CreateGroup) -> None:
+        result = await self.groups.create(order)
+        if result is not None:
+            await self.scribe.report(result)
+            self.groups.tell()
+            self.ready.tend(self.scribe.state)
+
+    async def _remove_group(self, group_id: str) -> None:
+        await self.ready.leave(group_id)
+        await self.groups.remove(group_id)
+        await self.scribe.report(s.GroupGone(at=0.0, group_id=group_id))
+        self.groups.tell()
 
     async def _stop(self, agent_name: str, incarnation: int) -> None:
         await self._agents.end(agent_name, incarnation)
@@ -176,6 +217,9 @@ class Hands:
             self._classes[key] = found
         return found
 
+    async def _known_class(self, key: str) -> bytes | None:
+        return await self.class_bytes(key, {})
+
     async def probe(
         self, class_key: str, shipped: bytes, stimulus: s.TaskSubmitted
     ) -> Refused | None:
@@ -208,13 +252,3 @@ class Hands:
         except (TimeoutError, RayError) as error:
             return Handled(error=str(error))
         return handled
-
-
-def _start_failed(order: StartAgent, error: str) -> s.AgentStartFailed:
-    return s.AgentStartFailed(
-        at=0.0,
-        agent_name=order.agent.name,
-        incarnation=order.incarnation,
-        reason="agent_start_failed",
-        error=error,
-    )

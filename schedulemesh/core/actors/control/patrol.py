@@ -10,14 +10,22 @@ from typing import Any
 import msgspec
 
 from schedulemesh.core.actors.control.agent_manager import Agents
-from schedulemesh.core.actors.control.scribe import Scribe
+from schedulemesh.core.actors.control.autoscaler_wish import AutoscalerWish
+from schedulemesh.core.actors.control.hands import Hands
+from schedulemesh.core.actors.control.pg_pool_manager import groups_gone, ready_groups
 from schedulemesh.core.ray_api import NodeView, RayApi
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.cluster import Node
 from schedulemesh.engine.state import MeshState
-from schedulemesh.engine.stimuli import AgentGone, ClockTicked, ClusterObserved, WorldObserved
+from schedulemesh.engine.stimuli import (
+    AgentGone,
+    ClockTicked,
+    ClusterObserved,
+    GroupGone,
+    WorldObserved,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -66,21 +74,27 @@ class NodeWatch:
 class Patrol:
     """Compares the books with what lives in Ray: once after a recovery, then again and again."""
 
-    def __init__(self, ray_api: RayApi, agents: Agents, scribe: Scribe) -> None:
+    def __init__(self, ray_api: RayApi, agents: Agents, hands: Hands) -> None:
         self._ray = ray_api
         self._agents = agents
-        self._scribe = scribe
+        self._scribe = hands.scribe
+        self._groups, self._ready = hands.groups, hands.ready
+        self._wish = AutoscalerWish(ray_api)
         self._watch = NodeWatch()
 
     async def look_around(self) -> None:
         """Feed what changed: nodes, what others use there, agents that died, and the time."""
         state = self._scribe.state
         before = agents_with_process(state)
+        stood, were_ready = ready_groups(state.groups), self._ready.names()
         views = await off_loop(self._ray.nodes)
         living = await off_loop(self._ray.living_actors)
+        groups = await self._groups.living() if stood else {}
         now = self._scribe.now()
         nodes = self._watch.reports(self._scribe.state, views, now)
         await self._scribe.step(ClusterObserved(at=now, nodes=nodes))
+        for group_id, why in groups_gone(self._scribe.state.groups, stood, groups):
+            await self._strike_off(group_id, why)
         for gone in agents_gone(self._scribe.state, before, living, now):
             logger.warning("agent %s is gone; its quota is free again", gone.agent_name)
             await self._agents.end(gone.agent_name, gone.incarnation)
@@ -89,6 +103,21 @@ class Patrol:
             logger.warning("agent %s died before its end; nobody waits for its answers", name)
             await self._agents.end(name, incarnation)
         await self._scribe.step(ClockTicked(at=now))
+        self._ready.lose(were_ready - {name for _, name in living})
+        self._ready.tend(self._scribe.state)
+        await self._wish.tell(self._scribe.state)
+
+    async def _strike_off(self, group_id: str, why: str) -> None:
+        """A placement group is not what it was; whatever of it is left goes, too."""
+        logger.warning("placement group %s is gone: %s", group_id, why)
+        await self._ready.leave(group_id)
+        await self._groups.remove(group_id)
+        await self._scribe.step(GroupGone(at=0.0, group_id=group_id))
+        self._groups.tell()
+
+    async def withdraw(self) -> None:
+        """Nothing is wanted any more."""
+        await self._wish.withdraw()
 
     def _died_while_ending(
         self, before: set[tuple[str, int]], living: set[tuple[str, str]]
@@ -100,7 +129,7 @@ class Patrol:
             if agent.phase is AgentPhase.ENDING
             and (name, agent.incarnation) in before
             and self._agents.handle(name, agent.incarnation) is not None
-            and self._agents.address(agent.spec, agent.incarnation) not in living
+            and self._agents.where(agent) not in living
         ]
 
     async def settle(self) -> None:
@@ -108,19 +137,24 @@ class Patrol:
         state = self._scribe.state
         living = await off_loop(self._ray.living_actors)
         addresses = {
-            self._agents.address(agent.spec, agent.incarnation): (name, agent.incarnation)
+            self._agents.where(agent): (name, agent.incarnation)
             for name, agent in state.agents.items()
         }
-        for namespace, name in self._agents.strays(living, set(addresses)):
+        strays = self._agents.strays(living, set(addresses))
+        for _, name in strays:
             logger.warning("actor %s is ours, but nobody claims it; ending it", name)
-            self._ray.kill_actor(self._agents.find(namespace, name))
+        await asyncio.gather(
+            *(self._agents.strike(self._agents.find(namespace, name)) for namespace, name in strays)
+        )
+        groups = await self._groups.settle(state.groups)
         alive = frozenset(key for address, key in addresses.items() if address in living)
         for agent in state.agents.values():
             under_way = agent.phase in (AgentPhase.WAITING, AgentPhase.STARTING)
             if (agent.spec.name, agent.incarnation) in alive and not under_way:
                 self._agents.adopt(agent)
-        if state.agents or len(state.running):
-            await self._scribe.step(WorldObserved(at=0.0, living=alive))
+        if state.agents or len(state.running) or state.groups.by_id:
+            await self._scribe.step(WorldObserved(at=0.0, living=alive, groups=groups))
+        self._ready.tend(self._scribe.state)
 
 
 async def off_loop(call: Callable[..., Any], *args: Any) -> Any:
