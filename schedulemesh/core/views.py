@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from schedulemesh.config.groups import public_groups
 from schedulemesh.core.actors.control.agent_manager import Agents
+from schedulemesh.core.actors.control.pg_pool_manager import Groups
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.preemption import CROSS_POOL, LABEL, SAME_POOL
@@ -43,9 +45,10 @@ def saved_key(state: MeshState, task_id: str) -> str | None:
 class View:
     """The queries, by name."""
 
-    def __init__(self, state: MeshState, agents: Agents, now: float) -> None:
+    def __init__(self, state: MeshState, agents: Agents, groups: Groups, now: float) -> None:
         self._state = state
         self._agents = agents
+        self._groups = groups
         self._now = now
 
     def agents(self, pool_name: str | None = None) -> list[tuple[dict[str, Any], Any]]:
@@ -65,6 +68,7 @@ class View:
                 "resources": account.spec.resources.public(),
                 "target_agents": account.spec.target_agents,
                 "placement_strategy": account.spec.placement_strategy,
+                "pg_pool_config": public_groups(account.spec.groups),
                 "free": account.free.public(),
                 "reserved": account.reserved.public(),
                 "used": account.used.public(),
@@ -175,8 +179,19 @@ class View:
             "ray_options": json.loads(agent.spec.options),
             "state": agent.phase.value,
             "node_id": agent.node_id,
+            "placement_group": self._group(agent.group_id),
             "pid": agent.pid,
             "restarts": agent.restarts,
             "tasks": list(self._state.running.on_agent(agent.spec.name)),
             "last_metrics": self._agents.metrics.get(agent.spec.name, {}),
+        }
+
+    def _group(self, group_id: str | None) -> dict[str, Any] | None:
+        group = self._state.groups.by_id.get(group_id or "")
+        if group is None:
+            return None
+        return {
+            "id": group.group_id,
+            "name": self._groups.name(group.group_id),
+            "node_ids": list(group.node_ids),
         }

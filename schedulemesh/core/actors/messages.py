@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from schedulemesh.core.wire import SavedState, pack
+from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.engine.outcomes import RequestOutcome
 
 
@@ -22,16 +23,36 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     job_id: str
 
 
+class GroupPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a placement group is found."""
+
+    #: In Ray.
+    name: str
+    node_ids: tuple[str, ...] = ()
+
+
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """An outcome, and what a caller needs with it."""
 
     outcome: RequestOutcome
     #: The agent's Ray handle.
     handle: Any = None
+    #: The placement group that the outcome speaks of.
+    group: GroupPlace | None = None
     #: The saved state that the outcome speaks of.
     saved: bytes | None = None
     #: Tasks evicted by hand with their saved states: (task id, reason, state).
     evicted: tuple[tuple[str, str, bytes | None], ...] = ()
+
+
+class PoolReply(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a pool."""
+
+    outcome: RequestOutcome
+    #: The pool as it is now; None: it was refused.
+    spec: PoolSpec | None = None
+    #: How its reserved groups stand; None: it keeps none.
+    groups: dict[str, Any] | None = None
 
 
 def to_saved_state(given: Mapping[str, Any], source: str, state: bytes, now: float) -> bytes:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import os
 import platform
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import msgspec
 import ray
@@ -19,22 +19,23 @@ from ray.exceptions import RayError
 from schedulemesh.config.policy import changed_policy
 from schedulemesh.config.settings import PROTOCOL_VERSION, SchedulerSettings
 from schedulemesh.core.actors.control.agent_manager import POLL_S, Agents
-from schedulemesh.core.actors.control.hands import NO_REFS, Hands, Refs
+from schedulemesh.core.actors.control.hands import Hands, Refs
 from schedulemesh.core.actors.control.health import HealthCheck
 from schedulemesh.core.actors.control.patrol import Patrol, off_loop
-from schedulemesh.core.actors.control.scribe import Scribe
+from schedulemesh.core.actors.control.pg_pool_manager import Groups
 from schedulemesh.core.actors.control.strategy_keeper import StrategyKeeper
-from schedulemesh.core.actors.messages import Hello, Reply
+from schedulemesh.core.actors.messages import GroupPlace, Hello, Reply
+from schedulemesh.core.actors.pool_service import PoolService
+from schedulemesh.core.actors.serving import unavailable, when_ready
+from schedulemesh.core.actors.state_service import StateService
 from schedulemesh.core.agent_link import restarted_by_ray
 from schedulemesh.core.ray_api import LiveRay
-from schedulemesh.core.views import View, past_of, saved_key
-from schedulemesh.core.wire import Command, Result, decoded_metrics, key_of, pack
-from schedulemesh.core.workers import restore
-from schedulemesh.domain.task import TaskPhase
+from schedulemesh.core.views import View
+from schedulemesh.core.wire import Command, Result, decoded_metrics, pack
 from schedulemesh.engine import stimuli as s
 from schedulemesh.engine.admission import pool_for
-from schedulemesh.engine.lifecycle import current
 from schedulemesh.engine.outcomes import (
+    Accepted,
     AgentEvicted,
     Done,
     Evicted,
@@ -50,25 +51,14 @@ from schedulemesh.store.sql import SqlJournal
 
 logger = logging.getLogger(__name__)
 
-Method = TypeVar("Method", bound=Callable[..., Any])
+#: Seconds that the answer to a deletion waits for the removal of the agent's placement group.
+_GROUP_GOES_S = 10.0
 
 #: Names of running tasks whose last evaluation is remembered.
 _NAMED = 100_000
 
 
-def _when_ready(method: Method) -> Method:
-    """Have a method of the supervisor wait until it has recovered and settled."""
-
-    @functools.wraps(method)
-    async def waiting(self: SupervisorService, *args: Any, **kwargs: Any) -> Any:
-        if not self.settled:
-            await self.ready()
-        return await method(self, *args, **kwargs)
-
-    return cast("Method", waiting)
-
-
-class SupervisorService:
+class SupervisorService(StateService, PoolService):
     """One life of a supervisor. Its public coroutines are the calls of clients and agent hosts."""
 
     def __init__(self, settings: SchedulerSettings, job_id: str) -> None:
@@ -77,19 +67,14 @@ class SupervisorService:
         self._job_id = job_id
         self._ray = LiveRay()
         self._agents = Agents(self._ray, settings.name, settings.namespace)
+        self._groups = Groups(self._ray, settings.name, settings.namespace)
         self._me = ray.get_runtime_context().current_actor
         self._named: dict[str, tuple[str, float]] = {}
-        #: Whether it has recovered and settled.
-        self.settled = False
         self._began: asyncio.Future[None] | None = None
         self._hands: Hands = None  # type: ignore[assignment]  # set when it begins
         self._patrol: Patrol = None  # type: ignore[assignment]  # set when it begins
         # After a restart nobody may call for long; settling must not wait for that.
         self._me.hello.remote()
-
-    @property
-    def _scribe(self) -> Scribe:
-        return self._hands.scribe
 
     async def ready(self) -> None:
         """Begin, if nobody asked before or that failed: recover, settle, patrol. All others wait for it."""
@@ -98,7 +83,7 @@ class SupervisorService:
             self._began = asyncio.ensure_future(self._begin())
         await asyncio.shield(self._began)
 
-    @_when_ready
+    @when_ready
     async def hello(self) -> Hello:
         """Who this is."""
         return Hello(
@@ -109,16 +94,16 @@ class SupervisorService:
             job_id=self._job_id,
         )
 
-    @_when_ready
+    @when_ready
     async def act(self, stimulus: s.AnyStimulus, blobs: Mapping[str, bytes] | None = None) -> Reply:
         """A change that is done when it is decided: pools, policy, handlers, cordons, registrations."""
         try:
             step = await self._scribe.step(stimulus, blobs)
         except JournalError as error:
-            return Reply(outcome=_unavailable(error))
+            return Reply(outcome=unavailable(error))
         return Reply(outcome=step.outcome or Done())
 
-    @_when_ready
+    @when_ready
     async def change_policy(
         self, changes: Mapping[str, Any], client: str, level: str | None
     ) -> dict[str, Any] | Refused:
@@ -131,10 +116,10 @@ class SupervisorService:
             if changes:
                 await self._scribe.step(stimulus)
         except JournalError as error:
-            return _unavailable(error)
+            return unavailable(error)
         return self._scribe.state.policy.public()
 
-    @_when_ready
+    @when_ready
     async def submit(
         self,
         stimulus: s.TaskSubmitted,
@@ -159,28 +144,49 @@ class SupervisorService:
                     return Reply(outcome=failed)
                 step = await self._scribe.step(stimulus, blobs)
         except JournalError as error:
-            return Reply(outcome=_unavailable(error))
+            return Reply(outcome=unavailable(error))
         outcome = step.outcome or Done()
         if isinstance(outcome, Pending) and stimulus.request_id is not None:
             outcome = await self._scribe.answer(stimulus.request_id)
         agent = self._scribe.state.agents.get(getattr(outcome, "agent_name", ""))
         handle = None if agent is None else self._agents.handle(agent.spec.name, agent.incarnation)
-        return Reply(outcome=outcome, handle=handle)
+        return Reply(outcome=outcome, handle=handle, group=self._group_of(outcome))
 
-    @_when_ready
+    def _group_of(self, outcome: RequestOutcome) -> GroupPlace | None:
+        """Where the placement group stands that a submission was given."""
+        if not isinstance(outcome, Accepted) or outcome.group_id is None:
+            return None
+        group = self._scribe.state.groups.by_id.get(outcome.group_id)
+        return GroupPlace(
+            name=self._groups.name(outcome.group_id),
+            node_ids=() if group is None else group.node_ids,
+        )
+
+    @when_ready
     async def end(self, stimulus: s.TaskFinished | s.AgentDeletionRequested) -> Reply:
         """The end of a task or an agent: answered when the process is gone."""
+        group_id = self._group_to_go(stimulus)
         try:
             step = await self._scribe.step(stimulus)
         except JournalError as error:
-            return Reply(outcome=_unavailable(error))
+            return Reply(outcome=unavailable(error))
         outcome = step.outcome or Done()
         if isinstance(outcome, Pending):
             await self._scribe.end_of(outcome.agent_name)
             outcome = Done()
+        until = time.monotonic() + _GROUP_GOES_S
+        while group_id in self._scribe.state.groups.by_id and time.monotonic() < until:
+            await self._groups.changed(until - time.monotonic())
         return Reply(outcome=outcome)
 
-    @_when_ready
+    def _group_to_go(self, stimulus: s.TaskFinished | s.AgentDeletionRequested) -> str | None:
+        """The placement group that is to be destroyed with the agent."""
+        if not isinstance(stimulus, s.AgentDeletionRequested) or not stimulus.destroy_group:
+            return None
+        agent = self._scribe.state.agents.get(stimulus.agent_name)
+        return None if agent is None else agent.group_id
+
+    @when_ready
     async def preempt(self, stimulus: s.PreemptionRequested, request_id: str) -> Reply:
         """An eviction by hand: answered when the task was cancelled, or its agent is gone."""
         if stimulus.task_id is not None and not stimulus.end_agent:
@@ -189,7 +195,7 @@ class SupervisorService:
         try:
             step = await self._scribe.step(msgspec.structs.replace(stimulus, request_id=request_id))
         except JournalError as error:
-            return Reply(outcome=_unavailable(error))
+            return Reply(outcome=unavailable(error))
         outcome = step.outcome or Done()
         if isinstance(outcome, Pending):
             outcome = await self._scribe.answer(request_id)
@@ -198,52 +204,7 @@ class SupervisorService:
         key = outcome.state_key if isinstance(outcome, Evicted) else None
         return Reply(outcome=outcome, saved=await self._scribe.blob(key))
 
-    @_when_ready
-    async def restore(
-        self, given: bytes, request_id: str, task_id: str, pool_name: str | None
-    ) -> Reply:
-        """Hand a saved state to the pool's restorer, and run the task again where it is known how."""
-        state = self._scribe.state
-        task, agent = past_of(state, task_id) or (None, None)
-        pool = pool_name or ("" if task is None else task.pool_name)
-        handlers = state.handlers.get(pool)
-        restorer = None if handlers is None else await self._scribe.blob(handlers.restorer_key)
-        if restorer is not None:
-            handled = await self._hands.run_handler(restore, restorer, given)
-            if handled.error:
-                return Reply(outcome=Refused(reason="restore_failed", error=handled.error))
-        if agent is None or not agent.class_key:
-            return Reply(outcome=_cannot_resubmit(task_id, restored=restorer is not None))
-        if not agent.restartable:
-            error = (
-                f"task {task_id!r} had object references within its arguments and cannot be rebuilt"
-            )
-            return Reply(outcome=Refused(reason="not_restartable", error=error))
-        try:
-            await self._scribe.keep({key_of(given): given})
-        except JournalError as error:
-            return Reply(outcome=_unavailable(error))
-        stimulus = s.TaskSubmitted(
-            at=0.0, agent=agent, task=task, request_id=request_id, state_key=key_of(given)
-        )
-        return await self.submit(stimulus, {}, self._hands.refs.get(agent.name, NO_REFS))
-
-    @_when_ready
-    async def saved_state(self, task_id: str) -> bytes | None:
-        """The stored state of a task that was preempted; None: there is none."""
-        key = await self._scribe.read(lambda: saved_key(self._scribe.state, task_id))
-        return await self._scribe.blob(key)
-
-    @_when_ready
-    async def last_saved(self, agent_name: str, incarnation: int) -> bytes | None:
-        """The state last saved of any task of an agent that Ray restarted; None: there is none."""
-        state = self._scribe.state
-        tasks = [state.running.by_id[t] for t in state.running.on_agent(agent_name)]
-        keys = [task.state_key for task in tasks if task.state_key is not None]
-        agent = current(state, agent_name, incarnation)
-        return None if agent is None or not keys else await self._scribe.blob(keys[0])
-
-    @_when_ready
+    @when_ready
     async def reborn(self, agent_name: str, incarnation: int, pid: int) -> None:
         """Ray restarted an agent's process by itself."""
         self._agents.hear(agent_name, incarnation)
@@ -252,30 +213,15 @@ class SupervisorService:
             s.AgentRestarted(at=0.0, agent_name=agent_name, incarnation=incarnation, pid=pid)
         )
 
-    @_when_ready
-    async def checkpoint(self, task_id: str) -> bytes | Refused | None:
-        """Save a running task's state, and let it go on; None: it is not running."""
-        eviction = await self._hands.eviction(task_id)
-        if eviction is None or eviction.task.phase is not TaskPhase.RUNNING:
-            return None
-        # The caller can ask again, so that it need not wait for a journal that cannot be written.
-        eviction.feed = self._scribe.step
-        try:
-            return pack(await eviction.save())
-        except JournalError as error:
-            return _unavailable(error)
-        finally:
-            await eviction.resume()
-
-    @_when_ready
+    @when_ready
     async def ensure_health(self, timeout_s: float) -> dict[str, Any] | Refused:
         """A round of looking after agents."""
         try:
             return await HealthCheck(self._ray, self._agents, self._scribe).run(timeout_s)
         except JournalError as error:
-            return _unavailable(error)
+            return unavailable(error)
 
-    @_when_ready
+    @when_ready
     async def about(self) -> dict[str, Any]:
         """What this supervisor is: for the head and the command line."""
         return await self._scribe.read(self._about)
@@ -295,7 +241,7 @@ class SupervisorService:
             "running_tasks": len(state.running),
         }
 
-    @_when_ready
+    @when_ready
     async def evaluate(self, asked: bytes) -> bytes:
         """The dry run of the preemption decision: a PreemptionQuery, an Evaluation, both packed."""
         query = msgspec.structs.replace(
@@ -308,41 +254,44 @@ class SupervisorService:
             self._named[candidate.task_id] = (candidate.reason, candidate.preempt_score)
         return pack(found)
 
-    @_when_ready
+    @when_ready
     async def view(self, name: str, *args: Any) -> Any:
         """One of the queries of ``View``."""
 
         def look() -> Any:
-            view = View(self._scribe.state, self._agents, self._scribe.now())
+            view = View(self._scribe.state, self._agents, self._groups, self._scribe.now())
             return getattr(view, name)(*args)
 
         return await self._scribe.read(look)
 
-    @_when_ready
+    @when_ready
     async def shutdown(self) -> None:
         """End every agent and forget everything; the caller then kills this actor."""
         self._hands.stop_all()
         living = [(name, a.incarnation) for name, a in self._scribe.state.agents.items()]
         await asyncio.gather(*(self._agents.end(*agent) for agent in living))
+        await self._hands.ready.leave_nothing()
+        await self._groups.leave_nothing()
+        await self._patrol.withdraw()
         await self._scribe.close(destroy=True)
         self._keeper.forget()
 
-    @_when_ready
+    @when_ready
     async def strategies(self) -> list[dict[str, Any]]:
         """Every strategy that was supplied: see StrategyKeeper.status."""
         return self._keeper.status()
 
-    @_when_ready
+    @when_ready
     async def poll(self, agent_name: str, incarnation: int) -> list[Command]:
         """A host asks for commands."""
         return await self._agents.poll(agent_name, incarnation)
 
-    @_when_ready
+    @when_ready
     async def command_done(self, command_id: int, result: Result) -> None:
         """A host answers a command."""
         self._agents.done(command_id, result)
 
-    @_when_ready
+    @when_ready
     async def report_metrics(self, agent_name: str, metrics: bytes) -> None:
         """An agent says how far it is."""
         self._agents.metrics[agent_name] = decoded_metrics(metrics)
@@ -356,8 +305,10 @@ class SupervisorService:
         strategies = Strategies(
             settings.node_strategy, settings.pool_strategy, self._keeper.plugins
         )
-        self._hands = Hands(self._ray, self._agents, journal, settings.name, strategies, self._me)
-        self._patrol = Patrol(self._ray, self._agents, self._scribe)
+        self._hands = Hands(
+            self._ray, self._agents, self._groups, journal, settings.name, strategies, self._me
+        )
+        self._patrol = Patrol(self._ray, self._agents, self._hands)
         self._agents.begin_epoch(await self._scribe.begin(settings.journal, take_over=again))
         await self._patrol.look_around()
         await self._patrol.settle()
@@ -437,17 +388,3 @@ class SupervisorService:
     async def _leave_nothing(self) -> None:
         await self.shutdown()
         self._ray.kill_actor(self._me)
-
-
-def _unavailable(error: JournalError) -> Refused:
-    return Refused(reason="journal_unavailable", error=str(error))
-
-
-def _cannot_resubmit(task_id: str, *, restored: bool) -> RequestOutcome:
-    if restored:
-        return Done(detail="restored")
-    return Refused(
-        reason="not_resubmittable",
-        error=f"task {task_id!r} was not submitted through ScheduleMesh (or its preemption is no longer on "
-        "record) and its pool has no restorer, so there is no way to start it again",
-    )
