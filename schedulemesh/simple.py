@@ -36,6 +36,8 @@ class SimpleTaskSpec:
     payload: Any = None
     ray_options: Mapping[str, Any] | None = None
     pool_selector: Mapping[str, Any] | None = None
+    #: Of its placement group; its resources are their sum.
+    bundles: Sequence[Mapping[str, Any]] | None = None
 
 
 class SimpleScheduler:
@@ -75,11 +77,25 @@ class SimpleScheduler:
         resources: Mapping[str, Any] | None = None,
         target_agents: int = 0,
         placement_strategy: str = "STRICT_PACK",
+        pg_pool_config: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Make a pool; the same again changes nothing, another size is a resize where usage allows."""
+        """Make a pool; the same again changes nothing, another size is a resize where usage allows.
+
+        With ``pg_pool_config`` it keeps placement groups, and is answered when the reserved ones are ready.
+        """
         return self.scheduler.ensure_pool(
-            name, labels, resources, target_agents, placement_strategy
+            name, labels, resources, target_agents, placement_strategy, pg_pool_config
         )
+
+    def resize_pool(
+        self,
+        name: str,
+        resources: Mapping[str, Any] | None = None,
+        target_agents: int | None = None,
+        pg_pool_config: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Change what is given of a pool, key by key; see RayScheduler.resize_pool."""
+        return self.scheduler.resize_pool(name, resources, target_agents, pg_pool_config)
 
     def configure_preemption(self, **changes: Any) -> dict[str, Any]:
         """Change what is given of the preemption policy; see RayScheduler.update_preemption_policy."""
@@ -98,6 +114,24 @@ class SimpleScheduler:
             task_id=task_id, pool_name=pool, actor_class=actor_class, **fields
         )
 
+    def submit_with_pg_preemption(
+        self,
+        task_id: str,
+        pool: str | None = None,
+        actor_class: Any = None,
+        *,
+        fallback: bool = False,
+        **fields: Any,
+    ) -> SubmitResult:
+        """Start an agent in a placement group of its pool; others are evicted for a group, never for quota.
+
+        Takes the fields of ``submit``. With ``fallback`` a refusal for want of quota or group is followed
+        by an ordinary submission; ``path`` says which way it went.
+        """
+        return self.scheduler.submit_with_pg_preemption(
+            task_id=task_id, pool_name=pool, actor_class=actor_class, fallback=fallback, **fields
+        )
+
     def submit_spec(self, spec: SimpleTaskSpec) -> SubmitResult:
         """Submit a task from its spec."""
         fields = {f.name: getattr(spec, f.name) for f in dataclasses.fields(spec)}
@@ -107,9 +141,14 @@ class SimpleScheduler:
         """The task is done: its agent is ended and the quota is back."""
         return self.scheduler.complete_task(task_id, end_agent=True)
 
-    def delete_agent(self, name: str, force: bool = False) -> dict[str, Any]:
-        """End an agent; one that is gone already answers ``already_gone``."""
-        return self.scheduler.delete_agent(name, force=force)
+    def delete_agent(
+        self, name: str, force: bool = False, destroy_pg: bool | None = None
+    ) -> dict[str, Any]:
+        """End an agent; one that is gone already answers ``already_gone``.
+
+        ``destroy_pg``: whether its placement group goes, too (None: a dynamic one that is not reused).
+        """
+        return self.scheduler.delete_agent(name, force=force, destroy_pg=destroy_pg)
 
     def list_agents(self, pool: str | None = None) -> dict[str, Any]:
         """Every agent (of one pool)."""
@@ -122,6 +161,10 @@ class SimpleScheduler:
     def restore_task(self, saved_state: Mapping[str, Any]) -> dict[str, Any]:
         """Run a preempted task again from its saved state."""
         return self.scheduler.restore_task(saved_state)
+
+    def pg_pool_stats(self, pool: str | None = None) -> dict[str, Any]:
+        """The placement groups of all pools (of one), in numbers and one by one."""
+        return self.scheduler.pg_pool_stats(pool)
 
     def stats(self) -> dict[str, Any]:
         """The preemption stats, and the pools' quotas."""

@@ -52,6 +52,7 @@ REQUIRED = inspect.Parameter.empty
 
 def test_signatures_of_the_quick_reference():
     from schedulemesh.core import RayScheduler
+    from schedulemesh.simple import SimpleScheduler
 
     assert parameters(RayScheduler.create_pool) == {
         "name": REQUIRED,
@@ -59,12 +60,15 @@ def test_signatures_of_the_quick_reference():
         "resources": None,
         "target_agents": 0,
         "placement_strategy": "STRICT_PACK",
+        "pg_pool_config": None,
     }
     create = parameters(RayScheduler.create_agent)
     assert list(create)[:5] == ["name", "pool", "actor_class", "resources", "ray_options"]
     assert create["resources"] is create["ray_options"] is None
     assert parameters(RayScheduler.list_agents) == {"pool_name": None}
-    assert parameters(RayScheduler.delete_agent) == {"name": REQUIRED, "force": False}
+    for scheduler in (RayScheduler, SimpleScheduler):
+        delete = parameters(scheduler.delete_agent)
+        assert delete == {"name": REQUIRED, "force": False, "destroy_pg": None}
 
 
 TAKEN_EVERYWHERE = {
@@ -76,6 +80,7 @@ TAKEN_EVERYWHERE = {
     "estimated_duration": None,
     "payload": None,
     "ray_options": None,
+    "bundles": None,
 }
 
 
@@ -106,10 +111,13 @@ def test_the_simple_scheduler_has_every_documented_word():
 
     for word in (
         "ensure_pool",
+        "resize_pool",
         "configure_preemption",
         "update_preemption_policy",
         "submit",
         "submit_spec",
+        "submit_with_pg_preemption",
+        "pg_pool_stats",
         "complete",
         "delete_agent",
         "stats",

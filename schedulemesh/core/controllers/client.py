@@ -44,7 +44,7 @@ class Client:
         dry_run = found.stimulus.dry_run
         if not dry_run and not isinstance(reply.outcome, Refused):
             self._sent.add(class_key)
-        return replies.submitted(reply.outcome, reply.handle, dry_run=dry_run)
+        return replies.submitted(reply.outcome, reply.handle, dry_run=dry_run, group=reply.group)
 
 
 def _caller() -> Caller:

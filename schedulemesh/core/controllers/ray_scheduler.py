@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import os
-import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from schedulemesh.config.pools import parse_name, parse_pool
+from schedulemesh.config.pools import parse_name
 from schedulemesh.config.settings import DEFAULT_NAMESPACE, JournalSettings, SchedulerSettings
 from schedulemesh.core.controllers import replies
 from schedulemesh.core.controllers.connection import Connection, connect, find
+from schedulemesh.core.controllers.pool_calls import PoolCalls
 from schedulemesh.core.controllers.preemption_calls import PreemptionCalls
-from schedulemesh.core.controllers.requests import (
-    parse_task,
-    submission,
-)
 from schedulemesh.core.controllers.state_calls import StateCalls
+from schedulemesh.core.controllers.submit_calls import SubmitCalls
 from schedulemesh.core.strategies import check_built_in, chosen_strategies
 from schedulemesh.engine import stimuli as s
 from schedulemesh.engine.strategies import POOL_STRATEGY
 from schedulemesh.errors import InvalidRequestError
 
 
-class RayScheduler(PreemptionCalls, StateCalls):
+class RayScheduler(PoolCalls, SubmitCalls, PreemptionCalls, StateCalls):
     """The scheduler of one name: finds its supervisor or makes it, and speaks for it.
 
     ``detached`` False ties it to this job: when the job ends, nothing of it stays in Ray. True lets it
@@ -83,124 +80,28 @@ class RayScheduler(PreemptionCalls, StateCalls):
         scheduler._take(connection)  # noqa: SLF001  # its own class
         return scheduler
 
-    def create_pool(
-        self,
-        name: str,
-        labels: Mapping[str, str] | None = None,
-        resources: Mapping[str, Any] | None = None,
-        target_agents: int = 0,
-        placement_strategy: str = "STRICT_PACK",
-    ) -> dict[str, Any]:
-        """Make a pool with this total quota. The same definition again changes nothing; another one is
-        refused with ``pool_exists``. The resources need not exist.
-        """
-        return self._pool(name, labels, resources, target_agents, placement_strategy, new=True)
-
-    def ensure_pool(
-        self,
-        name: str,
-        labels: Mapping[str, str] | None = None,
-        resources: Mapping[str, Any] | None = None,
-        target_agents: int = 0,
-        placement_strategy: str = "STRICT_PACK",
-    ) -> dict[str, Any]:
-        """Make a pool, or change it to this definition where what is in use allows (``pool_in_use``)."""
-        return self._pool(name, labels, resources, target_agents, placement_strategy, new=False)
-
-    def list_pools(self) -> dict[str, Any]:
-        """Every pool with its quota: total, free, reserved, used, lent and borrowed."""
-        return {"success": True, "pools": self._connection.call("view", "pools")}
-
-    def create_agent(
-        self,
-        name: str,
-        pool: str,
-        actor_class: Any,
-        resources: Mapping[str, Any] | None = None,
-        ray_options: Mapping[str, Any] | None = None,
-        labels: Mapping[str, str] | None = None,
-        actor_args: Sequence[Any] | None = None,
-        actor_kwargs: Mapping[str, Any] | None = None,
-    ) -> replies.SubmitResult:
-        """Make an agent without a task, from free resources only; nobody is evicted for it.
-
-        ``resources`` None takes the pool's default. It is answered when the agent runs.
-        """
-        found = submission(
-            self._caller,
-            task=None,
-            payload=None,
-            pool_name=pool,
-            pool_selector=None,
-            actor_class=actor_class,
-            resources=resources,
-            labels=labels,
-            actor_args=actor_args,
-            actor_kwargs=actor_kwargs,
-            agent_name=parse_name(name, "the agent's name"),
-            ray_options=ray_options,
-            request_id=uuid.uuid4().hex,
-        )
-        stimulus = msgspec.structs.replace(found.stimulus, may_preempt=False)
-        return self._submit(msgspec.structs.replace(found, stimulus=stimulus))
-
-    def submit_task_with_preemption(
-        self,
-        task_id: str,
-        pool_name: str | None = None,
-        actor_class: Any = None,
-        resources: Mapping[str, Any] | None = None,
-        priority: float = 5.0,
-        labels: Mapping[str, str] | None = None,
-        actor_args: Sequence[Any] | None = None,
-        actor_kwargs: Mapping[str, Any] | None = None,
-        agent_name: str | None = None,
-        estimated_duration: float | None = None,
-        payload: Any = None,
-        ray_options: Mapping[str, Any] | None = None,
-        pool_selector: Mapping[str, Any] | None = None,
-        dry_run: bool = False,
-        request_id: str | None = None,
-    ) -> replies.SubmitResult:
-        """Start an agent for a task, evicting others where the policy allows and it is needed.
-
-        One transaction: it runs, or everything is as before. The class is built with ``name`` and
-        ``labels`` first, then ``actor_args`` and ``actor_kwargs``. ``estimated_duration`` is in seconds.
-        With ``pool_selector`` instead of ``pool_name`` the best matching pool is chosen. ``dry_run`` tells
-        where it would run and who would go. The same ``request_id`` again gets the first answer.
-        """
-        task, data = parse_task(task_id, pool_name, priority, labels, estimated_duration, payload)
-        found = submission(
-            self._caller,
-            task=task,
-            payload=data,
-            pool_name=pool_name,
-            pool_selector=pool_selector,
-            actor_class=actor_class,
-            resources=resources,
-            labels=labels,
-            actor_args=actor_args,
-            actor_kwargs=actor_kwargs,
-            agent_name=agent_name,
-            ray_options=ray_options,
-            request_id=request_id or uuid.uuid4().hex,
-            dry_run=dry_run,
-        )
-        return self._submit(found)
-
     def list_agents(self, pool_name: str | None = None) -> dict[str, Any]:
         """Every agent (of one pool): resources, labels, Ray options, state, node, tasks and handle."""
         listed = self._connection.call("view", "agents", pool_name)
         return {"success": True, "agents": [{**info, "handle": handle} for info, handle in listed]}
 
-    def delete_agent(self, name: str, force: bool = False) -> dict[str, Any]:
+    def delete_agent(
+        self, name: str, force: bool = False, destroy_pg: bool | None = None
+    ) -> dict[str, Any]:
         """End an agent with its tasks and give its quota back; answered when its process is gone.
 
         An agent that is gone already answers success with ``already_gone``. ``force`` is accepted for
-        callers of Ray's kill: an agent's end never fails here.
+        callers of Ray's kill: an agent's end never fails here. ``destroy_pg`` True removes the placement
+        group that it lives in, too, which the answer waits for (a reserved one stays gone until the pool is
+        ensured or resized); False keeps it; None keeps reserved ones, and dynamic ones where the pool
+        reuses them.
         """
         del force
-        stimulus = s.AgentDeletionRequested(at=0.0, agent_name=parse_name(name, "the agent's name"))
+        if destroy_pg is not None and not isinstance(destroy_pg, bool):
+            raise InvalidRequestError(f"destroy_pg must be True, False or None, not {destroy_pg!r}")
+        stimulus = s.AgentDeletionRequested(
+            at=0.0, agent_name=parse_name(name, "the agent's name"), destroy_group=destroy_pg
+        )
         return replies.deleted(self._connection.call("end", stimulus).outcome)
 
     def stats(self) -> dict[str, Any]:
@@ -232,30 +133,6 @@ class RayScheduler(PreemptionCalls, StateCalls):
         """End every agent, forget everything, and end the scheduler, without asking."""
         self._connection.end()
         return {"success": True}
-
-    def _pool(
-        self,
-        name: str,
-        labels: Mapping[str, str] | None,
-        resources: Mapping[str, Any] | None,
-        target_agents: int,
-        placement_strategy: str,
-        *,
-        new: bool,
-    ) -> dict[str, Any]:
-        spec = parse_pool(name, labels, resources or {}, target_agents, placement_strategy)
-        stimulus = s.PoolRequested(at=0.0, spec=spec, must_be_new=new)
-        answer = replies.done(self._connection.call("act", stimulus).outcome)
-        if not answer["success"]:
-            return dict(answer)
-        pool = {
-            "name": spec.name,
-            "labels": spec.labels,
-            "resources": spec.resources.public(),
-            "target_agents": spec.target_agents,
-            "placement_strategy": spec.placement_strategy,
-        }
-        return {**answer, "pool": pool}
 
 
 def _settings(

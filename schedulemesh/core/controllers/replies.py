@@ -6,6 +6,7 @@ from typing import Any, TypedDict, cast
 
 import msgspec
 
+from schedulemesh.core.actors.messages import GroupPlace
 from schedulemesh.core.agent_host import public_state
 from schedulemesh.core.wire import SavedState
 from schedulemesh.engine.outcomes import (
@@ -19,6 +20,17 @@ from schedulemesh.engine.outcomes import (
 )
 
 
+class PlacementGroupInfo(TypedDict, total=False):
+    """A placement group: its id, its name in Ray, the node of each bundle, and how the agent came to it:
+    "reserved", "reused", "created" or "preempted".
+    """
+
+    id: str
+    name: str
+    node_ids: list[str]
+    path: str
+
+
 class AgentInfo(TypedDict, total=False):
     """An agent: its name, Ray handle, resources and labels (``pool`` among them)."""
 
@@ -30,6 +42,7 @@ class AgentInfo(TypedDict, total=False):
     ray_options: dict[str, Any]
     state: str
     node_id: str | None
+    placement_group: PlacementGroupInfo | None
     pid: int
     tasks: list[str]
     last_metrics: dict[str, Any]
@@ -64,6 +77,10 @@ class SubmitResult(Result, total=False):
     agent: AgentInfo
     task_id: str | None
     preempted: list[CandidateInfo]
+    #: Only in pools that keep placement groups.
+    placement_group: PlacementGroupInfo
+    #: Of submit_with_pg_preemption: "pg", or "fallback" where it went the ordinary way.
+    path: str
     dry_run: bool
     #: In a dry run: seconds of work that the victims would lose at most.
     lost_work: float
@@ -121,7 +138,9 @@ def refused(outcome: Refused) -> SubmitResult:
     return answer
 
 
-def submitted(outcome: RequestOutcome, handle: Any, *, dry_run: bool) -> SubmitResult:
+def submitted(
+    outcome: RequestOutcome, handle: Any, *, dry_run: bool, group: GroupPlace | None = None
+) -> SubmitResult:
     """The answer to a submission."""
     if isinstance(outcome, Refused):
         return refused(outcome)
@@ -143,6 +162,13 @@ def submitted(outcome: RequestOutcome, handle: Any, *, dry_run: bool) -> SubmitR
     if dry_run:
         answer["dry_run"] = True
         answer["lost_work"] = sum(c.lost_work for c in outcome.preempted)
+    if outcome.group_id is not None:
+        answer["placement_group"] = {
+            "id": outcome.group_id,
+            "name": "" if group is None else group.name,
+            "node_ids": [] if group is None else list(group.node_ids),
+            "path": outcome.group_path,
+        }
     if not outcome.restartable:
         answer["restartable"] = False
     if outcome.state_restored is not None:

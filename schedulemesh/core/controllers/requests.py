@@ -10,13 +10,14 @@ from typing import Any
 
 import msgspec
 
+from schedulemesh.config.groups import parse_bundles, sum_of
 from schedulemesh.config.pools import parse_name
 from schedulemesh.core.controllers.options import parse_options
 from schedulemesh.core.shipping import ship_arguments, ship_class, ship_value
 from schedulemesh.core.wire import key_of
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.labels import parse_labels, parse_selector
-from schedulemesh.domain.resources import NOTHING, parse_resources
+from schedulemesh.domain.resources import NOTHING, Resources, parse_resources
 from schedulemesh.domain.task import DEFAULT_PRIORITY, TaskSpec
 from schedulemesh.engine.stimuli import TaskSubmitted
 from schedulemesh.errors import InvalidRequestError
@@ -57,12 +58,15 @@ def submission(
     ray_options: object,
     request_id: str | None,
     dry_run: bool = False,
+    bundles: object = None,
 ) -> Submission:
     """A submission of an agent, with a task where one is given. Raises InvalidRequestError."""
     cls, beneath = unwrap(actor_class)
-    need = None if resources is None else parse_resources(resources)
-    options = parse_options(ray_options, beneath, need, caller.runtime_env, caller.namespace)
-    code = _class_bytes(cls)
+    need, parts = _need(resources, bundles)
+    # The actor itself lives in the first bundle.
+    own = parts[0] if parts else need
+    options = parse_options(ray_options, beneath, own, caller.runtime_env, caller.namespace)
+    code = class_bytes(cls)
     shipped = ship_arguments(_args(actor_args), _kwargs(actor_kwargs))
     blobs = {key_of(code): code, key_of(shipped.data): shipped.data}
     if payload is not None:
@@ -76,6 +80,7 @@ def submission(
         arguments_key=key_of(shipped.data),
         options=options.encoded,
         restartable=not shipped.nested,
+        bundles=parts,
         references=len(shipped.refs) + len(shipped.nested),
     )
     stimulus = TaskSubmitted(
@@ -130,11 +135,26 @@ def unwrap(actor_class: object) -> tuple[type, Mapping[str, Any]]:
     return actor_class, {}
 
 
-def _class_bytes(cls: type) -> bytes:
+def class_bytes(cls: type) -> bytes:
+    """The class as it is shipped; made once. Raises InvalidRequestError."""
     data = _shipped.get(cls)
     if data is None:
         data = _shipped[cls] = ship_class(cls)
     return data
+
+
+def _need(resources: object, bundles: object) -> tuple[Resources | None, tuple[Resources, ...]]:
+    """What an agent takes in all (None: its pool's default), and its bundles if it names any."""
+    need = None if resources is None else parse_resources(resources)
+    if bundles is None:
+        return need, ()
+    parts = parse_bundles(bundles)
+    total = sum_of(parts)
+    if need is not None and need != total:
+        raise InvalidRequestError(
+            f"resources are {need}, but the bundles make {total}; leave resources out, or make both the same"
+        )
+    return total, parts
 
 
 def _pool(pool_name: object, pool_selector: object) -> str:

@@ -65,7 +65,7 @@ class StateCalls(Client):
         reply = self._connection.call("restore", given, uuid.uuid4().hex, task_id, pool)
         if isinstance(reply.outcome, Done):
             return {"success": True, "task_id": task_id, "resubmitted": False}
-        answer = replies.submitted(reply.outcome, reply.handle, dry_run=False)
+        answer = replies.submitted(reply.outcome, reply.handle, dry_run=False, group=reply.group)
         return {**answer, "resubmitted": answer["success"]}
 
     def register_state_handlers(
