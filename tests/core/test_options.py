@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from schedulemesh.core.amounts import bundle_amounts, ray_amounts, resources_of
 from schedulemesh.core.controllers.options import parse_options
-from schedulemesh.core.amounts import ray_amounts, resources_of
 from schedulemesh.domain.resources import Resources, parse_resources
 from schedulemesh.errors import InvalidRequestError
 
@@ -115,5 +115,21 @@ def test_amounts_in_rays_words_and_back():
         "object_store_memory": 1e9,
         "node:10.0.0.1": 1.0,
         "accelerator_type:H100": 1.0,
+        # what a placement group's bundles add, whole and by index
+        "CPU_group_98e80c1069d3332a204c30d0539b01000000": 3.0,
+        "CPU_group_0_98e80c1069d3332a204c30d0539b01000000": 2.0,
+        "accelerator_group_1_98e80c1069d3332a204c30d0539b01000000": 1.0,
+        "bundle_group_0_98e80c1069d3332a204c30d0539b01000000": 1000.0,
     }
     assert resources_of(seen) == NEED
+    assert resources_of({"my_group_1": 2.0}).custom == (("my_group_1", 20_000),)
+
+
+def test_a_bundle_holds_what_is_not_zero_with_memory_in_bytes():
+    assert bundle_amounts(NEED) == {
+        "CPU": 2.0,
+        "GPU": 0.5,
+        "memory": 512 * 2**20,
+        "accelerator": 1.0,
+    }
+    assert bundle_amounts(Resources(cpu=1)) == {"CPU": 0.0001}

@@ -1,0 +1,69 @@
+"""What Ray's autoscaler is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from schedulemesh.core.actors.control import autoscaler_wish
+from schedulemesh.core.actors.control.autoscaler_wish import AutoscalerWish
+from schedulemesh.domain.placement import GroupShape, GroupsSpec
+from schedulemesh.domain.pool import PoolSpec
+from schedulemesh.domain.resources import parse_resources
+from schedulemesh.engine.facts import PoolEnsured
+from schedulemesh.engine.state import MeshState
+from tests.core.fake_ray import FakeRay
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """The groups without room, by pool."""
+    found = {}
+    monkeypatch.setattr(autoscaler_wish, "unplaced", lambda state, name: found.get(name, []))
+    return found
+
+
+def state(**asks):
+    made = MeshState()
+    for name, autoscale in asks.items():
+        groups = GroupsSpec(autoscale=autoscale)
+        made.evolve(PoolEnsured(spec=PoolSpec(name=name, groups=groups)))
+    return made
+
+
+SHAPE = GroupShape(bundles=(parse_resources({"cpu": 1}), parse_resources({"gpu": 2})))
+
+
+def told(ray, *states):
+    async def tell():
+        wish = AutoscalerWish(ray)
+        for one in states:
+            await wish.tell(one)
+        await wish.withdraw()
+
+    asyncio.run(tell())
+
+
+def test_a_pool_that_does_not_say_so_asks_for_nothing(short):
+    ray, short["p"] = FakeRay(), [(SHAPE, "no room")]
+    told(ray, state(p=False), state(p=False))
+    assert ray.asked == []
+
+
+def test_what_has_no_room_is_asked_for_once_and_withdrawn(short):
+    ray, short["p"], short["q"] = FakeRay(), [(SHAPE, "no room")], [(SHAPE, "no room")]
+    told(ray, state(p=True, q=False), state(p=True, q=False))
+    assert ray.asked == [[{"CPU": 1.0}, {"GPU": 2.0}], []]
+
+
+def test_a_wish_of_a_former_life_is_withdrawn(short):
+    ray = FakeRay()
+    told(ray, state(p=True), state(p=True))
+    assert ray.asked == [[]]
+
+
+def test_a_pool_that_does_not_ask_any_more_has_no_wish(short):
+    ray, short["p"] = FakeRay(), [(SHAPE, "no room")]
+    told(ray, state(p=True), state(p=False), state(p=False))
+    assert ray.asked == [[{"CPU": 1.0}, {"GPU": 2.0}], []]

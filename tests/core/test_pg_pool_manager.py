@@ -1,0 +1,185 @@
+"""The hand that makes and removes placement groups, on a Ray that is made up."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from schedulemesh.core.actors.control.pg_pool_manager import Groups, groups_gone, ready_groups
+from schedulemesh.core.ray_api import NodeView
+from schedulemesh.core.ray_groups import GroupView
+from schedulemesh.domain.placement import GroupShape
+from schedulemesh.domain.resources import NOTHING, parse_resources
+from schedulemesh.engine.instructions import CreateGroup
+from schedulemesh.engine.pg_pool import Group, GroupBook, GroupPhase
+from schedulemesh.engine.stimuli import GroupCreated, GroupCreateFailed
+from tests.core.fake_ray import FakeRay
+
+CPU = parse_resources({"cpu": 1})
+SHAPE = GroupShape(bundles=(CPU, CPU), strategy="PACK")
+
+
+@pytest.fixture
+def ray():
+    return FakeRay()
+
+
+@pytest.fixture
+def groups(ray):
+    return Groups(ray, "mesh", "space")
+
+
+def order(group_id="g", node_ids=("a", "b"), wait_s=10.0):
+    return CreateGroup(group_id=group_id, shape=SHAPE, node_ids=node_ids, wait_s=wait_s)
+
+
+def run(story):
+    return asyncio.run(asyncio.wait_for(story, 20.0))
+
+
+def view(group_id="g", state="CREATED", node_ids=("a", "b"), ray_id="f" * 36):
+    name = f"schedulemesh:mesh@space:group:{group_id}"
+    return GroupView(ray_id=ray_id, name=name, state=state, node_ids=node_ids)
+
+
+def book(**phases):
+    found = GroupBook()
+    for group_id, phase in phases.items():
+        found.by_id[group_id] = Group(
+            group_id=group_id,
+            pool_name="p",
+            shape=SHAPE,
+            reserved=True,
+            phase=phase,
+            node_ids=("a", "b"),
+        )
+    return found
+
+
+def test_a_group_is_made_under_its_name_and_can_be_lived_in(ray, groups):
+    assert run(groups.create(order())) == GroupCreated(at=0.0, group_id="g")
+    (made,) = ray.groups()
+    assert made.name == groups.name("g") == "schedulemesh:mesh@space:group:g"
+    assert groups.seat("g").ray_id == made.ray_id
+    assert groups.seat("g").shape == SHAPE
+    assert groups.seat("other") is None
+
+
+def test_one_of_its_name_that_lives_is_taken_over(ray, groups):
+    ray.by_id["f" * 36] = view()
+    assert isinstance(run(groups.create(order())), GroupCreated)
+    assert (ray.made, groups.seat("g").ray_id) == (0, "f" * 36)
+
+
+def test_one_that_is_not_placed_in_time_is_withdrawn_and_says_why(ray, groups):
+    ray.full = {"b"}
+    ray.free = [
+        NodeView(node_id="a", total=CPU, free=CPU, labels={}),
+        NodeView(node_id="b", total=CPU, free=NOTHING, labels={}),
+    ]
+    failed = run(groups.create(order(wait_s=0.01)))
+    assert isinstance(failed, GroupCreateFailed)
+    assert "not placed within 0.01 s" in failed.error
+    assert (
+        "bundle 1 needs cpu 1 on node b, which lacks cpu 1: nothing is free there" in failed.error
+    )
+    assert ray.groups() == []
+    assert groups.seat("g") is None
+    ray.full = set()
+    assert isinstance(run(groups.create(order())), GroupCreated), "it may be tried again"
+
+
+def test_what_lacks_is_told_bundle_by_bundle(ray, groups):
+    ray.full = {"a"}
+    ray.free = [NodeView(node_id="a", total=CPU, free=CPU, labels={})]
+    both = run(groups.create(order(node_ids=("a", "a"), wait_s=0.01))).error
+    assert "bundle 1 needs cpu 1 on node a" in both, "the first takes what is free"
+    lost = run(groups.create(order(node_ids=("a", "c"), wait_s=0.01))).error
+    assert "node c, which is gone" in lost
+
+
+def test_removing_one_that_is_being_made_ends_the_wait(ray, groups):
+    ray.full = {"a"}
+
+    async def story():
+        making = asyncio.ensure_future(groups.create(order(wait_s=3600.0)))
+        while not ray.made:
+            await asyncio.sleep(0.001)
+        await groups.remove("g")
+        assert await making is None
+
+    run(story())
+    assert ray.groups() == []
+
+
+def test_one_that_ray_put_elsewhere_is_withdrawn(ray, groups):
+    ray.by_id["f" * 36] = view(node_ids=("a", "c"))
+    failed = run(groups.create(order()))
+    assert "on a, c instead of a, b" in failed.error
+    assert ray.groups() == []
+
+
+def test_after_a_recovery_strays_go_and_the_rest_is_taken_over(ray, groups):
+    ray.by_id.update(
+        {
+            "1" * 36: view("known", ray_id="1" * 36),
+            "2" * 36: view("stray", ray_id="2" * 36),
+            "3" * 36: view("moved", ray_id="3" * 36, node_ids=("a", "c")),
+            "4" * 36: view("pending", "PENDING", ("", ""), ray_id="4" * 36),
+            "5" * 36: GroupView(ray_id="5" * 36, name="a user's", state="CREATED", node_ids=("a",)),
+            "6"
+            * 36: GroupView(
+                ray_id="6" * 36,
+                name="schedulemesh:mesh@another:group:known",
+                state="CREATED",
+                node_ids=("a",),
+            ),
+        }
+    )
+    on_book = book(
+        known=GroupPhase.READY,
+        moved=GroupPhase.READY,
+        pending=GroupPhase.CREATING,
+        gone=GroupPhase.READY,
+    )
+    assert run(groups.settle(on_book)) == {"known", "pending"}
+    assert sorted(v.ray_id[0] for v in ray.groups()) == ["1", "4", "5", "6"]
+    assert groups.seat("known").ray_id == "1" * 36
+    assert groups.seat("moved") is None
+
+
+def test_a_look_finds_groups_that_are_gone_or_elsewhere():
+    on_book = book(
+        well=GroupPhase.READY,
+        gone=GroupPhase.READY,
+        moved=GroupPhase.READY,
+        torn=GroupPhase.READY,
+        ending=GroupPhase.ENDING,
+        fresh=GroupPhase.READY,
+    )
+    assert "ending" not in ready_groups(on_book)
+    living = {
+        "well": view("well"),
+        "moved": view("moved", node_ids=("a", "c")),
+        "torn": view("torn", "RESCHEDULING", ("a", "")),
+    }
+    before = ["well", "gone", "moved", "torn", "ending", "off the book"]
+    found = dict(groups_gone(on_book, before, living))
+    assert set(found) == {"gone", "moved", "torn"}
+
+
+def test_at_the_end_nothing_of_ours_is_left(ray, groups):
+    ray.by_id["5" * 36] = GroupView(ray_id="5" * 36, name="other", state="CREATED", node_ids=("a",))
+    ray.by_id["1" * 36] = view("unknown", ray_id="1" * 36)
+    ray.full = {"c"}
+
+    async def story():
+        assert isinstance(await groups.create(order()), GroupCreated)
+        making = asyncio.ensure_future(groups.create(order("h", ("c", "c"), 3600.0)))
+        await asyncio.sleep(0.02)
+        making.cancel()
+        await groups.leave_nothing()
+
+    run(story())
+    assert [v.name for v in ray.groups()] == ["other"]

@@ -1,0 +1,368 @@
+"""Hosts that stand ready in reserved groups, on a Ray that is made up."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from schedulemesh.core.actors.control import ready_hosts
+from schedulemesh.core.actors.control.agent_manager import Agents
+from schedulemesh.core.actors.control.births import Birth
+from schedulemesh.core.actors.control.pg_pool_manager import Groups
+from schedulemesh.core.actors.control.ready_hosts import ReadyHosts
+from schedulemesh.core.wire import Boot, Report, ShippedClass, pack
+from schedulemesh.domain.agent import AgentPhase, AgentSpec
+from schedulemesh.domain.placement import GroupShape, GroupsSpec, WarmSpec
+from schedulemesh.domain.pool import PoolSpec
+from schedulemesh.domain.resources import NOTHING, parse_resources
+from schedulemesh.engine.facts import PoolEnsured
+from schedulemesh.engine.instructions import CreateGroup, StartAgent
+from schedulemesh.engine.pg_pool import Group, GroupPhase
+from schedulemesh.engine.state import Agent, MeshState
+from schedulemesh.engine.stimuli import AgentReported, AgentStartFailed
+from tests.core.fake_ray import FakeRay
+
+CPU = parse_resources({"cpu": 1})
+GPU = parse_resources({"gpu": 1})
+SHIPPED = pack(ShippedClass(name="C", methods=(), code=b""))
+
+
+class Stage:
+    """One pool with one reserved group, its hands, and the tasks that they began."""
+
+    def __init__(self, need=CPU, **warm):
+        self.ray = FakeRay()
+        self.agents = Agents(self.ray, "mesh", "space")
+        self.groups = Groups(self.ray, "mesh", "space")
+        self.tasks = []
+        self.ready = ReadyHosts(self.ray, self.agents, self.groups, self.spawn, self.class_bytes)
+        self.bytes = {"k": SHIPPED, "other": SHIPPED}
+        self.state = MeshState()
+        self.need = need
+        self.want(**warm)
+        self.group = Group(
+            group_id="g",
+            pool_name="p",
+            shape=GroupShape(bundles=(need,)),
+            reserved=True,
+            phase=GroupPhase.READY,
+            node_ids=("n",),
+        )
+        self.state.groups.by_id["g"] = self.group
+
+    def want(self, class_key="k", **warm):
+        spec = GroupsSpec(warm=WarmSpec(class_key=class_key, **warm))
+        self.state.evolve(PoolEnsured(spec=PoolSpec(name="p", groups=spec)))
+
+    def spawn(self, work):
+        self.tasks.append(asyncio.ensure_future(work))
+
+    async def class_bytes(self, key):
+        return self.bytes.get(key)
+
+    async def begin(self):
+        order = CreateGroup(group_id="g", shape=self.group.shape, node_ids=("n",), wait_s=1.0)
+        await self.groups.create(order)
+        await self.tend()
+
+    async def tend(self):
+        self.ready.tend(self.state)
+        await asyncio.gather(*self.tasks)
+
+    def status(self):
+        return self.ready.status(self.state, "p")
+
+    def order(self, class_key="k", options="{}", need=None, **more):
+        spec = AgentSpec(
+            name="a",
+            pool_name="p",
+            resources=self.need if need is None else need,
+            class_key=class_key,
+            options=options,
+        )
+        return StartAgent(
+            agent=spec, incarnation=7, node_id="n", state_key=None, group_id="g", **more
+        )
+
+    def birth(self, order, ready):
+        boot = Boot(
+            scheduler="mesh",
+            agent_name="a",
+            incarnation=7,
+            labels={},
+            shipped=SHIPPED,
+            arguments=None,
+            saved=None,
+        )
+        return Birth(
+            order=order,
+            shipped=SHIPPED,
+            boot=boot,
+            refs=([], []),
+            supervisor=None,
+            timeout_s=5.0,
+            seat=self.groups.seat("g"),
+            ready=ready,
+        )
+
+
+def story(stage=None):
+    """Run an async test, with a stage that has begun."""
+
+    def decorate(test):
+        def wrapped(monkeypatch):
+            monkeypatch.setattr(ready_hosts, "REPLACED_AFTER_S", 0.0)
+
+            async def told():
+                made = Stage(**(stage or {}))
+                await made.begin()
+                await test(made)
+
+            asyncio.run(asyncio.wait_for(told(), 20.0))
+
+        return wrapped
+
+    return decorate
+
+
+@story()
+async def test_a_host_stands_ready_in_the_groups_first_bundle_and_takes_nothing(stage):
+    (actor,) = stage.ray.actors
+    assert actor.request.resources == NOTHING
+    assert actor.request.seat == stage.groups.seat("g")
+    assert actor.request.name.startswith("schedulemesh:mesh:ready:g:")
+    assert stage.status() == {"ready": 1, "starting": 0, "errors": []}
+    assert stage.ready.names() == {actor.request.name}
+    await stage.tend()
+    assert len(stage.ray.actors) == 1, "there are as many as wanted"
+
+
+@story({"count": 2})
+async def test_it_is_used_once_and_replaced(stage):
+    assert stage.status()["ready"] == 2
+    first, second = stage.ready.take(stage.order()), stage.ready.take(stage.order())
+    assert first.name != second.name
+    assert stage.ready.take(stage.order()) is None
+    await stage.tend()
+    assert stage.status()["ready"] == 2
+    assert len(stage.ray.actors) == 4
+
+
+@story()
+async def test_it_is_replaced_a_little_later(stage):
+    ready_hosts.REPLACED_AFTER_S = 3600.0
+    assert stage.ready.take(stage.order()) is not None
+    await stage.tend()
+    assert stage.status() == {"ready": 0, "starting": 0, "errors": []}
+
+
+@story({"options": '{"a": 1}'})
+async def test_only_an_agent_of_the_same_class_and_options_gets_it(stage):
+    take = stage.ready.take
+    same = {"options": '{"a": 1}'}
+    assert take(stage.order()) is None
+    assert take(stage.order("other", **same)) is None
+    assert take(stage.order(adopt=True, **same)) is None, "that one lives already"
+    assert take(stage.order(**same)) is not None
+
+
+@story({"need": GPU})
+async def test_with_gpus_it_sees_those_of_its_bundle_only(stage):
+    assert [name for name, _ in stage.ray.probes] == ["accelerators"]
+    (actor,) = stage.ray.actors
+    assert actor.request.args == (SHIPPED, stage.ray.devices)
+    assert stage.ready.take(stage.order(need=parse_resources({"gpu": 0.5}))) is None
+    assert stage.ready.take(stage.order()) is not None
+    stage.group.agent = "a"
+    await stage.tend()
+    assert len(stage.ray.probes) == 1, "a bundle keeps its devices"
+    assert stage.status()["ready"] == 1
+
+
+def test_a_bundle_whose_gpus_are_in_use_is_not_probed():
+    async def told():
+        stage = Stage(need=GPU)
+        stage.group.agent = "somebody"
+        await stage.begin()
+        assert (stage.ray.probes, stage.ray.actors) == ([], [])
+        stage.group.agent = None
+        stage.ray.devices = None  # somebody comes just then
+        await stage.tend()
+        assert (len(stage.ray.probes), stage.ray.actors) == (1, [])
+        assert stage.status() == {"ready": 0, "starting": 0, "errors": []}
+
+    asyncio.run(told())
+
+
+@story()
+async def test_hosts_that_are_not_wanted_any_more_are_ended(stage):
+    stage.want("other")
+    await stage.tend()
+    old, new = stage.ray.actors
+    assert (old.alive, new.alive) == (False, True)
+    stage.group.phase = GroupPhase.ENDING
+    await stage.tend()
+    assert stage.ray.living() == set()
+    assert stage.status() == {"ready": 0, "starting": 0, "errors": []}
+
+
+@story()
+async def test_a_group_that_is_left_has_no_hosts(stage):
+    await stage.ready.leave("g")
+    assert stage.ray.living() == set()
+    await stage.tend()
+    await stage.ready.leave_nothing()
+    assert stage.ray.living() == set()
+
+
+@story()
+async def test_one_that_died_is_replaced(stage):
+    stage.ray.actors[0].alive = False
+    stage.ready.lose(stage.ready.names())
+    await stage.tend()
+    assert stage.ready.names() == stage.ray.living()
+
+
+def unloadable(actor):
+    actor.answers["schedulemesh_ready"] = "ModuleNotFoundError: nope"
+
+
+def test_a_class_that_cannot_be_loaded_says_so_and_is_not_tried_for_ever():
+    async def told():
+        stage = Stage()
+        stage.ray.birth = unloadable
+        await stage.begin()
+        for _ in range(3):
+            await stage.tend()
+        assert len(stage.ray.actors) == 1
+        assert stage.ray.living() == set()
+        assert stage.status()["errors"] == ["ModuleNotFoundError: nope"]
+        stage.ray.birth = lambda actor: None
+        stage.ready.forgive("p")
+        await stage.tend()
+        assert stage.status() == {"ready": 1, "starting": 0, "errors": []}
+
+    asyncio.run(told())
+
+
+def test_what_fails_otherwise_is_tried_again_but_not_for_ever():
+    async def told():
+        stage = Stage()
+
+        def dead(actor):
+            actor.alive = False
+
+        stage.ray.birth = dead
+        await stage.begin()
+        for _ in range(5):
+            stage.ready._not_before.clear()
+            await stage.tend()
+        assert len(stage.ray.actors) == 3
+        assert stage.status()["errors"][0].startswith("failed 3 times, lastly: ")
+
+    asyncio.run(told())
+
+
+def test_bytes_that_are_gone_are_an_error():
+    async def told():
+        stage = Stage(class_key="unknown")
+        await stage.begin()
+        assert "not stored any more" in stage.status()["errors"][0]
+
+    asyncio.run(told())
+
+
+@story()
+async def test_an_agent_is_built_by_a_ready_host_and_has_its_address(stage):
+    order = stage.order()
+    ready = stage.ready.take(order)
+    reported = await stage.agents.start(stage.birth(order, ready))
+    assert isinstance(reported, AgentReported)
+    assert (reported.actor_namespace, reported.actor_name) == ("space", ready.name)
+    (actor,) = stage.ray.actors
+    assert [method for method, _ in actor.calls] == ["schedulemesh_ready", "schedulemesh_build"]
+    agent = Agent(spec=order.agent, incarnation=7, phase=AgentPhase.STARTING, admitted_at=0.0)
+    assert stage.agents.where(agent) == ("space", ready.name), "before the book knows it"
+    agent.actor_name, agent.actor_namespace = "other", "elsewhere"
+    assert stage.agents.where(agent) == ("elsewhere", "other")
+    await stage.agents.end("a", 7)
+    assert not actor.alive
+
+
+@story()
+async def test_one_that_died_unseen_leaves_the_start_to_a_process_of_its_own(stage):
+    order = stage.order()
+    ready = stage.ready.take(order)
+    ready.handle.alive = False
+    reported = await stage.agents.start(stage.birth(order, ready))
+    assert isinstance(reported, AgentReported)
+    assert reported.actor_name == "schedulemesh:mesh:a#7"
+    assert stage.ray.actors[-1].request.resources == CPU
+
+
+@story()
+async def test_an_agent_that_is_ended_while_it_is_built_is_not_made_again(stage):
+    order = stage.order()
+    ready = stage.ready.take(order)
+    ready.handle.stuck = asyncio.get_running_loop().create_future()
+    start = asyncio.ensure_future(stage.agents.start(stage.birth(order, ready)))
+    await asyncio.sleep(0)
+    end = asyncio.ensure_future(stage.agents.end("a", 7))
+    await asyncio.sleep(0)
+    ready.handle.stuck.set_result(None)
+    assert isinstance(await start, AgentStartFailed)
+    await end
+    assert len(stage.ray.actors) == 1
+
+
+@story()
+async def test_a_constructor_that_raises_fails_the_start(stage):
+    order = stage.order()
+    ready = stage.ready.take(order)
+    ready.handle.answers["schedulemesh_build"] = Report(node_id="n", pid=1, error="ValueError: no")
+    failed = await stage.agents.start(stage.birth(order, ready))
+    assert (failed.reason, failed.error) == ("agent_start_failed", "agent 'a': ValueError: no")
+    assert stage.ray.living() == set()
+
+
+@pytest.mark.parametrize("devices", [("1",), ("0", "1")])
+def test_a_ready_host_loads_before_it_builds(monkeypatch, devices):
+    import os
+
+    from schedulemesh.core.agent_link import AgentLink
+    from schedulemesh.core.ready_host import AsyncReadyHost, ReadyHost, ready_host_class
+    from schedulemesh.core.shipping import ship_class
+    from schedulemesh.core.wire import Accelerators
+    from tests.integration.agents import Counter
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "all")
+    monkeypatch.setattr(AgentLink, "start", lambda self: None)
+    monkeypatch.setattr(ReadyHost, "_sm_report", lambda self: (self._sm_error, self._sm_gpu_ids))
+    shipped = ship_class(Counter)
+    seen = Accelerators(ids=devices, env_vars={"CUDA_VISIBLE_DEVICES": ",".join(devices)})
+    host = ready_host_class(described(shipped))(shipped, seen)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ",".join(devices)
+    assert host.schedulemesh_ready() == ""
+    assert (host._sm_object, isinstance(host, AsyncReadyHost)) == (None, False)
+    boot = pack(
+        Boot(
+            scheduler="mesh",
+            agent_name="a",
+            incarnation=1,
+            labels={"x": "y"},
+            shipped=b"",
+            arguments=None,
+            saved=None,
+        )
+    )
+    assert host.schedulemesh_build(boot, None, []) == ("", devices)
+    assert (host._sm_object.name, host.add(2)) == ("a", 2)
+    broken = ready_host_class(described(shipped))(b"\xc1", seen)
+    assert "DecodeError" in broken.schedulemesh_ready()
+
+
+def described(shipped):
+    import msgspec
+
+    return msgspec.msgpack.decode(shipped, type=ShippedClass)
