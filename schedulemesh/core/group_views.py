@@ -9,7 +9,8 @@ from schedulemesh.config.groups import public_shape
 from schedulemesh.core.actors.control.pg_pool_manager import Groups
 from schedulemesh.core.actors.control.ready_hosts import ReadyHosts
 from schedulemesh.domain.agent import AgentPhase
-from schedulemesh.engine.pg_pool import Group, GroupPhase, PoolCounts, unplaced
+from schedulemesh.engine.explain import unplaced
+from schedulemesh.engine.pg_pool import Group, GroupPhase, PoolCounts
 from schedulemesh.engine.state import MeshState
 
 

@@ -9,7 +9,7 @@ from ray.exceptions import RayError
 
 from schedulemesh.core.amounts import bundle_amounts
 from schedulemesh.core.ray_api import RayApi
-from schedulemesh.engine.pg_pool import unplaced
+from schedulemesh.engine.explain import unplaced
 from schedulemesh.engine.state import MeshState
 
 logger = logging.getLogger(__name__)
