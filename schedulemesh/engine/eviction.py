@@ -5,7 +5,7 @@ from __future__ import annotations
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine import stimuli as s
-from schedulemesh.engine.admission import PREEMPTED, evict_instruction
+from schedulemesh.engine.admitting import PREEMPTED, evict_instruction
 from schedulemesh.engine.facts import (
     AgentEnding,
     EvictionStarted,

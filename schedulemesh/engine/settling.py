@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.task import TaskPhase
-from schedulemesh.engine.admission import evict_instruction, start_instruction
+from schedulemesh.engine.admitting import evict_instruction, start_instruction
 from schedulemesh.engine.group_reports import settle_groups
 from schedulemesh.engine.instructions import EvictTask, StartAgent, StopAgent
 from schedulemesh.engine.lifecycle import agent_gone

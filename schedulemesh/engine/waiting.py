@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.resources import NOTHING
-from schedulemesh.engine.admission import readmit, start_instruction
+from schedulemesh.engine.admission import readmit
+from schedulemesh.engine.admitting import start_instruction
 from schedulemesh.engine.claims import gained, is_whole
 from schedulemesh.engine.facts import AgentEnded, AgentReady, ClaimGrew, Devices, Share
 from schedulemesh.engine.group_life import grow, leave, make, whole

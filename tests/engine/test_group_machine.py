@@ -18,8 +18,10 @@ from schedulemesh.domain.placement import PLACEMENT_STRATEGIES, GroupsSpec
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine import stimuli as s
 from schedulemesh.engine.group_life import missing
+from schedulemesh.engine.homes import room_without
 from schedulemesh.engine.outcomes import Accepted, Pending, Refused
 from schedulemesh.engine.pg_pool import GroupPhase
+from schedulemesh.engine.placing import NoSpot
 from tests.engine.builders import Mesh, differences, node, pool, shape
 
 NODES = {
@@ -342,17 +344,20 @@ class GroupMachine(RuleBasedStateMachine):
             assert found.free == found.total - found.others_use
 
     def reserved_groups_are_there(self):
-        """What is missing has no room, or Ray would not place its like a moment ago."""
+        """Once all is quiet, what is missing has no room, not even where idle groups stand."""
+        for _ in range(10):
+            seen = len(self.mesh.facts)
+            self.mesh.tick(40.0)
+            self.finish_everything()
+            if len(self.mesh.facts) == seen:
+                break
+        else:
+            raise AssertionError("groups are made and removed for ever")
         for name in ("p", "q"):
             spec = self.state.ledger.accounts[name].spec.groups
-            if (
-                spec is None
-                or self.state.groups.counts[name].failed_at + spec.wait_s > self.mesh.now
-            ):
-                continue
-            mesh_facts = len(self.mesh.facts)
-            self.mesh.tick()
-            assert len(self.mesh.facts) == mesh_facts or missing(self.state, name, spec) == {}
+            for lacking in missing(self.state, name, spec):
+                found = room_without(self.state, lacking, (), self.state.groups.idle())
+                assert isinstance(found, NoSpot)
 
     def finish_everything(self):
         while self.state.agents or self.mesh.removes or self.mesh.makes:
