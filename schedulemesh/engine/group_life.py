@@ -77,6 +77,12 @@ def whole(state: MeshState, group: Group) -> bool:
     )
 
 
+def stands(state: MeshState, group_id: str) -> bool:
+    """Whether the group is there for its agent."""
+    group = state.groups.by_id.get(group_id)
+    return group is not None and group.phase is GroupPhase.READY
+
+
 def make(turn: Turn, group: Group) -> None:
     """Its room is whole: have Ray make it."""
     turn.emit(GroupWhole(group_id=group.group_id))

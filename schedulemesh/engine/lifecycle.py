@@ -14,6 +14,7 @@ from schedulemesh.engine.facts import (
     TaskCompleted,
     TaskRegistered,
 )
+from schedulemesh.engine.group_life import stands
 from schedulemesh.engine.instructions import StopAgent
 from schedulemesh.engine.outcomes import (
     Accepted,
@@ -113,6 +114,8 @@ def agent_reported(turn: Turn, stimulus: s.AgentReported) -> RequestOutcome | No
     agent = current(turn.state, stimulus.agent_name, stimulus.incarnation)
     if agent is None or agent.phase is not AgentPhase.STARTING:
         return None
+    if agent.group_id is not None and not stands(turn.state, agent.group_id):
+        return None  # its group was lost while it started, and it is being stopped
     turn.emit(
         AgentStarted(
             agent_name=stimulus.agent_name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admitting import evict_instruction, start_instruction
+from schedulemesh.engine.group_life import stands
 from schedulemesh.engine.group_reports import settle_groups
 from schedulemesh.engine.instructions import EvictTask, StartAgent, StopAgent
 from schedulemesh.engine.lifecycle import agent_gone
@@ -29,6 +30,9 @@ def settle(turn: Turn, stimulus: WorldObserved) -> None:
     settle_groups(turn, stimulus.groups)
     for name, agent in list(turn.state.agents.items()):
         if agent.phase is AgentPhase.STARTING and not _just_started(turn, name):
+            if agent.group_id is not None and not stands(turn.state, agent.group_id):
+                _gone(turn, agent)
+                continue
             lives = (name, agent.incarnation) in living
             turn.instruct(start_instruction(turn.state, name, adopt=lives))
     for task_id, task in turn.state.running.by_id.items():

@@ -10,7 +10,7 @@ from schedulemesh.engine.admission import readmit
 from schedulemesh.engine.admitting import start_instruction
 from schedulemesh.engine.claims import gained, is_whole
 from schedulemesh.engine.facts import AgentEnded, AgentReady, ClaimGrew, Devices, Share
-from schedulemesh.engine.group_life import grow, leave, make, whole
+from schedulemesh.engine.group_life import grow, leave, make, stands, whole
 from schedulemesh.engine.ledger import pass_on
 from schedulemesh.engine.outcomes import Refused, RequestOutcome
 from schedulemesh.engine.pg_pool import GroupPhase
@@ -99,9 +99,12 @@ def _whole(state: MeshState, newcomer: Agent) -> bool:
     if newcomer.paid != need:
         return False
     if newcomer.group_id is not None:
-        group = state.groups.by_id.get(newcomer.group_id)
-        ready = group is not None and group.phase is GroupPhase.READY
-        return ready and group is not None and group.agent == newcomer.spec.name
+        mine = state.groups.by_id.get(newcomer.group_id)
+        return (
+            stands(state, newcomer.group_id)
+            and mine is not None
+            and mine.agent == newcomer.spec.name
+        )
     node = state.cluster.nodes.get(newcomer.node_id or "")
     if node is None:
         return newcomer.node_id is None
