@@ -1,0 +1,253 @@
+"""Three roles of an RLHF job share one pool of placement groups: train > reward > rollout.
+
+Scene 1: two rollouts start in dynamic groups. Scene 2: a reward model takes a reserved group. Scene 3: the
+trainer finds its quota taken, so the placement-group way refuses, and the ordinary way evicts the running
+task with the highest score. Scene 4: one more rollout takes the place, and the group, of an older one.
+The pool is scaled down where the cluster is small. Run it with ``python examples/pg_pool_rlhf_full_demo.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import ray
+
+from schedulemesh.config.policy import PreemptionAggressiveness
+from schedulemesh.simple import SimpleScheduler, SimpleTaskSpec
+
+POOL = "rlhf-pg-pool"
+#: What each role asks for on a cluster that has 7 CPUs and 6 GiB to spare.
+SIZES = {
+    "train": {"cpu": 2.0, "memory": 2048.0},
+    "reward": {"cpu": 2.0, "memory": 2048.0},
+    "rollout": {"cpu": 1.5, "memory": 1024.0},
+}
+#: CPUs and MB of two reserved groups and two dynamic ones.
+WANTED = {"cpu": 7.0, "memory": 6144.0}
+QUOTA = {"cpu": 6.0, "memory": 8192.0}
+#: Priority and estimated seconds. The reward model still has long to run, so that it scores highest.
+ROLES = {"train": (9.0, 25.0), "reward": (7.0, 90.0), "rollout": (3.0, 12.0)}
+
+
+class RLHFWorker:
+    """A worker of any role; ``run`` stands for its work."""
+
+    def __init__(self, name: str, labels: dict[str, str]) -> None:
+        self.name = name
+        self.role = labels["role"]
+        self.cancelled = False
+
+    def run(self, steps: int) -> str:
+        """Work for some steps, or until it is cancelled."""
+        done = 0
+        while done < steps and not self.cancelled:
+            time.sleep(0.01)  # a step of work
+            done += 1
+        return f"{self.role} 完成 {done} 步"
+
+    def cancel(self, task_id: str) -> dict[str, Any]:
+        """Stop soon; called while ``run`` runs."""
+        print(f"[Worker:{self.name}] 任务 {task_id} 被抢占取消")
+        self.cancelled = True
+        return {"success": True, "task_id": task_id}
+
+
+def connect() -> None:
+    """The cluster of RAY_ADDRESS, else one on this machine, else a local Ray with 8 CPUs."""
+    if ray.is_initialized():
+        return
+    try:
+        ray.init(address=os.environ.get("RAY_ADDRESS") or "auto", logging_level="ERROR")
+    except (ConnectionError, RuntimeError) as error:
+        print(f"没有可用的 Ray 集群 ({error})，启动本地 8 CPU 的 Ray")
+        ray.init(
+            address="local",
+            num_cpus=8,
+            object_store_memory=80_000_000,
+            include_dashboard=False,
+            logging_level="ERROR",
+        )
+
+
+def scale() -> float:
+    """How much of the wanted sizes the cluster can hold, at most 1."""
+    total = ray.cluster_resources()
+    has = {"cpu": total.get("CPU", 0.0), "memory": total.get("memory", 0.0) / 2**20}
+    found = min(1.0, *(has[kind] / WANTED[kind] for kind in WANTED))
+    if found < 1.0:
+        print(f"集群只有 {has['cpu']:g} CPU / {has['memory']:.0f} MB，规格按 {found:.2f} 缩小")
+    return found
+
+
+def sized(resources: Mapping[str, float], factor: float) -> dict[str, float]:
+    """The resources on this cluster, rounded down to hundredths."""
+    return {kind: int(amount * factor * 100) / 100 for kind, amount in resources.items()}
+
+
+def main() -> None:
+    connect()
+    factor = scale()
+    mesh = SimpleScheduler("pg-pool-rlhf-demo")
+    try:
+        prepare(mesh, factor)
+        start_rollouts(mesh, factor)
+        start_reward(mesh, factor)
+        start_train(mesh, factor)
+        grow_rollouts(mesh, factor)
+        clean_up(mesh)
+    finally:
+        mesh.shutdown()
+
+
+def prepare(mesh: SimpleScheduler, factor: float) -> None:
+    """The policy, and a pool with two reserved groups and room for two dynamic ones."""
+    mesh.configure_preemption(
+        enable_label_preemption=True,
+        label_preemption_rules={"role": {"train": ["reward", "rollout"], "reward": ["rollout"]}},
+        preemption_aggressiveness=PreemptionAggressiveness.MEDIUM,
+        cancel_timeout=0.5,
+        enable_cross_pool_preemption=False,
+    )
+    made = mesh.ensure_pool(
+        name=POOL,
+        resources=sized(QUOTA, factor),
+        pg_pool_config={
+            "enable": True,
+            "high_priority_pg_specs": [
+                sized(SIZES["train"], factor),
+                sized(SIZES["reward"], factor),
+            ],
+            "enable_dynamic_pgs": True,
+            "max_dynamic_pgs": 2,
+            "enable_pg_reuse": True,
+        },
+    )
+    assert made["success"], made
+    show(mesh, "资源池就绪")
+
+
+def spec(role: str, task_id: str, factor: float, **more: Any) -> dict[str, Any]:
+    """A task of this role, as ``submit`` takes it."""
+    priority, seconds = ROLES[role]
+    return {
+        "task_id": task_id,
+        "pool": POOL,
+        "actor_class": RLHFWorker,
+        "resources": sized(SIZES[role], factor),
+        "priority": priority,
+        "labels": {"role": role},
+        "estimated_duration": seconds,
+        "agent_name": task_id,
+        **more,
+    }
+
+
+def start_rollouts(mesh: SimpleScheduler, factor: float) -> None:
+    print("\n=== 场景 1: Rollout 角色启动（动态 PG） ===")
+    for number in range(2):
+        task = spec("rollout", f"rollout-{number:02}", factor)
+        found = mesh.submit_with_pg_preemption(**task)
+        report(found, f"提交 {task['task_id']}")
+        assert found["placement_group"]["path"] == "created", found
+        found["agent"]["handle"].run.remote(2000)
+    show(mesh, "Rollout 启动后")
+
+
+def start_reward(mesh: SimpleScheduler, factor: float) -> None:
+    print("\n=== 场景 2: Reward 角色到达（高优运行） ===")
+    found = mesh.submit_with_pg_preemption(**spec("reward", "reward-00", factor))
+    report(found, "提交 reward-00")
+    assert found["placement_group"]["path"] == "reserved", found
+    assert not found["preempted"], found
+    found["agent"]["handle"].run.remote(2000)
+    show(mesh, "Reward 启动后")
+
+
+def start_train(mesh: SimpleScheduler, factor: float) -> None:
+    print("\n=== 场景 3: Train 回退抢占 ===")
+    task = spec("train", "train-00", factor, ray_options={"name": "train-worker-00"})
+    refused = mesh.submit_with_pg_preemption(**task)
+    report(refused, "提交 train-00 (PG 优先)")
+    assert refused["reason"] == "insufficient_quota", refused
+    print("  ⚠️ PG 路径失败，改用传统抢占 API 触发自动抢占。")
+    show_scores(mesh, task)
+    found = mesh.submit_spec(SimpleTaskSpec(**task))
+    report(found, "传统抢占提交 train-00")
+    assert [victim["task_id"] for victim in found["preempted"]] == ["reward-00"], found
+    print("  ▶️ 触发 train-00 worker.run()（传统抢占成功）")
+    worker = ray.get_actor("train-worker-00")
+    print(f"    {ray.get(worker.run.remote(20))}")
+    assert total_preemptions(mesh) == 1
+    show(mesh, "Train 启动后")
+
+
+def grow_rollouts(mesh: SimpleScheduler, factor: float) -> None:
+    print("\n=== 场景 4: Rollout 扩容触发自动抢占 ===")
+    task = spec("rollout", "rollout-extra-00", factor, priority=4.5)
+    show_scores(mesh, task)
+    found = mesh.submit_spec(SimpleTaskSpec(**task))
+    report(found, "提交 rollout-extra-00 (传统抢占)")
+    assert [victim["task_id"] for victim in found["preempted"]] == ["rollout-01"], found
+    assert found["placement_group"]["path"] == "preempted", found
+    print("  ▶️ 触发 rollout-extra-00 worker.run()")
+    print(f"    {ray.get(found['agent']['handle'].run.remote(20))}")
+    assert total_preemptions(mesh) == 2
+    show(mesh, "扩容后")
+
+
+def clean_up(mesh: SimpleScheduler) -> None:
+    print("\n=== 清理 ===")
+    for task_id in ("rollout-00", "rollout-extra-00"):
+        print(f"  完成 {task_id}: success={mesh.complete(task_id)['success']}")
+    gone = mesh.delete_agent("train-00", destroy_pg=True)
+    print(f"  删除 train-00 及其 PG: success={gone['success']}")
+    show(mesh, "清理后")
+
+
+def report(found: Mapping[str, Any], what: str) -> None:
+    """Whether it worked, and which way it went."""
+    print(f"  {what}: success={found['success']}")
+    if not found["success"]:
+        print(f"    {found['reason']}: {found['error']}")
+        return
+    group = found["placement_group"]
+    print(f"    PG {group['id']} ({group['path']})")
+    for victim in found["preempted"]:
+        print(
+            f"[INFO] 找到抢占目标 victim_task={victim['task_id']} reason={victim['reason']} "
+            f"score={victim['preempt_score']:.2f}"
+        )
+
+
+def show_scores(mesh: SimpleScheduler, task: Mapping[str, Any]) -> None:
+    """Whom the task may evict, best first: score = Δ + κ·R."""
+    found = mesh.scheduler.evaluate_preemption(
+        incoming_task_priority=task["priority"],
+        incoming_task_pool=POOL,
+        incoming_task_labels=task["labels"],
+    )
+    for one in found["candidates"]:
+        print(
+            f"    候选 {one['task_id']:<12} Δ={one['effective_delta']:<4g} "
+            f"剩余={one['remaining_time']:5.1f}s score={one['preempt_score']:6.2f}"
+        )
+
+
+def show(mesh: SimpleScheduler, when: str) -> None:
+    """The groups and the preemptions so far."""
+    groups = mesh.pg_pool_stats(POOL)
+    names = ("reserved", "dynamic", "free", "in_use", "created", "reused", "destroyed")
+    print(f"[{when}] PG 池: " + ", ".join(f"{name}={groups[name]}" for name in names))
+    print(f"[{when}] 抢占: total_preemptions={total_preemptions(mesh)}")
+
+
+def total_preemptions(mesh: SimpleScheduler) -> int:
+    """How many tasks were preempted so far."""
+    return int(mesh.stats()["total_preemptions"])
+
+
+if __name__ == "__main__":
+    main()
