@@ -34,6 +34,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
         "dispatch": dispatch,
         "openb": openb,
         "ray": _on_ray,
+        "ray-groups": _on_ray_groups,
         "ray-dispatch": _on_ray_dispatch,
         "ray-recovery": _on_ray_recovery,
     }
@@ -43,6 +44,12 @@ def _on_ray() -> list[Row]:
     from benchmarks.on_ray import on_ray
 
     return on_ray()
+
+
+def _on_ray_groups() -> list[Row]:
+    from benchmarks.on_ray_groups import on_ray_groups
+
+    return on_ray_groups()
 
 
 def _on_ray_dispatch() -> list[Row]:

@@ -1,0 +1,212 @@
+"""Placement-group pools on a real local Ray, against plain Ray doing the same without them."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+
+import ray
+from ray.util.placement_group import placement_group, remove_placement_group
+
+from benchmarks.pairs import (
+    CPUS,
+    PAUSE_S,
+    absolute,
+    alternate,
+    end_actor,
+    own_ray,
+    pause,
+    ratio,
+    replied,
+    since_ms,
+    worker_class,
+)
+from benchmarks.rows import Row
+from schedulemesh.core import RayScheduler
+
+Worker = worker_class()
+
+
+def on_ray_groups(pairs: int = 21) -> list[Row]:
+    """Starts with a ready host, handed-over groups, and kept groups."""
+    with own_ray() as scheduler:
+        return [
+            *_starts(scheduler, pairs),
+            *_handed_over(scheduler, pairs),
+            *_kept(scheduler, pairs),
+        ]
+
+
+def _starts(scheduler: RayScheduler, pairs: int) -> list[Row]:
+    """Submit into a reserved group with a ready host, against the same class as a plain cold actor."""
+    _reserve(scheduler, "starts", quota=1)
+    plain = ray.remote(Worker).options(num_cpus=1)
+    numbers = itertools.count()
+
+    def ours() -> float:
+        _await_ready_host(scheduler, "starts")
+        task_id = f"start-{next(numbers)}"
+        start = time.perf_counter()
+        replied(_submitted(scheduler, task_id, "starts", 9.0))
+        took = since_ms(start)
+        scheduler.complete_task(task_id, end_agent=True)
+        return took
+
+    def theirs() -> float:
+        start = time.perf_counter()
+        handle = plain.remote("plain", {})
+        replied(handle)
+        took = since_ms(start)
+        end_actor(handle)
+        return took
+
+    found = alternate(ours, theirs, pairs, pause)
+    scheduler.resize_pool("starts", pg_pool_config={"enable": False})
+    what = "start in a reserved group with a ready host → first reply, against a plain cold actor's"
+    return [
+        ratio(what, found, 0.03),
+        *absolute("reserved group, ready host → first reply", "plain cold actor", found),
+    ]
+
+
+def _handed_over(scheduler: RayScheduler, pairs: int) -> list[Row]:
+    """A victim out and the newcomer into its group, against ray.kill and create."""
+    _reserve(scheduler, "handed-over", quota=2)
+    plain = ray.remote(Worker).options(num_cpus=1)
+    numbers = itertools.count()
+
+    def ours() -> float:
+        number = next(numbers)
+        low, high = f"low-{number}", f"high-{number}"
+        _await_ready_host(scheduler, "handed-over")
+        replied(_submitted(scheduler, low, "handed-over", 6.0))
+        _await_ready_host(scheduler, "handed-over")
+        time.sleep(PAUSE_S)
+        start = time.perf_counter()
+        replied(_submitted(scheduler, high, "handed-over", 9.0, evicting=low))
+        took = since_ms(start)
+        scheduler.complete_task(high, end_agent=True)
+        return took
+
+    def theirs() -> float:
+        first = plain.remote("low", {})
+        replied(first)
+        time.sleep(PAUSE_S)
+        start = time.perf_counter()
+        ray.kill(first)
+        handle = plain.remote("high", {})
+        replied(handle)
+        took = since_ms(start)
+        end_actor(handle)
+        return took
+
+    found = alternate(ours, theirs, pairs, pause)
+    scheduler.resize_pool("handed-over", pg_pool_config={"enable": False})
+    what = (
+        "victim out, newcomer in its group with a ready host → first reply, against kill + create"
+    )
+    return [
+        ratio(what, found, 0.05),
+        *absolute("handed over → first reply", "ray.kill + create → first reply", found),
+    ]
+
+
+def _kept(scheduler: RayScheduler, pairs: int) -> list[Row]:
+    """A kept dynamic group found for a task, against removing and making a group of all CPUs."""
+    config = {"enable": True, "max_dynamic_pgs": 1}
+    scheduler.ensure_pool("kept", resources={"cpu": CPUS}, pg_pool_config=config)
+    numbers = itertools.count()
+    _use(scheduler, next(numbers))
+
+    def ours() -> float:
+        return _use(scheduler, next(numbers))
+
+    def theirs() -> float:
+        scheduler.resize_pool("kept", pg_pool_config={"max_dynamic_pgs": 0})
+        _await_all_free()
+        first = placement_group([{"CPU": CPUS}])
+        first.wait(60)
+        start = time.perf_counter()
+        remove_placement_group(first)
+        second = placement_group([{"CPU": CPUS}])
+        if not second.wait(60):
+            raise AssertionError("the group was not placed")
+        took = since_ms(start)
+        remove_placement_group(second)
+        _await_all_free()
+        time.sleep(2.0)  # the scheduler believes what others use only after a quiet second
+        scheduler.resize_pool("kept", pg_pool_config={"max_dynamic_pgs": 1})
+        _use(scheduler, next(numbers))
+        return took
+
+    found = alternate(ours, theirs, pairs, pause)
+    what = "a kept dynamic group for a task, durably, against remove + create on a full cluster"
+    return [
+        ratio(what, found, 0.05),
+        *absolute("a kept group for a task", "remove + create → placed", found),
+    ]
+
+
+def _use(scheduler: RayScheduler, number: int) -> float:
+    """Milliseconds from a submission until its task is seen to have the pool's group; it then ends."""
+    task_id = f"kept-{number}"
+    submitting = threading.Thread(
+        target=lambda: scheduler.submit_task_with_preemption(
+            task_id, "kept", Worker, resources={"cpu": CPUS}, agent_name=task_id
+        )
+    )
+    start = time.perf_counter()
+    submitting.start()
+    while _dweller(scheduler) != task_id:
+        pass
+    took = since_ms(start)
+    submitting.join()
+    scheduler.complete_task(task_id, end_agent=True)
+    return took
+
+
+def _dweller(scheduler: RayScheduler) -> str | None:
+    groups = scheduler.pg_pool_stats("kept")["pools"]["kept"]["groups"]
+    return groups[0]["agent"] if groups else None
+
+
+def _reserve(scheduler: RayScheduler, pool: str, quota: int) -> None:
+    """A pool with one reserved group of one CPU and a ready host in it."""
+    config = {
+        "enable": True,
+        "high_priority_pg_specs": [{"cpu": 1}],
+        "enable_dynamic_pgs": False,
+        "warm": {"actor_class": Worker, "count": 1},
+    }
+    answer = scheduler.ensure_pool(pool, resources={"cpu": quota}, pg_pool_config=config)
+    if not answer["success"]:
+        raise AssertionError(answer)
+
+
+def _await_ready_host(scheduler: RayScheduler, pool: str) -> None:
+    deadline = time.monotonic() + 30.0
+    while not scheduler.pg_pool_stats(pool)["pools"][pool]["warm"]["ready"]:
+        if time.monotonic() > deadline:
+            raise AssertionError(scheduler.pg_pool_stats(pool))
+        time.sleep(0.05)
+
+
+def _await_all_free() -> None:
+    deadline = time.monotonic() + 30.0
+    while ray.available_resources().get("CPU", 0.0) < CPUS:
+        if time.monotonic() > deadline:
+            raise AssertionError(ray.available_resources())
+        time.sleep(0.05)
+
+
+def _submitted(
+    scheduler: RayScheduler, task_id: str, pool: str, priority: float, evicting: str | None = None
+):
+    answer = scheduler.submit_with_pg_preemption(
+        task_id, pool, Worker, resources={"cpu": 1}, priority=priority
+    )
+    gone = [victim["task_id"] for victim in answer.get("preempted", [])]
+    if not answer["success"] or gone != ([] if evicting is None else [evicting]):
+        raise AssertionError(answer)
+    return answer["agent"]["handle"]

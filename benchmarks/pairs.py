@@ -1,0 +1,128 @@
+"""Pairs of measurements on a real Ray: each call against what plain Ray does for the same."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+import ray
+from ray.exceptions import RayActorError
+
+from benchmarks.rows import Row, at_most, note, spread
+from schedulemesh.core import RayScheduler
+
+CPUS = 4
+#: Seconds between two measurements, in which Ray clears away what was ended.
+PAUSE_S = 0.3
+
+
+@contextlib.contextmanager
+def own_ray() -> Iterator[RayScheduler]:
+    """A Ray of its own, and a scheduler on it."""
+    ray.init(
+        address="local",
+        num_cpus=CPUS,
+        object_store_memory=80_000_000,
+        include_dashboard=False,
+        log_to_driver=False,
+    )
+    try:
+        scheduler = RayScheduler("benchmark")
+        yield scheduler
+        scheduler.shutdown()
+    finally:
+        ray.shutdown()
+
+
+def worker_class() -> type:
+    """A class with a state, made here so that both sides ship it by value, without this module."""
+
+    class Worker:
+        def __init__(self, name, labels):
+            self.name = name
+            self.labels = labels
+
+        def ping(self):
+            return self.name
+
+        def save_state(self):
+            return {"name": self.name}
+
+    return Worker
+
+
+def empty_actor():
+    @ray.remote(num_cpus=0)
+    class Empty:
+        async def nothing(self):
+            return None
+
+    return Empty.remote()
+
+
+def alternate(
+    ours: Callable[[], float],
+    theirs: Callable[[], float],
+    pairs: int,
+    settle: Callable[[], None] | None = None,
+) -> list[tuple[float, float]]:
+    """Times of both sides, pair by pair; each goes first in every other pair. One pair warms up.
+
+    ``settle`` waits after each until things are as before; without it nothing is started or ended.
+    """
+    found = []
+    for i in range(pairs + 1):
+        times = {}
+        for side in (ours, theirs) if i % 2 else (theirs, ours):
+            times[side] = side()
+            if settle is not None:
+                settle()
+        if i:
+            found.append((times[ours], times[theirs]))
+        elif settle is not None:
+            _use_up_idle_workers()
+            settle()
+    return found
+
+
+def pause() -> None:
+    """Let Ray clear away what was ended."""
+    time.sleep(PAUSE_S)
+
+
+def _use_up_idle_workers() -> None:
+    """Ray keeps some started processes ready; without them every start of both sides is a new one."""
+    handles = [empty_actor() for _ in range(CPUS)]
+    ray.get([handle.nothing.remote() for handle in handles])
+    for handle in handles:
+        end_actor(handle)
+
+
+def replied(handle) -> None:
+    ray.get(handle.ping.remote())
+
+
+def end_actor(handle) -> None:
+    """Kill a plain actor and wait until Ray knows it dead."""
+    ray.kill(handle)
+    with contextlib.suppress(RayActorError):
+        ray.get(handle.__ray_ready__.remote())
+
+
+def since_ms(start: float) -> float:
+    return (time.perf_counter() - start) * 1e3
+
+
+def ratio(what: str, found: list[tuple[float, float]], mark: float) -> Row:
+    """The median of the ratios of the pairs."""
+    ratios = [mine / other for mine, other in found]
+    quarters = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+    detail = f"middle half {quarters[0]:.2f}-{quarters[2]:.2f}, {len(ratios)} pairs"
+    return at_most(what, statistics.median(ratios), mark, " ×", detail)
+
+
+def absolute(mine: str, other: str, found: list[tuple[float, float]]) -> Iterator[Row]:
+    yield note(mine, spread([m for m, _ in found]))
+    yield note(other, spread([o for _, o in found]))
