@@ -148,6 +148,7 @@ def _in_a_group(
     if spec is None:
         return request
     wish = wish_of(
+        state,
         account.spec.name,
         spec,
         stimulus.agent.bundles or (need,),

@@ -180,7 +180,7 @@ def _move_in(turn: Turn, request: Request, admitted: AgentAdmitted, home: Home) 
     if group is None:
         return
     waits_for = [leaving.group_id for leaving in home.leaving]
-    if home.group is None:
+    if home.group is None or home.waits:
         waits_for.append(group.group_id)
     turn.emit(
         msgspec.structs.replace(

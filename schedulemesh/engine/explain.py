@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.cluster import Node
-from schedulemesh.engine.group_life import missing
 from schedulemesh.engine.homes import NoHome, Wish
 from schedulemesh.engine.outcomes import Holder, Refused
 from schedulemesh.engine.placing import NoSpot, Room, Spot
@@ -142,7 +141,9 @@ def group_unplaceable(
     said = [f"pool {pool_name!r} has no free placement group for {wish.shape}"]
     if wish.reserved is None and wish.spec.reserved:
         said.append("its reserved ones are not for this task")
-    if home.limit:
+    if not wish.spec.dynamic:
+        said.append("it makes no dynamic ones")
+    elif home.limit:
         have = book.dynamic_count(pool_name)
         said.append(f"{have} of at most {wish.spec.max_dynamic} dynamic ones are there")
     if home.no_spot is not None:
@@ -164,7 +165,7 @@ def unplaced(state: MeshState, pool_name: str) -> list[tuple[GroupShape, str]]:
         return []
     failed = state.groups.counts[pool_name].error
     found = []
-    for shape, lacking in missing(state, pool_name, account.spec.groups).items():
+    for shape, lacking in state.groups.lacking(pool_name).items():
         spot = Room(state.cluster).place(shape)
         why = failed if failed and isinstance(spot, Spot) else _why(shape, spot)
         found += [(shape, why)] * lacking

@@ -8,7 +8,7 @@ from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.engine import facts as f
 from schedulemesh.engine.cluster import Cluster
-from schedulemesh.engine.pg_pool import Group, GroupBook, GroupPhase, PoolCounts
+from schedulemesh.engine.pg_pool import Group, GroupBook, GroupPhase
 
 
 class Dweller(Protocol):
@@ -46,9 +46,7 @@ class GroupFacts:
         """The pool is defined (again): groups that were destroyed on demand are wanted again."""
         for key in [key for key in self._book.dropped if key[0] == spec.name]:
             del self._book.dropped[key]
-        if spec.groups is not None:
-            self._book.of_pool.setdefault(spec.name, {})
-            self._book.counts.setdefault(spec.name, PoolCounts())
+        self._book.define(spec.name, spec.groups)
 
     def planned(self, fact: f.GroupPlanned) -> None:
         """A group without room as yet."""
@@ -75,7 +73,9 @@ class GroupFacts:
 
     def whole(self, fact: f.GroupWhole) -> None:
         """Every bundle has its room."""
-        self._book.by_id[fact.group_id].phase = GroupPhase.CREATING
+        group = self._book.by_id[fact.group_id]
+        group.phase = GroupPhase.CREATING
+        self._book.sort(group)
 
     def ready(self, fact: f.GroupReady) -> str | None:
         """Ray has made it; the name of the agent that waits for it."""
@@ -97,8 +97,7 @@ class GroupFacts:
         group.leaves_for = fact.for_agent or group.leaves_for
         self._book.end(group)
         if fact.dropped:
-            key = (group.pool_name, group.shape)
-            self._book.dropped[key] = self._book.dropped.get(key, 0) + 1
+            self._book.drop(group.pool_name, group.shape)
 
     def ended(self, fact: f.GroupEnded) -> Group:
         """It is gone, and so is what it held."""
@@ -142,12 +141,19 @@ class GroupFacts:
         bundle = group.shape.bundles[0]
         self._cluster.settle(group.node_ids[0], group.key(0), bundle, devices)
 
+    def unclaimed(self, agent: Dweller) -> None:
+        """The agent is gone, and groups that were to leave for it need not."""
+        for group in map(self._book.by_id.get, agent.waits_for_groups):
+            if group is not None and group.leaves_for == agent.spec.name:
+                group.leaves_for = None
+                self._book.sort(group)
+
     def left(self, agent: Dweller, at: float) -> None:
         """The agent is gone, or wants its group no more."""
+        name = agent.spec.name
         group = self._book.by_id.get(agent.group_id or "")
         if group is None:
             return
-        name = agent.spec.name
         if group.promised_to == name:
             group.promised_to = None
         if group.agent == name:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.engine.claims import gained, is_whole
 from schedulemesh.engine.facts import (
@@ -13,7 +11,7 @@ from schedulemesh.engine.facts import (
     GroupPlanned,
     GroupWhole,
 )
-from schedulemesh.engine.homes import room_without
+from schedulemesh.engine.homes import release, without_idle
 from schedulemesh.engine.instructions import CreateGroup, RemoveGroup
 from schedulemesh.engine.pg_pool import Group, GroupPhase, dynamic_shape
 from schedulemesh.engine.placing import NoSpot, Room, Spot
@@ -116,8 +114,8 @@ def leave(turn: Turn, agent: Agent) -> None:
     group = turn.state.groups.by_id.get(agent.group_id or "")
     if group is None or group.agent is not None or group.phase is GroupPhase.ENDING:
         return
-    if agent.destroy_group and group.phase is GroupPhase.READY:
-        end(turn, group, dropped=group.reserved)
+    if agent.destroy_group and group.phase is not GroupPhase.PLANNED:
+        end(turn, group, dropped=group.reserved and not _in_excess(turn.state, group))
     elif group.leaves_for is not None or group.phase is GroupPhase.PLANNED:
         end(turn, group)
     elif agent.destroy_group is None:
@@ -134,30 +132,44 @@ def drop_if_unwanted(turn: Turn, group: Group) -> None:
 
 
 def _kept(state: MeshState, spec: GroupsSpec, group: Group) -> bool:
-    book, pool_name = state.groups, group.pool_name
     if group.reserved:
-        wanted = spec.reserved.count(group.shape) - book.dropped.get((pool_name, group.shape), 0)
-        return book.living(pool_name, reserved=True, shape=group.shape) <= wanted
-    within = spec.dynamic and book.dynamic_count(pool_name) <= spec.max_dynamic
-    return within and (spec.reuse or spec.fill_target)
+        return not _in_excess(state, group)
+    within = spec.dynamic and state.groups.dynamic_count(group.pool_name) <= spec.max_dynamic
+    return within and (spec.reuse or (not group.used and _fills(state, spec, group)))
+
+
+def _in_excess(state: MeshState, group: Group) -> bool:
+    """Whether there are more reserved groups of its shape than its pool wants."""
+    book, pool_name = state.groups, group.pool_name
+    have = book.living(pool_name, reserved=True, shape=group.shape)
+    return have > book.wanted(pool_name, group.shape)
 
 
 def expire(turn: Turn) -> None:
     """Remove dynamic groups that nobody has used for their pool's idle time."""
-    for group in turn.state.groups.idle():
+    for group in _overdue(turn.state, turn.at):
         spec = spec_of(turn.state, group.pool_name)
-        over = spec is None or group.idle_since + spec.idle_s <= turn.at
-        if over and (spec is None or not _fills(turn.state, spec, group)):
+        if spec is None or not _fills(turn.state, spec, group):
             end(turn, group)
+
+
+def _overdue(state: MeshState, now: float) -> list[Group]:
+    found: list[Group] = []
+    for pool_name, groups in state.groups.free_dynamic():
+        idle_s = (spec_of(state, pool_name) or GroupsSpec()).idle_s
+        for group in groups:
+            if group.idle_since + idle_s > now:
+                break
+            found.append(group)
+    return found
 
 
 def _fills(state: MeshState, spec: GroupsSpec, group: Group) -> bool:
     """Whether it is one of those that are kept for the pool's target."""
     if not spec.fill_target or group.shape != _target_shape(state, spec, group.pool_name):
         return False
-    return (
-        _living(state, group.pool_name) <= state.ledger.accounts[group.pool_name].spec.target_agents
-    )
+    target = state.ledger.accounts[group.pool_name].spec.target_agents
+    return state.groups.count(group.pool_name) <= target
 
 
 def replenish(turn: Turn, *, only: str | None = None) -> None:
@@ -168,18 +180,18 @@ def replenish(turn: Turn, *, only: str | None = None) -> None:
     names = (only,) if only is not None else tuple(state.groups.of_pool)
     specs = [(name, spec) for name in names if (spec := spec_of(state, name)) is not None]
     due = [(n, s) for n, s in specs if state.groups.counts[n].failed_at + s.wait_s <= turn.at]
-    for pool_name, spec in due:
-        _make_reserved(turn, pool_name, spec)
+    for pool_name, _ in due:
+        _make_reserved(turn, pool_name)
     # What is being removed makes way for somebody, who must not find the room filled again.
-    if any(group.phase is GroupPhase.ENDING for group in state.groups.by_id.values()):
+    if state.groups.ending:
         return
     for pool_name, spec in due:
         if spec.fill_target and spec.dynamic:
             _fill(turn, pool_name, spec)
 
 
-def _make_reserved(turn: Turn, pool_name: str, spec: GroupsSpec) -> None:
-    for shape, lacking in missing(turn.state, pool_name, spec).items():
+def _make_reserved(turn: Turn, pool_name: str) -> None:
+    for shape, lacking in dict(turn.state.groups.lacking(pool_name)).items():
         for _ in range(lacking):
             spot = Room(turn.state.cluster).place(shape)
             if isinstance(spot, NoSpot):
@@ -188,22 +200,12 @@ def _make_reserved(turn: Turn, pool_name: str, spec: GroupsSpec) -> None:
             make(turn, plan(turn, pool_name, shape, spot, reserved=True))
 
 
-def missing(state: MeshState, pool_name: str, spec: GroupsSpec) -> dict[GroupShape, int]:
-    """How many reserved groups of each shape are wanted and not there."""
-    book = state.groups
-    lacking = {}
-    for shape, wanted in Counter(spec.reserved).items():
-        have = book.living(pool_name, reserved=True, shape=shape)
-        short = wanted - book.dropped.get((pool_name, shape), 0) - have
-        if short > 0:
-            lacking[shape] = short
-    return lacking
-
-
 def _clear_way(turn: Turn, shape: GroupShape) -> None:
     """Remove idle groups where that makes room for a reserved one, unless those that end already do."""
-    ending = [g for g in turn.state.groups.by_id.values() if g.phase is GroupPhase.ENDING]
-    found = room_without(turn.state, shape, ending, turn.state.groups.idle())
+    book, room = turn.state.groups, Room(turn.state.cluster)
+    for group_id in book.ending:
+        release(room, book.by_id[group_id])
+    found = without_idle(room, shape, book.idle())
     if isinstance(found, NoSpot):
         return
     for group in found[1]:
@@ -215,18 +217,13 @@ def _fill(turn: Turn, pool_name: str, spec: GroupsSpec) -> None:
     shape = _target_shape(state, spec, pool_name)
     target = state.ledger.accounts[pool_name].spec.target_agents
     while (
-        _living(state, pool_name) < target
+        state.groups.count(pool_name) < target
         and state.groups.dynamic_count(pool_name) < spec.max_dynamic
     ):
         spot = Room(state.cluster).place(shape)
         if isinstance(spot, NoSpot):
             return
         make(turn, plan(turn, pool_name, shape, spot))
-
-
-def _living(state: MeshState, pool_name: str) -> int:
-    groups = (state.groups.by_id[g] for g in state.groups.of_pool.get(pool_name, ()))
-    return sum(group.phase is not GroupPhase.ENDING for group in groups)
 
 
 def _target_shape(state: MeshState, spec: GroupsSpec, pool_name: str) -> GroupShape:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.engine.facts import AgentEnding, GroupEnded, GroupEnding, GroupReady
 from schedulemesh.engine.group_life import create_instruction, drop_if_unwanted, replenish
-from schedulemesh.engine.instructions import RemoveGroup, StopAgent
+from schedulemesh.engine.instructions import CreateGroup, RemoveGroup, StopAgent
 from schedulemesh.engine.pg_pool import Group, GroupPhase
 from schedulemesh.engine.state import LOST
 from schedulemesh.engine.stimuli import GroupCreated, GroupCreateFailed, GroupGone
 from schedulemesh.engine.turn import Turn
 from schedulemesh.engine.waiting import let_in, undo
+
+#: What this very step may have asked for already, because somebody turned out gone.
+_ORDERS = (CreateGroup, RemoveGroup)
 
 
 def group_created(turn: Turn, stimulus: GroupCreated) -> None:
@@ -47,10 +50,13 @@ def node_lost(turn: Turn, node_id: str) -> None:
 
 def settle_groups(turn: Turn, living: frozenset[str]) -> None:
     """After a recovery: go on with what was under way; what is gone from Ray is lost."""
+    asked = {order.group_id for order in turn.instructions if isinstance(order, _ORDERS)}
     for group in list(turn.state.groups.by_id.values()):
         if group.group_id not in turn.state.groups.by_id:
             continue
         lives = group.group_id in living
+        if group.group_id in asked and (lives or group.phase is GroupPhase.CREATING):
+            continue
         if group.phase is GroupPhase.CREATING:
             turn.instruct(create_instruction(turn.state, group))
         elif group.phase is GroupPhase.ENDING and lives:
@@ -64,11 +70,10 @@ def _gone(turn: Turn, group_id: str, error: str) -> None:
     group = turn.state.groups.by_id.get(group_id)
     if group is None:
         return
-    if group.phase is not GroupPhase.ENDING:
-        _turn_out(turn, group, error or "its placement group is gone from Ray")
-    if group_id not in turn.state.groups.by_id:
-        return
     turn.emit(GroupEnded(group_id=group_id, at=turn.at, error=error))
+    if group.phase is not GroupPhase.ENDING:
+        # Its room is free by now, so that victims who run again may have it.
+        _turn_out(turn, group, error or "its placement group is gone from Ray")
     let_in(turn, group.leaves_for)
     replenish(turn)
 

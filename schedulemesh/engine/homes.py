@@ -1,21 +1,22 @@
 """Which placement group a newcomer gets where nobody has to leave for it.
 
 In this order: a free reserved group of the closest spec, if the newcomer is entitled; a free dynamic one of
-its own shape; a new dynamic one, below the pool's limit and where the nodes have room. Groups that stand
-idle make way for a new one, the longest idle first, and no more of them than it needs.
+its own shape; one of either that is being made and has no agent yet; a new dynamic one, below the pool's
+limit and where the nodes have room. Groups that stand idle make way for a new one, the longest idle first,
+and no more of them than it needs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from schedulemesh.domain.labels import Labels
+from schedulemesh.domain.labels import Labels, matches
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.resources import Resources
-from schedulemesh.engine.pg_pool import Group, best_reserved, dynamic_shape, entitled
-from schedulemesh.engine.placing import NoSpot, Room, Spot
+from schedulemesh.engine.pg_pool import Group, dynamic_shape
+from schedulemesh.engine.placing import NoSpot, Room, Spot, on_one_node
 from schedulemesh.engine.state import MeshState
 
 
@@ -36,6 +37,8 @@ class Home(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     #: "reserved", "reused", "created" or "preempted".
     path: str
     group: Group | None = None
+    #: Whether that one is being made still.
+    waits: bool = False
     #: Where a new one goes.
     spot: Spot | None = None
     #: Groups that are removed for it.
@@ -54,6 +57,7 @@ class NoHome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def wish_of(
+    state: MeshState,
     pool_name: str,
     spec: GroupsSpec,
     bundles: tuple[Resources, ...],
@@ -66,8 +70,29 @@ def wish_of(
         pool_name=pool_name,
         spec=spec,
         shape=dynamic_shape(spec, bundles),
-        reserved=best_reserved(spec, bundles) if may_reserved else None,
+        reserved=(
+            best_reserved(state.groups.reserved_shapes(pool_name), bundles)
+            if may_reserved
+            else None
+        ),
     )
+
+
+def best_reserved(
+    shapes: Iterable[GroupShape], bundles: tuple[Resources, ...]
+) -> GroupShape | None:
+    """Of these reserved shapes the closest fit for the bundles; None: none holds them.
+
+    Only that one is theirs: a small task in a big group would block what the big one is kept for.
+    """
+    holding = [shape for shape in shapes if shape.holds(bundles)]
+    return min(holding, key=_size, default=None)
+
+
+def entitled(spec: GroupsSpec, priority: float, labels: Labels) -> bool:
+    """Whether a task of this priority and these labels may have reserved groups."""
+    by_label = bool(spec.entitled_labels) and matches(spec.entitled_labels, labels)
+    return priority > spec.entitled_above or by_label
 
 
 def find_home(state: MeshState, wish: Wish) -> Home | NoHome:
@@ -76,13 +101,12 @@ def find_home(state: MeshState, wish: Wish) -> Home | NoHome:
     if found is not None:
         return found
     if not wish.spec.dynamic or wish.spec.max_dynamic < 1:
-        return NoHome(limit=True, could_ever=wish.reserved is not None)
-    at_limit = state.groups.dynamic_count(wish.pool_name) >= wish.spec.max_dynamic
-    if not at_limit:
+        return NoHome(limit=True)
+    if excess(state, wish) <= 0:
         spot = Room(state.cluster).place(wish.shape)
         if isinstance(spot, Spot):
             return Home(path="created", spot=spot)
-    return _in_place_of_idle(state, wish, at_limit=at_limit)
+    return _in_place_of_idle(state, wish)
 
 
 def suits(state: MeshState, wish: Wish, group: Group) -> bool:
@@ -92,13 +116,17 @@ def suits(state: MeshState, wish: Wish, group: Group) -> bool:
 
 
 def _free_group(state: MeshState, wish: Wish) -> Home | None:
+    """One that nobody uses; else one that is being made already, before another is."""
+    book = state.groups
     kinds = (("reserved", True, wish.reserved), ("reused", False, wish.shape))
-    for path, reserved, shape in kinds:
-        if shape is None:
-            continue
-        for group in state.groups.free_of(wish.pool_name, reserved=reserved, shape=shape):
-            if _open(state, group):
-                return Home(path=path, group=group)
+    for groups_of, waits in ((book.free_of, False), (book.coming_of, True)):
+        for path, reserved, shape in kinds:
+            if shape is None:
+                continue
+            for group in groups_of(wish.pool_name, reserved=reserved, shape=shape):
+                if _open(state, group):
+                    how = "created" if waits and not reserved else path
+                    return Home(path=how, group=group, waits=waits)
     return None
 
 
@@ -108,19 +136,22 @@ def _open(state: MeshState, group: Group) -> bool:
     return all(n in nodes and not nodes[n].cordoned for n in group.node_ids)
 
 
-def _in_place_of_idle(state: MeshState, wish: Wish, *, at_limit: bool) -> Home | NoHome:
+def _in_place_of_idle(state: MeshState, wish: Wish) -> Home | NoHome:
     """A new group where groups that nobody uses stand now."""
+    too_many = excess(state, wish)
     idle = state.groups.idle()
-    own = [group for group in idle if group.pool_name == wish.pool_name]
-    needed = own[:1] if at_limit else []
-    if at_limit and not own:
+    if sum(group.pool_name == wish.pool_name for group in idle) < too_many:
         return NoHome(limit=True, could_ever=_could_ever(state, wish))
-    others = [group for group in idle if group not in needed]
-    found = room_without(state, wish.shape, needed, others)
+    found = without_idle(Room(state.cluster), wish.shape, idle, wish.pool_name, too_many)
     if isinstance(found, NoSpot):
-        return NoHome(limit=at_limit, no_spot=found, could_ever=_could_ever(state, wish))
+        return NoHome(limit=too_many > 0, no_spot=found, could_ever=_could_ever(state, wish))
     spot, leaving = found
     return Home(path="created", spot=spot, leaving=leaving)
+
+
+def excess(state: MeshState, wish: Wish) -> int:
+    """How many dynamic groups of the pool must go before there may be one more; 0 or less: none."""
+    return state.groups.dynamic_count(wish.pool_name) - wish.spec.max_dynamic + 1
 
 
 def idle_for_node(state: MeshState, need: Resources) -> tuple[Spot, tuple[Group, ...]] | None:
@@ -128,42 +159,55 @@ def idle_for_node(state: MeshState, need: Resources) -> tuple[Spot, tuple[Group,
     idle = state.groups.idle()
     if not idle:
         return None
-    found = room_without(state, GroupShape(bundles=(need,)), (), idle)
+    found = without_idle(Room(state.cluster), GroupShape(bundles=(need,)), idle)
     return None if isinstance(found, NoSpot) or not found[1] else found
 
 
-def room_without(
-    state: MeshState, shape: GroupShape, gone: Iterable[Group], maybe: Iterable[Group]
+def without_idle(
+    room: Room,
+    shape: GroupShape,
+    idle: Sequence[Group],
+    own: str = "",
+    too_many: int = 0,
 ) -> tuple[Spot, tuple[Group, ...]] | NoSpot:
-    """Where a group of this shape goes once ``gone`` and the fewest of ``maybe``, the first ones first, have
-    left: the spot, and who leaves.
+    """Where a group of this shape goes once the fewest of ``idle``, the first ones first, have left: the
+    spot, and who leaves. At least ``too_many`` of them are of the pool ``own``, which has as many idle ones.
     """
-    room = Room(state.cluster)
-    leaving = list(gone)
-    for group in leaving:
-        _release(room, group)
     spot = room.place(shape)
-    tried: list[Group] = []
-    for group in maybe:
-        if isinstance(spot, Spot):
+    leaving: list[Group] = []
+    owned = 0
+    for group in idle:
+        if isinstance(spot, Spot) and owned >= too_many:
             break
-        _release(room, group)
-        tried.append(group)
-        spot = room.place(shape)
+        release(room, group)
+        leaving.append(group)
+        owned += group.pool_name == own
+        if isinstance(spot, NoSpot):
+            spot = room.place(shape, only=set(group.node_ids) if on_one_node(shape) else None)
     if isinstance(spot, NoSpot):
-        return spot
-    for group in tuple(tried[:-1]):
-        _release(room, group, -1)
-        without = room.place(shape)
+        everywhere = room.place(shape)  # the last answer may be about a few nodes only
+        return spot if isinstance(everywhere, Spot) else everywhere
+    for group in tuple(leaving):
+        if group.pool_name == own and owned <= too_many:
+            continue
+        release(room, group, -1)
+        without = _still(room, shape, spot, group)
         if isinstance(without, Spot):
             spot = without
-            tried.remove(group)
+            leaving.remove(group)
+            owned -= group.pool_name == own
         else:
-            _release(room, group)
-    return spot, (*leaving, *tried)
+            release(room, group)
+    return spot, tuple(leaving)
 
 
-def _release(room: Room, group: Group, sign: int = 1) -> None:
+def _still(room: Room, shape: GroupShape, spot: Spot, stays: Group) -> Spot | NoSpot:
+    """The spot where this group stays: the same if that stands elsewhere."""
+    return spot if set(stays.node_ids).isdisjoint(spot.node_ids) else room.place(shape)
+
+
+def release(room: Room, group: Group, sign: int = 1) -> None:
+    """Try the group gone (-1: there after all)."""
     for i, node_id in enumerate(group.node_ids):
         room.release(node_id, group.key(i), sign)
 
@@ -173,3 +217,8 @@ def _could_ever(state: MeshState, wish: Wish) -> bool:
     if wish.reserved is not None or not state.nodes_known:
         return True
     return isinstance(Room(state.cluster, total=True).place(wish.shape), Spot)
+
+
+def _size(shape: GroupShape) -> tuple[int, int, int, int]:
+    total = shape.total
+    return (total.gpu, total.cpu, total.memory, sum(units for _, units in total.custom))

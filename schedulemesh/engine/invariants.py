@@ -106,6 +106,12 @@ def _check_groups(state: MeshState) -> None:
     for group_id, group in state.groups.by_id.items():
         if group.phase in (GroupPhase.CREATING, GroupPhase.READY):
             _expect(_has_room(state, group), f"group {group_id} has not all its room")
+        claimer = state.agents.get(group.leaves_for or "")
+        _expect(
+            group.leaves_for is None
+            or (claimer is not None and group_id in claimer.waits_for_groups),
+            f"group {group_id} leaves for {group.leaves_for}, which does not wait for it",
+        )
         for name in (group.agent, group.promised_to):
             agent = state.agents.get(name or "")
             _expect(
@@ -122,6 +128,9 @@ def _check_groups(state: MeshState) -> None:
         )
         missing = agent.waits_for_groups - set(state.groups.by_id)
         _expect(not missing, f"{name} waits for groups that are gone: {sorted(missing)}")
+        for group_id in agent.waits_for_groups - missing - {agent.group_id}:
+            leaves_for = state.groups.by_id[group_id].leaves_for
+            _expect(leaves_for == name, f"{group_id} leaves for {leaves_for}, not for {name}")
 
 
 def _has_room(state: MeshState, group: Group) -> bool:

@@ -6,13 +6,15 @@ a share of a group would be room that nobody can promise.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from enum import Enum
+from types import MappingProxyType
+from typing import TypeVar
 
 import msgspec
 from sortedcontainers import SortedList
 
-from schedulemesh.domain.labels import Labels, matches
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.facts import Devices
@@ -64,6 +66,11 @@ class Group(msgspec.Struct, kw_only=True, gc=False):
         """Whether the next agent may have it."""
         return self.phase is GroupPhase.READY and self.agent is None and self.leaves_for is None
 
+    @property
+    def coming(self) -> bool:
+        """Whether it is being made for nobody in particular."""
+        return self.phase is GroupPhase.CREATING and self.agent is None
+
     def key(self, bundle: int) -> str:
         """Under which name a bundle stands on its node."""
         return f"{MARK}{self.group_id}/{bundle}"
@@ -86,6 +93,8 @@ class PoolCounts(msgspec.Struct, kw_only=True, gc=False):
 
 #: Groups that can stand for each other: pool, whether reserved, shape.
 _Kind = tuple[str, bool, GroupShape]
+_KindT = TypeVar("_KindT", bound=Hashable)
+_NONE: Mapping[GroupShape, int] = MappingProxyType({})
 
 
 class GroupBook:
@@ -101,17 +110,46 @@ class GroupBook:
         self.dropped: dict[tuple[str, GroupShape], int] = {}
         #: The number in the id of the next group; never given twice.
         self.next_number = 1
+        #: Ids of those that are being removed.
+        self.ending: dict[str, None] = {}
+        #: How many reserved groups of each shape a pool's definition names, by pool name.
+        self._named: dict[str, dict[GroupShape, int]] = {}
+        #: How many of them are wanted and not there; kept up to date, so that nobody counts all groups.
+        self._lacking: dict[str, dict[GroupShape, int]] = {}
         #: (idle since, id) by kind.
         self._free: dict[_Kind, SortedList[tuple[float, str]]] = {}
+        #: Ids of groups that are being made for nobody in particular, by kind.
+        self._coming: dict[_Kind, dict[str, None]] = {}
         self._living: dict[_Kind, int] = {}
-        self._dynamic: dict[str, int] = {}
+        #: By pool name and whether reserved.
+        self._standing: dict[tuple[str, bool], int] = {}
+
+    def define(self, pool_name: str, spec: GroupsSpec | None) -> None:
+        """The pool keeps groups like this from now on."""
+        if spec is None:
+            self._named.pop(pool_name, None)
+            self._lacking.pop(pool_name, None)
+            return
+        self.of_pool.setdefault(pool_name, {})
+        self.counts.setdefault(pool_name, PoolCounts())
+        self._named[pool_name] = dict(Counter(spec.reserved))
+        self._lacking.pop(pool_name, None)
+        for shape in self._named[pool_name]:
+            self._look(pool_name, shape)
+
+    def drop(self, pool_name: str, shape: GroupShape, number: int = 1) -> None:
+        """So many reserved groups are not wanted until the pool is ensured again."""
+        self.dropped[pool_name, shape] = self.dropped.get((pool_name, shape), 0) + number
+        self._look(pool_name, shape)
 
     def add(self, group: Group) -> None:
         """A group comes onto the book."""
         self.by_id[group.group_id] = group
         self.of_pool.setdefault(group.pool_name, {})[group.group_id] = None
         self.counts.setdefault(group.pool_name, PoolCounts())
-        if group.phase is not GroupPhase.ENDING:
+        if group.phase is GroupPhase.ENDING:
+            self.ending[group.group_id] = None
+        else:
             self._count(group, 1)
         self.sort(group)
 
@@ -119,22 +157,28 @@ class GroupBook:
         """A group goes off the book."""
         group = self.by_id.pop(group_id)
         del self.of_pool[group.pool_name][group_id]
-        if group.phase is not GroupPhase.ENDING:
+        if group.phase is GroupPhase.ENDING:
+            del self.ending[group_id]
+        else:
             self._count(group, -1)
-        self._forget_free(group)
+        self._unlist(_kind(group), group)
         return group
 
     def end(self, group: Group) -> None:
         """A group is being removed: it is neither free nor counted any more."""
         group.phase = GroupPhase.ENDING
+        self.ending[group.group_id] = None
         self._count(group, -1)
         self.sort(group)
 
     def sort(self, group: Group) -> None:
-        """List the group as free, or not, as it is now."""
-        self._forget_free(group)
+        """List the group as free, or coming, or neither, as it is now."""
+        kind = _kind(group)
+        self._unlist(kind, group)
         if group.free:
-            self._free.setdefault(_kind(group), SortedList()).add(_idle_since(group))
+            self._free.setdefault(kind, SortedList()).add(_idle_since(group))
+        elif group.coming:
+            self._coming.setdefault(kind, {})[group.group_id] = None
 
     def living(self, pool_name: str, *, reserved: bool, shape: GroupShape) -> int:
         """How many groups of this kind there are, those that end not counted."""
@@ -142,21 +186,47 @@ class GroupBook:
 
     def dynamic_count(self, pool_name: str) -> int:
         """How many dynamic groups the pool has, those that end not counted."""
-        return self._dynamic.get(pool_name, 0)
+        return self._standing.get((pool_name, False), 0)
+
+    def count(self, pool_name: str) -> int:
+        """How many groups the pool has, those that end not counted."""
+        return self.dynamic_count(pool_name) + self._standing.get((pool_name, True), 0)
+
+    def reserved_shapes(self, pool_name: str) -> Iterable[GroupShape]:
+        """The shapes of the reserved groups that a pool's definition names, each once."""
+        return self._named.get(pool_name, ())
+
+    def wanted(self, pool_name: str, shape: GroupShape) -> int:
+        """How many reserved groups of this shape the pool is to have."""
+        named = self._named.get(pool_name, {}).get(shape, 0)
+        return named - self.dropped.get((pool_name, shape), 0)
+
+    def lacking(self, pool_name: str) -> Mapping[GroupShape, int]:
+        """How many reserved groups of each shape are wanted and not there."""
+        lacking = self._lacking.get(pool_name)
+        if lacking is None:
+            return _NONE
+        return {shape: lacking[shape] for shape in self._named[pool_name] if shape in lacking}
 
     def free_of(self, pool_name: str, *, reserved: bool, shape: GroupShape) -> Iterator[Group]:
         """The free groups of one kind, the longest free first."""
         for _, group_id in self._free.get((pool_name, reserved, shape), ()):
             yield self.by_id[group_id]
 
+    def coming_of(self, pool_name: str, *, reserved: bool, shape: GroupShape) -> Iterator[Group]:
+        """The groups of one kind that are being made for nobody in particular, the first made first."""
+        for group_id in self._coming.get((pool_name, reserved, shape), ()):
+            yield self.by_id[group_id]
+
+    def free_dynamic(self) -> Iterator[tuple[str, Iterator[Group]]]:
+        """The free dynamic groups by kind: the pool's name, and its groups, the longest free first."""
+        for (pool_name, reserved, _), entries in self._free.items():
+            if not reserved:
+                yield pool_name, (self.by_id[group_id] for _, group_id in entries)
+
     def idle(self) -> list[Group]:
         """Every free dynamic group, the longest idle first."""
-        found = [
-            self.by_id[group_id]
-            for (_, reserved, _), ids in self._free.items()
-            if not reserved
-            for _, group_id in ids
-        ]
+        found = [group for _, groups in self.free_dynamic() for group in groups]
         return sorted(found, key=_idle_since)
 
     def check(self) -> None:
@@ -165,31 +235,44 @@ class GroupBook:
         if free != {(_kind(g), _idle_since(g)) for g in self.by_id.values() if g.free}:
             raise AssertionError("the index of free groups is not the free groups")
         fresh = GroupBook()
+        fresh.dropped, fresh._named = self.dropped, self._named
         for group in self.by_id.values():
             fresh.add(group)
-        if (fresh._living, fresh._dynamic) != (self._living, self._dynamic):
-            raise AssertionError("the counts of groups are not the groups")
+        for pool_name, shapes in self._named.items():
+            for shape in shapes:
+                fresh._look(pool_name, shape)
+        for field in ("_coming", "_living", "_standing", "_lacking", "ending"):
+            if getattr(fresh, field) != getattr(self, field):
+                raise AssertionError(f"{field.lstrip('_')} is not what the groups are")
 
     def _count(self, group: Group, by: int) -> None:
         _add(self._living, _kind(group), by)
-        if not group.reserved:
-            _add(self._dynamic, group.pool_name, by)
+        _add(self._standing, (group.pool_name, group.reserved), by)
+        if group.reserved:
+            self._look(group.pool_name, group.shape)
 
-    def _forget_free(self, group: Group) -> None:
-        entries = self._free.get(_kind(group))
+    def _look(self, pool_name: str, shape: GroupShape) -> None:
+        """Write down anew how many reserved groups of this shape the pool lacks."""
+        lacking = self._lacking.setdefault(pool_name, {})
+        short = self.wanted(pool_name, shape) - self.living(pool_name, reserved=True, shape=shape)
+        if short > 0:
+            lacking[shape] = short
+        else:
+            lacking.pop(shape, None)
+        if not lacking:
+            del self._lacking[pool_name]
+
+    def _unlist(self, kind: _Kind, group: Group) -> None:
+        entries = self._free.get(kind)
         if entries is not None:
             entries.discard(_idle_since(group))
             if not entries:
-                del self._free[_kind(group)]
-
-
-def best_reserved(spec: GroupsSpec, bundles: tuple[Resources, ...]) -> GroupShape | None:
-    """The reserved shape that is the closest fit for these bundles; None: none holds them.
-
-    Only that one is theirs: a small task in a big group would block what the big one is kept for.
-    """
-    holding = [shape for shape in dict.fromkeys(spec.reserved) if shape.holds(bundles)]
-    return min(holding, key=_size, default=None)
+                del self._free[kind]
+        coming = self._coming.get(kind)
+        if coming is not None:
+            coming.pop(group.group_id, None)
+            if not coming:
+                del self._coming[kind]
 
 
 def dynamic_shape(spec: GroupsSpec, bundles: tuple[Resources, ...]) -> GroupShape:
@@ -201,26 +284,17 @@ def dynamic_shape(spec: GroupsSpec, bundles: tuple[Resources, ...]) -> GroupShap
     )
 
 
-def entitled(spec: GroupsSpec, priority: float, labels: Labels) -> bool:
-    """Whether a task of this priority and these labels may have reserved groups."""
-    by_label = bool(spec.entitled_labels) and matches(spec.entitled_labels, labels)
-    return priority > spec.entitled_above or by_label
-
-
 def _kind(group: Group) -> _Kind:
     return (group.pool_name, group.reserved, group.shape)
 
 
-def _add(counts: dict[_Kind, int] | dict[str, int], key: object, by: int) -> None:
-    counts[key] = counts.get(key, 0) + by  # type: ignore[index,call-overload]  # a key of its own
-    if not counts[key]:  # type: ignore[index]
-        del counts[key]  # type: ignore[arg-type]
+def _add(counts: dict[_KindT, int], key: _KindT, by: int) -> None:
+    number = counts.get(key, 0) + by
+    if number:
+        counts[key] = number
+    else:
+        del counts[key]
 
 
 def _idle_since(group: Group) -> tuple[float, str]:
     return (group.idle_since, group.group_id)
-
-
-def _size(shape: GroupShape) -> tuple[int, int, int, int]:
-    total = shape.total
-    return (total.gpu, total.cpu, total.memory, sum(units for _, units in total.custom))

@@ -9,7 +9,7 @@ It is tried on a ``Room``: the nodes as they are, or as they would be if some gr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
@@ -93,22 +93,23 @@ class Room:
             free = self._changed[node_id] = _Free(node, total=self._total)
         free.move(held, standing.devices, sign)
 
-    def place(self, shape: GroupShape, *, changed_only: bool = False) -> Spot | NoSpot:
+    def copy(self) -> Room:
+        """The same, to be tried out further."""
+        twin = Room(self._cluster, total=self._total)
+        twin._changed = {node_id: free.copy() for node_id, free in self._changed.items()}
+        return twin
+
+    def place(self, shape: GroupShape, *, only: Collection[str] | None = None) -> Spot | NoSpot:
         """Where the group goes, or why it has no room. Changes nothing.
 
-        ``changed_only`` looks at no node that is as it was, for a group that goes on one node.
+        ``only``: look at no other nodes than these.
         """
-        one_node = len(shape.bundles) == 1 or shape.strategy == "STRICT_PACK"
-        if len(shape.bundles) == 1 and not self._changed and not self._total:
+        if len(shape.bundles) == 1 and not self._changed and not self._total and only is None:
             spot = self._place_one(shape)
             if spot is not None:
                 return spot
-        nodes = self._nodes(shape)
-        if changed_only and one_node:
-            nodes = [node for node in nodes if node.node_id in self._changed]
-        return _PLACERS["STRICT_PACK" if one_node else shape.strategy](
-            shape, [self._free(node) for node in nodes]
-        )
+        placer = _PLACERS["STRICT_PACK" if on_one_node(shape) else shape.strategy]
+        return placer(shape, [self._free(node) for node in self._nodes(shape, only)])
 
     def _place_one(self, shape: GroupShape) -> Spot | None:
         """The common case, by the index of nodes."""
@@ -119,14 +120,25 @@ class Room:
                 return Spot(node_ids=(node.node_id,), devices=(devices,))
         return None
 
-    def _nodes(self, shape: GroupShape) -> list[Node]:
-        nodes = self._cluster.nodes.values() if self._total else self._cluster.open_nodes()
+    def _nodes(self, shape: GroupShape, only: Collection[str] | None) -> list[Node]:
+        if only is None:
+            nodes: Iterable[Node] = (
+                self._cluster.nodes.values() if self._total else self._cluster.open_nodes()
+            )
+        else:
+            some = map(self._cluster.nodes.get, sorted(only))
+            nodes = [node for node in some if node is not None and not node.cordoned]
         return [node for node in nodes if _has_labels(node, shape)]
 
     def _free(self, node: Node) -> _Free:
         """What is free on the node, for one attempt."""
         changed = self._changed.get(node.node_id)
         return _Free(node, total=self._total) if changed is None else changed.copy()
+
+
+def on_one_node(shape: GroupShape) -> bool:
+    """Whether all its bundles stand on one node."""
+    return len(shape.bundles) == 1 or shape.strategy == "STRICT_PACK"
 
 
 def _strict_pack(shape: GroupShape, free: list[_Free]) -> Spot | NoSpot:

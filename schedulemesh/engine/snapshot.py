@@ -174,6 +174,7 @@ def _put_books(state: MeshState, part: Snapshot) -> None:
     for account in part.accounts:
         state.ledger.accounts[account.spec.name] = account
         state.agents_of[account.spec.name] = set()
+        state.groups.define(account.spec.name, account.spec.groups)
     state.ledger.holds.update(part.holds)
     for node in part.nodes:
         state.cluster.adopt(node)
@@ -183,7 +184,7 @@ def _put_books(state: MeshState, part: Snapshot) -> None:
         state.groups.counts[pool_name] = so_far
         state.groups.of_pool.setdefault(pool_name, {})
     for pool_name, shape, n in part.groups_dropped:
-        state.groups.dropped[pool_name, shape] = n
+        state.groups.drop(pool_name, shape, n)
     if part.workload:
         counts = {(cpu, gpu): n for cpu, gpu, n in part.workload}
         state.cluster.workload.learn({**state.cluster.workload.counts, **counts})

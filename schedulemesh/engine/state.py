@@ -348,6 +348,7 @@ class MeshState:
             newcomer.waits_for -= {fact.agent_name}
         for victim in agent.waits_for:
             self.agents[victim].leaves_for = None
+        self._group_facts.unclaimed(agent)
 
     def _group_ready(self, fact: f.GroupReady) -> None:
         agent_name = self._group_facts.ready(fact)

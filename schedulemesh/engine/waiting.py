@@ -45,8 +45,14 @@ def let_in(turn: Turn, agent_name: str | None, shares: Iterable[Share] = ()) -> 
 
 
 def undo(turn: Turn, agent: Agent, reason: str, error: str) -> RequestOutcome | None:
-    """Strike a newcomer off and run its victims again where ScheduleMesh knows how."""
-    ended(turn, agent, START_FAILED)
+    """Strike a newcomer off and run its victims again where ScheduleMesh knows how.
+
+    A group that nobody keeps goes only after them, because it may be the one that they lived in.
+    """
+    _strike(turn, agent, START_FAILED)
+    group = turn.state.groups.by_id.get(agent.group_id or "")
+    if group is not None and group.phase is GroupPhase.PLANNED:
+        leave(turn, agent)
     restarted: list[str] = []
     lost: list[str] = []
     made: set[str] = set()
@@ -54,6 +60,7 @@ def undo(turn: Turn, agent: Agent, reason: str, error: str) -> RequestOutcome | 
         past = turn.state.preempted.get(candidate.task_id)
         again = past is not None and readmit(turn, past, made)
         (restarted if again else lost).append(candidate.task_id)
+    leave(turn, agent)
     refused = Refused(
         reason=reason, error=error, restarted=tuple(restarted), not_restarted=tuple(lost)
     )
@@ -62,13 +69,16 @@ def undo(turn: Turn, agent: Agent, reason: str, error: str) -> RequestOutcome | 
 
 def ended(turn: Turn, agent: Agent, reason: str) -> None:
     """Strike an agent off the book; its group is kept or goes."""
+    _strike(turn, agent, reason)
+    leave(turn, agent)
+
+
+def _strike(turn: Turn, agent: Agent, reason: str) -> None:
     turn.emit(
         AgentEnded(
             agent_name=agent.spec.name, incarnation=agent.incarnation, at=turn.at, reason=reason
         )
     )
-    if agent.group_id is not None:
-        leave(turn, agent)
 
 
 def _grow(turn: Turn, newcomer: Agent, shares: Iterable[Share]) -> None:

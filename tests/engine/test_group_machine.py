@@ -17,11 +17,10 @@ from schedulemesh.domain.labels import parse_selector
 from schedulemesh.domain.placement import PLACEMENT_STRATEGIES, GroupsSpec
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine import stimuli as s
-from schedulemesh.engine.group_life import missing
-from schedulemesh.engine.homes import room_without
+from schedulemesh.engine.homes import without_idle
 from schedulemesh.engine.outcomes import Accepted, Pending, Refused
 from schedulemesh.engine.pg_pool import GroupPhase
-from schedulemesh.engine.placing import NoSpot
+from schedulemesh.engine.placing import NoSpot, Room
 from tests.engine.builders import Mesh, differences, node, pool, shape
 
 NODES = {
@@ -354,9 +353,8 @@ class GroupMachine(RuleBasedStateMachine):
         else:
             raise AssertionError("groups are made and removed for ever")
         for name in ("p", "q"):
-            spec = self.state.ledger.accounts[name].spec.groups
-            for lacking in missing(self.state, name, spec):
-                found = room_without(self.state, lacking, (), self.state.groups.idle())
+            for lacking in self.state.groups.lacking(name):
+                found = without_idle(Room(self.state.cluster), lacking, self.state.groups.idle())
                 assert isinstance(found, NoSpot)
 
     def finish_everything(self):
