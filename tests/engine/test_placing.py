@@ -1,0 +1,291 @@
+"""Placing the bundles of a group, held against a search through all assignments."""
+
+from __future__ import annotations
+
+from itertools import permutations, product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schedulemesh.domain.resources import UNIT, Resources
+from schedulemesh.engine.cluster import Cluster, devices_for
+from schedulemesh.engine.placing import NoSpot, Room, Spot
+from tests.engine.builders import Mesh, amount, node, on, shape
+
+amounts = st.fixed_dictionaries(
+    {"cpu": st.integers(0, 4)}, optional={"gpu": st.sampled_from([0.5, 1, 2]), "memory": st.just(5)}
+).filter(any)
+nodes = st.fixed_dictionaries(
+    {"cpu": st.integers(0, 6)},
+    optional={"gpu": st.integers(1, 3), "memory": st.sampled_from([5, 9])},
+)
+
+
+def clustered(*reports):
+    cluster = Cluster()
+    for report in reports:
+        cluster.see(report)
+    return cluster
+
+
+def taken(free: Resources, devices: list[int], need: Resources) -> list[int] | None:
+    """The devices that are left once the need has been put there; None: it does not fit."""
+    found = devices_for(devices, need.gpu)
+    if found is None or not need.fits(free):
+        return None
+    left = list(devices)
+    for i, units in found.units:
+        left[i] -= units
+    return left
+
+
+def holds(cluster, node_id, bundles):
+    """Whether the node takes these bundles together, in any order."""
+    found = cluster.nodes[node_id]
+    for ordered in permutations(bundles):
+        free, devices = found.free, found.devices
+        for need in ordered:
+            left = taken(free, devices, need)
+            if left is None:
+                break
+            free, devices = free - need, left
+        else:
+            return True
+    return False
+
+
+def assignments(cluster, bundles):
+    """Every way to put the bundles on nodes."""
+    for node_ids in product(sorted(cluster.nodes), repeat=len(bundles)):
+        by_node = {
+            n: [b for b, at in zip(bundles, node_ids, strict=True) if at == n] for n in node_ids
+        }
+        if all(holds(cluster, n, mine) for n, mine in by_node.items()):
+            yield node_ids
+
+
+def greedy_spread(cluster, bundles):
+    """Big ones first, each on the emptiest node without one, else on the emptiest; the nodes or None."""
+    free = {n: (found.free, list(found.devices)) for n, found in cluster.nodes.items()}
+    put = {}
+    order = sorted(
+        range(len(bundles)),
+        key=lambda i: (-bundles[i].gpu, -bundles[i].cpu, -bundles[i].memory, i),
+    )
+    for i in order:
+        able = [
+            n for n, (room, devices) in free.items() if taken(room, devices, bundles[i]) is not None
+        ]
+        if not able:
+            return None
+        best = max(able, key=lambda n: (n not in put.values(), free[n][0].gpu, free[n][0].cpu, n))
+        room, devices = free[best]
+        left = taken(room, devices, bundles[i])
+        assert left is not None
+        free[best] = (room - bundles[i], left)
+        put[i] = best
+    return tuple(put[i] for i in range(len(bundles)))
+
+
+def greedy_pack(cluster, bundles):
+    """The nodes one by one, each time the one that takes most of what is left; whether that is all."""
+    left, nodes = list(bundles), set(cluster.nodes)
+    while left and nodes:
+        taken_by = {n: most_of(cluster.nodes[n], left) for n in nodes}
+        best = min(
+            nodes,
+            key=lambda n: (-len(taken_by[n]), *fullness(cluster, n)),
+        )
+        nodes.discard(best)
+        for need in taken_by[best]:
+            left.remove(need)
+    return not left
+
+
+def fullness(cluster, node_id):
+    free = cluster.nodes[node_id].free
+    return (free.gpu, free.cpu, node_id)
+
+
+def most_of(found, bundles):
+    """What the node takes of these, big ones first."""
+    free, devices, put = found.free, found.devices, []
+    for need in sorted(bundles, key=lambda b: (-b.gpu, -b.cpu, -b.memory)):
+        left = taken(free, devices, need)
+        if left is not None:
+            free, devices = free - need, left
+            put.append(need)
+    return put
+
+
+def could(cluster, bundles, strategy):
+    """Whether the strategy allows any assignment."""
+    every = assignments(cluster, bundles)
+    if strategy == "STRICT_PACK":
+        return any(len(set(node_ids)) == 1 for node_ids in every)
+    if strategy == "STRICT_SPREAD":
+        return any(len(set(node_ids)) == len(bundles) for node_ids in every)
+    return any(True for _ in every)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(nodes, min_size=1, max_size=4),
+    st.lists(amounts, min_size=1, max_size=4),
+    st.sampled_from(["STRICT_PACK", "PACK", "SPREAD", "STRICT_SPREAD"]),
+)
+def test_a_spot_is_right_and_a_refusal_is_too(reports, needs, strategy):
+    cluster = clustered(*(node(f"n{i}", **report) for i, report in enumerate(reports)))
+    wanted = shape(*needs, strategy=strategy)
+
+    spot = Room(cluster).place(wanted)
+
+    if isinstance(spot, Spot):
+        assert spot.node_ids in set(assignments(cluster, wanted.bundles))
+        distinct = len(set(spot.node_ids))
+        assert strategy != "STRICT_PACK" or distinct == 1
+        assert strategy != "STRICT_SPREAD" or distinct == len(needs)
+        devices_are_there(cluster, wanted, spot)
+        if strategy == "SPREAD" and len(needs) > 1:
+            assert spot.node_ids == greedy_spread(cluster, wanted.bundles)
+        return
+    if strategy in ("STRICT_PACK", "STRICT_SPREAD") or len(needs) == 1:
+        assert not could(cluster, wanted.bundles, strategy)
+    elif strategy == "SPREAD":
+        assert greedy_spread(cluster, wanted.bundles) is None
+    else:
+        assert not greedy_pack(cluster, wanted.bundles)
+    it_says_what_lacks(cluster, wanted, spot)
+
+
+def devices_are_there(cluster, wanted, spot):
+    """Each bundle has devices of its amount, and no device is given twice."""
+    given_away: dict[tuple[str, int], int] = {}
+    for need, node_id, devices in zip(wanted.bundles, spot.node_ids, spot.devices, strict=True):
+        assert sum(units for _, units in devices.units) == need.gpu
+        for i, units in devices.units:
+            given_away[node_id, i] = given_away.get((node_id, i), 0) + units
+    assert all(units <= UNIT for units in given_away.values())
+
+
+def it_says_what_lacks(cluster, wanted, spot):
+    """The bundle is one of the group's; what it lacks is what the node lacks of it, if anything."""
+    assert 0 <= spot.bundle < len(wanted.bundles)
+    if spot.node_id is None:
+        assert spot.reason
+        return
+    need = wanted.total if wanted.strategy == "STRICT_PACK" else wanted.bundles[spot.bundle]
+    if len(wanted.bundles) == 1 or wanted.strategy == "STRICT_PACK":
+        assert spot.short == need.beyond(cluster.nodes[spot.node_id].free)
+    else:
+        assert not spot.short or spot.short.fits(need)
+
+
+@settings(deadline=None)
+@given(st.lists(nodes, min_size=1, max_size=4), st.lists(amounts, min_size=1, max_size=3))
+def test_pack_uses_one_node_where_one_is_enough(reports, needs):
+    cluster = clustered(*(node(f"n{i}", **report) for i, report in enumerate(reports)))
+    wanted = shape(*needs, strategy="PACK")
+    if any(holds(cluster, n, wanted.bundles) for n in cluster.nodes):
+        spot = Room(cluster).place(wanted)
+        assert isinstance(spot, Spot)
+        assert len(set(spot.node_ids)) == 1
+
+
+@settings(deadline=None)
+@given(
+    st.lists(nodes, min_size=1, max_size=4),
+    st.lists(amounts, min_size=1, max_size=3),
+    st.sampled_from(["STRICT_PACK", "PACK", "SPREAD", "STRICT_SPREAD"]),
+    st.booleans(),
+)
+def test_a_spot_without_a_reason_is_the_same(reports, needs, strategy, total):
+    cluster = clustered(*(node(f"n{i}", **report) for i, report in enumerate(reports)))
+    wanted = shape(*needs, strategy=strategy)
+    room = Room(cluster, total=total)
+    placed = room.place(wanted)
+    assert room.spot(wanted) == (placed if isinstance(placed, Spot) else None)
+    assert (room.spot(wanted, set(cluster.nodes)) is None) == isinstance(placed, NoSpot)
+
+
+def test_a_matching_moves_earlier_bundles_on():
+    """The big bundle must not take the only node that has room for the one with a GPU."""
+    cluster = clustered(node("a", cpu=4, gpu=1), node("b", cpu=4))
+    wanted = shape({"cpu": 4}, {"cpu": 1, "gpu": 1}, strategy="STRICT_SPREAD")
+    assert Room(cluster).place(wanted).node_ids == ("b", "a")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        (shape({"cpu": 5}), NoSpot(bundle=0, short=amount(cpu=1), node_id="a")),
+        (
+            shape({"cpu": 3}, {"cpu": 3}),
+            NoSpot(
+                bundle=0,
+                short=amount(cpu=2),
+                node_id="a",
+                reason="one node must hold cpu 6",
+            ),
+        ),
+        (
+            shape({"cpu": 1}, {"cpu": 3}, {"cpu": 3}, strategy="STRICT_SPREAD"),
+            NoSpot(
+                bundle=0,
+                reason="STRICT_SPREAD needs 3 nodes, and there are 2",
+            ),
+        ),
+        (
+            shape({"cpu": 4}, {"memory": 9}, strategy="SPREAD"),
+            NoSpot(bundle=1, short=amount(memory=4), node_id="b"),
+        ),
+        (
+            shape({"cpu": 1}, zone="x"),
+            NoSpot(bundle=0, reason="no open node with the labels asked for is left for it"),
+        ),
+    ],
+    ids=["one bundle", "packed", "spread", "memory", "labels"],
+)
+def test_a_refusal_names_the_bundle_and_the_lack(wanted, said):
+    cluster = clustered(node("a", cpu=4), node("b", cpu=4, memory=5))
+    assert Room(cluster).place(wanted) == said
+
+
+def test_shares_of_two_devices_are_no_whole_one():
+    mesh = Mesh(nodes=[node("a", cpu=4, gpu=2)])
+    for i in range(2):
+        mesh.state.cluster.take("a", f"x{i}", amount(), on((i, 0.5)))
+    refused = Room(mesh.state.cluster).place(shape({"gpu": 1}))
+    assert isinstance(refused, NoSpot)
+    assert refused.short == amount()
+    assert isinstance(Room(mesh.state.cluster).place(shape({"gpu": 0.5}, {"gpu": 0.5})), Spot)
+
+
+def test_a_cordoned_node_takes_nothing_but_counts_where_it_is_asked_what_could_ever_be():
+    cluster = clustered(node("a", cpu=4))
+    cluster.cordon("a", True)
+    assert isinstance(Room(cluster).place(shape({"cpu": 1})), NoSpot)
+    assert Room(cluster).spot(shape({"cpu": 1}), {"a"}) is None
+    assert isinstance(Room(cluster, total=True).place(shape({"cpu": 1})), Spot)
+
+
+def test_what_is_tried_gone_is_room_and_is_there_after_all():
+    cluster = clustered(node("a", cpu=4, gpu=1))
+    cluster.take("a", "x", amount(cpu=3), on((0, 1)))
+    wanted = shape({"cpu": 2, "gpu": 1})
+    room = Room(cluster)
+    assert room.spot(wanted) is None
+    room.release("a", "x")
+    assert room.spot(wanted) == Spot(node_ids=("a",), devices=(on((0, 1)),))
+    assert room.free_on("a") == amount(cpu=4, gpu=1)
+    room.release("a", "x", -1)
+    assert room.spot(wanted) is None
+    room.release("a", "nobody")
+    room.release("nowhere", "x")
+    assert cluster.nodes["a"].free == amount(cpu=1)
+
+
+def test_the_fullest_node_is_taken_for_one_bundle():
+    cluster = clustered(node("a", cpu=8), node("b", cpu=4), node("c", cpu=2))
+    assert Room(cluster).spot(shape({"cpu": 3})).node_ids == ("b",)
