@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from schedulemesh.domain.labels import Labels, Selector
-from schedulemesh.domain.resources import NOTHING, Resources
+from schedulemesh.domain.resources import Resources, sum_of
 
 #: Ray's placement strategies for the bundles of one placement group.
 PLACEMENT_STRATEGIES = ("STRICT_PACK", "PACK", "SPREAD", "STRICT_SPREAD")
@@ -23,10 +23,7 @@ class GroupShape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     @property
     def total(self) -> Resources:
         """The sum over the bundles."""
-        total = NOTHING
-        for bundle in self.bundles:
-            total = total + bundle
-        return total
+        return sum_of(self.bundles)
 
     def holds(self, bundles: tuple[Resources, ...]) -> bool:
         """Whether these bundles fit into this group's, one by one in their order."""

@@ -7,7 +7,7 @@ Ray itself uses, so that a million reservations and releases drift by nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -119,6 +119,30 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
 
 #: No resources at all.
 NOTHING = Resources()
+
+
+def least(amounts: Iterable[Resources]) -> Resources:
+    """Kind by kind the least of these; nothing of none."""
+    found: Resources | None = None
+    for amount in amounts:
+        found = amount if found is None else found.within(amount)
+    return found or NOTHING
+
+
+def most(amounts: Iterable[Resources]) -> Resources:
+    """Kind by kind the most of these."""
+    found = NOTHING
+    for amount in amounts:
+        found = found + amount.beyond(found)
+    return found
+
+
+def sum_of(amounts: Iterable[Resources]) -> Resources:
+    """The sum of these."""
+    total = NOTHING
+    for amount in amounts:
+        total = total + amount
+    return total
 
 
 def parse_resources(given: object, what: str = "resources") -> Resources:

@@ -17,7 +17,7 @@ from schedulemesh.engine.domains import submitted_view
 from schedulemesh.engine.facts import (
     TaskRegistered,
 )
-from schedulemesh.engine.group_victims import GroupPlan, GroupSearch
+from schedulemesh.engine.group_victims import GroupPlan, GroupSearch, with_groups
 from schedulemesh.engine.homes import NoHome, find_home, idle_for_node, wish_of
 from schedulemesh.engine.ledger import Account, pay
 from schedulemesh.engine.outcomes import (
@@ -43,7 +43,7 @@ def submit(turn: Turn, stimulus: TaskSubmitted) -> RequestOutcome:
             return state.answers[request_id].outcome
         if request_id in state.requests:
             return Pending(agent_name=state.requests[request_id])
-    request = _understand(turn, _prioritised(turn, stimulus))
+    request = understand(turn, _prioritised(turn, stimulus))
     if isinstance(request, Refused):
         outcome: RequestOutcome = request
     else:
@@ -85,7 +85,7 @@ def pool_for(state: MeshState, strategies: Strategies, stimulus: TaskSubmitted) 
     return strategies.choose_pool(state.ledger, stimulus.selector, given, view, workload)
 
 
-def _understand(turn: Turn, stimulus: TaskSubmitted) -> Request | Refused:
+def understand(turn: Turn, stimulus: TaskSubmitted) -> Request | Refused:
     """Find pool, need, payment and node, or the reason why that cannot be."""
     state, agent = turn.state, stimulus.agent
     given = None if stimulus.default_resources else agent.resources
@@ -181,14 +181,14 @@ def _duplicate(state: MeshState, stimulus: TaskSubmitted) -> Refused | None:
 
 def _decide(turn: Turn, request: Request) -> RequestOutcome:
     """Admit with what is free, or with victims, or refuse."""
-    if not request.payment.short and not request.homeless:
+    if request.settled:
         if request.stimulus.dry_run:
             return would_run(turn.state, request, None)
         return admit(turn, request, None)
     consent = _consent(turn, request)
-    plan: Plan | GroupPlan | None = _without_idle(turn, request)
+    plan: Plan | GroupPlan | None = room_of_idle(turn, request)
     if plan is None and request.stimulus.may_preempt:
-        plan = _search(turn, request, consent)
+        plan = find_victims(turn, request, consent)
     if plan is None:
         return _no_victim(turn, request, consent)
     if request.stimulus.dry_run:
@@ -199,7 +199,7 @@ def _decide(turn: Turn, request: Request) -> RequestOutcome:
     return admit(turn, request, plan)
 
 
-def _without_idle(turn: Turn, request: Request) -> Plan | None:
+def room_of_idle(turn: Turn, request: Request) -> Plan | None:
     """Room on a node once placement groups that nobody uses have left; None: that is not enough."""
     if not request.by_node or request.payment.short:
         return None
@@ -210,10 +210,11 @@ def _without_idle(turn: Turn, request: Request) -> Plan | None:
     return Plan(units=(), node_id=spot.node_ids[0], devices=spot.devices[0], groups=groups)
 
 
-def _search(turn: Turn, request: Request, consent: Consent | None) -> Plan | GroupPlan | None:
+def find_victims(turn: Turn, request: Request, consent: Consent | None) -> Plan | GroupPlan | None:
+    """Who leaves for a request, and where it goes then; None: no eviction would seat it."""
     search = search_for(turn.state, request, turn.at, consent)
     if request.wish is None or request.home is None:
-        return search.plan()
+        return with_groups(search, search.plan())
     return GroupSearch(
         search=search,
         wish=request.wish,

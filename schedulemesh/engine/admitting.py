@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from schedulemesh.domain.agent import AgentPhase
@@ -26,6 +28,7 @@ from schedulemesh.engine.homes import Home, NoHome, Wish
 from schedulemesh.engine.instructions import EvictAgent, StartAgent
 from schedulemesh.engine.ledger import Payment
 from schedulemesh.engine.outcomes import Accepted, Pending
+from schedulemesh.engine.pg_pool import Group
 from schedulemesh.engine.preemption import Incoming
 from schedulemesh.engine.state import MeshState
 from schedulemesh.engine.stimuli import TaskSubmitted
@@ -55,6 +58,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def homeless(self) -> bool:
         """Whether somebody must leave before it has a place to run."""
         return self.by_node or isinstance(self.home, NoHome)
+
+    @property
+    def settled(self) -> bool:
+        """Whether it has quota and a place to run, and nobody must leave."""
+        return not self.payment.short and not self.homeless
 
     @property
     def incoming(self) -> Incoming:
@@ -168,8 +176,16 @@ def _stand_on_node(
             waits_for_groups=tuple(group.group_id for group in leaving),
         )
     )
+    _clear(turn, leaving, admitted.agent.name)
+
+
+def _clear(turn: Turn, leaving: Iterable[Group], agent_name: str) -> None:
+    """These groups go for the agent: at once, or when those who live in them have left."""
     for group in leaving:
-        end_group(turn, group, for_agent=admitted.agent.name)
+        if group.agent is None:
+            end_group(turn, group, for_agent=agent_name)
+        else:
+            turn.emit(GroupClaimed(group_id=group.group_id, for_agent=agent_name))
 
 
 def _move_in(turn: Turn, request: Request, admitted: AgentAdmitted, home: Home) -> None:
@@ -191,11 +207,7 @@ def _move_in(turn: Turn, request: Request, admitted: AgentAdmitted, home: Home) 
             waits_for_groups=tuple(waits_for),
         )
     )
-    for leaving in home.leaving:
-        if leaving.agent is None:
-            end_group(turn, leaving, for_agent=name)
-        else:
-            turn.emit(GroupClaimed(group_id=leaving.group_id, for_agent=name))
+    _clear(turn, home.leaving, name)
     if (
         home.group is None
         and not home.leaving

@@ -7,12 +7,10 @@ from typing import TypeVar
 
 from schedulemesh.config.settings import ANSWER_MEMORY_S
 from schedulemesh.domain.pool import PoolSpec
-from schedulemesh.domain.resources import Resources
 from schedulemesh.engine import eviction, lifecycle
 from schedulemesh.engine import stimuli as s
 from schedulemesh.engine.admission import submit
-from schedulemesh.engine.consent import ask
-from schedulemesh.engine.domains import query_view
+from schedulemesh.engine.evaluating import evaluate
 from schedulemesh.engine.facts import (
     AnswersForgotten,
     ClassLoaded,
@@ -34,15 +32,12 @@ from schedulemesh.engine.group_reports import (
     node_lost,
 )
 from schedulemesh.engine.health import agent_restarted, rebuild
-from schedulemesh.engine.ledger import pay
 from schedulemesh.engine.outcomes import Done, Evaluation, Refused, RequestOutcome
-from schedulemesh.engine.preemption import Consent, Incoming, dominant
 from schedulemesh.engine.settling import settle
 from schedulemesh.engine.snapshot import past_states
 from schedulemesh.engine.state import MeshState
 from schedulemesh.engine.strategies import Strategies
 from schedulemesh.engine.turn import Step, Turn
-from schedulemesh.engine.victims import Search
 
 StimulusT = TypeVar("StimulusT", bound=s.Stimulus)
 Handler = Callable[[Turn, StimulusT], "RequestOutcome | None"]
@@ -100,66 +95,6 @@ class Engine:
 
     def _on(self, kind: type[StimulusT], handler: Handler[StimulusT]) -> None:
         self._handlers[kind] = handler  # type: ignore[assignment]  # each kind meets its own handler
-
-
-def evaluate(state: MeshState, query: s.PreemptionQuery, strategies: Strategies) -> Evaluation:
-    """The dry run of the preemption decision, contract in Engine.evaluate."""
-    incoming = Incoming(priority=query.priority, pool_name=query.pool_name, labels=query.labels)
-    consent = ask(strategies, state.preemption, incoming, query_view(query), query.at)
-    victims: tuple[str, ...] = ()
-    if query.resources is not None:
-        found = _victims(state, query, incoming, query.resources, consent)
-        if isinstance(found, Evaluation):
-            return found
-        victims = found
-    candidates = tuple(
-        state.preemption.ordered(
-            state.running, incoming, query.at, first=max(1, query.limit), consent=consent
-        )
-    )
-    if candidates and (victims or query.resources is None):
-        return Evaluation(
-            should_preempt=True, candidates=candidates[: max(0, query.limit)], victims=victims
-        )
-    turned_away = state.preemption.turned_away(state.running, incoming, query.at, consent)
-    return Evaluation(
-        should_preempt=False,
-        reason=dominant(turned_away),
-        turned_away=turned_away,
-    )
-
-
-def _victims(
-    state: MeshState,
-    query: s.PreemptionQuery,
-    incoming: Incoming,
-    need: Resources,
-    consent: Consent | None,
-) -> tuple[str, ...] | Evaluation:
-    """The tasks that a submission of these resources would evict, or the answer that says why none."""
-    account = state.ledger.accounts.get(query.pool_name)
-    if account is None:
-        return Evaluation(should_preempt=False, reason="pool_not_found")
-    if not need.fits(account.spec.resources):
-        return Evaluation(should_preempt=False, reason="exceeds_pool_capacity")
-    short = pay(state.ledger, query.pool_name, need).short
-    node = state.cluster.choose(need, "bin_pack") if state.nodes_known else None
-    by_node = state.nodes_known and node is None
-    if by_node and not state.cluster.could_ever(need):
-        return Evaluation(should_preempt=False, reason="cluster_out_of_resources")
-    if not short and not by_node:
-        return Evaluation(should_preempt=False, reason="resources_available")
-    plan = Search(
-        state=state,
-        incoming=incoming,
-        need=need,
-        short_quota=short,
-        node=node,
-        by_node=by_node,
-        now=query.at,
-        consent=consent,
-    ).plan()
-    return () if plan is None else tuple(c.task_id for c in plan.evicting)
 
 
 def _ensure_pool(turn: Turn, stimulus: s.PoolRequested) -> RequestOutcome:

@@ -193,8 +193,8 @@ def replenish(turn: Turn, *, only: str | None = None) -> None:
 def _make_reserved(turn: Turn, pool_name: str) -> None:
     for shape, lacking in dict(turn.state.groups.lacking(pool_name)).items():
         for _ in range(lacking):
-            spot = Room(turn.state.cluster).place(shape)
-            if isinstance(spot, NoSpot):
+            spot = Room(turn.state.cluster).spot(shape)
+            if spot is None:
                 _clear_way(turn, shape)
                 break
             make(turn, plan(turn, pool_name, shape, spot, reserved=True))
@@ -220,8 +220,8 @@ def _fill(turn: Turn, pool_name: str, spec: GroupsSpec) -> None:
         state.groups.count(pool_name) < target
         and state.groups.dynamic_count(pool_name) < spec.max_dynamic
     ):
-        spot = Room(state.cluster).place(shape)
-        if isinstance(spot, NoSpot):
+        spot = Room(state.cluster).spot(shape)
+        if spot is None:
             return
         make(turn, plan(turn, pool_name, shape, spot))
 

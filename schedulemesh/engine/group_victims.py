@@ -1,28 +1,28 @@
 """The victim search for a newcomer that needs a placement group: who leaves, and which group it gets.
 
-Best is a victim whose own group suits: the victim goes, the group stays, and nothing is made anew. First one
-such victim that is enough for quota too, highest score first; else one of them with others for quota. Only if
-there is none, and only where the caller lets quota and nodes be fought for, groups are removed with their
-agents until a new one has room: on one node, or wherever its strategy leads. Nodes are compared as in
-``victims``. Everyone who turns out not to be needed is given back, lowest score first.
+Best is a victim whose own group suits: the victim goes, the group stays, and nothing is made anew. In this
+order: one such victim that is enough for quota too, highest score first; one whose group is removed for a
+new one; one whose group suits with others for quota; several whose groups are removed. A group is removed,
+and others leave for quota, only where the caller lets quota and nodes be fought for. Everyone who turns out
+not to be needed is given back, lowest score first.
+
+A newcomer of a pool without groups may need room where groups stand, too (``with_groups``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
+from schedulemesh.domain.placement import GroupShape
 from schedulemesh.engine.draft import Draft
-from schedulemesh.engine.homes import Home, NoHome, Wish, suits
-from schedulemesh.engine.pg_pool import Group, GroupPhase
-from schedulemesh.engine.placing import Room, Spot
+from schedulemesh.engine.homes import Home, NoHome, Wish, excess, lives_alone, suits
+from schedulemesh.engine.making_room import Cleared, Clearing
+from schedulemesh.engine.pg_pool import Group
 from schedulemesh.engine.running import TaskClass
 from schedulemesh.engine.state import MeshState
-from schedulemesh.engine.victims import Bound, Search, Unit, place_of
-
-#: Victims that are looked at for a group that spreads over nodes, highest score first.
-_LOOKED_AT = 500
+from schedulemesh.engine.victims import Bound, Plan, Search, Unit, place_of
 
 
 class GroupPlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -48,29 +48,37 @@ class GroupSearch(msgspec.Struct, kw_only=True):
             return None if plan is None else GroupPlan(units=plan.units, home=self.home)
         if self.for_group and self.search.short_quota:
             return None
-        return self._handed_over() or (None if self.for_group else self._made_room())
+        one, first = self._handed_over()
+        if one is not None or self.for_group:
+            return one
+        clearing = self._clearing()
+        return (
+            (None if clearing is None else self._made(clearing.one()))
+            or (None if first is None else self._handed_over_with(first))
+            or (None if clearing is None else self._made(clearing.several()))
+        )
 
     @property
     def _state(self) -> MeshState:
         return self.search.state
 
-    def _handed_over(self) -> GroupPlan | None:
-        """The group of a victim."""
+    def _handed_over(self) -> tuple[GroupPlan | None, Unit | None]:
+        """The group of the first victim that is enough, and the first one whose group would do."""
         first: Unit | None = None
         for unit in self.search.units(self._of_my_pool):
             group = self._suiting(unit)
             if group is None:
                 continue
             if not self._quota_with(unit).short_quota:
-                return GroupPlan(units=(unit,), home=Home(path="preempted", group=group))
+                home = Home(path="preempted", group=group)
+                return GroupPlan(units=(unit,), home=home), unit
             first = first or unit
-        if first is None or self.for_group:
-            return None
+        return None, first
+
+    def _handed_over_with(self, first: Unit) -> GroupPlan | None:
+        """The group of one victim, and others for quota."""
         taken = self.search.fill_quota(self._quota_with(first), (first,))
-        if taken is None:
-            return None
-        kept = self._given_back(taken, self._enough_to_hand_over)
-        return self._plan_with_group(kept)
+        return None if taken is None else self._plan_with_group(self._needed(taken))
 
     def _plan_with_group(self, units: Sequence[Unit]) -> GroupPlan | None:
         for unit in units:
@@ -79,116 +87,42 @@ class GroupSearch(msgspec.Struct, kw_only=True):
                 return GroupPlan(units=tuple(units), home=Home(path="preempted", group=group))
         return None
 
-    def _made_room(self) -> GroupPlan | None:
-        """A new group where victims, and the groups that they leave behind, stand now."""
+    def _clearing(self) -> Clearing | None:
+        """The search for room for a new group; None: there may be no new one."""
+        spec = self.wish.spec
         if not isinstance(self.home, NoHome) or not self.home.could_ever:
             return None
-        if not self.wish.spec.dynamic or self.wish.spec.max_dynamic < 1:
+        if not spec.dynamic or spec.max_dynamic < 1:
             return None
-        best: tuple[Bound, GroupPlan] | None = None
-        for site, units in self._sites().items():
-            taken = self._taken_at(units)
-            if taken is None:
-                continue
-            kept = tuple(self._given_back(taken, self._enough_to_make))
-            spot = self._spot_without(kept)
-            if not isinstance(spot, Spot):
-                continue
-            leaving = tuple(group for unit in kept if (group := self._leaving(unit)) is not None)
-            place = place_of(kept, site)
-            if best is None or place < best[0]:
-                home = Home(path="created", spot=spot, leaving=leaving)
-                best = (place, GroupPlan(units=kept, home=home))
-        return None if best is None else best[1]
+        return Clearing(
+            self.search,
+            self.wish.shape,
+            own=self.wish.pool_name,
+            too_many=excess(self._state, self.wish),
+        )
 
-    def _sites(self) -> dict[str, list[Unit]]:
-        """Whose leaving makes room where: by node for a group that goes on one, else all together."""
-        one_node = len(self.wish.shape.bundles) == 1 or self.wish.shape.strategy == "STRICT_PACK"
-        sites: dict[str, list[Unit]] = {}
-        for looked_at, unit in enumerate(self.search.units(_any)):
-            if not one_node and looked_at >= _LOOKED_AT:
-                break
-            for node_id, _ in self._frees(unit):
-                site = sites.setdefault(node_id if one_node else "", [])
-                if not site or site[-1] is not unit:
-                    site.append(unit)
-        return sites
-
-    def _taken_at(self, units: Sequence[Unit]) -> tuple[Unit, ...] | None:
-        """Candidates in order until the pool's limit, the nodes and the quota suffice."""
-        taken: list[Unit] = []
-        if not self._below_limit(taken):
-            own = next((unit for unit in units if self._frees_limit(unit)), None)
-            own = own or next(filter(self._frees_limit, self.search.units(self._of_my_pool)), None)
-            if own is None:
-                return None
-            taken.append(own)
-        for unit in units:
-            if self._has_spot(taken):
-                break
-            if unit not in taken:
-                taken.append(unit)
-        if not self._has_spot(taken):
+    def _made(self, found: Cleared | None) -> GroupPlan | None:
+        if found is None:
             return None
-        draft = self._quota_with(*taken)
-        return self.search.fill_quota(draft, tuple(taken)) if draft.short_quota else tuple(taken)
+        home = Home(path="created", spot=found.spot, leaving=found.leaving)
+        return GroupPlan(units=found.units, home=home)
 
-    def _given_back(
-        self, units: Sequence[Unit], enough: Callable[[Sequence[Unit]], bool]
-    ) -> list[Unit]:
+    def _needed(self, units: Sequence[Unit]) -> list[Unit]:
         """The same without those that are not needed, lowest score first."""
         kept = sorted(units, key=lambda unit: unit.order)
         for unit in reversed(tuple(kept)):
             fewer = [other for other in kept if other is not unit]
-            if fewer and enough(fewer):
+            if self._enough_to_hand_over(fewer):
                 kept = fewer
         return kept
 
     def _enough_to_hand_over(self, units: Sequence[Unit]) -> bool:
         return not self._quota_with(*units).short_quota and any(map(self._suiting, units))
 
-    def _enough_to_make(self, units: Sequence[Unit]) -> bool:
-        quota = not self._quota_with(*units).short_quota
-        return quota and self._below_limit(units) and self._has_spot(units)
-
-    def _has_spot(self, units: Sequence[Unit]) -> bool:
-        return isinstance(self._spot_without(units), Spot)
-
-    def _spot_without(self, units: Sequence[Unit]) -> object:
-        room = Room(self._state.cluster)
-        for unit in units:
-            for node_id, key in self._frees(unit):
-                room.release(node_id, key)
-        return room.place(self.wish.shape)
-
-    def _below_limit(self, units: Sequence[Unit]) -> bool:
-        freed = sum(map(self._frees_limit, units))
-        have = self._state.groups.dynamic_count(self.wish.pool_name)
-        return have - freed < self.wish.spec.max_dynamic
-
-    def _frees_limit(self, unit: Unit) -> bool:
-        group = self._leaving(unit)
-        return group is not None and group.pool_name == self.wish.pool_name
-
-    def _frees(self, unit: Unit) -> Iterator[tuple[str, str]]:
-        """(node id, under which name it stands there) of all room that its leaving frees."""
-        group = self._leaving(unit)
-        if group is not None:
-            yield from ((node_id, group.key(i)) for i, node_id in enumerate(group.node_ids))
-        elif unit.agent.group_id is None and unit.agent.node_id is not None:
-            yield unit.agent.node_id, unit.agent.spec.name
-
-    def _leaving(self, unit: Unit) -> Group | None:
-        """The dynamic group that would go with it."""
-        group = self._state.groups.by_id.get(unit.agent.group_id or "")
-        if group is None or group.reserved or not _its_own(group, unit):
-            return None
-        return group
-
     def _suiting(self, unit: Unit) -> Group | None:
         """Its group, if the newcomer may have that."""
         group = self._state.groups.by_id.get(unit.agent.group_id or "")
-        if group is None or not _its_own(group, unit):
+        if group is None or not lives_alone(group, unit.agent.spec.name):
             return None
         return group if suits(self._state, self.wish, group) else None
 
@@ -202,11 +136,25 @@ class GroupSearch(msgspec.Struct, kw_only=True):
         return task_class.has_tasks() and task_class.pool_name == self.wish.pool_name
 
 
-def _any(task_class: TaskClass) -> bool:
-    return task_class.has_tasks()
+def with_groups(search: Search, plan: Plan | None) -> Plan | None:
+    """The best plan for a newcomer without a group, ``plan`` being the best that leaves groups alone."""
+    groups = search.state.groups.by_id.values()
+    if not search.by_node or not groups:
+        return plan
+    if plan is not None and len(plan.units) == 1:
+        return plan
+    nodes = {node_id for group in groups if not group.reserved for node_id in group.node_ids}
+    clearing = Clearing(search, GroupShape(bundles=(search.need,)), nodes=nodes)
+    found = clearing.one() or clearing.several()
+    if found is None or (plan is not None and _rank(plan.units) <= _rank(found.units)):
+        return plan
+    return Plan(
+        units=found.units,
+        node_id=found.spot.node_ids[0],
+        devices=found.spot.devices[0],
+        groups=found.leaving,
+    )
 
 
-def _its_own(group: Group, unit: Unit) -> bool:
-    """Whether the agent lives there, and nobody else was promised the group."""
-    lives = group.agent == unit.agent.spec.name and group.phase is GroupPhase.READY
-    return lives and group.promised_to is None and group.leaves_for is None
+def _rank(units: tuple[Unit, ...]) -> tuple[bool, Bound]:
+    return (len(units) > 1, place_of(units, ""))

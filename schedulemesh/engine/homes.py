@@ -15,7 +15,7 @@ import msgspec
 from schedulemesh.domain.labels import Labels, matches
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.resources import Resources
-from schedulemesh.engine.pg_pool import Group, dynamic_shape
+from schedulemesh.engine.pg_pool import Group, GroupPhase, dynamic_shape
 from schedulemesh.engine.placing import NoSpot, Room, Spot, on_one_node
 from schedulemesh.engine.state import MeshState
 
@@ -103,8 +103,8 @@ def find_home(state: MeshState, wish: Wish) -> Home | NoHome:
     if not wish.spec.dynamic or wish.spec.max_dynamic < 1:
         return NoHome(limit=True)
     if excess(state, wish) <= 0:
-        spot = Room(state.cluster).place(wish.shape)
-        if isinstance(spot, Spot):
+        spot = Room(state.cluster).spot(wish.shape)
+        if spot is not None:
             return Home(path="created", spot=spot)
     return _in_place_of_idle(state, wish)
 
@@ -173,26 +173,26 @@ def without_idle(
     """Where a group of this shape goes once the fewest of ``idle``, the first ones first, have left: the
     spot, and who leaves. At least ``too_many`` of them are of the pool ``own``, which has as many idle ones.
     """
-    spot = room.place(shape)
+    spot = room.spot(shape)
     leaving: list[Group] = []
     owned = 0
     for group in idle:
-        if isinstance(spot, Spot) and owned >= too_many:
+        if spot is not None and owned >= too_many:
             break
         release(room, group)
         leaving.append(group)
         owned += group.pool_name == own
-        if isinstance(spot, NoSpot):
-            spot = room.place(shape, only=set(group.node_ids) if on_one_node(shape) else None)
-    if isinstance(spot, NoSpot):
-        everywhere = room.place(shape)  # the last answer may be about a few nodes only
-        return spot if isinstance(everywhere, Spot) else everywhere
+        if spot is None:
+            spot = room.spot(shape, set(group.node_ids) if on_one_node(shape) else None)
+    if spot is None:
+        told = room.place(shape)
+        return told if isinstance(told, NoSpot) else NoSpot(bundle=0)
     for group in tuple(leaving):
         if group.pool_name == own and owned <= too_many:
             continue
         release(room, group, -1)
         without = _still(room, shape, spot, group)
-        if isinstance(without, Spot):
+        if without is not None:
             spot = without
             leaving.remove(group)
             owned -= group.pool_name == own
@@ -201,9 +201,9 @@ def without_idle(
     return spot, tuple(leaving)
 
 
-def _still(room: Room, shape: GroupShape, spot: Spot, stays: Group) -> Spot | NoSpot:
+def _still(room: Room, shape: GroupShape, spot: Spot, stays: Group) -> Spot | None:
     """The spot where this group stays: the same if that stands elsewhere."""
-    return spot if set(stays.node_ids).isdisjoint(spot.node_ids) else room.place(shape)
+    return spot if set(stays.node_ids).isdisjoint(spot.node_ids) else room.spot(shape)
 
 
 def release(room: Room, group: Group, sign: int = 1) -> None:
@@ -212,11 +212,22 @@ def release(room: Room, group: Group, sign: int = 1) -> None:
         room.release(node_id, group.key(i), sign)
 
 
+def lives_alone(group: Group, agent_name: str) -> bool:
+    """Whether the agent lives there, and nobody else was promised the group or its room."""
+    lives = group.agent == agent_name and group.phase is GroupPhase.READY
+    return lives and group.promised_to is None and group.leaves_for is None
+
+
+def goes_along(group: Group, agent_name: str) -> bool:
+    """Whether the group may be removed with its agent."""
+    return not group.reserved and lives_alone(group, agent_name)
+
+
 def _could_ever(state: MeshState, wish: Wish) -> bool:
     """Whether the newcomer could ever have a group: a reserved one, or a new one on empty nodes."""
     if wish.reserved is not None or not state.nodes_known:
         return True
-    return isinstance(Room(state.cluster, total=True).place(wish.shape), Spot)
+    return Room(state.cluster, total=True).spot(wish.shape) is not None
 
 
 def _size(shape: GroupShape) -> tuple[int, int, int, int]:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Sequence
 import msgspec
 
 from schedulemesh.domain.placement import GroupShape
-from schedulemesh.domain.resources import NOTHING, UNIT, Resources
+from schedulemesh.domain.resources import NOTHING, UNIT, Resources, least
 from schedulemesh.engine.cluster import Cluster, Node, devices_for
 from schedulemesh.engine.facts import Devices
 
@@ -93,23 +93,41 @@ class Room:
             free = self._changed[node_id] = _Free(node, total=self._total)
         free.move(held, standing.devices, sign)
 
-    def copy(self) -> Room:
-        """The same, to be tried out further."""
-        twin = Room(self._cluster, total=self._total)
-        twin._changed = {node_id: free.copy() for node_id, free in self._changed.items()}
-        return twin
+    def free_on(self, node_id: str) -> Resources:
+        """What is free on the node."""
+        changed = self._changed.get(node_id)
+        return self._cluster.nodes[node_id].free if changed is None else changed.amounts
 
-    def place(self, shape: GroupShape, *, only: Collection[str] | None = None) -> Spot | NoSpot:
-        """Where the group goes, or why it has no room. Changes nothing.
+    def place(self, shape: GroupShape) -> Spot | NoSpot:
+        """Where the group goes, or why it has no room. Changes nothing."""
+        spot = self.spot(shape)
+        if spot is not None:
+            return spot
+        nodes = self._cluster.nodes.values() if self._total else self._cluster.open_nodes()
+        return self._placed(shape, [node for node in nodes if _has_labels(node, shape)])
 
-        ``only``: look at no other nodes than these.
+    def spot(self, shape: GroupShape, only: Collection[str] | None = None) -> Spot | None:
+        """The same without a reason, which costs less where most nodes are full. ``only``: look at no other
+        nodes than these.
         """
         if len(shape.bundles) == 1 and not self._changed and not self._total and only is None:
-            spot = self._place_one(shape)
-            if spot is not None:
-                return spot
+            return self._place_one(shape)
+        every = self._cluster.nodes
+        nodes = every.values() if only is None else [every[n] for n in only if n in every]
+        need = shape.total if on_one_node(shape) else least(shape.bundles)
+        able = [
+            node
+            for node in nodes
+            if (self._total or not node.cordoned)
+            and need.fits(node.total if self._total else self.free_on(node.node_id))
+            and _has_labels(node, shape)
+        ]
+        found = self._placed(shape, able) if able else None
+        return found if isinstance(found, Spot) else None
+
+    def _placed(self, shape: GroupShape, nodes: Iterable[Node]) -> Spot | NoSpot:
         placer = _PLACERS["STRICT_PACK" if on_one_node(shape) else shape.strategy]
-        return placer(shape, [self._free(node) for node in self._nodes(shape, only)])
+        return placer(shape, [self._free(node) for node in nodes])
 
     def _place_one(self, shape: GroupShape) -> Spot | None:
         """The common case, by the index of nodes."""
@@ -119,16 +137,6 @@ class Room:
                 devices = devices_for(node.devices, need.gpu) or Devices()
                 return Spot(node_ids=(node.node_id,), devices=(devices,))
         return None
-
-    def _nodes(self, shape: GroupShape, only: Collection[str] | None) -> list[Node]:
-        if only is None:
-            nodes: Iterable[Node] = (
-                self._cluster.nodes.values() if self._total else self._cluster.open_nodes()
-            )
-        else:
-            some = map(self._cluster.nodes.get, sorted(only))
-            nodes = [node for node in some if node is not None and not node.cordoned]
-        return [node for node in nodes if _has_labels(node, shape)]
 
     def _free(self, node: Node) -> _Free:
         """What is free on the node, for one attempt."""

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from schedulemesh.domain.agent import AgentPhase
-from schedulemesh.domain.resources import NOTHING, Resources
+from schedulemesh.domain.resources import NOTHING, Resources, least, most
 from schedulemesh.engine.cluster import Node, devices_for
 from schedulemesh.engine.draft import Draft
 from schedulemesh.engine.facts import Devices
@@ -62,7 +62,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     node_id: str | None
     #: The GPU devices that the newcomer has when all have left.
     devices: Devices = Devices()
-    #: Placement groups that nobody uses, and that leave too.
+    #: Placement groups that leave too: of victims, and such as nobody uses.
     groups: tuple[Group, ...] = ()
 
     @property
@@ -127,15 +127,14 @@ class Search(msgspec.Struct, kw_only=True):
 
     def _plan_by_node(self) -> Plan | None:
         """One node must come to have all the room."""
-        allowed = {
-            task_class: verdict
-            for task_class, verdict in self.state.preemption.verdicts(
-                self.state.running, self.incoming, self.consent
-            )
-            if verdict.allowed
-        }
+        allowed = self.allowed()
         nodes = self._reachable_nodes(set(allowed))
         return self._single_on_a_node(nodes) or self._best_node(nodes, allowed)
+
+    def allowed(self) -> dict[TaskClass, Verdict]:
+        """The classes of tasks that may go, by the rules."""
+        verdicts = self.state.preemption.verdicts(self.state.running, self.incoming, self.consent)
+        return {task_class: verdict for task_class, verdict in verdicts if verdict.allowed}
 
     def _reachable_nodes(self, allowed: set[TaskClass]) -> list[tuple[Bound, Node, _Summary]]:
         """The nodes that could have room if all went who may, with a lower bound of their place."""
@@ -159,11 +158,11 @@ class Search(msgspec.Struct, kw_only=True):
                 lacks[node.node_id] = lack
         if not lacks:
             return None
-        least = _least(lacks.values())
+        smallest = least(lacks.values())
 
         def could(task_class: TaskClass) -> bool:
             frees = task_class.resources
-            return len(task_class) > 0 and least.fits(frees) and self.short_quota.fits(frees)
+            return len(task_class) > 0 and smallest.fits(frees) and self.short_quota.fits(frees)
 
         for unit in self.units(could):
             node_id = unit.agent.node_id
@@ -220,23 +219,29 @@ class Search(msgspec.Struct, kw_only=True):
         return frees.helps(draft.short_room) or (frees.gpu > 0 and draft.short_device)
 
     def _units_on(self, node: Node, allowed: dict[TaskClass, Verdict]) -> Iterator[Unit]:
-        running, preemption = self.state.running, self.state.preemption
         for agent_name in node.standing:
-            candidates = []
-            newest = 0.0
-            task_ids = running.on_agent(agent_name)
-            for task_id in task_ids:
-                task = running.by_id[task_id]
-                verdict = None if task.task_class is None else allowed.get(task.task_class)
-                if verdict is None:
-                    break
-                found = preemption.candidate(task, verdict, self.incoming, self.now)
-                if found is None or not self._agreed(task, verdict):
-                    break
-                candidates.append(found)
-                newest = max(newest, task.started_at)
-            if candidates and len(candidates) == len(task_ids) and _runs(self.state, agent_name):
-                yield self._unit(agent_name, candidates, newest)
+            unit = self.unit_of(agent_name, allowed)
+            if unit is not None:
+                yield unit
+
+    def unit_of(self, agent_name: str, allowed: dict[TaskClass, Verdict]) -> Unit | None:
+        """The agent with its tasks; None: it does not run, or some task of its may not go."""
+        running, preemption = self.state.running, self.state.preemption
+        candidates = []
+        newest = 0.0
+        for task_id in running.on_agent(agent_name):
+            task = running.by_id[task_id]
+            verdict = None if task.task_class is None else allowed.get(task.task_class)
+            if verdict is None:
+                return None
+            found = preemption.candidate(task, verdict, self.incoming, self.now)
+            if found is None or not self._agreed(task, verdict):
+                return None
+            candidates.append(found)
+            newest = max(newest, task.started_at)
+        if not candidates or not _runs(self.state, agent_name):
+            return None
+        return self._unit(agent_name, candidates, newest)
 
     def _settled(self, units: tuple[Unit, ...], node: Node | None) -> Plan:
         """Give back, lowest score first, every victim that is not needed."""
@@ -382,8 +387,8 @@ def _summarise(state: MeshState, node: Node) -> _Summary:
         version=node.version,
         classes=frozenset(classes),
         freed=freed,
-        largest=_most(each),
-        smallest=_least(each),
+        largest=most(each),
+        smallest=least(each),
         levels=tuple(levels),
         count=len(each),
         since=since,
@@ -395,22 +400,6 @@ def _runs(state: MeshState, agent_name: str) -> bool:
     """Whether the agent is ours and runs: only such a one frees what it holds by leaving."""
     agent = state.agents.get(agent_name)
     return agent is not None and agent.phase is AgentPhase.RUNNING
-
-
-def _most(amounts: Iterable[Resources]) -> Resources:
-    """Kind by kind the most."""
-    most = NOTHING
-    for amount in amounts:
-        most = most + amount.beyond(most)
-    return most
-
-
-def _least(amounts: Iterable[Resources]) -> Resources:
-    """Kind by kind the least."""
-    least: Resources | None = None
-    for amount in amounts:
-        least = amount if least is None else least.within(amount)
-    return least or NOTHING
 
 
 def place_of(units: tuple[Unit, ...], node_id: str) -> Bound:

@@ -1,0 +1,94 @@
+"""The dry run of the decision, with resources: whom a submission of them would evict."""
+
+from __future__ import annotations
+
+import pytest
+
+from schedulemesh.domain.placement import GroupsSpec
+from schedulemesh.engine.outcomes import Accepted, Evaluation
+from tests.engine.builders import Mesh, names, node, pool, shape
+
+
+def grouped(**spec):
+    """Two tasks in a pool of two dynamic groups on a node that they fill."""
+    mesh = Mesh(
+        pool("p", cpu=8, groups=GroupsSpec(**{"max_dynamic": 2, **spec})),
+        nodes=[node("a", cpu=4)],
+    )
+    for name, priority in (("low", 0.0), ("mid", 3.0)):
+        mesh.submit(name, priority=priority, cpu=2)
+        mesh.make_all()
+        mesh.report(name)
+    return mesh
+
+
+def test_without_resources_the_candidates_are_told():
+    found = grouped().evaluate(9.0)
+    assert found.should_preempt
+    assert names(found.candidates) == ["low", "mid"]
+    assert found.victims == ()
+
+
+@pytest.mark.parametrize(
+    ("cpu", "victims"), [(2, ("low",)), (1, ("low",)), (4, ("low", "mid")), (3, ("low", "mid"))]
+)
+def test_the_victims_in_a_pool_with_groups_are_those_of_a_submission(cpu, victims):
+    mesh = grouped()
+    found = mesh.evaluate(9.0, cpu=cpu)
+    assert found.victims == victims
+    assert found.should_preempt
+    accepted = mesh.dry("x", priority=9.0, cpu=cpu)
+    assert isinstance(accepted, Accepted)
+    assert tuple(names(accepted.preempted)) == victims
+
+
+def test_a_free_group_needs_no_victim():
+    mesh = grouped()
+    spec = GroupsSpec(max_dynamic=2, reserved=(shape({"cpu": 1}),))
+    mesh.resize(pool("p", cpu=8, groups=spec))
+    assert mesh.evaluate(9.0, cpu=2).victims == ("low",)
+    assert mesh.evaluate(9.0, cpu=1).victims == ("low",)
+    mesh.observe(node("a", cpu=4), node("b", cpu=1))
+    mesh.make_all()
+    assert mesh.evaluate(9.0, cpu=1) == Evaluation(
+        should_preempt=False, reason="resources_available"
+    )
+
+
+def test_groups_that_nobody_uses_need_no_victim():
+    mesh = grouped()
+    mesh.complete("low")
+    assert mesh.evaluate(9.0, cpu=1).reason == "resources_available"
+    mesh.resize(pool("plain", cpu=8))
+    assert mesh.evaluate(9.0, "plain", cpu=1).reason == "resources_available"
+
+
+def test_a_limit_that_lets_nobody_in_is_no_reason_to_evict():
+    mesh = grouped(dynamic=True, max_dynamic=2)
+    mesh.resize(pool("p", cpu=8, groups=GroupsSpec(dynamic=False)))
+    found = mesh.evaluate(9.0, cpu=1)
+    assert (found.should_preempt, found.victims) == (False, ())
+    assert found.turned_away == {"would_not_make_room": 2}
+
+
+@pytest.mark.parametrize(
+    ("pool_name", "cpu", "reason"),
+    [
+        ("nowhere", 1, "pool_not_found"),
+        ("p", 9, "exceeds_pool_capacity"),
+        ("p", 5, "cluster_out_of_resources"),
+        ("plain", 5, "cluster_out_of_resources"),
+    ],
+)
+def test_what_can_never_be_is_told_by_its_code(pool_name, cpu, reason):
+    mesh = grouped()
+    mesh.resize(pool("plain", cpu=8))
+    assert mesh.evaluate(9.0, pool_name, cpu=cpu) == Evaluation(should_preempt=False, reason=reason)
+
+
+def test_an_evaluation_changes_nothing():
+    mesh = grouped()
+    seen = len(mesh.facts)
+    mesh.evaluate(9.0, cpu=4)
+    assert len(mesh.facts) == seen
+    assert not mesh.ends
