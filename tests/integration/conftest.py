@@ -9,7 +9,7 @@ import ray
 
 from schedulemesh.core.controllers.ray_scheduler import RayScheduler
 from schedulemesh.simple import SimpleScheduler
-from tests.integration.polling import actors_in, until
+from tests.integration.polling import actors_in, groups_in, until
 
 
 @pytest.fixture(scope="session")
@@ -77,3 +77,4 @@ def _end_all(made, namespace):
     for scheduler in made:
         scheduler.shutdown()
     until(lambda: not actors_in(namespace), lambda: f"left in Ray: {actors_in(namespace)}")
+    assert groups_in(namespace) == {}, "placement groups are left in Ray"

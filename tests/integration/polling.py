@@ -29,6 +29,15 @@ def actors_in(namespace: str) -> list[str]:
     return sorted(entry["name"] for entry in listed if entry["namespace"] == namespace)
 
 
+def groups_in(namespace: str | None = None) -> dict[str, dict[str, Any]]:
+    """The placement groups that are not removed, by name: all, or those of schedulers in a namespace."""
+    return {
+        entry["name"]: entry
+        for entry in ray.util.placement_group_table().values()
+        if entry["state"] != "REMOVED" and (namespace is None or f"@{namespace}:" in entry["name"])
+    }
+
+
 def process_lives(pid: int) -> bool:
     """Whether a process with this id exists and is no zombie."""
     try:

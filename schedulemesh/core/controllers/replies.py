@@ -25,7 +25,8 @@ class PlacementGroupInfo(TypedDict, total=False):
     "reserved", "reused", "created" or "preempted".
     """
 
-    id: str
+    #: None: a dry run, in which it would be made.
+    id: str | None
     name: str
     node_ids: list[str]
     path: str
@@ -162,7 +163,7 @@ def submitted(
     if dry_run:
         answer["dry_run"] = True
         answer["lost_work"] = sum(c.lost_work for c in outcome.preempted)
-    if outcome.group_id is not None:
+    if outcome.group_path:
         answer["placement_group"] = {
             "id": outcome.group_id,
             "name": "" if group is None else group.name,
