@@ -13,6 +13,7 @@ import inspect
 import os
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -138,7 +139,9 @@ def _restore(built: Any, saved: bytes) -> bool:
         return False
     result = take(restorable(msgspec.msgpack.decode(saved, type=SavedState)))
     if inspect.iscoroutine(result):
-        asyncio.run(result)
+        # On a thread, because Ray builds the object of a class with async methods on their loop.
+        with ThreadPoolExecutor(1) as beside:
+            beside.submit(asyncio.run, result).result()
     return True
 
 

@@ -114,6 +114,24 @@ def test_an_async_agent_is_saved_and_cancelled_on_its_loop(pool):
     assert ray.get(waiting) == "cancelled"
 
 
+class AsyncRestored(Async):
+    async def restore_state(self, saved):
+        await asyncio.sleep(0)
+        self.restored = saved
+
+    async def what(self):
+        return self.restored
+
+
+def test_an_async_agent_is_restored_before_any_other_method(pool):
+    answer = pool.submit_task_with_preemption("t", "pool", AsyncRestored, resources={"cpu": 1.0})
+    assert answer["success"], answer
+    saved = pool.preempt_task("t")["preempted"][0]["saved_state"]
+    again = pool.restore_task(saved)
+    assert again["state_restored"], again
+    assert ray.get(again["agent"]["handle"].what.remote()) == {"async": True}
+
+
 @ray.remote(num_cpus=1, max_restarts=2)
 class Decorated:
     def __init__(self, name, labels):

@@ -15,13 +15,20 @@ from tests.integration.test_pg_pools import kill_supervisor
 ONE = {"cpu": 1.0}
 
 
+class _Then:
+    """Becomes what the environment says when it is unpickled."""
+
+    def __reduce__(self):
+        return os.getenv, ("CUDA_VISIBLE_DEVICES", "unset")
+
+
 class Seen(Counter):
     """Notes what it saw while its class was loaded, and where it was built."""
 
-    at_import = os.environ.get("CUDA_VISIBLE_DEVICES")
+    at_load = _Then()
 
     def saw(self):
-        return type(self).at_import, os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("MARK")
+        return type(self).at_load, os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("MARK")
 
     def where(self):
         return ray.get_runtime_context().get_node_id(), os.getpid()
@@ -155,6 +162,7 @@ def test_with_gpus_it_sees_its_bundles_own_before_the_class_is_loaded(scheduler,
     agents = [built(submit(scheduler, f"t{i}", cls, resources=need)) for i in range(2)]
     seen = [ray.get(agent.saw.remote()) for agent in agents]
     assert sorted(at_build for _, at_build, _ in seen) == ["0", "1"]
+    assert all(at_load == at_build for at_load, at_build, _ in seen)
     (node,) = scheduler.cluster_snapshot()["nodes"]
     assert node["free"].get("gpu", 0) == 0
     assert len(hosts_of(scheduler)) >= 2
@@ -178,7 +186,12 @@ def test_an_async_class_with_a_runtime_env(scheduler):
     assert ray.get(agent.slow.remote()) == 0
     scheduler.register_running_task("u", "on-t", "pool")
     assert scheduler.execute_preemption("u", "on-t")["saved_state"]["state"] == {"count": 0}
-    assert len(hosts_of(scheduler)) == 1
+    (host,) = hosts_of(scheduler)
+    saved = scheduler.preempt_task("t")["preempted"][0]["saved_state"]
+    until(lambda: host not in hosts_of(scheduler), "it lives on")
+    again = scheduler.restore_task(saved)
+    assert again["success"], again
+    assert ray.get(again["agent"]["handle"].add.remote(1)) == 101
 
 
 def test_references_are_resolved(scheduler):

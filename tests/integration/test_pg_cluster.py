@@ -1,0 +1,78 @@
+"""Placement groups on three nodes: every strategy stands where the book says; a node's death is made good.
+
+The cluster lives in a process of its own, beside this run's Ray.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.pg_three_nodes import BUNDLES
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def told():
+    """What the program told."""
+    # A cluster of its own: neither this run's address nor its token.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.integration.pg_three_nodes"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("strategy", BUNDLES)
+def test_groups_of_every_strategy_stand_where_the_book_says(told, strategy):
+    seen = told[strategy]
+    assert seen["made"]["placement_groups"] == {"reserved": 1, "ready": 1, "unplaced": []}
+    for kind, path in (("reserved", "reserved"), ("dynamic", "created")):
+        answer = seen[kind]
+        assert answer["success"], answer
+        assert answer["placement_group"]["path"] == path
+        nodes = answer["placement_group"]["node_ids"]
+        assert answer["agent"]["node_id"] == nodes[0]
+        assert seen["standing"]["real"][answer["placement_group"]["name"]] == nodes
+        if strategy == "STRICT_PACK":
+            assert len(set(nodes)) == 1
+        if strategy in ("STRICT_SPREAD", "SPREAD"):
+            assert len(set(nodes)) == len(BUNDLES[strategy])
+    assert seen["reserved"]["really_on"] == seen["reserved"]["agent"]["node_id"]
+    assert seen["standing"]["book"] == seen["standing"]["real"]
+    assert set(seen["standing"]["states"]) == {"CREATED"}
+
+
+def test_groups_stand_on_nodes_with_their_labels_or_say_that_there_are_none(told):
+    (nodes,) = told["labelled_on"].values()
+    assert [told["zones"][node] for node in nodes] == ["b"]
+    nowhere = told["nowhere"]["placement_groups"]
+    assert nowhere["ready"] == 0
+    assert "labels" in nowhere["unplaced"][0]["error"]
+
+
+def test_a_nodes_death_takes_its_agents_and_its_groups_are_made_elsewhere(told):
+    assert told["before_death"]["placement_groups"]["ready"] == 4
+    assert told["hit"]
+    assert set(told["survivors"]) == set(told["agents"]) - set(told["hit"])
+    after = told["after_death"]
+    assert after["success"], after
+    assert after["placement_group"]["path"] == "reserved"
+    assert told["doomed"] not in after["placement_group"]["node_ids"]
+
+
+def test_nothing_is_left(told):
+    assert told["left"] == []
