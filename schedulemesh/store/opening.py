@@ -27,7 +27,7 @@ from schedulemesh.errors import JournalError
 from schedulemesh.store.address import Address
 from schedulemesh.store.damage import check_file
 from schedulemesh.store.disk import probe
-from schedulemesh.store.schema import blobs, commits, journals, meta, metadata
+from schedulemesh.store.schema import blobs, commits, journals, meta, metadata, notes
 
 #: The first half of the advisory locks that journals in PostgreSQL take; the second is the journal's id.
 LOCK_SPACE = 0x5343484D
@@ -88,6 +88,7 @@ def enter(connection: Connection, address: Address, *, must_exist: bool) -> int:
         )
     if found == 1:
         _from_format_1(connection, address)
+    notes.create(connection, checkfirst=True)
     entry = connection.execute(_row(address)).first()
     if entry is not None:
         return int(entry[0])
