@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from schedulemesh.core.actors.control.agent_manager import Line
+from schedulemesh.core.actors.control.line import Line
 from schedulemesh.core.wire import Command
 
 
@@ -37,5 +37,33 @@ def test_a_process_that_died_while_asking_takes_no_command_along():
         line.send(command(1))
         assert await alive == [command(1)]
         assert await dead == []
+
+    asyncio.run(asyncio.wait_for(story(), 30))
+
+
+def test_a_new_process_is_given_what_the_former_one_did_not_answer():
+    async def story():
+        line = Line()
+        for n in (1, 2):
+            line.send(command(n))
+        assert await line.receive() == [command(1), command(2)]
+        line.drop(command(1))
+        dead = asyncio.ensure_future(line.receive())
+        await asyncio.sleep(0)
+        line.renew()
+        line.send(command(3))
+        assert await dead == []
+        assert await line.receive() == [command(2), command(3)]
+
+    asyncio.run(asyncio.wait_for(story(), 30))
+
+
+def test_what_nobody_waits_for_is_not_given():
+    async def story():
+        line = Line()
+        line.send(command(1))
+        line.drop(command(1))
+        line.send(command(2))
+        assert await line.receive() == [command(2)]
 
     asyncio.run(asyncio.wait_for(story(), 30))
