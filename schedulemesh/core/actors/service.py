@@ -8,8 +8,8 @@ import logging
 import os
 import platform
 import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -18,17 +18,19 @@ from ray.exceptions import RayError
 
 from schedulemesh.config.policy import changed_policy
 from schedulemesh.config.settings import PROTOCOL_VERSION, SchedulerSettings
-from schedulemesh.core.actors.control.agent_manager import POLL_S, Agents
+from schedulemesh.core.actors.control.agent_manager import Agents, devices_of
 from schedulemesh.core.actors.control.hands import NO_REFS, Hands, Refs
 from schedulemesh.core.actors.control.health import HealthCheck
+from schedulemesh.core.actors.control.line import POLL_S
 from schedulemesh.core.actors.control.patrol import Patrol, off_loop
 from schedulemesh.core.actors.control.scribe import Scribe
 from schedulemesh.core.actors.control.strategy_keeper import StrategyKeeper
 from schedulemesh.core.actors.messages import Hello, Reply
+from schedulemesh.core.actors.opening import cannot_begin, journal_address, opened
 from schedulemesh.core.agent_link import restarted_by_ray
 from schedulemesh.core.ray_api import LiveRay
 from schedulemesh.core.views import View, past_of, saved_key
-from schedulemesh.core.wire import Command, Result, decoded_metrics, key_of, pack
+from schedulemesh.core.wire import Command, Report, Result, decoded_metrics, key_of, pack
 from schedulemesh.core.workers import restore
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine import stimuli as s
@@ -44,9 +46,7 @@ from schedulemesh.engine.outcomes import (
     RequestOutcome,
 )
 from schedulemesh.engine.strategies import Strategies
-from schedulemesh.errors import JournalError
-from schedulemesh.store.address import Address, address_of
-from schedulemesh.store.sql import SqlJournal
+from schedulemesh.errors import JournalError, SchedulerUnavailableError
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +54,11 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 #: Names of running tasks whose last evaluation is remembered.
 _NAMED = 100_000
+#: A supervisor that comes back to a journal which it cannot use tries for so many seconds before callers
+#: are told; and so long it pauses between two attempts.
+_PATIENCE_S, _PAUSE_S = 5.0, 0.2
+#: Seconds after which one that was shut down ends itself, where its caller died before it could.
+_LAST_WORD_S = 1.0
 
 
 def _when_ready(method: Method) -> Method:
@@ -82,6 +87,10 @@ class SupervisorService:
         #: Whether it has recovered and settled.
         self.settled = False
         self._began: asyncio.Future[None] | None = None
+        #: Whether a former life of it may have begun.
+        self._again = restarted_by_ray()
+        self._patient_until = time.monotonic() + (_PATIENCE_S if self._again else 0.0)
+        self._watching: asyncio.Future[None] | None = None
         self._hands: Hands = None  # type: ignore[assignment]  # set when it begins
         self._patrol: Patrol = None  # type: ignore[assignment]  # set when it begins
         # After a restart nobody may call for long; settling must not wait for that.
@@ -92,11 +101,19 @@ class SupervisorService:
         return self._hands.scribe
 
     async def ready(self) -> None:
-        """Begin, if nobody asked before or that failed: recover, settle, patrol. All others wait for it."""
+        """Begin, if nobody asked before or that failed: recover, settle, patrol. All others wait for it.
+
+        Raises SchedulerUnavailableError where the journal cannot be used.
+        """
+        if self._watching is None and not self._settings.detached:
+            self._watching = asyncio.ensure_future(self._end_with_job())
         failed = self._began is not None and self._began.done() and not self.settled
         if self._began is None or failed:
-            self._began = asyncio.ensure_future(self._begin())
-        await asyncio.shield(self._began)
+            self._began = asyncio.ensure_future(self._begin_patiently())
+        try:
+            await asyncio.shield(self._began)
+        except JournalError as error:
+            raise SchedulerUnavailableError(cannot_begin(self._settings, error)) from error
 
     @_when_ready
     async def hello(self) -> Hello:
@@ -143,7 +160,10 @@ class SupervisorService:
     ) -> Reply:
         """A submission: answered when the agent runs, or cannot."""
         class_key = stimulus.agent.class_key
-        known = await self._hands.class_bytes(class_key, blobs)
+        try:
+            known = await self._hands.class_bytes(class_key, blobs)
+        except JournalError as error:
+            return Reply(outcome=_unavailable(error))
         if known is None:
             return Reply(outcome=ProbeNeeded(class_key=class_key))
         # The journal forgets classes that nothing refers to; this process may remember them for longer.
@@ -196,7 +216,7 @@ class SupervisorService:
         if isinstance(outcome, AgentEvicted):
             return Reply(outcome=outcome, evicted=await self._past(outcome.task_ids))
         key = outcome.state_key if isinstance(outcome, Evicted) else None
-        return Reply(outcome=outcome, saved=await self._scribe.blob(key))
+        return Reply(outcome=outcome, saved=await self._scribe.fetch(key))
 
     @_when_ready
     async def restore(
@@ -207,7 +227,10 @@ class SupervisorService:
         task, agent = past_of(state, task_id) or (None, None)
         pool = pool_name or ("" if task is None else task.pool_name)
         handlers = state.handlers.get(pool)
-        restorer = None if handlers is None else await self._scribe.blob(handlers.restorer_key)
+        try:
+            restorer = None if handlers is None else await self._scribe.blob(handlers.restorer_key)
+        except JournalError as unreadable:
+            return Reply(outcome=_unavailable(unreadable))
         if restorer is not None:
             handled = await self._hands.run_handler(restore, restorer, given)
             if handled.error:
@@ -229,10 +252,13 @@ class SupervisorService:
         return await self.submit(stimulus, {}, self._hands.refs.get(agent.name, NO_REFS))
 
     @_when_ready
-    async def saved_state(self, task_id: str) -> bytes | None:
+    async def saved_state(self, task_id: str) -> bytes | Refused | None:
         """The stored state of a task that was preempted; None: there is none."""
         key = await self._scribe.read(lambda: saved_key(self._scribe.state, task_id))
-        return await self._scribe.blob(key)
+        try:
+            return await self._scribe.blob(key)
+        except JournalError as error:
+            return _unavailable(error)
 
     @_when_ready
     async def last_saved(self, agent_name: str, incarnation: int) -> bytes | None:
@@ -241,15 +267,25 @@ class SupervisorService:
         tasks = [state.running.by_id[t] for t in state.running.on_agent(agent_name)]
         keys = [task.state_key for task in tasks if task.state_key is not None]
         agent = current(state, agent_name, incarnation)
-        return None if agent is None or not keys else await self._scribe.blob(keys[0])
+        return None if agent is None or not keys else await self._scribe.fetch(keys[0])
 
     @_when_ready
-    async def reborn(self, agent_name: str, incarnation: int, pid: int) -> None:
+    async def reborn(self, agent_name: str, incarnation: int, report: Report) -> None:
         """Ray restarted an agent's process by itself."""
-        self._agents.hear(agent_name, incarnation)
-        logger.warning("agent %s was restarted by Ray, as process %d", agent_name, pid)
+        self._agents.reborn(agent_name, incarnation)
+        logger.warning("agent %s was restarted by Ray, as process %d", agent_name, report.pid)
+        agent = current(self._scribe.state, agent_name, incarnation)
+        if agent is None:
+            return
         await self._scribe.report(
-            s.AgentRestarted(at=0.0, agent_name=agent_name, incarnation=incarnation, pid=pid)
+            s.AgentRestarted(
+                at=0.0,
+                agent_name=agent_name,
+                incarnation=incarnation,
+                pid=report.pid,
+                node_id=report.node_id,
+                devices=devices_of(report.gpu_ids, agent.spec.resources),
+            )
         )
 
     @_when_ready
@@ -261,11 +297,20 @@ class SupervisorService:
         # The caller can ask again, so that it need not wait for a journal that cannot be written.
         eviction.feed = self._scribe.step
         try:
-            return pack(await eviction.save())
+            return self._if_kept(task_id, pack(await eviction.save()))
         except JournalError as error:
             return _unavailable(error)
         finally:
             await eviction.resume()
+
+    def _if_kept(self, task_id: str, saved: bytes) -> bytes | Refused:
+        limit = self._settings.journal.saved_state_bytes
+        if len(saved) <= limit:
+            return saved
+        error = (
+            f"the state of task {task_id!r} has {len(saved)} bytes; more than {limit} are not kept"
+        )
+        return Refused(reason="state_too_large", error=error)
 
     @_when_ready
     async def ensure_health(self, timeout_s: float) -> dict[str, Any] | Refused:
@@ -288,7 +333,7 @@ class SupervisorService:
             "detached": self._settings.detached,
             "node_id": ray.get_runtime_context().get_node_id(),
             "pid": os.getpid(),
-            "journal": str(self._journal_address()),
+            "journal": str(journal_address(self._settings, self._ray.session_folder())),
             "epoch": state.epoch,
             "pools": len(state.ledger.accounts),
             "agents": len(state.agents),
@@ -318,14 +363,27 @@ class SupervisorService:
 
         return await self._scribe.read(look)
 
-    @_when_ready
     async def shutdown(self) -> None:
-        """End every agent and forget everything; the caller then kills this actor."""
-        self._hands.stop_all()
-        living = [(name, a.incarnation) for name, a in self._scribe.state.agents.items()]
-        await asyncio.gather(*(self._agents.end(*agent) for agent in living))
-        await self._scribe.close(destroy=True)
-        self._keeper.forget()
+        """End every agent, forget everything, and end this actor. One that cannot begin ends the agents that
+        carry its mark, and leaves its journal as it is.
+        """
+        try:
+            await self.ready()
+        except SchedulerUnavailableError as error:
+            logger.warning("%s; it is given up", error)
+            await self._end_marked()
+        else:
+            self._hands.stop_all()
+            living = [(name, a.incarnation) for name, a in self._scribe.state.agents.items()]
+            await asyncio.gather(*(self._agents.end(*agent) for agent in living))
+            await self._scribe.close(destroy=True)
+        # The caller kills it as soon as it has this answer.
+        asyncio.get_running_loop().call_later(_LAST_WORD_S, self._ray.kill_actor, self._me)
+
+    async def withdraw(self) -> None:
+        """End this actor if it is new and could not begin, so that its name is free again."""
+        if not self.settled and not self._again:
+            self._ray.kill_actor(self._me)
 
     @_when_ready
     async def strategies(self) -> list[dict[str, Any]]:
@@ -347,11 +405,22 @@ class SupervisorService:
         """An agent says how far it is."""
         self._agents.metrics[agent_name] = decoded_metrics(metrics)
 
+    async def _begin_patiently(self) -> None:
+        while True:
+            try:
+                await self._begin()
+            except JournalError as error:
+                if time.monotonic() > self._patient_until:
+                    raise
+                logger.warning("%s; trying again", error)
+            else:
+                return
+            await asyncio.sleep(_PAUSE_S)
+
     async def _begin(self) -> None:
-        again = restarted_by_ray()
-        journal = await self._opened(again=again)
-        settings = self._settings
-        self._keeper = StrategyKeeper(settings.strategies, self._strategies_file())
+        settings, again = self._settings, self._again
+        journal = await opened(settings, self._ray, self._agents, again=again)
+        self._keeper = StrategyKeeper(settings.strategies, journal)
         self._keeper.load()
         strategies = Strategies(
             settings.node_strategy, settings.pool_strategy, self._keeper.plugins
@@ -366,22 +435,6 @@ class SupervisorService:
         if settings.health_interval_s is not None:
             self._hands.spawn(self._look_after(settings.health_interval_s))
 
-    async def _opened(self, *, again: bool) -> SqlJournal:
-        """The journal. It must be there if this scheduler lived before: a new one would know nothing of the
-        agents that it left behind, and would end them as strays.
-        """
-        living = await off_loop(self._ray.living_actors)
-        left = [] if again else self._agents.strays(living, set())
-        try:
-            return SqlJournal(self._journal_address(), must_exist=again or bool(left))
-        except JournalError as error:
-            if not left:
-                raise
-            names = ", ".join(name for _, name in left[:10])
-            raise JournalError(
-                f"{error}; of {len(left)} actors that it left live {names}"
-            ) from error
-
     def _with_name(self, stimulus: s.TaskSubmitted) -> s.TaskSubmitted:
         """An agent without a name gets one that begins with its pool's."""
         agent = stimulus.agent
@@ -393,22 +446,12 @@ class SupervisorService:
         named = msgspec.structs.replace(agent, name=name, pool_name=pool or "")
         return msgspec.structs.replace(stimulus, agent=named)
 
-    def _journal_address(self) -> Address:
-        settings, folder = self._settings, self._ray.session_folder() / "schedulemesh"
-        return address_of(settings.state_path, folder, settings.namespace, settings.name)
-
-    def _strategies_file(self) -> Path:
-        """Beside the journal; for a database, where a journal would be without a path."""
-        settings, folder = self._settings, self._ray.session_folder() / "schedulemesh"
-        path = self._journal_address().path or folder / settings.namespace / settings.name
-        return path.with_name(f"{settings.name}.strategies.json")
-
     async def _past(self, task_ids: Sequence[str]) -> tuple[tuple[str, str, bytes | None], ...]:
         found = []
         for task_id in task_ids:
             past = self._scribe.state.preempted.get(task_id)
             if past is not None:
-                saved = await self._scribe.blob(past.state_key)
+                saved = await self._scribe.fetch(past.state_key)
                 found.append((task_id, past.fact.reason, saved))
         return tuple(found)
 
@@ -425,18 +468,30 @@ class SupervisorService:
             await asyncio.sleep(self._settings.patrol_interval_s)
             try:
                 await self._patrol.look_around()
-                if not self._settings.detached and not await off_loop(
-                    self._ray.job_lives, self._job_id
-                ):
-                    logger.info("job %s has ended; everything made for it ends too", self._job_id)
-                    await self._leave_nothing()
-                    return
             except (JournalError, RayError) as error:
                 logger.warning("patrol: %s", error)
 
-    async def _leave_nothing(self) -> None:
-        await self.shutdown()
-        self._ray.kill_actor(self._me)
+    async def _end_with_job(self) -> None:
+        """Leave nothing behind when the job has ended, also where this supervisor cannot begin."""
+        while True:
+            await asyncio.sleep(self._settings.patrol_interval_s)
+            try:
+                if await off_loop(self._ray.job_lives, self._job_id):
+                    continue
+                logger.info("job %s has ended; everything made for it ends too", self._job_id)
+                # What a former scheduler of this name left behind is not this job's.
+                await (self.shutdown() if self.settled or self._again else self.withdraw())
+                self._ray.kill_actor(self._me)
+            except (JournalError, RayError) as error:
+                logger.warning("leaving: %s", error)
+
+    async def _end_marked(self) -> None:
+        """End every agent that carries this scheduler's mark."""
+        living = await off_loop(self._ray.living_actors)
+        for namespace, name in self._agents.strays(living, set()):
+            handle = self._agents.find(namespace, name)
+            if handle is not None:
+                self._ray.kill_actor(handle)
 
 
 def _unavailable(error: JournalError) -> Refused:

@@ -30,6 +30,7 @@ CALLS = (
     "strategies",
     "submit",
     "view",
+    "withdraw",
 )
 
 

@@ -27,6 +27,7 @@ from schedulemesh.engine.instructions import (
 from schedulemesh.engine.outcomes import Refused
 from schedulemesh.engine.running import RunningTask
 from schedulemesh.engine.strategies import Strategies
+from schedulemesh.errors import JournalError
 from schedulemesh.store.journal import Journal
 
 logger = logging.getLogger(__name__)
@@ -89,25 +90,33 @@ class Hands:
 
     async def _start(self, order: StartAgent) -> None:
         agent = order.agent
-        shipped = await self.class_bytes(agent.class_key, {}) or b""
-        boot = Boot(
-            scheduler=self._scheduler,
-            agent_name=agent.name,
-            incarnation=order.incarnation,
-            labels=agent.labels,
-            shipped=shipped,
-            arguments=await self.scribe.blob(agent.arguments_key),
-            saved=await self.scribe.blob(order.state_key),
-            may_restart=bool(json.loads(agent.options).get("max_restarts")),
-        )
+        try:
+            boot = await self._boot(order)
+        except JournalError as failed:
+            await self.scribe.report(_start_failed(order, f"agent {agent.name!r}: {failed}"))
+            return
         refs = self.refs.get(agent.name, ([], []))
         if agent.references and not any(refs) and not order.adopt:
             error = f"agent {agent.name!r}: object references given to it were lost with a former supervisor"
             await self.scribe.report(_start_failed(order, error))
             return
         timeout_s = self.scribe.state.policy.start_timeout
-        result = await self._agents.start(order, shipped, boot, refs, self._me, timeout_s)
+        result = await self._agents.start(order, boot.shipped, boot, refs, self._me, timeout_s)
         await self.scribe.report(result)
+
+    async def _boot(self, order: StartAgent) -> Boot:
+        """All that the agent's process needs to build its object."""
+        agent = order.agent
+        return Boot(
+            scheduler=self._scheduler,
+            agent_name=agent.name,
+            incarnation=order.incarnation,
+            labels=agent.labels,
+            shipped=await self.class_bytes(agent.class_key, {}) or b"",
+            arguments=await self.scribe.fetch(agent.arguments_key),
+            saved=await self.scribe.fetch(order.state_key),
+            may_restart=bool(json.loads(agent.options).get("max_restarts")),
+        )
 
     async def _stop(self, agent_name: str, incarnation: int) -> None:
         await self._agents.end(agent_name, incarnation)
@@ -163,15 +172,23 @@ class Hands:
             feed=self.scribe.report,
             task=task,
             incarnation=None if agent is None else agent.incarnation,
-            preserver=None if handlers is None else await self.scribe.blob(handlers.preserver_key),
-            payload=await self.scribe.blob(task.spec.payload_key),
-            earlier=await self.scribe.blob(task.state_key),
+            preserver=None if handlers is None else await self._known(handlers.preserver_key),
+            payload=await self._known(task.spec.payload_key),
+            earlier=await self._known(task.state_key),
             now=self.scribe.now(),
         )
 
+    async def _known(self, key: str | None) -> bytes | None:
+        """Stored bytes, without which an eviction goes on all the same; None: none, or not readable."""
+        try:
+            return await self.scribe.fetch(key)
+        except JournalError as error:
+            logger.error("an eviction goes on without what is stored: %s", error)  # noqa: TRY400
+            return None
+
     async def class_bytes(self, key: str, blobs: Mapping[str, bytes]) -> bytes | None:
         """The class's bytes, from the request, from memory or from the journal."""
-        found = blobs.get(key) or self._classes.get(key) or await self.scribe.blob(key)
+        found = blobs.get(key) or self._classes.get(key) or await self.scribe.fetch(key)
         if found is not None:
             self._classes[key] = found
         return found
