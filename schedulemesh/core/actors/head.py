@@ -8,7 +8,12 @@ from typing import Any
 import ray
 
 from schedulemesh.config.pools import parse_name
-from schedulemesh.config.settings import DEFAULT_NAMESPACE, JournalSettings, SchedulerSettings
+from schedulemesh.config.settings import (
+    DEFAULT_NAMESPACE,
+    JournalSettings,
+    SchedulerSettings,
+    parse_state_path,
+)
 from schedulemesh.core.controllers.connection import (
     Connection,
     connect,
@@ -41,9 +46,11 @@ class ScheduleMeshHead:
     ) -> None:
         self._settings = SchedulerSettings(
             name=parse_name(name, "the head's name"),
-            namespace=DEFAULT_NAMESPACE if namespace is None else namespace,
+            namespace=(
+                DEFAULT_NAMESPACE if namespace is None else parse_name(namespace, "namespace")
+            ),
             detached=True,
-            state_path=None if state_path is None else os.fspath(state_path),
+            state_path=parse_state_path(state_path),
             health_interval_s=health_interval_s,
             journal=journal or JournalSettings(),
         )
