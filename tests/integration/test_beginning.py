@@ -157,13 +157,36 @@ def test_one_whose_caller_died_in_the_midst_of_ending_it_ends_nevertheless(names
     until(lambda: not actors_in(namespace), lambda: f"left in Ray: {actors_in(namespace)}")
 
 
-def command(word, namespace, *more):
+def test_the_command_line_starts_shows_and_ends_a_standing_one(namespace, tmp_path):
+    told = command("start", namespace, "--state-path", str(tmp_path), "--health-interval", "5")
+    assert told.returncode == 0, told.stderr
+    assert "scheduler 'mesh' is alive (epoch 1, process" in told.stdout
+    assert f"journal: {tmp_path / namespace / 'mesh.sqlite'}" in told.stdout
+    mesh = RayScheduler.attach("mesh", namespace=namespace)
+    mesh.create_pool("pool", resources={"cpu": 2.0})
+    mesh.create_agent("agent", "pool", Plain, resources={"cpu": 1.0})
+    assert "(epoch 1" in command("start", namespace).stdout, "the living one is found"
+    told = command("status", namespace)
+    assert told.returncode == 0
+    for shown in ("epoch 1", "pool", "cpu 2", "agent", "running"):
+        assert shown in told.stdout
+    assert command("stop", namespace, answer="n\n").returncode == 1
+    assert mesh.list_agents("pool")["agents"]
+    told = command("stop", namespace, answer="y\n")
+    assert told.returncode == 0
+    assert "with 1 agents" in told.stdout
+    until(lambda: not actors_in(namespace), lambda: f"left in Ray: {actors_in(namespace)}")
+    assert list((tmp_path / namespace).iterdir()) == []
+
+
+def command(word, namespace, *more, answer=None):
     """``schedulemesh word`` on this Ray."""
     address = ray.get_runtime_context().gcs_address
     options = ["--name", "mesh", "--namespace", namespace, "--address", address, *more]
     return subprocess.run(
         [sys.executable, "-m", "schedulemesh", word, *options],
         cwd=Path(__file__).parents[2],
+        input=answer,
         capture_output=True,
         text=True,
         check=False,
