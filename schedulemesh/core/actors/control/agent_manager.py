@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from ray.exceptions import RayError
 
-from schedulemesh.core.actors.control.line import POLL_S, Line
+from schedulemesh.core.actors.control.line import Line
 from schedulemesh.core.agent_host import host_class
 from schedulemesh.core.ray_api import ActorRequest, RayApi
 from schedulemesh.core.wire import Boot, Command, Report, Result, ShippedClass, pack
@@ -173,14 +173,13 @@ class Agents:
             line.drop(command)
             self._results.pop(command.command_id, None)
 
-    async def poll(self, name: str, incarnation: int) -> list[Command]:
-        """A host asks for commands."""
+    def poll(self, name: str, incarnation: int) -> asyncio.Future[list[Command]]:
+        """A host asks for commands. One that is not on the book, because it is being ended, has to wait."""
         line = self._lines.get((name, incarnation))
         if line is None:
-            await asyncio.sleep(POLL_S)
-            return []
+            return Line().ask()
         self.hear(name, incarnation)
-        return await line.receive()
+        return line.ask()
 
     def done(self, command_id: int, result: Result) -> None:
         """A host answers a command."""
