@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 import ray
 
@@ -110,6 +111,41 @@ def test_what_is_mended_soon_is_a_pause_for_callers(make_scheduler, tmp_path, na
     assert ray.wait([asked], timeout=service._PATIENCE_S / 5)[0] == []
     (tmp_path / "elsewhere").rename(folder)
     assert [pool["name"] for pool in ray.get(asked)] == ["pool"]
+
+
+def test_trying_again_and_again_holds_nothing_open(make_scheduler, tmp_path, namespace):
+    """What is damaged shows only when the journal has been taken over."""
+    scheduler = make_scheduler(state_path=tmp_path)
+    scheduler.create_pool("pool", resources={"cpu": 2.0})
+    path = tmp_path / namespace / "mesh.sqlite"
+    killed(scheduler, lambda: sql(path, "UPDATE schedulemesh_commits SET crc = crc + 1"))
+
+    def open_now():
+        with pytest.raises(SchedulerUnavailableError, match="commit 1 is not what was written"):
+            scheduler.list_pools()
+        (pid,) = (child.pid for child in supervisors())
+        return len(list(Path(f"/proc/{pid}/fd").iterdir())), len(
+            list(Path(f"/proc/{pid}/task").iterdir())
+        )
+
+    open_now()
+    files, threads = open_now()
+    for _ in range(10):
+        more_files, more_threads = open_now()
+    assert more_files <= files + 3
+    assert more_threads <= threads + 3
+    sql(path, "UPDATE schedulemesh_commits SET crc = crc - 1")
+    assert [pool["name"] for pool in scheduler.list_pools()["pools"]] == ["pool"]
+
+
+def supervisors():
+    """The processes of supervisors that live."""
+    node = ray._private.worker.global_worker.node
+    (raylet,) = node.all_processes["raylet"]
+    for child in psutil.Process(raylet.process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error, IndexError):
+            if child.cmdline()[0].startswith("ray::Supervisor"):
+                yield child
 
 
 def test_a_new_one_that_cannot_begin_leaves_its_name_free(namespace, tmp_path):

@@ -48,6 +48,8 @@ from schedulemesh.engine.outcomes import (
 )
 from schedulemesh.engine.strategies import Strategies
 from schedulemesh.errors import JournalError, SchedulerUnavailableError
+from schedulemesh.plugins.guard import Guarded
+from schedulemesh.store.journal import Journal
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +94,7 @@ class SupervisorService:
         self._again = restarted_by_ray()
         self._patient_until = time.monotonic() + (_PATIENCE_S if self._again else 0.0)
         self._watching: asyncio.Future[None] | None = None
+        self._keeper: StrategyKeeper | None = None
         self._hands: Hands = None  # type: ignore[assignment]  # set when it begins
         self._patrol: Patrol = None  # type: ignore[assignment]  # set when it begins
         _spare_the_collector()
@@ -390,7 +393,7 @@ class SupervisorService:
     @_when_ready
     async def strategies(self) -> list[dict[str, Any]]:
         """Every strategy that was supplied: see StrategyKeeper.status."""
-        return self._keeper.status()
+        return [] if self._keeper is None else self._keeper.status()
 
     async def poll(self, agent_name: str, incarnation: int) -> list[Command]:
         """A host asks for commands. The call that is made most often, and the one that stays open longest."""
@@ -421,22 +424,37 @@ class SupervisorService:
             await asyncio.sleep(_PAUSE_S)
 
     async def _begin(self) -> None:
-        settings, again = self._settings, self._again
-        journal = await opened(settings, self._ray, self._agents, again=again)
-        self._keeper = StrategyKeeper(settings.strategies, journal)
-        self._keeper.load()
+        settings = self._settings
+        journal = await opened(settings, self._ray, self._agents, again=self._again)
         strategies = Strategies(
-            settings.node_strategy, settings.pool_strategy, self._keeper.plugins
+            settings.node_strategy, settings.pool_strategy, self._strategies(journal)
         )
         self._hands = Hands(self._ray, self._agents, journal, settings.name, strategies, self._me)
         self._patrol = Patrol(self._ray, self._agents, self._scribe)
-        self._agents.begin_epoch(await self._scribe.begin(settings.journal, take_over=again))
-        await self._patrol.look_around()
-        await self._patrol.settle()
+        try:
+            await self._recover()
+        except (JournalError, RayError):
+            # The next attempt opens the journal anew.
+            await self._scribe.close(destroy=False)
+            raise
         self.settled = True
         self._hands.spawn(self._keep_watch())
         if settings.health_interval_s is not None:
             self._hands.spawn(self._look_after(settings.health_interval_s))
+
+    async def _recover(self) -> None:
+        epoch = await self._scribe.begin(self._settings.journal, take_over=self._again)
+        self._agents.begin_epoch(epoch)
+        await self._patrol.look_around()
+        await self._patrol.settle()
+
+    def _strategies(self, journal: Journal) -> tuple[Guarded, ...]:
+        """The plugins, loaded once in a life."""
+        if self._keeper is None:
+            self._keeper = StrategyKeeper(self._settings.strategies, journal)
+            self._keeper.load()
+        self._keeper.journal = journal
+        return self._keeper.plugins
 
     def _with_name(self, stimulus: s.TaskSubmitted) -> s.TaskSubmitted:
         """An agent without a name gets one that begins with its pool's."""

@@ -192,7 +192,8 @@ class Scribe:
         for task in (self._healing, self._tidying):
             if task is not None:
                 task.cancel()
-        await self._writer.close()
+        if self._writer is not None:
+            await self._writer.close()
         if destroy:
             self._journal.destroy()
         else:

@@ -44,7 +44,8 @@ class StrategyKeeper:
 
     def __init__(self, refs: Sequence[StrategyRef], journal: Journal) -> None:
         self._refs = refs
-        self._journal = journal
+        #: Where it is noted who is disabled.
+        self.journal = journal
         self._disabled = _noted(journal)
         #: Notes are written one after the other, so that the last is the fullest.
         self._noting = threading.Lock()
@@ -102,7 +103,7 @@ class StrategyKeeper:
         """Make durable who is disabled; where the journal refuses, it is so in this life only."""
         with self._noting:
             try:
-                self._journal.put_note(_NOTE, msgspec.json.encode(dict(self._disabled)))
+                self.journal.put_note(_NOTE, msgspec.json.encode(dict(self._disabled)))
             except JournalError:
                 logger.exception("who is disabled cannot be noted; another life will not know it")
 
