@@ -11,7 +11,7 @@ import ray
 
 from benchmarks.rows import Row, at_most, note, spread
 from schedulemesh.core import RayScheduler
-from schedulemesh.core.actors.control.agent_manager import POLL_S, Line
+from schedulemesh.core.actors.control.line import POLL_S, Line
 
 CPUS = 4
 

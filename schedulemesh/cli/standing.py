@@ -70,12 +70,21 @@ def stop(name: str, namespace: str, address: str, *, asked: bool) -> int:
             return 1
         head = ScheduleMeshHead(name, namespace=namespace)
         about = head.health()
-        if not about["alive"]:
+        if about["alive"]:
+            question = (
+                f"End scheduler {name!r} with {about['agents']} agents and forget its journal?"
+            )
+        elif about["registered"]:
+            print(about["error"], file=sys.stderr)
+            question = f"End scheduler {name!r} and what lives of it? Its journal stays as it is."
+        else:
             return _fail(about["error"])
-        question = f"End scheduler {name!r} with {about['agents']} agents and forget its journal?"
         if not asked and not typer.confirm(question):
             return 1
-        head.stop()
+        try:
+            head.stop()
+        except ScheduleMeshError as error:
+            return _fail(str(error))
         print(f"scheduler {name!r} has ended")
         return 0
 

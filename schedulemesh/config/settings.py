@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import msgspec
+
+from schedulemesh.errors import InvalidRequestError
 
 #: Spoken between client and supervisor; a change that an older side cannot read raises it.
 PROTOCOL_VERSION = 2
@@ -43,6 +48,21 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
         for name in self.__struct_fields__:
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be above 0")
+
+
+def parse_state_path(given: object) -> str | None:
+    """Where a journal is to lie: a folder, which the caller names from where it stands, or a URL.
+
+    Raises InvalidRequestError for what is neither.
+    """
+    if given is None:
+        return None
+    if not isinstance(given, str | os.PathLike) or not os.fspath(given):
+        raise InvalidRequestError(
+            f"state_path must be a folder or the URL of a PostgreSQL database, not {given!r}"
+        )
+    path = os.fspath(given)
+    return path if "://" in path else str(Path(path).expanduser().absolute())
 
 
 #: A scheduling strategy that has not returned after so many seconds is disabled, and the supervisor, which

@@ -59,7 +59,7 @@ class AgentHost:
         except Exception as error:  # noqa: BLE001  # user code raises anything
             self._sm_error = user_traceback(error)
         if reborn:
-            self._sm_link.reborn(self._sm_error)
+            self._sm_link.reborn(self._sm_told())
 
     def schedulemesh_report(self) -> Report:
         """Where the agent landed and what it can do, or why it could not be built."""
@@ -87,9 +87,12 @@ class AgentHost:
         self._sm_link.attach(built)
 
     def _sm_report(self) -> Report:
-        context = ray.get_runtime_context()
         if not self._sm_error:
             self._sm_link.start()
+        return self._sm_told()
+
+    def _sm_told(self) -> Report:
+        context = ray.get_runtime_context()
         gpu_ids = self._sm_gpu_ids
         if gpu_ids is None:
             gpu_ids = tuple(context.get_accelerator_ids().get("GPU", ()))
@@ -216,6 +219,8 @@ def _forward_generator(name: str) -> Callable[..., Any]:
 
 def _forward_async(name: str) -> Callable[..., Any]:
     async def forward(self: AgentHost, *args: Any, **kwargs: Any) -> Any:
+        # An agent that Ray restarted was not asked for a report, which tells the loop too.
+        self._sm_link.loop = asyncio.get_running_loop()
         with self._sm_link.running:
             return await getattr(self._sm_object, name)(*args, **kwargs)
 

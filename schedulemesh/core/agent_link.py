@@ -23,7 +23,7 @@ import ray
 from ray import cloudpickle
 from ray.exceptions import RayError
 
-from schedulemesh.core.wire import Boot, Command, Result, encoded_metrics, writable
+from schedulemesh.core.wire import Boot, Command, Report, Result, encoded_metrics, writable
 
 logger = logging.getLogger(__name__)
 
@@ -122,12 +122,12 @@ class AgentLink:
         saved = ray.get(self._supervisor.last_saved.remote(self.agent_name, self._incarnation))
         return msgspec.structs.replace(self._boot, saved=saved) if saved else self._boot
 
-    def reborn(self, error: str) -> None:
+    def reborn(self, report: Report) -> None:
         """Tell the supervisor of the new life; where the object cannot be built again, die for good."""
-        if error:
-            logger.error("the object cannot be built again: %s", error)
+        if report.error:
+            logger.error("the object cannot be built again: %s", report.error)
             os._exit(1)
-        self._supervisor.reborn.remote(self.agent_name, self._incarnation, os.getpid())
+        self._supervisor.reborn.remote(self.agent_name, self._incarnation, report)
         self.start()
 
     def report_metrics(self, metrics: dict[str, Any]) -> None:

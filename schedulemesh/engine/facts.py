@@ -160,6 +160,9 @@ class AgentReborn(Fact, frozen=True, kw_only=True):
     agent_name: str
     pid: int
     at: float
+    #: Where it lives now; None: where it was.
+    node_id: str | None = None
+    devices: Devices = Devices()
 
 
 class LostTold(Fact, frozen=True, kw_only=True):

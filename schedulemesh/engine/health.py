@@ -12,9 +12,17 @@ from schedulemesh.engine.turn import Turn
 
 
 def agent_restarted(turn: Turn, stimulus: AgentRestarted) -> None:
-    """Ray restarted the process: a new life of the same incarnation."""
+    """Ray restarted the process: a new life of the same incarnation, where and on what Ray put it."""
     if current(turn.state, stimulus.agent_name, stimulus.incarnation) is not None:
-        turn.emit(AgentReborn(agent_name=stimulus.agent_name, pid=stimulus.pid, at=turn.at))
+        turn.emit(
+            AgentReborn(
+                agent_name=stimulus.agent_name,
+                pid=stimulus.pid,
+                at=turn.at,
+                node_id=stimulus.node_id,
+                devices=stimulus.devices,
+            )
+        )
 
 
 def rebuild(turn: Turn, stimulus: RebuildRequested) -> RequestOutcome:

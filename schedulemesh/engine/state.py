@@ -294,7 +294,7 @@ class MeshState:
                 self.running.adopt(task_id, agent.spec.resources)
         self._touch(agent)
 
-    def _stand(self, agent: Agent, fact: f.AgentStarted) -> None:
+    def _stand(self, agent: Agent, fact: f.AgentStarted | f.AgentReborn) -> None:
         """Put the agent where it says that it is."""
         name = agent.spec.name
         if agent.group_id is not None:
@@ -312,6 +312,7 @@ class MeshState:
         agent = self.agents[fact.agent_name]
         agent.pid = fact.pid
         agent.restarts += 1
+        self._stand(agent, fact)
 
     def _lost_told(self, fact: f.LostTold) -> None:
         lost = self.lost[fact.agent_name]

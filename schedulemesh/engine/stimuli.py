@@ -167,6 +167,9 @@ class AgentRestarted(Stimulus, frozen=True, kw_only=True):
     agent_name: str
     incarnation: int
     pid: int
+    #: Where Ray put it; None: not known.
+    node_id: str | None = None
+    devices: Devices = Devices()
 
 
 class RebuildRequested(Stimulus, frozen=True, kw_only=True):

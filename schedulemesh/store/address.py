@@ -47,7 +47,15 @@ def address_of(state_path: str | None, default: Path, namespace: str, name: str)
     if state_path is not None and "://" in state_path:
         return Address(namespace=namespace, name=name, url=_database(state_path))
     folder = default if state_path is None else Path(state_path).absolute()
-    return Address(namespace=namespace, name=name, path=folder / namespace / f"{name}.sqlite")
+    path = folder / _in_a_path(namespace) / f"{_in_a_path(name)}.sqlite"
+    return Address(namespace=namespace, name=name, path=path)
+
+
+def _in_a_path(name: str) -> str:
+    """The name as one step of a path, so that no two schedulers share a file and none leaves its folder."""
+    for character in "%/\0":
+        name = name.replace(character, f"%{ord(character):02X}")
+    return name.replace(".", "%2E") if name in (".", "..") else name
 
 
 def _database(state_path: str) -> URL:

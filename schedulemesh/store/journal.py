@@ -1,8 +1,9 @@
 """The journal protocol, and the one that forgets with its process.
 
 A journal keeps *records* (the facts of one commit, in order), a *snapshot* that replaces the oldest of
-them, and *blobs* (bytes under the hash of what they are: classes, arguments, payloads, saved states).
-``append`` returns when record and blobs are durable.
+them, *blobs* (bytes under the hash of what they are: classes, arguments, payloads, saved states), and
+*notes* (small values of this scheduler that are no facts). ``append`` returns when record and blobs are
+durable.
 """
 
 from __future__ import annotations
@@ -50,6 +51,12 @@ class Journal(Protocol):
     def blob_sizes(self) -> dict[str, int]:
         """The bytes that each blob takes."""
 
+    def note(self, name: str) -> bytes | None:
+        """What was last noted under this name; None: nothing."""
+
+    def put_note(self, name: str, data: bytes) -> None:
+        """Make a note durable, in the place of the last of its name; any thread may, and any life."""
+
     def close(self) -> None:
         """Let go of files and connections."""
 
@@ -63,6 +70,7 @@ class MemoryJournal:
     def __init__(self) -> None:
         self.stored = Stored()
         self._blobs: dict[str, tuple[int, bytes]] = {}
+        self._notes: dict[str, bytes] = {}
         self._epoch = 0
         self._mine = 0
 
@@ -106,6 +114,14 @@ class MemoryJournal:
         """See Journal."""
         return {key: len(data) for key, (_, data) in self._blobs.items()}
 
+    def note(self, name: str) -> bytes | None:
+        """See Journal."""
+        return self._notes.get(name)
+
+    def put_note(self, name: str, data: bytes) -> None:
+        """See Journal."""
+        self._notes[name] = data
+
     def close(self) -> None:
         """See Journal."""
 
@@ -113,3 +129,4 @@ class MemoryJournal:
         """See Journal."""
         self.stored = Stored()
         self._blobs.clear()
+        self._notes.clear()

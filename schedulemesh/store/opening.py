@@ -27,7 +27,7 @@ from schedulemesh.errors import JournalError
 from schedulemesh.store.address import Address
 from schedulemesh.store.damage import check_file
 from schedulemesh.store.disk import probe
-from schedulemesh.store.schema import blobs, commits, journals, meta, metadata
+from schedulemesh.store.schema import blobs, commits, journals, meta, metadata, notes
 
 #: The first half of the advisory locks that journals in PostgreSQL take; the second is the journal's id.
 LOCK_SPACE = 0x5343484D
@@ -91,6 +91,7 @@ def enter(connection: Connection, address: Address, *, must_exist: bool) -> int:
     elif found < FORMAT_VERSION:
         # Format 3 only added facts (placement groups), so that nothing of format 2 changes its meaning.
         _set_format(connection)
+    notes.create(connection, checkfirst=True)
     entry = connection.execute(_row(address)).first()
     if entry is not None:
         return int(entry[0])

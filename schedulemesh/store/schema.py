@@ -77,3 +77,13 @@ blobs = Table(
     Column("crc", BigInteger, nullable=False),
     Column("data", LargeBinary, nullable=False),
 )
+
+#: Small values beside the facts; see notes.py. Made where it is missing, so it needs no format of its own.
+notes = Table(
+    "schedulemesh_notes",
+    metadata,
+    Column("journal", BigInteger, primary_key=True),
+    Column("name", String(80), primary_key=True),
+    Column("crc", BigInteger, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+)

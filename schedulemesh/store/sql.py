@@ -21,6 +21,7 @@ from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select,
 from sqlalchemy.exc import SQLAlchemyError
 
 from schedulemesh.errors import JournalError, JournalTakenOverError
+from schedulemesh.store import notes, schema
 from schedulemesh.store.address import Address
 from schedulemesh.store.damage import refused
 from schedulemesh.store.disk import WriterLock, reason_of
@@ -149,6 +150,16 @@ class SqlJournal:
         with self._transaction("be read") as connection:
             return {row[0]: row[1] for row in connection.execute(wanted)}
 
+    def note(self, name: str) -> bytes | None:
+        """See Journal."""
+        with self._transaction("be read") as connection:
+            return notes.read(connection, self._id, name)
+
+    def put_note(self, name: str, data: bytes) -> None:
+        """See Journal."""
+        with self._transaction("be written") as connection:
+            notes.write(connection, self._id, name, data)
+
     def close(self) -> None:
         """See Journal."""
         with self._turn:
@@ -161,7 +172,7 @@ class SqlJournal:
         path = self.address.path
         if path is None:
             with self._transaction("be removed") as connection:
-                for table in (blobs, commits, snapshots):
+                for table in (blobs, commits, snapshots, schema.notes):
                     connection.execute(delete(table).where(table.c.journal == self._id))
                 connection.execute(delete(journals).where(journals.c.id == self._id))
         self.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from schedulemesh.core.actors.control.agent_manager import Line
+from schedulemesh.core.actors.control.line import Line
 from schedulemesh.core.wire import Command
 
 
@@ -17,9 +17,8 @@ def test_commands_are_handed_out_in_order_and_once():
         line = Line()
         line.send(command(1))
         line.send(command(2))
-        assert await line.receive() == [command(1), command(2)]
-        asking = asyncio.ensure_future(line.receive())
-        await asyncio.sleep(0)
+        assert await line.ask() == [command(1), command(2)]
+        asking = line.ask()
         assert not asking.done()
         line.send(command(3))
         assert await asking == [command(3)]
@@ -30,12 +29,49 @@ def test_commands_are_handed_out_in_order_and_once():
 def test_a_process_that_died_while_asking_takes_no_command_along():
     async def story():
         line = Line()
-        dead = asyncio.ensure_future(line.receive())
-        await asyncio.sleep(0)
-        alive = asyncio.ensure_future(line.receive())
-        await asyncio.sleep(0)
+        dead = line.ask()
+        alive = line.ask()
         line.send(command(1))
         assert await alive == [command(1)]
         assert await dead == []
+
+    asyncio.run(asyncio.wait_for(story(), 30))
+
+
+def test_a_new_process_is_given_what_the_former_one_did_not_answer():
+    async def story():
+        line = Line()
+        for n in (1, 2):
+            line.send(command(n))
+        assert await line.ask() == [command(1), command(2)]
+        line.drop(command(1))
+        dead = line.ask()
+        line.renew()
+        line.send(command(3))
+        assert await dead == []
+        assert await line.ask() == [command(2), command(3)]
+
+    asyncio.run(asyncio.wait_for(story(), 30))
+
+
+def test_what_nobody_waits_for_is_not_given():
+    async def story():
+        line = Line()
+        line.send(command(1))
+        line.drop(command(1))
+        line.send(command(2))
+        assert await line.ask() == [command(2)]
+
+    asyncio.run(asyncio.wait_for(story(), 30))
+
+
+def test_a_question_is_answered_in_time_even_with_nothing(monkeypatch):
+    monkeypatch.setattr("schedulemesh.core.actors.control.line.POLL_S", 0.01)
+
+    async def story():
+        line = Line()
+        assert await line.ask() == []
+        line.send(command(1))
+        assert await line.ask() == [command(1)]
 
     asyncio.run(asyncio.wait_for(story(), 30))

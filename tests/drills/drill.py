@@ -24,6 +24,7 @@ from schedulemesh.core import RayScheduler
 from tests.drills.acknowledged import Expected, Log
 from tests.drills.agents import slow_preserver
 from tests.drills.clients import POOLS, Client, Policy, Workload
+from tests.drills.disk import Disk, own_disk
 from tests.drills.judge import GIVES_UP_S, SERVES_AGAIN_S, Judge, Watch
 from tests.drills.kills import Kills
 from tests.drills.processes import DrillFailed
@@ -39,22 +40,24 @@ def main() -> int:
     limit_s = float(os.environ.get("DRILL_SECONDS", "inf"))
     only = os.environ.get("DRILL_ONLY", "")
     print(f"drill: {kills} kills, DRILL_SEED={seed}", flush=True)
-    ray.init(
-        address="local",
-        num_cpus=16,
-        object_store_memory=80_000_000,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level="ERROR",
-    )
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            return run(Path(folder), kills, seed, only, limit_s)
-    finally:
-        ray.shutdown()
+    with tempfile.TemporaryDirectory() as name, own_disk(Path(name)) as (disk, why_not):
+        if disk is None:
+            print(f"skipped: a journal's disk that is read-only; {why_not}", flush=True)
+        ray.init(
+            address="local",
+            num_cpus=16,
+            object_store_memory=80_000_000,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="ERROR",
+        )
+        try:
+            return run(Path(name), disk, kills, seed, only, limit_s)
+        finally:
+            ray.shutdown()
 
 
-def run(folder: Path, kills: int, seed: str, only: str, limit_s: float) -> int:
+def run(folder: Path, disk: Disk | None, kills: int, seed: str, only: str, limit_s: float) -> int:
     """So many kills of kinds in turn, in an order of the seed's choosing."""
     (folder / "lives").mkdir()
     mesh = RayScheduler(NAME, namespace=NAMESPACE, detached=True, state_path=folder / "state")
@@ -81,6 +84,7 @@ def run(folder: Path, kills: int, seed: str, only: str, limit_s: float) -> int:
         own=client("own"),
         rng=rng,
     )
+    killer.disk = disk
     took: dict[str, list[float]] = defaultdict(list)
     done = 0
     began = time.monotonic()

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.drills.of_agents import OfAgents
+from tests.drills.of_disk import OfDisk
 from tests.drills.of_drivers import OfDrivers
 from tests.drills.of_supervisor import OPERATIONS, OfSupervisor
 
 
-class Kills(OfSupervisor, OfAgents, OfDrivers):
+class Kills(OfSupervisor, OfAgents, OfDrivers, OfDisk):
     """All of them."""
 
     def kinds(self) -> dict[str, Callable[[], float | None]]:
@@ -28,6 +29,8 @@ class Kills(OfSupervisor, OfAgents, OfDrivers):
             "journal's disk full, and the supervisor": self.disk_full_and_killed,
             "garbage at the journal's end": self.garbage,
         }
+        if self.disk is not None:
+            own["journal's disk read-only, and the supervisor"] = self.disk_read_only
         of_supervisor: dict[str, Callable[[], float | None]] = {
             f"supervisor, {kind}": self.supervisor_in(kind) for kind in OPERATIONS
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from schedulemesh.engine import stimuli as s
 from schedulemesh.engine.outcomes import Pending, Refused
-from tests.engine.builders import Mesh, amount, pool
+from tests.engine.builders import Mesh, amount, node, on, pool
 
 
 def rebuild(mesh: Mesh, name: str, request_id: str | None = None):
@@ -75,6 +75,27 @@ def test_a_new_agent_of_the_name_takes_its_place():
     mesh.run("a", cpu=1)
     assert mesh.state.lost == {}
     assert rebuild(mesh, "a").reason == "agent_not_found"
+
+
+def test_a_process_that_ray_restarted_elsewhere_stands_there():
+    mesh = Mesh(pool("p", cpu=2, gpu=2), nodes=[node("n1", cpu=4, gpu=2), node("n2", cpu=4, gpu=2)])
+    mesh.run("a", cpu=1, gpu=0.5, node_id="n1", devices=on((0, 0.5)))
+    moved = s.AgentRestarted(
+        at=mesh.now,
+        agent_name="a",
+        incarnation=mesh.state.agents["a"].incarnation,
+        pid=77,
+        node_id="n2",
+        devices=on((1, 0.5)),
+    )
+    mesh.handle(moved)
+    nodes = mesh.state.cluster.nodes
+    assert (nodes["n1"].free, nodes["n1"].standing) == (amount(cpu=4, gpu=2), {})
+    assert nodes["n2"].standing["a"].devices == on((1, 0.5))
+    mesh.observe(node("n2", cpu=4, gpu=2))
+    assert mesh.state.agents["a"].node_id == "n2"
+    mesh.die("a")
+    assert nodes["n2"].free == amount(cpu=4, gpu=2)
 
 
 def test_a_process_that_ray_restarted_is_a_new_life():

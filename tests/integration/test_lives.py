@@ -194,10 +194,10 @@ def test_no_scheduler_starts_empty_where_agents_of_its_name_live(make_scheduler,
     with pytest.raises(SchedulerUnavailableError, match=r"(?s)does not start empty.*:mesh:a#1"):
         RayScheduler("mesh", namespace=namespace, detached=True)
     assert process_lives(pid)
-    # the one that could not begin does, once the journal is back
+    # it does, once the journal is back
     shutil.rmtree(folder, ignore_errors=True)
     kept.rename(folder)
-    again = RayScheduler.attach("mesh", namespace=namespace)
+    again = RayScheduler("mesh", namespace=namespace, detached=True)
     (agent,) = again.list_agents()["agents"]
     assert agent["pid"] == ray.get(agent["handle"].pid.remote()) == pid
     again.shutdown()

@@ -17,6 +17,14 @@ def test_a_folder_holds_one_file_per_namespace_and_name(tmp_path):
     assert str(address) == str(tmp_path / "space" / "mesh.sqlite")
 
 
+def test_names_never_share_a_file_or_leave_the_folder(tmp_path):
+    names = ["a", "a/b", "b", "..", ".", "../..", "a%2Fb", "/", "a\0b", "a b"]
+    paths = {address_of(str(tmp_path), tmp_path, ns, name).path for ns in names for name in names}
+    assert len(paths) == len(names) ** 2
+    assert {path.parent.parent for path in paths} == {tmp_path}
+    assert address_of(str(tmp_path), tmp_path, "ns", "a b").path == tmp_path / "ns" / "a b.sqlite"
+
+
 def test_without_a_path_it_is_the_default_folder():
     assert address_of(None, Path("/session"), "space", "mesh").path == Path(
         "/session/space/mesh.sqlite"

@@ -54,6 +54,39 @@ def test_blobs_are_kept_once(journal):
     assert journal.blob_sizes() == {"k": 4, "l": 0}
 
 
+def test_a_note_is_replaced_as_a_whole(journal):
+    assert journal.note("n") is None
+    journal.put_note("n", b"before any life")
+    journal.begin()
+    journal.put_note("n", b"\x00new")
+    journal.put_note("other", b"")
+    assert journal.note("n") == b"\x00new"
+    assert journal.note("other") == b""
+    write(journal, ensured("a"))
+    assert pools(journal) == ["a"]
+
+
+def test_a_file_without_notes_gets_room_for_them(path):
+    journal = SqlJournal(path)
+    with journal._transaction("be made older") as connection:
+        connection.exec_driver_sql("DROP TABLE schedulemesh_notes")
+    journal.close()
+    again = SqlJournal(path)
+    again.put_note("n", b"v")
+    assert again.note("n") == b"v"
+    again.close()
+
+
+def test_a_note_that_was_changed_is_told(path):
+    journal = SqlJournal(path)
+    journal.put_note("n", b"v")
+    with journal._transaction("be changed") as connection:
+        connection.exec_driver_sql("UPDATE schedulemesh_notes SET data = x'00'")
+    with pytest.raises(JournalError, match=r"the note 'n' .* is not what was written"):
+        journal.note("n")
+    journal.close()
+
+
 def test_a_snapshot_stands_for_the_commits_before_it(journal):
     journal.begin()
     for name in ("a", "b", "c"):
@@ -223,8 +256,10 @@ def test_destroying_memory_forgets_it():
     journal = MemoryJournal()
     journal.begin()
     write(journal, ensured("a"), k=b"v")
+    journal.put_note("n", b"v")
     journal.destroy()
     assert facts(journal) == []
+    assert journal.note("n") is None
     assert journal.blob("k") is None
 
 

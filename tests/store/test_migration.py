@@ -65,6 +65,7 @@ def test_it_has_this_format_afterwards_and_nothing_of_the_old(path):
         "schedulemesh_commits",
         "schedulemesh_snapshots",
         "schedulemesh_blobs",
+        "schedulemesh_notes",
     }
 
 

@@ -28,8 +28,15 @@ def test_several_schedulers_share_a_database(database):
     assert (one.blob("k"), two.blob("k")) == (b"1", b"2")
     one.compact(written(one.load().fold()), 1, frozenset())
     assert (pools(one), pools(two)) == (["a"], ["b"])
+    one.put_note("n", b"1")
+    assert two.note("n") is None
+    two.put_note("n", b"2")
     one.destroy()
     assert two.blob("k") == b"2"
+    assert two.note("n") == b"2"
+    fresh = SqlJournal(database("one"))
+    assert fresh.note("n") is None
+    fresh.close()
     write(two, ensured("c"))
     two.close()
     again = SqlJournal(database("two"), must_exist=True)

@@ -27,6 +27,7 @@ from tests.engine.builders import Mesh, differences, pool
 def _quick(monkeypatch):
     monkeypatch.setattr(scribe_module, "_RETRY_S", 0.01)
     monkeypatch.setattr(scribe_module, "_RETRY_MAX_S", 0.05)
+    monkeypatch.setattr(scribe_module, "_FETCH_S", 0.5)
 
 
 class Unsure(SqlJournal):
@@ -400,3 +401,28 @@ def test_it_heals_when_the_database_comes_back(database, server):
 def test_settings_that_make_no_sense_are_refused(wrong):
     with pytest.raises(ValueError, match=f"{wrong} is 0; it must be above 0"):
         JournalSettings(**{wrong: 0})
+
+
+@on_loop
+async def test_the_hands_ask_again_for_bytes_that_cannot_be_read_just_now(scribe, journal, orders):
+    await scribe.keep({"k": b"stored"})
+    read, failures = journal.blob, iter([True, True, False])
+
+    def blob(key):
+        if next(failures):
+            raise JournalError("the server does not answer")
+        return read(key)
+
+    journal.blob = blob
+    assert await scribe.fetch("k") == b"stored"
+    assert await scribe.fetch(None) is None
+
+
+@on_loop
+async def test_the_hands_do_not_ask_for_ever(scribe, journal, orders):
+    def blob(key):
+        raise JournalError("the stored bytes are damaged")
+
+    journal.blob = blob
+    with pytest.raises(JournalError, match="damaged"):
+        await scribe.fetch("k")

@@ -8,9 +8,21 @@ from typing import Any
 import ray
 
 from schedulemesh.config.pools import parse_name
-from schedulemesh.config.settings import DEFAULT_NAMESPACE, JournalSettings, SchedulerSettings
-from schedulemesh.core.controllers.connection import Connection, connect, find, require_ray
-from schedulemesh.errors import SchedulerNotFoundError
+from schedulemesh.config.settings import (
+    DEFAULT_NAMESPACE,
+    JournalSettings,
+    SchedulerSettings,
+    parse_state_path,
+)
+from schedulemesh.core.controllers.connection import (
+    Connection,
+    connect,
+    end,
+    find,
+    registered,
+    require_ray,
+)
+from schedulemesh.errors import SchedulerNotFoundError, SchedulerUnavailableError
 
 #: The name of a head's scheduler where none is given.
 HEAD_NAME = "head"
@@ -34,9 +46,11 @@ class ScheduleMeshHead:
     ) -> None:
         self._settings = SchedulerSettings(
             name=parse_name(name, "the head's name"),
-            namespace=DEFAULT_NAMESPACE if namespace is None else namespace,
+            namespace=(
+                DEFAULT_NAMESPACE if namespace is None else parse_name(namespace, "namespace")
+            ),
             detached=True,
-            state_path=None if state_path is None else os.fspath(state_path),
+            state_path=parse_state_path(state_path),
             health_interval_s=health_interval_s,
             journal=journal or JournalSettings(),
         )
@@ -47,16 +61,24 @@ class ScheduleMeshHead:
         return self._health(connect(self._settings, node_id=head_node_id()))
 
     def health(self) -> dict[str, Any]:
-        """Whether it lives, and if so: name, namespace, node, process, journal, epoch, and its counts."""
+        """Whether it lives, and if so: name, namespace, node, process, journal, epoch, and its counts.
+
+        If not: the ``error``, and whether its name is ``registered``, so that it can be stopped.
+        """
         try:
             return self._health(find(self._settings))
+        except SchedulerUnavailableError as error:
+            return {"success": False, "alive": False, "registered": True, "error": str(error)}
         except SchedulerNotFoundError as error:
-            return {"success": False, "alive": False, "error": str(error)}
+            return {"success": False, "alive": False, "registered": False, "error": str(error)}
 
     def stop(self) -> dict[str, Any]:
-        """End every agent of it, forget everything, and end it; one that is gone is no error."""
+        """End every agent of it, forget everything, and end it; one that is gone is no error.
+
+        One that cannot begin is ended, too; its journal stays as it is.
+        """
         try:
-            find(self._settings).end()
+            end(registered(self._settings), self._settings.name)
         except SchedulerNotFoundError:
             return {"success": True, "already_gone": True}
         return {"success": True}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import platform
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,22 +18,26 @@ from ray.exceptions import RayError
 
 from schedulemesh.config.policy import changed_policy
 from schedulemesh.config.settings import PROTOCOL_VERSION, SchedulerSettings
-from schedulemesh.core.actors.control.agent_manager import POLL_S, Agents
+from schedulemesh.core.actors.control.agent_manager import Agents
+from schedulemesh.core.actors.control.births import devices_of, own_need
 from schedulemesh.core.actors.control.hands import Hands, Refs
 from schedulemesh.core.actors.control.health import HealthCheck
+from schedulemesh.core.actors.control.line import POLL_S
 from schedulemesh.core.actors.control.patrol import Patrol, off_loop
 from schedulemesh.core.actors.control.pg_pool_manager import Groups
 from schedulemesh.core.actors.control.strategy_keeper import StrategyKeeper
 from schedulemesh.core.actors.messages import GroupPlace, Hello, Reply
+from schedulemesh.core.actors.opening import cannot_begin, journal_address, opened
 from schedulemesh.core.actors.pool_service import PoolService
 from schedulemesh.core.actors.serving import unavailable, when_ready
 from schedulemesh.core.actors.state_service import StateService
 from schedulemesh.core.agent_link import restarted_by_ray
 from schedulemesh.core.ray_api import LiveRay
 from schedulemesh.core.views import View
-from schedulemesh.core.wire import Command, Result, decoded_metrics, pack
+from schedulemesh.core.wire import Command, Report, Result, decoded_metrics, pack
 from schedulemesh.engine import stimuli as s
 from schedulemesh.engine.admission import pool_for
+from schedulemesh.engine.lifecycle import current
 from schedulemesh.engine.outcomes import (
     Accepted,
     AgentEvicted,
@@ -45,9 +49,9 @@ from schedulemesh.engine.outcomes import (
     RequestOutcome,
 )
 from schedulemesh.engine.strategies import Strategies
-from schedulemesh.errors import JournalError
-from schedulemesh.store.address import Address, address_of
-from schedulemesh.store.sql import SqlJournal
+from schedulemesh.errors import JournalError, SchedulerUnavailableError
+from schedulemesh.plugins.guard import Guarded
+from schedulemesh.store.journal import Journal
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +60,11 @@ _GROUP_GOES_S = 10.0
 
 #: Names of running tasks whose last evaluation is remembered.
 _NAMED = 100_000
+#: A supervisor that comes back to a journal which it cannot use tries for so many seconds before callers
+#: are told; and so long it pauses between two attempts.
+_PATIENCE_S, _PAUSE_S = 5.0, 0.2
+#: Seconds after which one that was shut down ends itself, where its caller died before it could.
+_LAST_WORD_S = 1.0
 
 
 class SupervisorService(StateService, PoolService):
@@ -71,17 +80,31 @@ class SupervisorService(StateService, PoolService):
         self._me = ray.get_runtime_context().current_actor
         self._named: dict[str, tuple[str, float]] = {}
         self._began: asyncio.Future[None] | None = None
+        #: Whether a former life of it may have begun.
+        self._again = restarted_by_ray()
+        self._patient_until = time.monotonic() + (_PATIENCE_S if self._again else 0.0)
+        self._watching: asyncio.Future[None] | None = None
+        self._keeper: StrategyKeeper | None = None
         self._hands: Hands = None  # type: ignore[assignment]  # set when it begins
         self._patrol: Patrol = None  # type: ignore[assignment]  # set when it begins
+        _spare_the_collector()
         # After a restart nobody may call for long; settling must not wait for that.
         self._me.hello.remote()
 
     async def ready(self) -> None:
-        """Begin, if nobody asked before or that failed: recover, settle, patrol. All others wait for it."""
+        """Begin, if nobody asked before or that failed: recover, settle, patrol. All others wait for it.
+
+        Raises SchedulerUnavailableError where the journal cannot be used.
+        """
+        if self._watching is None and not self._settings.detached:
+            self._watching = asyncio.ensure_future(self._end_with_job())
         failed = self._began is not None and self._began.done() and not self.settled
         if self._began is None or failed:
-            self._began = asyncio.ensure_future(self._begin())
-        await asyncio.shield(self._began)
+            self._began = asyncio.ensure_future(self._begin_patiently())
+        try:
+            await asyncio.shield(self._began)
+        except JournalError as error:
+            raise SchedulerUnavailableError(cannot_begin(self._settings, error)) from error
 
     @when_ready
     async def hello(self) -> Hello:
@@ -128,7 +151,10 @@ class SupervisorService(StateService, PoolService):
     ) -> Reply:
         """A submission: answered when the agent runs, or cannot."""
         class_key = stimulus.agent.class_key
-        known = await self._hands.class_bytes(class_key, blobs)
+        try:
+            known = await self._hands.class_bytes(class_key, blobs)
+        except JournalError as error:
+            return Reply(outcome=unavailable(error))
         if known is None:
             return Reply(outcome=ProbeNeeded(class_key=class_key))
         # The journal forgets classes that nothing refers to; this process may remember them for longer.
@@ -202,15 +228,25 @@ class SupervisorService(StateService, PoolService):
         if isinstance(outcome, AgentEvicted):
             return Reply(outcome=outcome, evicted=await self._past(outcome.task_ids))
         key = outcome.state_key if isinstance(outcome, Evicted) else None
-        return Reply(outcome=outcome, saved=await self._scribe.blob(key))
+        return Reply(outcome=outcome, saved=await self._scribe.fetch(key))
 
     @when_ready
-    async def reborn(self, agent_name: str, incarnation: int, pid: int) -> None:
+    async def reborn(self, agent_name: str, incarnation: int, report: Report) -> None:
         """Ray restarted an agent's process by itself."""
-        self._agents.hear(agent_name, incarnation)
-        logger.warning("agent %s was restarted by Ray, as process %d", agent_name, pid)
+        self._agents.reborn(agent_name, incarnation)
+        logger.warning("agent %s was restarted by Ray, as process %d", agent_name, report.pid)
+        agent = current(self._scribe.state, agent_name, incarnation)
+        if agent is None:
+            return
         await self._scribe.report(
-            s.AgentRestarted(at=0.0, agent_name=agent_name, incarnation=incarnation, pid=pid)
+            s.AgentRestarted(
+                at=0.0,
+                agent_name=agent_name,
+                incarnation=incarnation,
+                pid=report.pid,
+                node_id=report.node_id,
+                devices=devices_of(report.gpu_ids, own_need(agent.spec)),
+            )
         )
 
     @when_ready
@@ -234,7 +270,7 @@ class SupervisorService(StateService, PoolService):
             "detached": self._settings.detached,
             "node_id": ray.get_runtime_context().get_node_id(),
             "pid": os.getpid(),
-            "journal": str(self._journal_address()),
+            "journal": str(journal_address(self._settings, self._ray.session_folder())),
             "epoch": state.epoch,
             "pools": len(state.ledger.accounts),
             "agents": len(state.agents),
@@ -264,26 +300,40 @@ class SupervisorService(StateService, PoolService):
 
         return await self._scribe.read(look)
 
-    @when_ready
     async def shutdown(self) -> None:
-        """End every agent and forget everything; the caller then kills this actor."""
-        self._hands.stop_all()
-        living = [(name, a.incarnation) for name, a in self._scribe.state.agents.items()]
-        await asyncio.gather(*(self._agents.end(*agent) for agent in living))
-        await self._hands.ready.leave_nothing()
-        await self._groups.leave_nothing()
-        await self._patrol.withdraw()
-        await self._scribe.close(destroy=True)
-        self._keeper.forget()
+        """End every agent and group, forget everything, and end this actor. One that cannot begin ends the
+        agents and groups that carry its mark, and leaves its journal as it is.
+        """
+        try:
+            await self.ready()
+        except SchedulerUnavailableError as error:
+            logger.warning("%s; it is given up", error)
+            await self._end_marked()
+        else:
+            self._hands.stop_all()
+            living = [(name, a.incarnation) for name, a in self._scribe.state.agents.items()]
+            await asyncio.gather(*(self._agents.end(*agent) for agent in living))
+            await self._hands.ready.leave_nothing()
+            await self._groups.leave_nothing()
+            await self._patrol.withdraw()
+            await self._scribe.close(destroy=True)
+        # The caller kills it as soon as it has this answer.
+        asyncio.get_running_loop().call_later(_LAST_WORD_S, self._ray.kill_actor, self._me)
+
+    async def withdraw(self) -> None:
+        """End this actor if it is new and could not begin, so that its name is free again."""
+        if not self.settled and not self._again:
+            self._ray.kill_actor(self._me)
 
     @when_ready
     async def strategies(self) -> list[dict[str, Any]]:
         """Every strategy that was supplied: see StrategyKeeper.status."""
-        return self._keeper.status()
+        return [] if self._keeper is None else self._keeper.status()
 
-    @when_ready
     async def poll(self, agent_name: str, incarnation: int) -> list[Command]:
-        """A host asks for commands."""
+        """A host asks for commands. The call that is made most often, and the one that stays open longest."""
+        if not self.settled:
+            await self.ready()
         return await self._agents.poll(agent_name, incarnation)
 
     @when_ready
@@ -296,42 +346,52 @@ class SupervisorService(StateService, PoolService):
         """An agent says how far it is."""
         self._agents.metrics[agent_name] = decoded_metrics(metrics)
 
+    async def _begin_patiently(self) -> None:
+        while True:
+            try:
+                await self._begin()
+            except JournalError as error:
+                if time.monotonic() > self._patient_until:
+                    raise
+                logger.warning("%s; trying again", error)
+            else:
+                return
+            await asyncio.sleep(_PAUSE_S)
+
     async def _begin(self) -> None:
-        again = restarted_by_ray()
-        journal = await self._opened(again=again)
         settings = self._settings
-        self._keeper = StrategyKeeper(settings.strategies, self._strategies_file())
-        self._keeper.load()
+        journal = await opened(settings, self._ray, self._agents, again=self._again)
         strategies = Strategies(
-            settings.node_strategy, settings.pool_strategy, self._keeper.plugins
+            settings.node_strategy, settings.pool_strategy, self._strategies(journal)
         )
         self._hands = Hands(
             self._ray, self._agents, self._groups, journal, settings.name, strategies, self._me
         )
         self._patrol = Patrol(self._ray, self._agents, self._hands)
-        self._agents.begin_epoch(await self._scribe.begin(settings.journal, take_over=again))
-        await self._patrol.look_around()
-        await self._patrol.settle()
+        try:
+            await self._recover()
+        except (JournalError, RayError):
+            # The next attempt opens the journal anew.
+            await self._scribe.close(destroy=False)
+            raise
         self.settled = True
         self._hands.spawn(self._keep_watch())
         if settings.health_interval_s is not None:
             self._hands.spawn(self._look_after(settings.health_interval_s))
 
-    async def _opened(self, *, again: bool) -> SqlJournal:
-        """The journal. It must be there if this scheduler lived before: a new one would know nothing of the
-        agents that it left behind, and would end them as strays.
-        """
-        living = await off_loop(self._ray.living_actors)
-        left = [] if again else self._agents.strays(living, set())
-        try:
-            return SqlJournal(self._journal_address(), must_exist=again or bool(left))
-        except JournalError as error:
-            if not left:
-                raise
-            names = ", ".join(name for _, name in left[:10])
-            raise JournalError(
-                f"{error}; of {len(left)} actors that it left live {names}"
-            ) from error
+    async def _recover(self) -> None:
+        epoch = await self._scribe.begin(self._settings.journal, take_over=self._again)
+        self._agents.begin_epoch(epoch)
+        await self._patrol.look_around()
+        await self._patrol.settle()
+
+    def _strategies(self, journal: Journal) -> tuple[Guarded, ...]:
+        """The plugins, loaded once in a life."""
+        if self._keeper is None:
+            self._keeper = StrategyKeeper(self._settings.strategies, journal)
+            self._keeper.load()
+        self._keeper.journal = journal
+        return self._keeper.plugins
 
     def _with_name(self, stimulus: s.TaskSubmitted) -> s.TaskSubmitted:
         """An agent without a name gets one that begins with its pool's."""
@@ -344,22 +404,12 @@ class SupervisorService(StateService, PoolService):
         named = msgspec.structs.replace(agent, name=name, pool_name=pool or "")
         return msgspec.structs.replace(stimulus, agent=named)
 
-    def _journal_address(self) -> Address:
-        settings, folder = self._settings, self._ray.session_folder() / "schedulemesh"
-        return address_of(settings.state_path, folder, settings.namespace, settings.name)
-
-    def _strategies_file(self) -> Path:
-        """Beside the journal; for a database, where a journal would be without a path."""
-        settings, folder = self._settings, self._ray.session_folder() / "schedulemesh"
-        path = self._journal_address().path or folder / settings.namespace / settings.name
-        return path.with_name(f"{settings.name}.strategies.json")
-
     async def _past(self, task_ids: Sequence[str]) -> tuple[tuple[str, str, bytes | None], ...]:
         found = []
         for task_id in task_ids:
             past = self._scribe.state.preempted.get(task_id)
             if past is not None:
-                saved = await self._scribe.blob(past.state_key)
+                saved = await self._scribe.fetch(past.state_key)
                 found.append((task_id, past.fact.reason, saved))
         return tuple(found)
 
@@ -376,15 +426,36 @@ class SupervisorService(StateService, PoolService):
             await asyncio.sleep(self._settings.patrol_interval_s)
             try:
                 await self._patrol.look_around()
-                if not self._settings.detached and not await off_loop(
-                    self._ray.job_lives, self._job_id
-                ):
-                    logger.info("job %s has ended; everything made for it ends too", self._job_id)
-                    await self._leave_nothing()
-                    return
             except (JournalError, RayError) as error:
                 logger.warning("patrol: %s", error)
 
-    async def _leave_nothing(self) -> None:
-        await self.shutdown()
-        self._ray.kill_actor(self._me)
+    async def _end_with_job(self) -> None:
+        """Leave nothing behind when the job has ended, also where this supervisor cannot begin."""
+        while True:
+            await asyncio.sleep(self._settings.patrol_interval_s)
+            try:
+                if await off_loop(self._ray.job_lives, self._job_id):
+                    continue
+                logger.info("job %s has ended; everything made for it ends too", self._job_id)
+                # What a former scheduler of this name left behind is not this job's.
+                await (self.shutdown() if self.settled or self._again else self.withdraw())
+                self._ray.kill_actor(self._me)
+            except (JournalError, RayError) as error:
+                logger.warning("leaving: %s", error)
+
+    async def _end_marked(self) -> None:
+        """End every agent that carries this scheduler's mark, and its groups."""
+        living = await off_loop(self._ray.living_actors)
+        for namespace, name in self._agents.strays(living, set()):
+            handle = self._agents.find(namespace, name)
+            if handle is not None:
+                self._ray.kill_actor(handle)
+        await self._groups.leave_nothing()
+
+
+def _spare_the_collector() -> None:
+    """Collect garbage in cycles seldom: with a question open for each of 10,000 hosts a whole collection
+    walks a million living objects and takes a second. What is in no cycle is freed at once all the same.
+    """
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 50)

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+from schedulemesh.config.settings import SchedulerSettings
 from schedulemesh.core.actors.control.agent_manager import Agents
 from schedulemesh.core.actors.control.hands import Hands
 from schedulemesh.core.actors.control.scribe import Scribe
@@ -18,6 +19,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 class Serving:
     """One life of a supervisor, as far as all its calls share it."""
 
+    _settings: SchedulerSettings
     _agents: Agents
     #: Set when it begins.
     _hands: Hands

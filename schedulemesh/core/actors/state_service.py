@@ -35,7 +35,10 @@ class StateService(Serving):
         task, agent = past_of(state, task_id) or (None, None)
         pool = pool_name or ("" if task is None else task.pool_name)
         handlers = state.handlers.get(pool)
-        restorer = None if handlers is None else await self._scribe.blob(handlers.restorer_key)
+        try:
+            restorer = None if handlers is None else await self._scribe.blob(handlers.restorer_key)
+        except JournalError as unreadable:
+            return Reply(outcome=unavailable(unreadable))
         if restorer is not None:
             handled = await self._hands.run_handler(restore, restorer, given)
             if handled.error:
@@ -57,10 +60,13 @@ class StateService(Serving):
         return await self.submit(stimulus, {}, self._hands.refs.get(agent.name, NO_REFS))
 
     @when_ready
-    async def saved_state(self, task_id: str) -> bytes | None:
+    async def saved_state(self, task_id: str) -> bytes | Refused | None:
         """The stored state of a task that was preempted; None: there is none."""
         key = await self._scribe.read(lambda: saved_key(self._scribe.state, task_id))
-        return await self._scribe.blob(key)
+        try:
+            return await self._scribe.blob(key)
+        except JournalError as error:
+            return unavailable(error)
 
     @when_ready
     async def last_saved(self, agent_name: str, incarnation: int) -> bytes | None:
@@ -69,7 +75,7 @@ class StateService(Serving):
         tasks = [state.running.by_id[t] for t in state.running.on_agent(agent_name)]
         keys = [task.state_key for task in tasks if task.state_key is not None]
         agent = current(state, agent_name, incarnation)
-        return None if agent is None or not keys else await self._scribe.blob(keys[0])
+        return None if agent is None or not keys else await self._scribe.fetch(keys[0])
 
     @when_ready
     async def checkpoint(self, task_id: str) -> bytes | Refused | None:
@@ -80,11 +86,20 @@ class StateService(Serving):
         # The caller can ask again, so that it need not wait for a journal that cannot be written.
         eviction.feed = self._scribe.step
         try:
-            return pack(await eviction.save())
+            return self._if_kept(task_id, pack(await eviction.save()))
         except JournalError as error:
             return unavailable(error)
         finally:
             await eviction.resume()
+
+    def _if_kept(self, task_id: str, saved: bytes) -> bytes | Refused:
+        limit = self._settings.journal.saved_state_bytes
+        if len(saved) <= limit:
+            return saved
+        error = (
+            f"the state of task {task_id!r} has {len(saved)} bytes; more than {limit} are not kept"
+        )
+        return Refused(reason="state_too_large", error=error)
 
 
 def _cannot_resubmit(task_id: str, *, restored: bool) -> RequestOutcome:

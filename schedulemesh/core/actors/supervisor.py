@@ -33,6 +33,7 @@ CALLS = (
     "strategies",
     "submit",
     "view",
+    "withdraw",
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 from typing import Any
 
@@ -38,6 +39,8 @@ class Connection:
             return ray.get(getattr(self.handle, method).remote(*args))
         except ActorUnschedulableError as error:
             raise SchedulerUnavailableError(_without_node(self.settings.name)) from error
+        except SchedulerUnavailableError as error:
+            raise _as_told(error) from None
         except RayActorError as error:
             raise SchedulerUnavailableError(
                 f"scheduler {self.settings.name!r} does not answer: {error}. If it was shut down, "
@@ -46,15 +49,20 @@ class Connection:
 
     def end(self) -> None:
         """Have the supervisor end everything, then end it."""
-        try:
-            ray.get(self.handle.shutdown.remote())
-        except RayActorError:
-            return
-        except ActorUnschedulableError:
-            # It can never come back, but its name is taken until it is killed.
-            ray.kill(self.handle)
-            raise SchedulerUnavailableError(_without_node(self.settings.name)) from None
-        ray.kill(self.handle)
+        end(self.handle, self.settings.name)
+
+
+def end(handle: Any, name: str) -> None:
+    """Have a supervisor end everything, also one that cannot begin, then end it."""
+    try:
+        ray.get(handle.shutdown.remote())
+    except RayActorError:
+        return
+    except ActorUnschedulableError:
+        # It can never come back, but its name is taken until it is killed.
+        ray.kill(handle)
+        raise SchedulerUnavailableError(_without_node(name)) from None
+    ray.kill(handle)
 
 
 def connect(settings: SchedulerSettings, node_id: str | None = None) -> Connection:
@@ -83,7 +91,12 @@ def connect(settings: SchedulerSettings, node_id: str | None = None) -> Connecti
         ),
     )
     handle = actor.remote(settings, job_id)
-    hello = _greet(handle, settings)
+    try:
+        hello = _greet(handle, settings)
+    except SchedulerUnavailableError:
+        with contextlib.suppress(RayError):
+            ray.get(handle.withdraw.remote(), timeout=_BEGIN_S)
+        raise
     if not hello.detached and hello.job_id != job_id:
         raise SchedulerExistsError(
             f"scheduler {settings.name!r} in namespace {settings.namespace!r} is alive and tied to job "
@@ -94,9 +107,17 @@ def connect(settings: SchedulerSettings, node_id: str | None = None) -> Connecti
 
 def find(settings: SchedulerSettings) -> Connection:
     """The connection to a living supervisor. Raises SchedulerNotFoundError where there is none."""
+    handle = registered(settings)
+    return Connection(handle, settings, _greet(handle, settings))
+
+
+def registered(settings: SchedulerSettings) -> Any:
+    """The handle of the supervisor of this name, which may be unable to begin. Raises
+    SchedulerNotFoundError.
+    """
     require_ray()
     try:
-        handle = ray.get_actor(actor_name(settings.name), namespace=settings.namespace)
+        return ray.get_actor(actor_name(settings.name), namespace=settings.namespace)
     except ValueError as error:
         start = f"RayScheduler({settings.name!r}, namespace={settings.namespace!r}, detached=True"
         if settings.state_path is not None:
@@ -105,7 +126,6 @@ def find(settings: SchedulerSettings) -> Connection:
             f"no scheduler {settings.name!r} lives in namespace {settings.namespace!r}; "
             f"start one with {start})"
         ) from error
-    return Connection(handle, settings, _greet(handle, settings))
 
 
 def actor_name(name: str) -> str:
@@ -126,6 +146,8 @@ def _greet(handle: Any, settings: SchedulerSettings) -> Hello:
         hello: Hello = ray.get(handle.hello.remote(), timeout=_BEGIN_S)
     except ActorUnschedulableError as error:
         raise SchedulerUnavailableError(_without_node(settings.name)) from error
+    except SchedulerUnavailableError as error:
+        raise _as_told(error) from None
     except RayError as error:
         raise SchedulerUnavailableError(
             f"scheduler {settings.name!r} could not begin: {error}"
@@ -138,6 +160,11 @@ def _greet(handle: Any, settings: SchedulerSettings) -> Hello:
             f"protocol {PROTOCOL_VERSION} on Python {platform.python_version()}; use the same versions"
         )
     return hello
+
+
+def _as_told(error: SchedulerUnavailableError) -> SchedulerUnavailableError:
+    """What the supervisor raised, without Ray's traceback around it."""
+    return SchedulerUnavailableError(str(getattr(error, "cause", error)))
 
 
 def _without_node(name: str) -> str:

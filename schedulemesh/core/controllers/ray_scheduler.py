@@ -9,7 +9,12 @@ from typing import Any
 import msgspec
 
 from schedulemesh.config.pools import parse_name
-from schedulemesh.config.settings import DEFAULT_NAMESPACE, JournalSettings, SchedulerSettings
+from schedulemesh.config.settings import (
+    DEFAULT_NAMESPACE,
+    JournalSettings,
+    SchedulerSettings,
+    parse_state_path,
+)
 from schedulemesh.core.controllers import replies
 from schedulemesh.core.controllers.connection import Connection, connect, find
 from schedulemesh.core.controllers.pool_calls import PoolCalls
@@ -146,7 +151,7 @@ def _settings(
         name=parse_name(name, "the scheduler's name"),
         namespace=DEFAULT_NAMESPACE if namespace is None else parse_name(namespace, "namespace"),
         detached=detached,
-        state_path=None if state_path is None else os.fspath(state_path),
+        state_path=parse_state_path(state_path),
         node_strategy=strategy,
     )
 

@@ -42,6 +42,8 @@ class StateCalls(Client):
     def get_saved_state(self, task_id: str) -> dict[str, Any]:
         """The state last saved of a task, as ``saved_state``; it goes to restore_task."""
         saved = self._connection.call("saved_state", parse_name(task_id, "task_id"))
+        if isinstance(saved, Refused):
+            return dict(replies.refused(saved))
         if saved is None:
             error = f"no saved state of task {task_id!r}; it was never preempted, or long ago"
             return {"success": False, "error": error, "reason": "state_not_found"}

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import time
-from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,6 +12,7 @@ import msgspec
 from ray.exceptions import RayError
 
 from schedulemesh.core.actors.control.births import Birth, NoReport, first_report
+from schedulemesh.core.actors.control.line import Line
 from schedulemesh.core.agent_host import host_class
 from schedulemesh.core.ray_api import RayApi
 from schedulemesh.core.ready_host import ready_host_class
@@ -22,51 +21,8 @@ from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.engine.state import Agent
 from schedulemesh.engine.stimuli import AgentReported, AgentStartFailed
 
-#: A host's question for commands is answered after this many seconds even if there are none.
-POLL_S = 90.0
 #: Hosts made for classes that are kept ready.
 _CLASSES = 256
-
-
-class Line:
-    """Commands for one agent's process, and their results."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[Command] = deque()
-        self._arrived = asyncio.Event()
-        #: Questions so far; only the last one is answered with commands.
-        self._asked = 0
-        #: Answers that somebody waits for.
-        self.open: set[asyncio.Future[Result | None]] = set()
-
-    def send(self, command: Command) -> None:
-        """Queue a command for the host's next question."""
-        self._waiting.append(command)
-        self._arrived.set()
-
-    async def receive(self) -> list[Command]:
-        """What is queued, as soon as there is anything. An earlier question gets nothing any more: who asked
-        it may be a process that died since.
-        """
-        self._asked += 1
-        mine = self._asked
-        try:
-            # Spread, so that hosts that began together do not all ask again together.
-            await asyncio.wait_for(self._arrived.wait(), POLL_S * random.uniform(0.75, 1.25))
-        except (asyncio.TimeoutError, TimeoutError):
-            return []
-        if mine != self._asked:
-            return []
-        self._arrived.clear()
-        commands = list(self._waiting)
-        self._waiting.clear()
-        return commands
-
-    def close(self) -> None:
-        """The process is gone: whoever waits for its answers need wait no longer."""
-        for answer in self.open:
-            if not answer.done():
-                answer.set_result(None)
 
 
 class Agents:
@@ -183,6 +139,13 @@ class Agents:
         """The host was heard of just now."""
         self._heard[name, incarnation] = time.monotonic()
 
+    def reborn(self, name: str, incarnation: int) -> None:
+        """Ray made the process anew."""
+        self.hear(name, incarnation)
+        line = self._lines.get((name, incarnation))
+        if line is not None:
+            line.renew()
+
     def silence_s(self, name: str, incarnation: int) -> float:
         """Seconds since the host was last heard of."""
         return time.monotonic() - self._heard.get((name, incarnation), float("-inf"))
@@ -228,16 +191,16 @@ class Agents:
             return None
         finally:
             line.open.discard(answer)
+            line.drop(command)
             self._results.pop(command.command_id, None)
 
-    async def poll(self, name: str, incarnation: int) -> list[Command]:
-        """A host asks for commands."""
+    def poll(self, name: str, incarnation: int) -> asyncio.Future[list[Command]]:
+        """A host asks for commands. One that is not on the book, because it is being ended, has to wait."""
         line = self._lines.get((name, incarnation))
         if line is None:
-            await asyncio.sleep(POLL_S)
-            return []
+            return Line().ask()
         self.hear(name, incarnation)
-        return await line.receive()
+        return line.ask()
 
     def done(self, command_id: int, result: Result) -> None:
         """A host answers a command."""

@@ -89,15 +89,7 @@ class Birth(msgspec.Struct, frozen=True, kw_only=True):
 
     def failed(self, error: str, reason: str = "agent_start_failed") -> AgentStartFailed:
         """It could not be made."""
-        agent = self.order.agent
-        logger.warning("agent %s did not start: %s", agent.name, error)
-        return AgentStartFailed(
-            at=0.0,
-            agent_name=agent.name,
-            incarnation=self.order.incarnation,
-            reason=reason,
-            error=f"agent {agent.name!r}: {error}",
-        )
+        return start_failed(self.order, error, reason)
 
 
 class NoReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +99,20 @@ class NoReport(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = "agent_start_failed"
     #: Whether its process is dead, for a reason that need not be the user's class.
     died: bool = False
+
+
+def start_failed(
+    order: StartAgent, error: str, reason: str = "agent_start_failed"
+) -> AgentStartFailed:
+    """The agent could not be made."""
+    logger.warning("agent %s did not start: %s", order.agent.name, error)
+    return AgentStartFailed(
+        at=0.0,
+        agent_name=order.agent.name,
+        incarnation=order.incarnation,
+        reason=reason,
+        error=f"agent {order.agent.name!r}: {error}",
+    )
 
 
 async def first_report(

@@ -12,7 +12,7 @@ import msgspec
 from ray.exceptions import RayError
 
 from schedulemesh.core.actors.control.agent_manager import Agents
-from schedulemesh.core.actors.control.births import Birth
+from schedulemesh.core.actors.control.births import Birth, start_failed
 from schedulemesh.core.actors.control.pg_pool_manager import Groups
 from schedulemesh.core.actors.control.preemption_controller import Eviction
 from schedulemesh.core.actors.control.ready_hosts import ReadyHosts
@@ -33,6 +33,7 @@ from schedulemesh.engine.instructions import (
 from schedulemesh.engine.outcomes import Refused
 from schedulemesh.engine.running import RunningTask
 from schedulemesh.engine.strategies import Strategies
+from schedulemesh.errors import JournalError
 from schedulemesh.store.journal import Journal
 
 logger = logging.getLogger(__name__)
@@ -102,7 +103,11 @@ class Hands:
 
     async def _start(self, order: StartAgent) -> None:
         agent = order.agent
-        birth = await self._birth(order)
+        try:
+            birth = await self._birth(order)
+        except JournalError as failed:
+            await self.scribe.report(start_failed(order, str(failed)))
+            return
         if agent.references and not any(birth.refs) and not order.adopt:
             error = "object references given to it were lost with a former supervisor"
             result: s.AnyStimulus = birth.failed(error)
@@ -115,23 +120,12 @@ class Hands:
 
     async def _birth(self, order: StartAgent) -> Birth:
         """All that it takes to make the agent."""
-        agent = order.agent
-        shipped = await self.class_bytes(agent.class_key, {}) or b""
-        boot = Boot(
-            scheduler=self._scheduler,
-            agent_name=agent.name,
-            incarnation=order.incarnation,
-            labels=agent.labels,
-            shipped=shipped,
-            arguments=await self.scribe.blob(agent.arguments_key),
-            saved=await self.scribe.blob(order.state_key),
-            may_restart=bool(json.loads(agent.options).get("max_restarts")),
-        )
+        boot = await self._boot(order)
         return Birth(
             order=order,
-            shipped=shipped,
+            shipped=boot.shipped,
             boot=boot,
-            refs=self.refs.get(agent.name, NO_REFS),
+            refs=self.refs.get(order.agent.name, NO_REFS),
             supervisor=self._me,
             timeout_s=self.scribe.state.policy.start_timeout,
             seat=self.groups.seat(order.group_id or ""),
@@ -149,6 +143,20 @@ class Hands:
         await self.groups.remove(group_id)
         await self.scribe.report(s.GroupGone(at=0.0, group_id=group_id))
         self.groups.tell()
+
+    async def _boot(self, order: StartAgent) -> Boot:
+        """All that the agent's process needs to build its object."""
+        agent = order.agent
+        return Boot(
+            scheduler=self._scheduler,
+            agent_name=agent.name,
+            incarnation=order.incarnation,
+            labels=agent.labels,
+            shipped=await self.class_bytes(agent.class_key, {}) or b"",
+            arguments=await self.scribe.fetch(agent.arguments_key),
+            saved=await self.scribe.fetch(order.state_key),
+            may_restart=bool(json.loads(agent.options).get("max_restarts")),
+        )
 
     async def _stop(self, agent_name: str, incarnation: int) -> None:
         await self._agents.end(agent_name, incarnation)
@@ -204,15 +212,23 @@ class Hands:
             feed=self.scribe.report,
             task=task,
             incarnation=None if agent is None else agent.incarnation,
-            preserver=None if handlers is None else await self.scribe.blob(handlers.preserver_key),
-            payload=await self.scribe.blob(task.spec.payload_key),
-            earlier=await self.scribe.blob(task.state_key),
+            preserver=None if handlers is None else await self._known(handlers.preserver_key),
+            payload=await self._known(task.spec.payload_key),
+            earlier=await self._known(task.state_key),
             now=self.scribe.now(),
         )
 
+    async def _known(self, key: str | None) -> bytes | None:
+        """Stored bytes, without which an eviction goes on all the same; None: none, or not readable."""
+        try:
+            return await self.scribe.fetch(key)
+        except JournalError as error:
+            logger.error("an eviction goes on without what is stored: %s", error)  # noqa: TRY400
+            return None
+
     async def class_bytes(self, key: str, blobs: Mapping[str, bytes]) -> bytes | None:
         """The class's bytes, from the request, from memory or from the journal."""
-        found = blobs.get(key) or self._classes.get(key) or await self.scribe.blob(key)
+        found = blobs.get(key) or self._classes.get(key) or await self.scribe.fetch(key)
         if found is not None:
             self._classes[key] = found
         return found

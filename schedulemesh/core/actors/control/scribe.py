@@ -32,6 +32,8 @@ Value = TypeVar("Value")
 
 #: Seconds between attempts to write a journal that failed: doubled from the first to the last.
 _RETRY_S, _RETRY_MAX_S = 0.2, 10.0
+#: Seconds for which stored bytes are asked for again where the journal cannot be read.
+_FETCH_S = 15.0
 
 
 class Scribe:
@@ -173,12 +175,25 @@ class Scribe:
         """Stored bytes; None: there are none."""
         return None if key is None else await _beside(functools.partial(self._journal.blob, key))
 
+    async def fetch(self, key: str | None) -> bytes | None:
+        """As ``blob``, for the hands, who cannot ask their caller to come again: tried for a while."""
+        until = time.monotonic() + _FETCH_S
+        while True:
+            try:
+                return await self.blob(key)
+            except JournalError as error:
+                if time.monotonic() > until:
+                    raise
+                logger.warning("%s; trying again", error)
+            await asyncio.sleep(_RETRY_S)
+
     async def close(self, *, destroy: bool) -> None:
         """Write what is queued and let the journal go, or forget it all."""
         for task in (self._healing, self._tidying):
             if task is not None:
                 task.cancel()
-        await self._writer.close()
+        if self._writer is not None:
+            await self._writer.close()
         if destroy:
             self._journal.destroy()
         else:

@@ -1,8 +1,8 @@
 """The keeper of the strategies: loads them, times them, and ends what never returns.
 
 A hook runs on the supervisor's only thread, so nothing there can stop one that hangs. A watchdog thread
-does: it writes down beside the journal that the strategy is disabled, and exits the process. Ray makes the
-supervisor again, which folds its journal and goes on without that strategy.
+does: it notes in the journal that the strategy is disabled, and exits the process. Ray makes the supervisor
+again, which folds its journal and goes on without that strategy.
 """
 
 from __future__ import annotations
@@ -12,22 +12,24 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from schedulemesh.config.settings import STRATEGY_HANG_S, STRATEGY_LOAD_S, StrategyRef
 from schedulemesh.core.shipping import load_value, see_folders
-from schedulemesh.errors import InvalidRequestError
+from schedulemesh.errors import InvalidRequestError, JournalError
 from schedulemesh.plugins.discovery import SCHEDULING_GROUP, load_class
 from schedulemesh.plugins.guard import Guarded
 from schedulemesh.plugins.scheduling import SchedulingStrategyPlugin
+from schedulemesh.store.journal import Journal
 
 logger = logging.getLogger(__name__)
 
 #: Seconds between two looks of the watchdog.
 _LOOK_S = 0.1
+#: The journal's note of those that are disabled.
+_NOTE = "disabled strategies"
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,12 +40,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StrategyKeeper:
-    """Holds the plugins of one supervisor. ``file`` is where those that are disabled are written down."""
+    """Holds the plugins of one supervisor. Those that are disabled are noted in ``journal``."""
 
-    def __init__(self, refs: Sequence[StrategyRef], file: Path) -> None:
+    def __init__(self, refs: Sequence[StrategyRef], journal: Journal) -> None:
         self._refs = refs
-        self._file = file
-        self._disabled = _read(file)
+        #: Where it is noted who is disabled.
+        self.journal = journal
+        self._disabled = _noted(journal)
+        #: Notes are written one after the other, so that the last is the fullest.
+        self._noting = threading.Lock()
         #: Those that have loaded and are not disabled, in their order.
         self.plugins: tuple[Guarded, ...] = ()
         #: The strategy that is being loaded, and since when; None: none.
@@ -64,10 +69,6 @@ class StrategyKeeper:
         """Every strategy: its hooks, how often it was asked, and why it is disabled (empty: it is not)."""
         loaded = {guarded.name: guarded for guarded in self.plugins}
         return [self._shown(ref.name, loaded.get(ref.name)) for ref in self._refs]
-
-    def forget(self) -> None:
-        """Remove what was written down."""
-        self._file.unlink(missing_ok=True)
 
     def _shown(self, name: str, guarded: Guarded | None) -> dict[str, Any]:
         record = self._disabled.get(name)
@@ -94,15 +95,17 @@ class StrategyKeeper:
         return Guarded(ref.name, plugin, time.monotonic, self._was_disabled)
 
     def _was_disabled(self, guarded: Guarded) -> None:
-        self._write_down(guarded.name, guarded.disabled)
+        self._disabled[guarded.name] = Record(reason=guarded.disabled, at=time.time())
+        # A hook runs in the middle of a step, which must not wait for a disk.
+        threading.Thread(target=self._keep, name="strategy record", daemon=True).start()
 
-    def _write_down(self, name: str, reason: str) -> None:
-        """Make durable that a strategy is disabled; where the disk refuses, it is so in this life only."""
-        self._disabled[name] = Record(reason=reason, at=time.time())
-        try:
-            _write(self._file, self._disabled)
-        except OSError:
-            logger.exception("%s cannot be written", self._file)
+    def _keep(self) -> None:
+        """Make durable who is disabled; where the journal refuses, it is so in this life only."""
+        with self._noting:
+            try:
+                self.journal.put_note(_NOTE, msgspec.json.encode(dict(self._disabled)))
+            except JournalError:
+                logger.exception("who is disabled cannot be noted; another life will not know it")
 
     def _watch(self) -> None:
         while True:
@@ -115,7 +118,8 @@ class StrategyKeeper:
                     name,
                     reason,
                 )
-                self._write_down(name, reason)
+                self._disabled[name] = Record(reason=reason, at=time.time())
+                self._keep()
                 os._exit(1)
 
     def _hung(self, now: float) -> tuple[str, str] | None:
@@ -143,23 +147,13 @@ def _constructed(path: str) -> object:
     return make()
 
 
-def _read(file: Path) -> dict[str, Record]:
-    """What was written down; a file that cannot be read says nothing, and that is logged."""
+def _noted(journal: Journal) -> dict[str, Record]:
+    """Who was disabled before; a note that cannot be read says nothing, and that is logged."""
     try:
-        return msgspec.json.decode(file.read_bytes(), type=dict[str, Record])
-    except (FileNotFoundError, NotADirectoryError):
+        data = journal.note(_NOTE)
+        return {} if data is None else msgspec.json.decode(data, type=dict[str, Record])
+    except (JournalError, msgspec.MsgspecError) as error:
+        logger.warning(
+            "no strategy is taken as disabled, because the note cannot be read: %s", error
+        )
         return {}
-    except (OSError, msgspec.MsgspecError) as error:
-        logger.warning("%s cannot be read, so no strategy is taken as disabled: %s", file, error)
-        return {}
-
-
-def _write(file: Path, records: dict[str, Record]) -> None:
-    """All or nothing, and on disk before it returns."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    fresh = file.with_suffix(".new")
-    with fresh.open("wb") as stream:
-        stream.write(msgspec.json.encode(records))
-        stream.flush()
-        os.fsync(stream.fileno())
-    fresh.replace(file)

@@ -1,0 +1,230 @@
+"""A supervisor that cannot begin says why, begins once that is mended, and can be ended in every way."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+import ray
+
+from schedulemesh.core import RayScheduler
+from schedulemesh.core.actors import service
+from schedulemesh.core.actors.head import ScheduleMeshHead
+from schedulemesh.errors import SchedulerUnavailableError
+from tests.integration.agents import Counter, Plain
+from tests.integration.drivers import start_driver
+from tests.integration.polling import actors_in, process_lives, until
+
+
+def sql(path, statement):
+    """One statement beside the supervisor."""
+    with contextlib.closing(sqlite3.connect(path, timeout=30)) as connection, connection:
+        return connection.execute(statement).fetchall()
+
+
+def supervisor_pid(scheduler):
+    return ray.get(scheduler.supervisor_handle().about.remote())["pid"]
+
+
+def killed(scheduler, before):
+    """Kill -9 its supervisor, once ``before`` has spoilt something."""
+    pid = supervisor_pid(scheduler)
+    os.kill(pid, signal.SIGSTOP)
+    before()
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not process_lives(pid), "the supervisor lives on")
+
+
+@pytest.fixture
+def crippled(namespace, tmp_path):
+    """A detached scheduler with an agent, its journal of a newer format, and its supervisor killed."""
+    scheduler = RayScheduler("mesh", namespace=namespace, detached=True, state_path=tmp_path)
+    scheduler.create_pool("pool", resources={"cpu": 2.0})
+    agent = scheduler.create_agent("agent", "pool", Counter, resources={"cpu": 1.0})
+    pid = ray.get(agent["agent"]["handle"].pid.remote())
+    path = tmp_path / namespace / "mesh.sqlite"
+    killed(scheduler, lambda: sql(path, "UPDATE schedulemesh_meta SET value = 99"))
+    yield scheduler, path, pid
+    until(lambda: not actors_in(namespace), lambda: f"left in Ray: {actors_in(namespace)}")
+    until(lambda: not process_lives(pid), "the agent's process lives on")
+
+
+def refuses(call):
+    with pytest.raises(SchedulerUnavailableError, match=r"cannot begin.*has format 99.*stop --na"):
+        call()
+
+
+def test_it_says_why_and_is_ended_by_its_own_object(crippled, namespace):
+    scheduler, path, pid = crippled
+    refuses(scheduler.list_pools)
+    refuses(lambda: RayScheduler.attach("mesh", namespace=namespace))
+    refuses(lambda: RayScheduler("mesh", namespace=namespace, detached=True))
+    assert process_lives(pid), "it is ended by those who ask only"
+    assert scheduler.shutdown() == {"success": True}
+    assert sql(path, "SELECT value FROM schedulemesh_meta") == [(99,)], "its journal is left alone"
+
+
+def test_it_is_ended_from_the_command_line(crippled, namespace):
+    scheduler, path, _ = crippled
+    refuses(scheduler.list_pools)
+    told = command("status", namespace)
+    assert told.returncode == 1
+    assert "has format 99" in told.stderr
+    told = command("stop", namespace, "--yes")
+    assert (told.returncode, told.stdout) == (0, "scheduler 'mesh' has ended\n"), told.stderr
+    assert path.exists()
+    assert command("stop", namespace, "--yes").returncode == 1
+
+
+def test_it_is_ended_by_the_head(crippled, namespace):
+    head = ScheduleMeshHead("mesh", namespace=namespace)
+    health = head.health()
+    assert (health["alive"], health["registered"]) == (False, True)
+    assert "has format 99" in health["error"]
+    assert head.stop() == {"success": True}
+    assert head.stop() == {"success": True, "already_gone": True}
+
+
+def test_it_begins_with_all_that_it_knew_once_its_journal_is_mended(crippled, namespace):
+    scheduler, path, pid = crippled
+    refuses(scheduler.list_pools)
+    sql(path, "UPDATE schedulemesh_meta SET value = 2")
+    (agent,) = scheduler.list_agents()["agents"]
+    assert agent["pid"] == ray.get(agent["handle"].pid.remote()) == pid
+    assert ray.get(agent["handle"].add.remote(3)) == 3
+    scheduler.shutdown()
+
+
+def test_what_is_mended_soon_is_a_pause_for_callers(make_scheduler, tmp_path, namespace):
+    scheduler = make_scheduler(state_path=tmp_path)
+    scheduler.create_pool("pool", resources={"cpu": 2.0})
+    folder = tmp_path / namespace
+    killed(scheduler, lambda: folder.rename(tmp_path / "elsewhere"))
+    asked = scheduler.supervisor_handle().view.remote("pools")
+    assert ray.wait([asked], timeout=service._PATIENCE_S / 5)[0] == []
+    (tmp_path / "elsewhere").rename(folder)
+    assert [pool["name"] for pool in ray.get(asked)] == ["pool"]
+
+
+def test_trying_again_and_again_holds_nothing_open(make_scheduler, tmp_path, namespace):
+    """What is damaged shows only when the journal has been taken over."""
+    scheduler = make_scheduler(state_path=tmp_path)
+    scheduler.create_pool("pool", resources={"cpu": 2.0})
+    path = tmp_path / namespace / "mesh.sqlite"
+    killed(scheduler, lambda: sql(path, "UPDATE schedulemesh_commits SET crc = crc + 1"))
+
+    def open_now():
+        with pytest.raises(SchedulerUnavailableError, match="commit 1 is not what was written"):
+            scheduler.list_pools()
+        (pid,) = (child.pid for child in supervisors())
+        return len(list(Path(f"/proc/{pid}/fd").iterdir())), len(
+            list(Path(f"/proc/{pid}/task").iterdir())
+        )
+
+    open_now()
+    files, threads = open_now()
+    for _ in range(10):
+        more_files, more_threads = open_now()
+    assert more_files <= files + 3
+    assert more_threads <= threads + 3
+    sql(path, "UPDATE schedulemesh_commits SET crc = crc - 1")
+    assert [pool["name"] for pool in scheduler.list_pools()["pools"]] == ["pool"]
+
+
+def supervisors():
+    """The processes of supervisors that live."""
+    node = ray._private.worker.global_worker.node
+    (raylet,) = node.all_processes["raylet"]
+    for child in psutil.Process(raylet.process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error, IndexError):
+            if child.cmdline()[0].startswith("ray::Supervisor"):
+                yield child
+
+
+def test_a_new_one_that_cannot_begin_leaves_its_name_free(namespace, tmp_path):
+    (tmp_path / namespace).mkdir()
+    spoilt = tmp_path / namespace / "mesh.sqlite"
+    spoilt.write_bytes(b"no database")
+    for detached in (False, True):
+        with pytest.raises(SchedulerUnavailableError, match="is damaged"):
+            RayScheduler("mesh", namespace=namespace, state_path=tmp_path, detached=detached)
+        until(lambda: not actors_in(namespace), lambda: f"left in Ray: {actors_in(namespace)}")
+    other = RayScheduler("mesh", namespace=namespace, state_path=tmp_path / "other")
+    assert other.list_pools()["pools"] == []
+    other.shutdown()
+    assert spoilt.read_bytes() == b"no database"
+
+
+OF_JOB = """
+scheduler = RayScheduler("mesh", namespace={namespace!r}, state_path={folder!r})
+scheduler.create_pool("pool", resources={{"cpu": 1}})
+agent = scheduler.create_agent("agent", "pool", AgentActor)["agent"]["handle"]
+about = ray.get(scheduler.supervisor_handle().about.remote())
+print(about["pid"], ray.get(agent.__ray_call__.remote(lambda _self: os.getpid())), flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_what_is_tied_to_a_job_ends_with_it_even_where_it_cannot_begin(namespace, tmp_path):
+    source = OF_JOB.format(namespace=namespace, folder=str(tmp_path / "state"))
+    with start_driver(source, tmp_path) as driver:
+        supervisor, agent = map(int, driver.stdout.readline().split())
+        (tmp_path / "state").rename(tmp_path / "gone")
+        os.kill(supervisor, signal.SIGKILL)
+        driver.kill()
+        driver.communicate(timeout=30)
+    until(lambda: not actors_in(namespace), lambda: f"left in Ray: {actors_in(namespace)}")
+    until(lambda: not process_lives(agent), "the agent's process lives on")
+    assert (tmp_path / "gone" / namespace / "mesh.sqlite").exists()
+
+
+def test_one_whose_caller_died_in_the_midst_of_ending_it_ends_nevertheless(namespace):
+    scheduler = RayScheduler("mesh", namespace=namespace, detached=True)
+    scheduler.create_pool("pool", resources={"cpu": 1.0})
+    scheduler.create_agent("agent", "pool", Plain)
+    ray.get(scheduler.supervisor_handle().shutdown.remote())
+    until(lambda: not actors_in(namespace), lambda: f"left in Ray: {actors_in(namespace)}")
+
+
+def test_the_command_line_starts_shows_and_ends_a_standing_one(namespace, tmp_path):
+    told = command("start", namespace, "--state-path", str(tmp_path), "--health-interval", "5")
+    assert told.returncode == 0, told.stderr
+    assert "scheduler 'mesh' is alive (epoch 1, process" in told.stdout
+    assert f"journal: {tmp_path / namespace / 'mesh.sqlite'}" in told.stdout
+    mesh = RayScheduler.attach("mesh", namespace=namespace)
+    mesh.create_pool("pool", resources={"cpu": 2.0})
+    mesh.create_agent("agent", "pool", Plain, resources={"cpu": 1.0})
+    assert "(epoch 1" in command("start", namespace).stdout, "the living one is found"
+    told = command("status", namespace)
+    assert told.returncode == 0
+    for shown in ("epoch 1", "pool", "cpu 2", "agent", "running"):
+        assert shown in told.stdout
+    assert command("stop", namespace, answer="n\n").returncode == 1
+    assert mesh.list_agents("pool")["agents"]
+    told = command("stop", namespace, answer="y\n")
+    assert told.returncode == 0
+    assert "with 1 agents" in told.stdout
+    until(lambda: not actors_in(namespace), lambda: f"left in Ray: {actors_in(namespace)}")
+    assert list((tmp_path / namespace).iterdir()) == []
+
+
+def command(word, namespace, *more, answer=None):
+    """``schedulemesh word`` on this Ray."""
+    address = ray.get_runtime_context().gcs_address
+    options = ["--name", "mesh", "--namespace", namespace, "--address", address, *more]
+    return subprocess.run(
+        [sys.executable, "-m", "schedulemesh", word, *options],
+        cwd=Path(__file__).parents[2],
+        input=answer,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=90,
+    )
