@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -130,7 +132,6 @@ class LiveRay(RayGroups):
         """See RayApi."""
         options = dict(request.options)
         groups = options.pop("concurrency_groups", None)
-        actor_class = ray.remote(concurrency_groups=groups) if groups else ray.remote
         options.update(ray_amounts(request.resources))
         if request.seat is not None:
             options["scheduling_strategy"] = seated(request.seat)
@@ -139,7 +140,8 @@ class LiveRay(RayGroups):
                 request.node_id, soft=False
             )
         options.update(name=request.name, namespace=request.namespace, lifetime="detached")
-        return actor_class(request.cls).options(**options).remote(*request.args)
+        actor_class = _actor_class(request.cls, json.dumps(groups))
+        return actor_class.options(**options).remote(*request.args)
 
     def find_actor(self, name: str, namespace: str) -> Any:
         """See RayApi."""
@@ -181,6 +183,15 @@ class LiveRay(RayGroups):
     def session_folder(self) -> Path:
         """See RayApi."""
         return Path(ray._private.worker.global_worker.node.get_session_dir_path())
+
+
+@functools.lru_cache(maxsize=256)
+def _actor_class(cls: type, groups: str) -> Any:
+    """The class as an actor's, with concurrency groups given as JSON. Ray exports each of these once, and
+    every process that gets a handle loads it once, so the same must be used again.
+    """
+    found = json.loads(groups)
+    return ray.remote(concurrency_groups=found)(cls) if found else ray.remote(cls)
 
 
 def as_future(ref: Any) -> asyncio.Future[Any]:

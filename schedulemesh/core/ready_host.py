@@ -20,7 +20,9 @@ from schedulemesh.core.wire import Accelerators, Report, ShippedClass
 class ReadyHost(AgentHost):
     """Base of every ready host for a class without async methods."""
 
-    def __init__(self, shipped: bytes, accelerators: Accelerators) -> None:
+    def __init__(self, shipped: bytes, accelerators: Accelerators, supervisor: Any) -> None:
+        # Known before anyone is in a hurry: the first handle of its kind takes a process milliseconds.
+        self._sm_supervisor = supervisor
         # An actor without GPUs sees all of them; the class must not.
         os.environ.update(accelerators.env_vars)
         self._sm_gpu_ids = accelerators.ids
@@ -34,11 +36,9 @@ class ReadyHost(AgentHost):
         """Why the class cannot be loaded; empty: it is."""
         return self._sm_error
 
-    def schedulemesh_build(
-        self, boot: bytes, supervisor: Any, nested: list[Any], *refs: Any
-    ) -> Report:
+    def schedulemesh_build(self, boot: bytes, nested: list[Any], *refs: Any) -> Report:
         """Build the object; from now on this is an agent's host like any other."""
-        self._sm_begin(boot, supervisor)
+        self._sm_begin(boot, self._sm_supervisor)
         self._sm_make(nested, refs)
         return self._sm_report()
 
@@ -58,10 +58,10 @@ class AsyncReadyHost(ReadyHost, AsyncAgentHost):
     """
 
     async def schedulemesh_build(  # type: ignore[override]  # Ray awaits it
-        self, boot: bytes, supervisor: Any, nested: list[Any], *refs: Any
+        self, boot: bytes, nested: list[Any], *refs: Any
     ) -> Report:
         """See ReadyHost."""
-        return super().schedulemesh_build(boot, supervisor, nested, *refs)
+        return super().schedulemesh_build(boot, nested, *refs)
 
     def _sm_begin(self, boot: bytes, supervisor: Any) -> None:
         super()._sm_begin(boot, supervisor)

@@ -183,7 +183,7 @@ def _own_modules_by_value() -> Iterator[None]:
     """Within, modules of the job's own folder are pickled by value."""
     with _by_value_lock:
         inside = tuple(folder + os.sep for folder in job_folders())
-        modules = [m for m in list(sys.modules.values()) if _is_own(m, inside)]
+        modules = _own_modules(inside, hash(tuple(sys.modules)))
         for module in modules:
             cloudpickle.register_pickle_by_value(module)
         try:
@@ -191,6 +191,12 @@ def _own_modules_by_value() -> Iterator[None]:
         finally:
             for module in modules:
                 cloudpickle.unregister_pickle_by_value(module)
+
+
+@functools.lru_cache(maxsize=1)
+def _own_modules(inside: tuple[str, ...], _names: int) -> tuple[ModuleType, ...]:
+    """The job's own modules; looked for again only when modules have come or gone."""
+    return tuple(m for m in list(sys.modules.values()) if _is_own(m, inside))
 
 
 def _is_own(module: Any, inside: tuple[str, ...]) -> bool:

@@ -36,7 +36,9 @@ class Stage:
         self.agents = Agents(self.ray, "mesh", "space")
         self.groups = Groups(self.ray, "mesh", "space")
         self.tasks = []
-        self.ready = ReadyHosts(self.ray, self.agents, self.groups, self.spawn, self.class_bytes)
+        self.ready = ReadyHosts(
+            self.ray, self.agents, self.groups, self.spawn, self.class_bytes, "supervisor"
+        )
         self.bytes = {"k": SHIPPED, "other": SHIPPED}
         self.state = MeshState()
         self.need = need
@@ -171,7 +173,7 @@ async def test_only_an_agent_of_the_same_class_and_options_gets_it(stage):
 async def test_with_gpus_it_sees_those_of_its_bundle_only(stage):
     assert [name for name, _ in stage.ray.probes] == ["accelerators"]
     (actor,) = stage.ray.actors
-    assert actor.request.args == (SHIPPED, stage.ray.devices)
+    assert actor.request.args == (SHIPPED, stage.ray.devices, "supervisor")
     assert stage.ready.take(stage.order(need=parse_resources({"gpu": 0.5}))) is None
     assert stage.ready.take(stage.order()) is not None
     stage.group.agent = "a"
@@ -341,7 +343,7 @@ def test_a_ready_host_loads_before_it_builds(monkeypatch, devices):
     monkeypatch.setattr(ReadyHost, "_sm_report", lambda self: (self._sm_error, self._sm_gpu_ids))
     shipped = ship_class(Counter)
     seen = Accelerators(ids=devices, env_vars={"CUDA_VISIBLE_DEVICES": ",".join(devices)})
-    host = ready_host_class(described(shipped))(shipped, seen)
+    host = ready_host_class(described(shipped))(shipped, seen, None)
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ",".join(devices)
     assert host.schedulemesh_ready() == ""
     assert (host._sm_object, isinstance(host, AsyncReadyHost)) == (None, False)
@@ -356,9 +358,9 @@ def test_a_ready_host_loads_before_it_builds(monkeypatch, devices):
             saved=None,
         )
     )
-    assert host.schedulemesh_build(boot, None, []) == ("", devices)
+    assert host.schedulemesh_build(boot, []) == ("", devices)
     assert (host._sm_object.name, host.add(2)) == ("a", 2)
-    broken = ready_host_class(described(shipped))(b"\xc1", seen)
+    broken = ready_host_class(described(shipped))(b"\xc1", seen, None)
     assert "DecodeError" in broken.schedulemesh_ready()
 
 

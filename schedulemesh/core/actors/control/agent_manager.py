@@ -132,7 +132,7 @@ class Agents:
         if birth.ready is None:
             return await first_report(self._ray, birth.timeout_s, handle, "schedulemesh_report")
         return await first_report(
-            self._ray, birth.timeout_s, handle, "schedulemesh_build", *birth.arguments
+            self._ray, birth.timeout_s, handle, "schedulemesh_build", *birth.remaining_arguments
         )
 
     def hear(self, name: str, incarnation: int) -> None:

@@ -52,8 +52,14 @@ class Birth(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """What a host builds the object from."""
+        """What a new host builds the object from."""
         return pack(self.boot), self.supervisor, self.refs[1], *self.refs[0]
+
+    @property
+    def remaining_arguments(self) -> tuple[Any, ...]:
+        """What a ready host, which has the class and the supervisor, builds the object from."""
+        boot = msgspec.structs.replace(self.boot, shipped=b"")
+        return pack(boot), self.refs[1], *self.refs[0]
 
     def request(self, cls: type, address: tuple[str, str]) -> ActorRequest:
         """The actor of a host of its own, with this (namespace, name)."""

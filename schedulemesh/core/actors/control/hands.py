@@ -59,7 +59,7 @@ class Hands:
         self._ray = ray_api
         self._agents = agents
         self.groups = groups
-        self.ready = ReadyHosts(ray_api, agents, groups, self.spawn, self._known_class)
+        self.ready = ReadyHosts(ray_api, agents, groups, self.spawn, self._known_class, supervisor)
         self._scheduler = scheduler
         self._me = supervisor
         #: By agent name; only in memory, so lost with this process.
@@ -174,7 +174,7 @@ class Hands:
         ]
         await self._all(eviction.notice(order.grace_s) for eviction in evictions)
         await self._all(eviction.save() for eviction in evictions)
-        await self._all(eviction.cancel() for eviction in evictions)
+        await self._all(eviction.cancel() for eviction in evictions if eviction.can_cancel)
         await self._agents.end(order.agent_name, order.incarnation)
         await self.scribe.report(
             s.AgentGone(at=0.0, agent_name=order.agent_name, incarnation=order.incarnation)

@@ -72,6 +72,11 @@ class Eviction(msgspec.Struct, kw_only=True):
         """Let a task that waits at a safe point go on."""
         await self._order("resume", self.policy.cancel_timeout)
 
+    @property
+    def can_cancel(self) -> bool:
+        """Whether the agent's class has a ``cancel``."""
+        return self._can("cancel")
+
     async def cancel(self) -> CancelAnswered:
         """Have the agent cancel its task, at most ``cancel_timeout``; the answer says what came of it."""
         task_id = self.task.spec.task_id

@@ -59,8 +59,10 @@ class ReadyHosts:
         groups: Groups,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         class_bytes: Callable[[str], Awaitable[bytes | None]],
+        supervisor: Any,
     ) -> None:
         self._ray = ray_api
+        self._me = supervisor
         self._agents = agents
         self._groups = groups
         self._spawn = spawn
@@ -200,7 +202,7 @@ class ReadyHosts:
             node_id=None,
             seat=seat,
             options=json.loads(host.options),
-            args=(shipped, devices),
+            args=(shipped, devices, self._me),
         )
         host.handle = self._ray.start_actor(request)
         call = self._ray.call(host.handle, "schedulemesh_ready")
