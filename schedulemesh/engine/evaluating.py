@@ -24,8 +24,8 @@ def evaluate(state: MeshState, query: PreemptionQuery, strategies: Strategies) -
     victims: tuple[str, ...] = ()
     if query.resources is not None:
         found = _victims(Turn(state, query.at, strategies), query, consent)
-        if isinstance(found, str):
-            return Evaluation(should_preempt=False, reason=found)
+        if isinstance(found, Evaluation):
+            return found
         victims = found
     candidates = tuple(
         state.preemption.ordered(
@@ -44,8 +44,10 @@ def evaluate(state: MeshState, query: PreemptionQuery, strategies: Strategies) -
     )
 
 
-def _victims(turn: Turn, query: PreemptionQuery, consent: Consent | None) -> tuple[str, ...] | str:
-    """The tasks that a submission like this would evict (none: no eviction would seat it), or the code that
+def _victims(
+    turn: Turn, query: PreemptionQuery, consent: Consent | None
+) -> tuple[str, ...] | Evaluation:
+    """The tasks that a submission like this would evict (none: no eviction would seat it), or the answer that
     says why nobody need, or why nothing helps.
     """
     asked = TaskSubmitted(
@@ -60,8 +62,8 @@ def _victims(turn: Turn, query: PreemptionQuery, consent: Consent | None) -> tup
     )
     request = understand(turn, asked)
     if isinstance(request, Refused):
-        return request.reason
+        return Evaluation(should_preempt=False, reason=request.reason)
     if request.settled or room_of_idle(turn, request) is not None:
-        return "resources_available"
+        return Evaluation(should_preempt=False, reason="resources_available")
     plan = find_victims(turn, request, consent)
     return () if plan is None else tuple(c.task_id for c in evicted(plan.units))

@@ -86,7 +86,7 @@ def allowed(function: Any) -> set[str]:
     """The keyword arguments that a call may give, also where they are gathered as ``**``."""
     parameters = inspect.signature(function).parameters
     names = set(parameters)
-    if function is SimpleScheduler.submit:
+    if function in (SimpleScheduler.submit, SimpleScheduler.submit_with_pg_preemption):
         names |= set(inspect.signature(RayScheduler.submit_task_with_preemption).parameters)
         names -= {"pool_name"}
     elif any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
