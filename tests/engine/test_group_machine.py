@@ -22,6 +22,7 @@ from schedulemesh.engine.outcomes import Accepted, Pending, Refused
 from schedulemesh.engine.pg_pool import GroupPhase
 from schedulemesh.engine.placing import NoSpot, Room
 from tests.engine.builders import Mesh, differences, node, pool, shape
+from tests.engine.group_walk import decision_is_right
 
 NODES = {
     "n1": {"cpu": 4, "memory": 400},
@@ -163,6 +164,8 @@ class GroupMachine(RuleBasedStateMachine):
         seen = len(self.mesh.facts)
         dry = self.mesh.handle(s.TaskSubmitted(**{**asked, "dry_run": True})).outcome
         assert len(self.mesh.facts) == seen, "a dry run made facts"
+        if self.state.nodes_known:
+            decision_is_right(self.mesh, stimulus, dry)
         outcome = self.mesh.handle(stimulus).outcome
         if isinstance(outcome, Refused):
             assert dry == outcome

@@ -1,0 +1,241 @@
+"""Where groups stand: whether a newcomer would be seated if some agents were gone, worked out slowly.
+
+It tries every assignment of bundles to nodes, and knows nothing of indexes, bounds and searches. Groups that
+nobody uses are thought away, because they may always be removed for a newcomer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from itertools import permutations, product
+from typing import NamedTuple
+
+from schedulemesh.domain.labels import matches
+from schedulemesh.domain.placement import GroupShape, GroupsSpec
+from schedulemesh.domain.resources import Resources
+from schedulemesh.domain.task import DEFAULT_PRIORITY
+from schedulemesh.engine.cluster import devices_for
+from schedulemesh.engine.outcomes import Accepted, Refused
+from schedulemesh.engine.pg_pool import Group, GroupPhase
+from schedulemesh.engine.state import MeshState
+from schedulemesh.engine.stimuli import TaskSubmitted
+from tests.engine.builders import Mesh
+from tests.engine.walk import Seats, Wish, leavers
+
+#: Strategies for which the book must find a spot wherever there is one.
+EXACT = ("STRICT_PACK", "STRICT_SPREAD")
+
+#: Refusals for want of room, quota or a group.
+REFUSALS = (
+    "preemption_failed",
+    "insufficient_quota",
+    "group_unplaceable",
+    "cluster_out_of_resources",
+)
+
+
+class Newcomer(NamedTuple):
+    """What is submitted."""
+
+    pool_name: str
+    bundles: tuple[Resources, ...]
+    priority: float
+    labels: Mapping[str, str]
+
+    @property
+    def need(self) -> Resources:
+        """The sum of the bundles."""
+        total = Resources()
+        for bundle in self.bundles:
+            total = total + bundle
+        return total
+
+
+def decision_is_right(mesh: Mesh, asked: TaskSubmitted, decided: object) -> None:
+    """Hold the answer of a dry run against the walk: whoever leaves may leave, is enough and is needed, and
+    several leave only where no one is enough; who is refused could not have been seated.
+    """
+    task = asked.task
+    new = Newcomer(
+        asked.agent.pool_name,
+        asked.agent.bundles or (asked.agent.resources,),
+        DEFAULT_PRIORITY if task is None else task.priority,
+        asked.agent.labels if task is None else task.labels,
+    )
+    seats = GroupSeats(mesh.state, new)
+    wish = Wish(new.priority, new.pool_name, new.labels)
+    may_go = [one.name for one in leavers(mesh.state, wish, mesh.now)]
+    if isinstance(decided, Accepted):
+        gone = {candidate.agent_name for candidate in decided.preempted}
+        _nobody_leaves_in_vain(seats, asked, gone, may_go)
+    elif isinstance(decided, Refused) and decided.reason in REFUSALS and seats.exact:
+        _nobody_would_have_helped(seats, asked, decided, may_go)
+
+
+def _nobody_leaves_in_vain(
+    seats: GroupSeats, asked: TaskSubmitted, gone: set[str], may_go: list[str]
+) -> None:
+    assert gone <= set(may_go)
+    assert seats.seated(gone), gone
+    assert asked.may_preempt or not gone
+    if asked.for_group and gone:
+        assert len(gone) == 1
+        assert seats.given(gone)
+    if not seats.exact:
+        return
+    for name in gone:
+        assert not seats.seated(gone - {name}), (gone, name)
+    if len(gone) > 1:
+        assert not any(seats.seated((name,)) for name in may_go), gone
+
+
+def _nobody_would_have_helped(
+    seats: GroupSeats, asked: TaskSubmitted, refused: Refused, may_go: list[str]
+) -> None:
+    assert not seats.seated(())
+    if asked.for_group:
+        short = not seats.seats.quota(())
+        assert (refused.reason == "insufficient_quota") == short or not seats.placed(may_go)
+        assert short or not any(seats.given((name,)) for name in may_go)
+    elif asked.may_preempt:
+        assert not seats.seated(may_go), refused
+
+
+class GroupSeats:
+    """Whether one newcomer would be seated."""
+
+    def __init__(self, state: MeshState, newcomer: Newcomer) -> None:
+        self.state = state
+        self.newcomer = newcomer
+        self.spec: GroupsSpec | None = state.ledger.accounts[newcomer.pool_name].spec.groups
+        self.seats = Seats(state, newcomer.pool_name, newcomer.need, anywhere=True)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the book must find any room that there is."""
+        one = len(self.newcomer.bundles) == 1
+        return one or self.spec is None or self.spec.strategy in EXACT
+
+    def seated(self, gone: Collection[str]) -> bool:
+        """Whether quota and a place to run are there once these agents are gone."""
+        return self.seats.quota(gone) and self.placed(gone)
+
+    def placed(self, gone: Collection[str]) -> bool:
+        """Whether a place to run is there."""
+        if self.spec is None:
+            shape = GroupShape(bundles=(self.newcomer.need,))
+            return self._has_room(shape, gone)
+        return self.given(gone) or self._made(self.spec, gone)
+
+    def given(self, gone: Collection[str]) -> bool:
+        """Whether a group that is there, or that is being made, is the newcomer's to have."""
+        return any(self._may_have(group, gone) for group in self.state.groups.by_id.values())
+
+    def _may_have(self, group: Group, gone: Collection[str]) -> bool:
+        spec, new = self.spec, self.newcomer
+        if spec is None or group.pool_name != new.pool_name:
+            return False
+        if group.promised_to is not None or group.leaves_for is not None:
+            return False
+        if group.phase not in (GroupPhase.READY, GroupPhase.CREATING):
+            return False
+        if group.agent is not None and (
+            group.agent not in gone or group.phase is GroupPhase.CREATING
+        ):
+            return False
+        nodes = self.state.cluster.nodes
+        if any(n not in nodes or nodes[n].cordoned for n in group.node_ids):
+            return False
+        return group.shape == (self._closest(spec) if group.reserved else self._own(spec))
+
+    def _own(self, spec: GroupsSpec) -> GroupShape:
+        labels = tuple(sorted(spec.node_labels.items()))
+        return GroupShape(bundles=self.newcomer.bundles, strategy=spec.strategy, node_labels=labels)
+
+    def _closest(self, spec: GroupsSpec) -> GroupShape | None:
+        new = self.newcomer
+        by_label = bool(spec.entitled_labels) and matches(spec.entitled_labels, dict(new.labels))
+        if not by_label and new.priority <= spec.entitled_above:
+            return None
+        fitting = [shape for shape in spec.reserved if shape.holds(new.bundles)]
+        return min(fitting, key=lambda s: (s.total.gpu, s.total.cpu, s.total.memory), default=None)
+
+    def _made(self, spec: GroupsSpec, gone: Collection[str]) -> bool:
+        """Whether a new group may be made, and has room."""
+        if not spec.dynamic:
+            return False
+        leaving = {group.group_id for group in self._leaving(gone)}
+        have = sum(
+            group.pool_name == self.newcomer.pool_name
+            and not group.reserved
+            and group.phase is not GroupPhase.ENDING
+            and group.group_id not in leaving
+            for group in self.state.groups.by_id.values()
+        )
+        return have < spec.max_dynamic and self._has_room(self._own(spec), gone)
+
+    def _leaving(self, gone: Collection[str]) -> Iterable[Group]:
+        """The dynamic groups that may be removed: unused, or of those who are gone."""
+        for group in self.state.groups.by_id.values():
+            alone = group.promised_to is None and group.leaves_for is None
+            unused = group.agent is None or group.agent in gone
+            if group.phase is GroupPhase.READY and alone and unused and not group.reserved:
+                yield group
+
+    def _has_room(self, shape: GroupShape, gone: Collection[str]) -> bool:
+        free = self._free(gone)
+        able = [
+            n for n, (_, _, labels) in free.items() if set(shape.node_labels) <= set(labels.items())
+        ]
+        for node_ids in product(able, repeat=len(shape.bundles)):
+            distinct = len(set(node_ids))
+            if shape.strategy == "STRICT_PACK" and distinct > 1:
+                continue
+            if shape.strategy == "STRICT_SPREAD" and distinct < len(node_ids):
+                continue
+            mine = {
+                n: [b for b, at in zip(shape.bundles, node_ids, strict=True) if at == n]
+                for n in node_ids
+            }
+            if all(_takes(free[n][0], free[n][1], bundles) for n, bundles in mine.items()):
+                return True
+        return False
+
+    def _free(
+        self, gone: Collection[str]
+    ) -> dict[str, tuple[Resources, list[int], Mapping[str, str]]]:
+        """What would be free on each open node."""
+        keys = {
+            (node_id, group.key(i))
+            for group in self._leaving(gone)
+            for i, node_id in enumerate(group.node_ids)
+        }
+        found = {}
+        for node_id, node in self.state.cluster.nodes.items():
+            if node.cordoned:
+                continue
+            free, devices = node.free, list(node.devices)
+            for key, standing in node.standing.items():
+                if key in gone or (node_id, key) in keys:
+                    gpu = sum(units for _, units in standing.devices.units)
+                    free = free + standing.held + Resources(gpu=gpu)
+                    for i, units in standing.devices.units:
+                        devices[i] += units
+            found[node_id] = (free, devices, node.labels)
+        return found
+
+
+def _takes(free: Resources, devices: list[int], bundles: list[Resources]) -> bool:
+    """Whether a node takes these together, in any order."""
+    for ordered in permutations(bundles):
+        room, left = free, list(devices)
+        for need in ordered:
+            given = devices_for(left, need.gpu)
+            if given is None or not need.fits(room):
+                break
+            room = room - need
+            for i, units in given.units:
+                left[i] -= units
+        else:
+            return True
+    return False
