@@ -20,6 +20,7 @@ from benchmarks.rows import Row, print_table
 def _groups() -> dict[str, Callable[[], list[Row]]]:
     from benchmarks.decision import decision
     from benchmarks.dispatch import dispatch
+    from benchmarks.groups import groups
     from benchmarks.journal import recovery
     from benchmarks.openb import openb
     from benchmarks.throughput import engine_alone, through_journal
@@ -28,6 +29,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
     return {
         "decision": decision,
         "victims": victims,
+        "groups": groups,
         "engine": engine_alone,
         "journal": through_journal,
         "recovery": recovery,

@@ -9,6 +9,7 @@ import pytest
 from benchmarks.__main__ import _groups
 from benchmarks.decision import decision
 from benchmarks.dispatch import dispatch
+from benchmarks.groups import groups
 from benchmarks.journal import recovery
 from benchmarks.rows import at_least, at_most, note, print_table
 from benchmarks.throughput import engine_alone, through_journal
@@ -17,6 +18,7 @@ from benchmarks.victims import victims
 TINY = [
     lambda: decision(small=700, large=2_000, queries=4, walks=2),
     lambda: victims(nodes=4, searches=2, churn=3),
+    lambda: groups(number=8, rounds=3, nodes=2),
     lambda: engine_alone(nodes=20, running=50, pairs=20, rounds=2),
     lambda: through_journal(nodes=20, running=50, pairs=20, rounds=2, in_flight=8),
     lambda: recovery(submissions=700, facts=200, agents=50, in_flight=4),
@@ -25,7 +27,9 @@ TINY = [
 
 
 @pytest.mark.parametrize(
-    "measure", TINY, ids=["decision", "victims", "engine", "journal", "recovery", "dispatch"]
+    "measure",
+    TINY,
+    ids=["decision", "victims", "groups", "engine", "journal", "recovery", "dispatch"],
 )
 def test_a_benchmark_gives_rows(measure):
     rows = measure()

@@ -1,0 +1,173 @@
+"""Placement groups in the engine: what one start costs among a thousand of them, and victims there."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Iterable
+
+from benchmarks.mesh import amounts, finished, gone
+from benchmarks.rows import Row, at_most, note, spread, timed_ms
+from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.node import NodeReport
+from schedulemesh.domain.placement import GroupShape, GroupsSpec
+from schedulemesh.domain.pool import PoolSpec
+from schedulemesh.domain.resources import Resources
+from schedulemesh.domain.task import TaskSpec
+from schedulemesh.engine import stimuli as s
+from schedulemesh.engine.engine import Engine
+from schedulemesh.engine.instructions import (
+    AnyInstruction,
+    CreateGroup,
+    EvictAgent,
+    RemoveGroup,
+    StartAgent,
+    StopAgent,
+)
+from schedulemesh.engine.outcomes import Accepted
+
+POOL = "pool"
+NEED = amounts(cpu=1, memory=100)
+START_MS, SEARCH_MS = 0.05, 50.0
+
+
+def groups(number: int = 1_000, rounds: int = 501, nodes: int = 100) -> list[Row]:
+    """Start and end an agent with no groups and with so many, turn by turn; then search victims."""
+    plain = Kept(nodes, None)
+    reserved = Kept(nodes, _spec(reserved=number))
+    reused = Kept(nodes, _spec(dynamic=number))
+    for task in [reused.start(5.0) for _ in range(number)][: number // 2]:
+        reused.end(task)
+    fresh = Kept(nodes, _spec(dynamic=number, reuse=False))
+    for _ in range(number - 1):
+        fresh.start(5.0)
+    kinds = {"reserved": reserved, "dynamic, half of them free": reused, "made anew": fresh}
+    lives = [
+        (plain.life(), {kind: one.life() for kind, one in kinds.items()}) for _ in range(rounds)
+    ]
+    rows: list[Row] = []
+    for kind in kinds:
+        beyond = statistics.median(took[kind] - bare for bare, took in lives)
+        ratio = statistics.median(took[kind] / bare for bare, took in lives)
+        rows.append(
+            at_most(
+                f"start and end of an agent among {number:,} groups, {kind}: beyond one without groups",
+                beyond,
+                START_MS,
+                " ms",
+                f"{ratio:.2f} × its {statistics.median(bare for bare, _ in lives):.2g} ms",
+            )
+        )
+    return rows + _searches(number, nodes)
+
+
+def _searches(number: int, nodes: int) -> list[Row]:
+    """On nodes filled by grouped agents of several priorities."""
+    each = number // nodes
+    share = amounts(cpu=64 // each)
+    full = Kept(nodes, _spec(dynamic=2 * number))
+    for i in range(number):
+        full.start(float(i % 4), share)
+    asked = {
+        "the group of one of them": share,
+        "room of several": share + share + share,
+        "a whole node": amounts(cpu=64),
+    }
+    rows = []
+    for what, need in asked.items():
+        times = [full.search(need) for _ in range(21)]
+        rows.append(
+            at_most(
+                f"victims among {number:,} agents in groups on {nodes:,} full nodes, for {what}",
+                statistics.median(times),
+                SEARCH_MS,
+                " ms",
+                f"most {max(times):.2g} ms",
+            )
+        )
+    idle = Kept(nodes, _spec(dynamic=number))
+    for task in [idle.start(1.0) for _ in range(number)]:
+        idle.end(task)
+    ticks = [timed_ms(idle.tick) for _ in range(101)]
+    return [*rows, note(f"a tick of the clock with {number:,} idle groups", spread(ticks))]
+
+
+def _spec(*, reserved: int = 0, dynamic: int = 0, reuse: bool = True) -> GroupsSpec:
+    shape = GroupShape(bundles=(NEED,))
+    return GroupsSpec(reserved=(shape,) * reserved, max_dynamic=dynamic, reuse=reuse)
+
+
+class Kept:
+    """An engine with one pool on nodes of 64 CPUs; Ray does at once what it is asked for."""
+
+    def __init__(self, nodes: int, spec: GroupsSpec | None) -> None:
+        self.engine = Engine()
+        whole = amounts(cpu=64, memory=512_000)
+        reports = tuple(NodeReport(node_id=f"node-{i:04}", total=whole) for i in range(nodes))
+        quota = amounts(cpu=64 * nodes, memory=512_000 * nodes)
+        self._next, self._now = 0, 0.0
+        self._do(s.ClusterObserved(at=0.0, nodes=reports))
+        self._do(s.PoolRequested(at=0.0, spec=PoolSpec(name=POOL, resources=quota, groups=spec)))
+
+    def life(self) -> float:
+        """The time in ms of a start and an end, Ray's answers included."""
+        self._now += 0.01
+        return timed_ms(lambda: self.end(self.start(9.0)))
+
+    def start(self, priority: float, need: Resources = NEED) -> int:
+        """Bring an agent to run."""
+        self._next += 1
+        self._do(self._submitted(self._next, priority, need))
+        return self._next
+
+    def end(self, number: int) -> None:
+        """The task is done and its agent gone."""
+        self._do(finished(number, self._now))
+
+    def search(self, need: Resources) -> float:
+        """The time in ms of a dry run that finds victims."""
+        self._now += 1.0
+        asked = self._submitted(0, 20.0, need, dry_run=True)
+        took = timed_ms(lambda: self.engine.handle(asked))
+        outcome = self.engine.handle(asked).outcome
+        if not isinstance(outcome, Accepted) or not outcome.preempted:
+            raise AssertionError(f"no victims were found: {outcome}")
+        return took
+
+    def tick(self) -> None:
+        """The clock ticks."""
+        self._do(s.ClockTicked(at=self._now))
+
+    def _submitted(
+        self, number: int, priority: float, need: Resources, *, dry_run: bool = False
+    ) -> s.TaskSubmitted:
+        name = f"agent-{number}"
+        return s.TaskSubmitted(
+            at=self._now,
+            agent=AgentSpec(name=name, pool_name=POOL, resources=need, class_key="class"),
+            task=TaskSpec(task_id=f"task-{number}", pool_name=POOL, priority=priority),
+            dry_run=dry_run,
+        )
+
+    def _do(self, stimulus: s.AnyStimulus) -> None:
+        """Take a stimulus, and give the hands' answers to whatever is ordered."""
+        orders: deque[AnyInstruction] = deque(self.engine.handle(stimulus).instructions)
+        while orders:
+            for answer in self._answers(orders.popleft()):
+                orders += self.engine.handle(answer).instructions
+
+    def _answers(self, order: AnyInstruction) -> Iterable[s.AnyStimulus]:
+        if isinstance(order, CreateGroup):
+            yield s.GroupCreated(at=self._now, group_id=order.group_id)
+        elif isinstance(order, RemoveGroup):
+            yield s.GroupGone(at=self._now, group_id=order.group_id)
+        elif isinstance(order, StartAgent):
+            yield s.AgentReported(
+                at=self._now,
+                agent_name=order.agent.name,
+                incarnation=order.incarnation,
+                node_id=order.node_id,
+            )
+        elif isinstance(order, StopAgent | EvictAgent):
+            number = int(order.agent_name.removeprefix("agent-"))
+            yield gone(number, order.incarnation, self._now)
