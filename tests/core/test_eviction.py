@@ -25,8 +25,8 @@ class DeadAgents:
         return None
 
 
-def saved_after(earlier):
-    stored = []
+def eviction_after(earlier, stored):
+    """The eviction of a task whose agent does not answer."""
 
     async def feed(stimulus, blobs):
         stored.append((stimulus, blobs))
@@ -37,7 +37,7 @@ def saved_after(earlier):
         started_at=0.0,
         resources=NOTHING,
     )
-    eviction = Eviction(
+    return Eviction(
         ray=None,
         agents=DeadAgents(),
         policy=PreemptionPolicy(),
@@ -49,7 +49,11 @@ def saved_after(earlier):
         earlier=earlier,
         now=2.0,
     )
-    saved = asyncio.run(eviction.save())
+
+
+def saved_after(earlier):
+    stored = []
+    saved = asyncio.run(eviction_after(earlier, stored).save())
     ((stimulus, blobs),) = stored
     assert blobs == {stimulus.state_key: pack(saved)}
     return saved
@@ -67,6 +71,14 @@ def test_a_save_that_fails_keeps_the_state_that_was_saved_before():
     assert not saved.consistent
     assert "save_state failed" in saved.warning
     assert "saved before" in saved.warning
+
+
+def test_what_was_saved_before_is_no_checkpoint():
+    for earlier in (None, pack(state(source="save_state", state=b"state"))):
+        stored = []
+        told = asyncio.run(eviction_after(earlier, stored).checkpoint())
+        assert "save_state failed" in told
+        assert stored == []
 
 
 def test_without_an_earlier_state_the_payload_is_what_is_left():

@@ -92,6 +92,29 @@ def test_a_state_that_is_too_large_is_refused_and_the_one_before_kept(make_sched
     assert ray.get(answer["agent"]["handle"].add.remote(0)) == 1
 
 
+def test_a_save_that_fails_is_refused_and_the_state_before_kept(scheduler):
+    class Failing(Counter):
+        def save_state(self):
+            if self.count > 1:
+                raise ValueError("too many to be saved")
+            return super().save_state()
+
+    scheduler.create_pool("pool", resources=ONE)
+    handle = submit(scheduler, "t", Failing)["agent"]["handle"]
+    ray.get(handle.add.remote(1))
+    assert scheduler.save_task_state("t")["success"]
+    ray.get(handle.add.remote(1))
+    refused = scheduler.save_task_state("t")
+    assert (refused["success"], refused["reason"]) == (False, "save_failed")
+    assert "too many to be saved" in refused["error"]
+    assert scheduler.get_saved_state("t")["saved_state"]["state"] == {"count": 1}
+    assert ray.get(handle.add.remote(0)) == 2, "it goes on"
+    # an eviction cannot wait for a better day: it keeps what there is, and says so
+    saved = scheduler.preempt_task("t")["preempted"][0]["saved_state"]
+    assert saved["state"] == {"count": 1}
+    assert "too many to be saved" in saved["warning"]
+
+
 def test_a_restorer_that_hangs_leaves_the_state_as_it_was(scheduler):
     def restorer(saved):
         import threading

@@ -8,7 +8,7 @@ from schedulemesh.core.actors.control.hands import NO_REFS, Refs
 from schedulemesh.core.actors.messages import Reply
 from schedulemesh.core.actors.serving import Serving, unavailable, when_ready
 from schedulemesh.core.views import past_of, saved_key
-from schedulemesh.core.wire import key_of, pack
+from schedulemesh.core.wire import SavedState, key_of, pack
 from schedulemesh.core.workers import restore
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine import stimuli as s
@@ -86,20 +86,20 @@ class StateService(Serving):
         # The caller can ask again, so that it need not wait for a journal that cannot be written.
         eviction.feed = self._scribe.step
         try:
-            return self._if_kept(task_id, pack(await eviction.save()))
+            return self._if_kept(task_id, await eviction.checkpoint())
         except JournalError as error:
             return unavailable(error)
         finally:
             await eviction.resume()
 
-    def _if_kept(self, task_id: str, saved: bytes) -> bytes | Refused:
-        limit = self._settings.journal.saved_state_bytes
-        if len(saved) <= limit:
-            return saved
-        error = (
-            f"the state of task {task_id!r} has {len(saved)} bytes; more than {limit} are not kept"
-        )
-        return Refused(reason="state_too_large", error=error)
+    def _if_kept(self, task_id: str, saved: SavedState | str) -> bytes | Refused:
+        if isinstance(saved, str):
+            return Refused(reason="save_failed", error=f"task {task_id!r} was not saved: {saved}")
+        limit, data = self._settings.journal.saved_state_bytes, pack(saved)
+        if len(data) <= limit:
+            return data
+        size = f"the state of task {task_id!r} has {len(data)} bytes"
+        return Refused(reason="state_too_large", error=f"{size}; more than {limit} are not kept")
 
 
 def _cannot_resubmit(task_id: str, *, restored: bool) -> RequestOutcome:

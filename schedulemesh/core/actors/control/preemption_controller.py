@@ -52,7 +52,17 @@ class Eviction(msgspec.Struct, kw_only=True):
 
     async def save(self) -> SavedState:
         """Save the task's state from the best source that works, and make it durable."""
+        return await self._keep(await self._saved())
+
+    async def checkpoint(self) -> SavedState | str:
+        """As ``save``, where it can be saved now. Where it cannot, what was saved before stays as it is,
+        and the text says why: nobody may take that for what was asked for.
+        """
         saved = await self._saved()
+        fresh = saved.saved_at == self.now and (saved.source != "payload" or not saved.warning)
+        return await self._keep(saved) if fresh else saved.warning
+
+    async def _keep(self, saved: SavedState) -> SavedState:
         if saved.warning:
             logger.warning("saving task %s: %s", saved.task_id, saved.warning)
         data = pack(saved)
