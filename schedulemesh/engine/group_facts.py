@@ -81,7 +81,9 @@ class GroupFacts:
         """Ray has made it; the name of the agent that waits for it."""
         group = self._book.by_id[fact.group_id]
         group.phase, group.made, group.idle_since = GroupPhase.READY, True, fact.at
-        self._book.counts[group.pool_name].created += 1
+        counts = self._book.counts[group.pool_name]
+        counts.created += 1
+        counts.error = ""
         self._book.sort(group)
         return group.agent
 

@@ -91,8 +91,22 @@ def delete_agent(turn: Turn, stimulus: s.AgentDeletionRequested) -> RequestOutco
     if agent is None:
         return Done(detail="already_gone")
     if agent.phase is AgentPhase.ENDING:
+        if stimulus.destroy_group is not None:
+            turn.emit(_still_ending(turn, agent, stimulus.destroy_group))
         return Pending(agent_name=stimulus.agent_name)
     return _end(turn, agent, DELETED, destroy_group=stimulus.destroy_group)
+
+
+def _still_ending(turn: Turn, agent: Agent, destroy_group: bool) -> AgentEnding:
+    """It ends as before, and this is to become of its group."""
+    return AgentEnding(
+        agent_name=agent.spec.name,
+        reason=agent.ending,
+        at=turn.at,
+        hold_for=agent.hold_for,
+        request_id=agent.ended_by,
+        destroy_group=destroy_group,
+    )
 
 
 def _end(

@@ -139,6 +139,16 @@ def test_whoever_deletes_an_agent_says_what_becomes_of_its_dynamic_group(destroy
     assert mesh.removes == (set() if stays else {"p-pg-1"})
 
 
+def test_the_last_word_on_the_group_of_an_ending_agent_counts():
+    mesh = meshed()
+    seat(mesh, "x")
+    mesh.delete("x")
+    mesh.delete("x", True)
+    mesh.delete("x")
+    mesh.leave("x")
+    assert phases(mesh) == {"p-pg-1": "ending"}
+
+
 @pytest.mark.parametrize("destroy", [None, False])
 def test_a_reserved_group_is_kept_unless_it_is_to_be_destroyed(destroy):
     mesh = meshed(reserved=(SMALL,), reuse=False)
