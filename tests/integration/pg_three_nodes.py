@@ -144,7 +144,10 @@ def node_death(mesh: RayScheduler, cluster: Any, told: dict[str, Any]) -> None:
     until(settled, lambda: f"not settled: {mesh.pg_pool_stats('pool')}", 40.0)
     told["survivors"] = sorted(a["name"] for a in mesh.list_agents("pool")["agents"])
     told["agents"] = sorted(a["name"] for a in agents)
-    told["after_death"] = submit(mesh, "pool", "again", resources={"cpu": 1.0})
+    # Which groups stood on that node depends on the ids of the nodes; one like those is free now.
+    alone = any(len(a["placement_group"]["node_ids"]) == 1 for a in agents if a["name"] in hit)
+    again = {"resources": {"cpu": 1.0}} if alone else {"bundles": spec["bundles"]}
+    told["after_death"] = submit(mesh, "pool", "again", **again)
 
 
 def main() -> None:
