@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from schedulemesh.core.agent_host import AgentHost, AsyncAgentHost, host_class, user_traceback
-from schedulemesh.core.shipping import load_class
-from schedulemesh.core.wire import Accelerators, Report, ShippedClass
+from schedulemesh.core.shipping import load_arguments, load_class, ship_arguments
+from schedulemesh.core.wire import Accelerators, Boot, Report, ShippedClass, pack
 
 
 class ReadyHost(AgentHost):
@@ -31,6 +31,7 @@ class ReadyHost(AgentHost):
             self._sm_loaded = load_class(msgspec.msgpack.decode(shipped, type=ShippedClass))
         except Exception as error:  # noqa: BLE001  # user code raises anything
             self._sm_error = user_traceback(error)
+        _rehearse()
 
     def schedulemesh_ready(self) -> str:
         """Why the class cannot be loaded; empty: it is."""
@@ -66,6 +67,21 @@ class AsyncReadyHost(ReadyHost, AsyncAgentHost):
     def _sm_begin(self, boot: bytes, supervisor: Any) -> None:
         super()._sm_begin(boot, supervisor)
         self._sm_link.loop = asyncio.get_running_loop()
+
+
+def _rehearse() -> None:
+    """Do once what the building of an object does: codecs and Ray's answers take longer the first time."""
+    boot = Boot(
+        scheduler="",
+        agent_name="",
+        incarnation=0,
+        labels={},
+        shipped=b"",
+        arguments=None,
+        saved=None,
+    )
+    msgspec.msgpack.decode(pack(boot), type=Boot)
+    load_arguments(ship_arguments((), {}).data, (), ())
 
 
 def ready_host_class(shipped: ShippedClass) -> type:

@@ -30,6 +30,9 @@ from schedulemesh.errors import InvalidRequestError
 
 _by_value_lock = threading.Lock()
 
+#: What the arguments of a constructor that gets none are pickled as.
+_NO_ARGUMENTS = pickle.dumps(((), {}))
+
 
 class ShippedArguments(msgspec.Struct, frozen=True, kw_only=True):
     """Constructor arguments as bytes, with the object references that they hold."""
@@ -85,6 +88,8 @@ def ship_state(value: Any) -> bytes:
 
 def ship_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> ShippedArguments:
     """Arguments as bytes, references taken out. Raises InvalidRequestError as ship_value does."""
+    if not args and not kwargs:
+        return ShippedArguments(data=_NO_ARGUMENTS)
     refs: list[Any] = []
 
     def slot(value: Any) -> Any:
@@ -183,7 +188,7 @@ def _own_modules_by_value() -> Iterator[None]:
     """Within, modules of the job's own folder are pickled by value."""
     with _by_value_lock:
         inside = tuple(folder + os.sep for folder in job_folders())
-        modules = _own_modules(inside, hash(tuple(sys.modules)))
+        modules = _own_modules(inside, hash(tuple(map(id, sys.modules.values()))))
         for module in modules:
             cloudpickle.register_pickle_by_value(module)
         try:
@@ -194,7 +199,7 @@ def _own_modules_by_value() -> Iterator[None]:
 
 
 @functools.lru_cache(maxsize=1)
-def _own_modules(inside: tuple[str, ...], _names: int) -> tuple[ModuleType, ...]:
+def _own_modules(inside: tuple[str, ...], _loaded: int) -> tuple[ModuleType, ...]:
     """The job's own modules; looked for again only when modules have come or gone."""
     return tuple(m for m in list(sys.modules.values()) if _is_own(m, inside))
 
