@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 
 import pytest
 import ray
@@ -159,6 +160,18 @@ class TestWhichGroup:
         assert {n: e["placement_group_id"] for n, e in groups_in(namespace).items()} == {
             n: e["placement_group_id"] for n, e in before.items()
         }, "none was made anew"
+
+    def test_a_victim_whose_cancel_never_returns_hands_its_group_over_all_the_same(self, scheduler):
+        class Stubborn(Counter):
+            def cancel(self, task_id):
+                threading.Event().wait()
+
+        make_pool(scheduler, max_dynamic_pgs=1)
+        scheduler.update_preemption_policy(cancel_timeout=0.2)
+        group = runs(submit(scheduler, "stubborn", actor_class=Stubborn))
+        answer = submit_for_group(scheduler, "newcomer", 4.0)
+        assert [v["task_id"] for v in answer["preempted"]] == ["stubborn"]
+        assert runs(answer)["id"] == group["id"]
 
     def test_short_quota_is_no_reason_to_evict_but_the_fallback_may(self, scheduler):
         make_pool(scheduler, cpu=6.0)
