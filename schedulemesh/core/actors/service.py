@@ -159,6 +159,7 @@ class SupervisorService(StateService, PoolService):
             return Reply(outcome=ProbeNeeded(class_key=class_key))
         # The journal forgets classes that nothing refers to; this process may remember them for longer.
         blobs = {**blobs, class_key: known}
+        self._hands.expect(stimulus.agent.arguments_key, blobs)
         stimulus = self._with_name(stimulus)
         if any(refs):
             self._hands.refs[stimulus.agent.name] = refs

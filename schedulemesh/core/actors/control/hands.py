@@ -38,6 +38,8 @@ from schedulemesh.store.journal import Journal
 
 logger = logging.getLogger(__name__)
 
+#: So many submissions' arguments are remembered, of at most so many bytes each.
+_EXPECTED, _SMALL = 256, 64 * 1024
 #: Object references of a submission: whole arguments, and those within others.
 Refs = tuple[list[Any], list[Any]]
 NO_REFS: Refs = ([], [])
@@ -65,6 +67,8 @@ class Hands:
         #: By agent name; only in memory, so lost with this process.
         self.refs: dict[str, Refs] = {}
         self._classes: dict[str, bytes] = {}
+        #: Arguments of the last submissions by key, so that their starts need not read them from the journal.
+        self._expected: dict[str, bytes] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.scribe = Scribe(journal, strategies, self.carry_out)
 
@@ -153,7 +157,8 @@ class Hands:
             incarnation=order.incarnation,
             labels=agent.labels,
             shipped=await self.class_bytes(agent.class_key, {}) or b"",
-            arguments=await self.scribe.fetch(agent.arguments_key),
+            arguments=self._expected.get(agent.arguments_key or "")
+            or await self.scribe.fetch(agent.arguments_key),
             saved=await self.scribe.fetch(order.state_key),
             may_restart=bool(json.loads(agent.options).get("max_restarts")),
         )
@@ -225,6 +230,15 @@ class Hands:
         except JournalError as error:
             logger.error("an eviction goes on without what is stored: %s", error)  # noqa: TRY400
             return None
+
+    def expect(self, key: str | None, blobs: Mapping[str, bytes]) -> None:
+        """An agent with these arguments may be started soon."""
+        data = blobs.get(key or "")
+        if key is None or data is None or len(data) > _SMALL:
+            return
+        if len(self._expected) >= _EXPECTED:
+            self._expected.pop(next(iter(self._expected)))
+        self._expected[key] = data
 
     async def class_bytes(self, key: str, blobs: Mapping[str, bytes]) -> bytes | None:
         """The class's bytes, from the request, from memory or from the journal."""
