@@ -14,6 +14,7 @@ from benchmarks.pairs import (
     CPUS,
     PAUSE_S,
     absolute,
+    all_free,
     alternate,
     empty_actor,
     end_actor,
@@ -106,7 +107,7 @@ def _evictions(scheduler: RayScheduler, pairs: int, cpus: int) -> list[Row]:
         return took
 
     full = cpus == CPUS
-    settle = (lambda: _all_free(scheduler)) if full else pause
+    settle = (lambda: all_free(scheduler)) if full else pause
     found = alternate(ours, theirs, pairs, settle)
     short = "the node is full" if full else "the pool's quota is short"
     what = f"evict one and start another → first reply, against ray.kill + create, {short}"
@@ -151,16 +152,6 @@ def _evaluations(scheduler: RayScheduler, calls: int, tasks: int) -> list[Row]:
         ratio(f"{what}, limit=10", few, 2.0),
         *absolute("evaluate_preemption", "empty async-actor call", found),
     ]
-
-
-def _all_free(scheduler: RayScheduler) -> None:
-    """Wait until the scheduler, too, has seen that every CPU is free: of what others use it learns late."""
-    pause()
-    deadline = time.monotonic() + 30.0
-    while (free := scheduler.cluster_snapshot()["nodes"][0]["free"]).get("cpu") != CPUS:
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not all CPUs became free: {free}")
-        time.sleep(0.1)
 
 
 def _submitted(scheduler: RayScheduler, task_id: str, pool: str, cls, cpus: int, priority: float):

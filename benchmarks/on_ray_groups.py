@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import ray
 from ray.util.placement_group import placement_group, remove_placement_group
@@ -13,6 +13,7 @@ from benchmarks.pairs import (
     CPUS,
     PAUSE_S,
     absolute,
+    all_free,
     alternate,
     end_actor,
     own_ray,
@@ -28,7 +29,7 @@ from schedulemesh.core import RayScheduler
 Worker = worker_class()
 
 
-def on_ray_groups(pairs: int = 21) -> list[Row]:
+def on_ray_groups(pairs: int = 9) -> list[Row]:
     """Starts with a ready host, handed-over groups, and kept groups."""
     with own_ray() as scheduler:
         return [
@@ -115,6 +116,7 @@ def _handed_over(scheduler: RayScheduler, pairs: int) -> list[Row]:
 def _kept(scheduler: RayScheduler, pairs: int) -> list[Row]:
     """A kept dynamic group found for a task, against removing and making a group of all CPUs."""
     config = {"enable": True, "max_dynamic_pgs": 1}
+    all_free(scheduler)
     scheduler.ensure_pool("kept", resources={"cpu": CPUS}, pg_pool_config=config)
     numbers = itertools.count()
     _use(scheduler, next(numbers))
@@ -135,7 +137,7 @@ def _kept(scheduler: RayScheduler, pairs: int) -> list[Row]:
         took = since_ms(start)
         remove_placement_group(second)
         _await_all_free()
-        time.sleep(2.0)  # the scheduler believes what others use only after a quiet second
+        all_free(scheduler)
         scheduler.resize_pool("kept", pg_pool_config={"max_dynamic_pgs": 1})
         _use(scheduler, next(numbers))
         return took
@@ -151,17 +153,13 @@ def _kept(scheduler: RayScheduler, pairs: int) -> list[Row]:
 def _use(scheduler: RayScheduler, number: int) -> float:
     """Milliseconds from a submission until its task is seen to have the pool's group; it then ends."""
     task_id = f"kept-{number}"
-    submitting = threading.Thread(
-        target=lambda: scheduler.submit_task_with_preemption(
-            task_id, "kept", Worker, resources={"cpu": CPUS}, agent_name=task_id
-        )
-    )
-    start = time.perf_counter()
-    submitting.start()
-    while _dweller(scheduler) != task_id:
-        pass
-    took = since_ms(start)
-    submitting.join()
+    with ThreadPoolExecutor(1) as beside:
+        start = time.perf_counter()
+        submitting = beside.submit(_submitted, scheduler, task_id, "kept", 5.0, cpus=CPUS)
+        while _dweller(scheduler) != task_id and not submitting.done():
+            pass
+        took = since_ms(start)
+        replied(submitting.result())
     scheduler.complete_task(task_id, end_agent=True)
     return took
 
@@ -201,10 +199,15 @@ def _await_all_free() -> None:
 
 
 def _submitted(
-    scheduler: RayScheduler, task_id: str, pool: str, priority: float, evicting: str | None = None
+    scheduler: RayScheduler,
+    task_id: str,
+    pool: str,
+    priority: float,
+    evicting: str | None = None,
+    cpus: int = 1,
 ):
     answer = scheduler.submit_with_pg_preemption(
-        task_id, pool, Worker, resources={"cpu": 1}, priority=priority
+        task_id, pool, Worker, resources={"cpu": cpus}, priority=priority, agent_name=task_id
     )
     gone = [victim["task_id"] for victim in answer.get("preempted", [])]
     if not answer["success"] or gone != ([] if evicting is None else [evicting]):

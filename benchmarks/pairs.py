@@ -92,6 +92,16 @@ def pause() -> None:
     time.sleep(PAUSE_S)
 
 
+def all_free(scheduler: RayScheduler) -> None:
+    """Wait until the scheduler, too, has seen that every CPU is free: of what others use it learns late."""
+    pause()
+    deadline = time.monotonic() + 30.0
+    while (free := scheduler.cluster_snapshot()["nodes"][0]["free"]).get("cpu") != CPUS:
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not all CPUs became free: {free}")
+        time.sleep(0.1)
+
+
 def _use_up_idle_workers() -> None:
     """Ray keeps some started processes ready; without them every start of both sides is a new one."""
     handles = [empty_actor() for _ in range(CPUS)]
