@@ -17,9 +17,10 @@ from benchmarks.pairs import (
     all_free,
     alternate,
     empty_actor,
-    end_actor,
     own_ray,
     pause,
+    plain_replacement,
+    plain_start,
     ratio,
     replied,
     since_ms,
@@ -56,15 +57,7 @@ def _starts(scheduler: RayScheduler, pairs: int) -> list[Row]:
         scheduler.complete_task(task_id, end_agent=True)
         return took
 
-    def theirs() -> float:
-        start = time.perf_counter()
-        handle = plain.remote("plain", {})
-        replied(handle)
-        took = since_ms(start)
-        end_actor(handle)
-        return took
-
-    found = alternate(ours, theirs, pairs, pause)
+    found = alternate(ours, lambda: plain_start(plain), pairs, pause)
     return [
         ratio("submit → first reply, against ray.remote(Cls).remote() → first reply", found, 1.10),
         *absolute("submit → first reply", "ray.remote(Cls).remote() → first reply", found),
@@ -94,21 +87,9 @@ def _evictions(scheduler: RayScheduler, pairs: int, cpus: int) -> list[Row]:
         scheduler.complete_task(high, end_agent=True)
         return took
 
-    def theirs() -> float:
-        first = plain.remote("low", {})
-        replied(first)
-        time.sleep(PAUSE_S)
-        start = time.perf_counter()
-        ray.kill(first)
-        handle = plain.remote("high", {})
-        replied(handle)
-        took = since_ms(start)
-        end_actor(handle)
-        return took
-
     full = cpus == CPUS
     settle = (lambda: all_free(scheduler)) if full else pause
-    found = alternate(ours, theirs, pairs, settle)
+    found = alternate(ours, lambda: plain_replacement(plain), pairs, settle)
     short = "the node is full" if full else "the pool's quota is short"
     what = f"evict one and start another → first reply, against ray.kill + create, {short}"
     return [

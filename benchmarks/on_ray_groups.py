@@ -15,9 +15,10 @@ from benchmarks.pairs import (
     absolute,
     all_free,
     alternate,
-    end_actor,
     own_ray,
     pause,
+    plain_replacement,
+    plain_start,
     ratio,
     replied,
     since_ms,
@@ -54,15 +55,7 @@ def _starts(scheduler: RayScheduler, pairs: int) -> list[Row]:
         scheduler.complete_task(task_id, end_agent=True)
         return took
 
-    def theirs() -> float:
-        start = time.perf_counter()
-        handle = plain.remote("plain", {})
-        replied(handle)
-        took = since_ms(start)
-        end_actor(handle)
-        return took
-
-    found = alternate(ours, theirs, pairs, pause)
+    found = alternate(ours, lambda: plain_start(plain), pairs, pause)
     scheduler.resize_pool("starts", pg_pool_config={"enable": False})
     what = "start in a reserved group with a ready host → first reply, against a plain cold actor's"
     return [
@@ -90,19 +83,7 @@ def _handed_over(scheduler: RayScheduler, pairs: int) -> list[Row]:
         scheduler.complete_task(high, end_agent=True)
         return took
 
-    def theirs() -> float:
-        first = plain.remote("low", {})
-        replied(first)
-        time.sleep(PAUSE_S)
-        start = time.perf_counter()
-        ray.kill(first)
-        handle = plain.remote("high", {})
-        replied(handle)
-        took = since_ms(start)
-        end_actor(handle)
-        return took
-
-    found = alternate(ours, theirs, pairs, pause)
+    found = alternate(ours, lambda: plain_replacement(plain), pairs, pause)
     scheduler.resize_pool("handed-over", pg_pool_config={"enable": False})
     what = (
         "victim out, newcomer in its group with a ready host → first reply, against kill + create"

@@ -6,6 +6,7 @@ import contextlib
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import ray
 from ray.exceptions import RayActorError
@@ -19,8 +20,8 @@ PAUSE_S = 0.3
 
 
 @contextlib.contextmanager
-def own_ray() -> Iterator[RayScheduler]:
-    """A Ray of its own, and a scheduler on it."""
+def bare_ray() -> Iterator[None]:
+    """A Ray of its own."""
     ray.init(
         address="local",
         num_cpus=CPUS,
@@ -29,11 +30,18 @@ def own_ray() -> Iterator[RayScheduler]:
         log_to_driver=False,
     )
     try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextlib.contextmanager
+def own_ray() -> Iterator[RayScheduler]:
+    """A Ray of its own, and a scheduler on it."""
+    with bare_ray():
         scheduler = RayScheduler("benchmark")
         yield scheduler
         scheduler.shutdown()
-    finally:
-        ray.shutdown()
 
 
 def worker_class() -> type:
@@ -119,6 +127,30 @@ def end_actor(handle) -> None:
     ray.kill(handle)
     with contextlib.suppress(RayActorError):
         ray.get(handle.__ray_ready__.remote())
+
+
+def plain_start(plain: Any) -> float:
+    """Milliseconds from making a plain actor to its first reply; it is ended then."""
+    start = time.perf_counter()
+    handle = plain.remote("plain", {})
+    replied(handle)
+    took = since_ms(start)
+    end_actor(handle)
+    return took
+
+
+def plain_replacement(plain: Any) -> float:
+    """Milliseconds from killing a plain actor to the first reply of the next; it is ended then."""
+    first = plain.remote("low", {})
+    replied(first)
+    time.sleep(PAUSE_S)
+    start = time.perf_counter()
+    ray.kill(first)
+    handle = plain.remote("high", {})
+    replied(handle)
+    took = since_ms(start)
+    end_actor(handle)
+    return took
 
 
 def since_ms(start: float) -> float:

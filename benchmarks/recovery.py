@@ -9,28 +9,18 @@ import time
 import psutil
 import ray
 
+from benchmarks.pairs import bare_ray
 from benchmarks.rows import Row, at_most, note, spread
 from schedulemesh.core import RayScheduler
 from schedulemesh.core.actors.control.line import POLL_S, Line
-
-CPUS = 4
 
 
 def on_ray_recovery(
     hosts: int = 10_000, seconds: float = 20.0, callers: int = 4, attaches: int = 200
 ) -> list[Row]:
     """Heartbeats and attaching, each on a supervisor of its own."""
-    ray.init(
-        address="local",
-        num_cpus=CPUS,
-        object_store_memory=80_000_000,
-        include_dashboard=False,
-        log_to_driver=False,
-    )
-    try:
+    with bare_ray():
         return [*_heartbeats(hosts, seconds, callers), *_attaching(attaches)]
-    finally:
-        ray.shutdown()
 
 
 def _heartbeats(hosts: int, seconds: float, callers: int) -> list[Row]:

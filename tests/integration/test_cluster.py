@@ -5,33 +5,15 @@ The cluster lives in a process of its own, beside this run's Ray.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.integration.drivers import told_by
 
 
 @pytest.fixture(scope="module")
 def told():
     """What the program told."""
-    # A cluster of its own: neither this run's address nor its token.
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.integration.three_nodes"],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=150,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return told_by("tests.integration.three_nodes", 150)
 
 
 def test_every_node_is_half_full(told):
