@@ -59,17 +59,23 @@ def connect() -> None:
     """The cluster of RAY_ADDRESS, else one on this machine, else a local Ray with 8 CPUs."""
     if ray.is_initialized():
         return
-    try:
-        ray.init(address=os.environ.get("RAY_ADDRESS") or "auto", logging_level="ERROR")
-    except (ConnectionError, RuntimeError) as error:
-        print(f"没有可用的 Ray 集群 ({error})，启动本地 8 CPU 的 Ray")
-        ray.init(
-            address="local",
-            num_cpus=8,
-            object_store_memory=80_000_000,
-            include_dashboard=False,
-            logging_level="ERROR",
-        )
+    for address in filter(None, (os.environ.get("RAY_ADDRESS"), "auto")):
+        try:
+            ray.init(address=address, logging_level="ERROR")
+        except (ConnectionError, RuntimeError) as error:
+            print(f"连接 {address} 失败: {error}")
+        else:
+            return
+    print("没有可用的 Ray 集群，启动本地 8 CPU 的 Ray")
+    # Otherwise Ray would look for the cluster of RAY_ADDRESS again.
+    os.environ.pop("RAY_ADDRESS", None)
+    ray.init(
+        address="local",
+        num_cpus=8,
+        object_store_memory=80_000_000,
+        include_dashboard=False,
+        logging_level="ERROR",
+    )
 
 
 def scale() -> float:
