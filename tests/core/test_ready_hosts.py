@@ -339,6 +339,9 @@ def test_a_ready_host_loads_before_it_builds(monkeypatch, devices):
     from tests.integration.agents import Counter
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "all")
+    monkeypatch.setattr(
+        "schedulemesh.core.agent_link._current", None
+    )  # this process hosts no agent
     monkeypatch.setattr(AgentLink, "start", lambda self: None)
     monkeypatch.setattr(ReadyHost, "_sm_report", lambda self: (self._sm_error, self._sm_gpu_ids))
     shipped = ship_class(Counter)

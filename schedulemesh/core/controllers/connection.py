@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import platform
+import time
 from typing import Any
 
 import ray
@@ -13,6 +13,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from schedulemesh.config.settings import PROTOCOL_VERSION, SchedulerSettings
 from schedulemesh.core.actors.messages import Hello
 from schedulemesh.core.actors.supervisor import Supervisor
+from schedulemesh.core.ray_api import actor_id
 from schedulemesh.errors import (
     InvalidRequestError,
     ProtocolMismatchError,
@@ -23,6 +24,8 @@ from schedulemesh.errors import (
 
 #: Seconds that a supervisor may take to begin.
 _BEGIN_S = 60.0
+#: Seconds that the name of an actor which has ended may still be taken.
+_NAME_S = 2.0
 
 
 class Connection:
@@ -94,8 +97,7 @@ def connect(settings: SchedulerSettings, node_id: str | None = None) -> Connecti
     try:
         hello = _greet(handle, settings)
     except SchedulerUnavailableError:
-        with contextlib.suppress(RayError):
-            ray.get(handle.withdraw.remote(), timeout=_BEGIN_S)
+        _withdraw(handle, settings)
         raise
     if not hello.detached and hello.job_id != job_id:
         raise SchedulerExistsError(
@@ -103,6 +105,26 @@ def connect(settings: SchedulerSettings, node_id: str | None = None) -> Connecti
             f"{hello.job_id}; choose another name, or make it detached to share it"
         )
     return Connection(handle, settings, hello)
+
+
+def _withdraw(handle: Any, settings: SchedulerSettings) -> None:
+    """End a new supervisor that cannot begin; its name is free then."""
+    try:
+        ray.get(handle.withdraw.remote(), timeout=_BEGIN_S)
+    except RayError:
+        # It ended itself, which is known a moment before its name is free.
+        deadline = time.monotonic() + _NAME_S
+        while time.monotonic() < deadline and _is_named(handle, settings):
+            time.sleep(0.005)
+
+
+def _is_named(handle: Any, settings: SchedulerSettings) -> bool:
+    """Whether this actor still has the supervisor's name."""
+    try:
+        found = ray.get_actor(actor_name(settings.name), namespace=settings.namespace)
+    except ValueError:
+        return False
+    return actor_id(found) == actor_id(handle)
 
 
 def find(settings: SchedulerSettings) -> Connection:

@@ -168,7 +168,8 @@ class Agents:
             return
         self._ray.kill_actor(handle)
         try:
-            await self._ray.call(handle, "schedulemesh_report")
+            # Every actor of Ray has this one, also a stray that is no host of ours.
+            await self._ray.call(handle, "__ray_ready__")
         except RayError:
             return
 
