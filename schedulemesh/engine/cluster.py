@@ -8,7 +8,7 @@ assumes the least favourable device for it: the emptiest.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 
@@ -277,15 +277,6 @@ def add_devices(left: Devices, right: Devices) -> Devices:
     for i, units in right.units:
         total[i] = total.get(i, 0) + units
     return Devices(units=tuple(sorted(total.items())))
-
-
-def sum_devices(parts: Iterable[Devices]) -> dict[int, int]:
-    """Units by device over all parts."""
-    total: dict[int, int] = {}
-    for part in parts:
-        for i, units in part.units:
-            total[i] = total.get(i, 0) + units
-    return total
 
 
 def _worst_devices(free: list[int], gpu: int) -> Devices:
