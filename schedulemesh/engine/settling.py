@@ -45,11 +45,14 @@ def settle(turn: Turn, stimulus: WorldObserved) -> None:
 def _end_on(turn: Turn, agent: Agent, *, lives: bool) -> None:
     """Go on with an eviction or a stop; what is gone already is struck off."""
     name = agent.spec.name
-    if not lives:
+    tasks = [turn.state.running.by_id[t] for t in turn.state.running.on_agent(name)]
+    evicted = [task for task in tasks if task.evicted_as]
+    # The payload of a task can be kept without its process.
+    unsaved = any(task.state_key is None for task in evicted)
+    if not lives and not unsaved:
         _gone(turn, agent)
         return
-    tasks = [turn.state.running.by_id[t] for t in turn.state.running.on_agent(name)]
-    if any(task.evicted_as for task in tasks):
+    if evicted:
         turn.instruct(evict_instruction(turn.state, name))
     else:
         turn.instruct(StopAgent(agent_name=name, incarnation=agent.incarnation))

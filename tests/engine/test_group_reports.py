@@ -219,6 +219,7 @@ def test_after_a_restart_a_victim_that_is_gone_has_handed_over():
     mesh = meshed(max_dynamic=1)
     seat(mesh, "low", priority=0.0)
     mesh.submit("high", priority=9.0, cpu=2)
+    mesh.save("low")
     step = found(mesh, groups=["p-pg-1"])
     assert kinds(step).count(StartAgent) == 1
     mesh.report("high")
@@ -228,6 +229,7 @@ def test_after_a_restart_nothing_is_ordered_twice():
     mesh = meshed(cpu=2, max_dynamic=1)
     seat(mesh, "low", priority=0.0)
     mesh.submit("high", priority=9.0, cpu=1)
+    mesh.save("low")
     step = found(mesh, groups=["p-pg-1"])
     assert kinds(step) == [RemoveGroup]
     mesh.remove("p-pg-1")

@@ -59,10 +59,22 @@ def test_a_victim_that_is_gone_already_lets_its_newcomer_start_once():
     mesh = mesh_of(cpu=2)
     mesh.run("low", priority=1.0, cpu=2)
     mesh.submit("high", priority=9.0, cpu=2)
+    mesh.save("low")
     recover(mesh)
     assert mesh.starts["high"].adopt is False
     assert mesh.state.agents["high"].phase is AgentPhase.STARTING
     assert mesh.state.preemption_counts == {"same_pool_preemption": 1}
+
+
+def test_a_victim_that_is_gone_and_was_not_saved_is_evicted_to_the_end_so_that_its_payload_is_kept():
+    mesh = mesh_of(cpu=2)
+    mesh.run("low", priority=1.0, cpu=2)
+    mesh.submit("high", priority=9.0, cpu=2)
+    recover(mesh)
+    assert "high" not in mesh.starts
+    mesh.leave("low", saved=True)
+    assert mesh.state.preempted["low"].state_key == "state-low"
+    assert mesh.starts["high"].adopt is False
 
 
 def test_a_stop_goes_on_or_is_done():
