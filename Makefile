@@ -26,9 +26,9 @@ demo: $(VENV)/.full ## Run the main job on a local Ray
 	$(BIN)/python -m schedulemesh demo
 
 test: $(VENV)/.dev ## Run all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --durations=25
 
-check: format lint types contracts docs test ## Everything that must hold before a commit
+check: format lint types contracts test ## Everything that must hold before a commit
 
 format: $(VENV)/.dev
 	$(BIN)/isort --check-only --quiet schedulemesh tests examples benchmarks
