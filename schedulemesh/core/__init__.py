@@ -1,4 +1,4 @@
-"""The hands: the only package that imports Ray. What it exports is loaded when it is asked for."""
+"""Everything that touches Ray. What is exported here is loaded when it is asked for."""
 
 from __future__ import annotations
 
@@ -7,21 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from schedulemesh.core.controllers.ray_scheduler import RayScheduler
-    from schedulemesh.core.resharding import reshard
-    from schedulemesh.core.shard_holder import ShardHolder
-    from schedulemesh.core.worker_group import WorkerGroup
+    from schedulemesh.core.worker_groups import ShardHolder, WorkerGroup, reshard
 
 __all__ = ["RayScheduler", "ShardHolder", "WorkerGroup", "reshard"]
 
-_HOMES = {
+_MODULES = {
     "RayScheduler": "schedulemesh.core.controllers.ray_scheduler",
-    "ShardHolder": "schedulemesh.core.shard_holder",
-    "WorkerGroup": "schedulemesh.core.worker_group",
-    "reshard": "schedulemesh.core.resharding",
+    "ShardHolder": "schedulemesh.core.worker_groups",
+    "WorkerGroup": "schedulemesh.core.worker_groups",
+    "reshard": "schedulemesh.core.worker_groups",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(_MODULES[name]), name)

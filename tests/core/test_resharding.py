@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedulemesh.core.move_plan import planned
-from schedulemesh.core.resharding import _bundled, _rounds, _wanted
-from schedulemesh.core.shard_holder import ShardHolder
-from schedulemesh.core.shards import TakeOrder, tree_of
+from schedulemesh.core.worker_groups.move_plan import planned
+from schedulemesh.core.worker_groups.resharding import _bundled, _rounds, _wanted
+from schedulemesh.core.worker_groups.shard_holder import ShardHolder
+from schedulemesh.core.worker_groups.shards import TakeOrder, tree_of
 from schedulemesh.dispatch import ParallelLayout, Shard, Sharding, shard
 from schedulemesh.dispatch.strategies import Workers
 from schedulemesh.errors import InvalidRequestError

@@ -10,7 +10,7 @@ import ray
 
 from schedulemesh.core import RayScheduler, ShardHolder, WorkerGroup, reshard
 from schedulemesh.core.agent_actor import AgentActor
-from schedulemesh.core.worker_group import DRIVER
+from schedulemesh.core.worker_groups.group import DRIVER
 from schedulemesh.dispatch import (
     Assign,
     Jagged,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from schedulemesh.core.answers import Call, answers
+from schedulemesh.core.worker_groups.worker_calls import Call, results
 from schedulemesh.dispatch.strategies import Dealt
 from schedulemesh.errors import InvalidRequestError
 
@@ -31,7 +31,7 @@ class PendingResult:
         The first worker that fails ends the wait with ``WorkerDiedError`` or ``WorkerFailedError``; one
         that has not answered after ``timeout_s`` seconds (None: the group's) with ``WorkerTimeoutError``.
         """
-        return answers(self._calls, self._timeout_s if timeout_s is None else timeout_s)
+        return results(self._calls, self._timeout_s if timeout_s is None else timeout_s)
 
     def collect(self, like: str | None = None, timeout_s: float | None = None) -> Any:
         """The answers as one batch, in the order of the data that was dispatched.

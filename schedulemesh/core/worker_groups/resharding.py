@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from schedulemesh.core.answers import Call, answers
-from schedulemesh.core.move_plan import Shapes, Tensor, planned
-from schedulemesh.core.shards import Form, Path, Slice, TakeOrder, Wanted
+from schedulemesh.core.worker_groups.move_plan import Shapes, Tensor, planned
+from schedulemesh.core.worker_groups.shards import Form, Path, Slice, TakeOrder, Wanted
+from schedulemesh.core.worker_groups.worker_calls import Call, results
 from schedulemesh.dispatch.plan import Plan
 from schedulemesh.dispatch.trees import Spec, ranks_of
 from schedulemesh.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from schedulemesh.core.worker_group import WorkerGroup
+    from schedulemesh.core.worker_groups.group import WorkerGroup
 
 #: Bytes that one round of a move puts into the object store at most, unless one tensor has more.
 ROUND_BYTES = 1 << 30
@@ -121,7 +121,7 @@ def _described(group: WorkerGroup, key: str, until: float | None) -> dict[Path, 
     """What the ranks hold under ``key``: by path and rank."""
     found: dict[Path, dict[int, Form]] = {}
     calls = [group.ask(rank, "describe_shards", key) for rank in group.ranks]
-    for rank, forms in enumerate(answers(calls, _left(until))):
+    for rank, forms in enumerate(results(calls, _left(until))):
         for path, form in forms.items():
             found.setdefault(path, {})[rank] = form
     if not found:
@@ -166,7 +166,7 @@ def _round(
             last=last,
         )
         takes.append(dst_group.ask(rank, "take_shards", order, *(refs[at] for at in mine)))
-    return [int(came) for came in answers([*gives, *takes], _left(until))[len(gives) :]]
+    return [int(came) for came in results([*gives, *takes], _left(until))[len(gives) :]]
 
 
 def _give(

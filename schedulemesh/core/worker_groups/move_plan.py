@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Union
 
 import msgspec
 
-from schedulemesh.core.shards import Form, Path, spelled
+from schedulemesh.core.worker_groups.shards import Form, Path, spelled
 from schedulemesh.dispatch.holdings import holdings
 from schedulemesh.dispatch.placement import Shard, Sharding
 from schedulemesh.dispatch.plan import Plan, plan
@@ -15,7 +15,7 @@ from schedulemesh.dispatch.trees import Spec, below
 from schedulemesh.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from schedulemesh.core.worker_group import WorkerGroup
+    from schedulemesh.core.worker_groups.group import WorkerGroup
 
 #: Shapes of whole tensors: one, or by path, joined with "/".
 Shapes = Union[Mapping[str, Sequence[int]], Sequence[int], None]

@@ -6,8 +6,8 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from schedulemesh.core.parcel import wrapped
-from schedulemesh.core.shards import (
+from schedulemesh.core.transport.arrays import wrapped
+from schedulemesh.core.worker_groups.shards import (
     Box,
     Form,
     Path,

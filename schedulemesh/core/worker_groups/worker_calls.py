@@ -31,7 +31,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         return f"rank {self.rank} (agent {self.agent}) of group {self.group}, method {self.method}"
 
 
-def answers(calls: Sequence[Call], timeout_s: float | None) -> list[Any]:
+def results(calls: Sequence[Call], timeout_s: float | None) -> list[Any]:
     """What each call answered, in order. Every reference must be another one.
 
     The first that fails ends the wait: ``WorkerDiedError``, ``WorkerFailedError``, or, after ``timeout_s``

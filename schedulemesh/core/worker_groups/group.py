@@ -9,17 +9,13 @@ from typing import Any, TypeVar
 import ray
 
 from schedulemesh.config.pools import parse_name
-from schedulemesh.core.answers import Call
-from schedulemesh.core.parcel import wrapped
-from schedulemesh.core.pending import PendingResult
 from schedulemesh.core.ray_api import actor_id
-from schedulemesh.core.resharding import Moved, reshard
-from schedulemesh.core.shard_holder import ShardHolder
+from schedulemesh.core.transport.arrays import wrapped
+from schedulemesh.core.worker_groups.pending_result import PendingResult
+from schedulemesh.core.worker_groups.worker_calls import Call
 from schedulemesh.dispatch.layout import ParallelLayout
 from schedulemesh.dispatch.strategies import Workers, deal
 from schedulemesh.errors import GroupRefusedError, InvalidRequestError
-
-__all__ = ["Moved", "PendingResult", "ShardHolder", "WorkerGroup", "reshard"]
 
 #: Where the data is before it is dispatched, unless another group is named.
 DRIVER = Workers(name="driver", layout=ParallelLayout.of())

@@ -1,7 +1,7 @@
 """How values cross Ray: arrays as the bytes that they show, laid beside the pickle instead of into it.
 
 Torch pickles a view with all the storage beneath it, NumPy copies a view that is not contiguous into the
-pickle and out of it again. Within a parcel both go as buffers, which Ray maps instead of copying.
+pickle and out of it again. Within an array transport both go as buffers, which Ray maps instead of copying.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def wrapped(content: Any, *, own: bool = True) -> Any:
     Tensors arrive on the CPU, without gradient; with ``own`` as copies, else as views of the object store,
     which must not be written to. NumPy arrays arrive as Ray brings them: views that cannot be written to.
     """
-    return _Parcel(content, own) if "numpy" in sys.modules else content
+    return _ArrayTransport(content, own) if "numpy" in sys.modules else content
 
 
-class _Parcel:
+class _ArrayTransport:
     def __init__(self, content: Any, own: bool) -> None:
         self.content = content
         self.own = own

@@ -5,7 +5,7 @@ import pickle
 import pytest
 import ray
 
-from schedulemesh.core.parcel import wrapped
+from schedulemesh.core.transport.arrays import wrapped
 
 np = pytest.importorskip("numpy")
 
