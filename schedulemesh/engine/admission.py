@@ -30,6 +30,7 @@ from schedulemesh.engine.preemption import Consent
 from schedulemesh.engine.state import MeshState, Preempted
 from schedulemesh.engine.stimuli import TaskSubmitted
 from schedulemesh.engine.strategies import Strategies
+from schedulemesh.engine.sufficient_priority import sufficient_priority
 from schedulemesh.engine.turn import Turn
 from schedulemesh.engine.victims import Plan, Search
 from schedulemesh.plugins.scheduling import TaskView
@@ -248,6 +249,7 @@ def _consent(turn: Turn, request: Request) -> Consent | None:
 def _no_victim(turn: Turn, request: Request, consent: Consent | None) -> Refused:
     state = turn.state
     turned_away: dict[str, int] = {}
+    enough = _sufficient_priority(turn, request)
     if request.stimulus.may_preempt:
         turned_away = state.preemption.turned_away(
             state.running, request.incoming, turn.at, consent
@@ -259,13 +261,32 @@ def _no_victim(turn: Turn, request: Request, consent: Consent | None) -> Refused
         request.payment.short,
         request.by_node,
         turned_away,
+        enough,
     )
+    if request.stimulus.default_resources:
+        refused = explain.by_default(refused, request.pool_name, request.need)
     only_group = request.stimulus.for_group or not request.stimulus.may_preempt
     if request.payment.short:
         return explain.insufficient_quota(refused, request.pool_name) if only_group else refused
     if request.wish is not None and isinstance(request.home, NoHome):
-        return explain.group_unplaceable(state, request.wish, request.home, turned_away)
+        return explain.group_unplaceable(state, request.wish, request.home, turned_away, enough)
     return refused
+
+
+def _sufficient_priority(turn: Turn, request: Request) -> float | None:
+    """The priority that would have been enough; None: none, or it is not known."""
+    task, stimulus = request.stimulus.task, request.stimulus
+    if task is None or not stimulus.may_preempt or turn.strategies.plugins:
+        return None
+
+    def seats(priority: float) -> bool:
+        raised = msgspec.structs.replace(task, priority=priority)
+        again = understand(turn, msgspec.structs.replace(stimulus, task=raised))
+        if isinstance(again, Refused):
+            return False
+        return again.settled or find_victims(turn, again, None) is not None
+
+    return sufficient_priority(turn.state, request.incoming, seats)
 
 
 def readmit(turn: Turn, past: Preempted, made: set[str]) -> bool:

@@ -98,6 +98,7 @@ def would_run(state: MeshState, request: Request, plan: Plan | GroupPlan | None)
         restartable=agent.restartable,
         group_id=None if home is None or home.group is None else home.group.group_id,
         group_path="" if home is None else home.path,
+        whole_pool=request.need == state.ledger.accounts[request.pool_name].spec.resources,
     )
 
 

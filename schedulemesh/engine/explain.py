@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
 
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, Resources
@@ -18,8 +20,8 @@ NO_ROOM = "Insufficient resources and no available preemption candidates"
 
 NO_NODES = "no node is known yet"
 
-#: Holders named in a refusal.
-HOLDERS = 10
+#: Holders in a refusal, and those that its sentence names.
+HOLDERS, _NAMED = 10, 3
 
 
 def pool_not_found(state: MeshState, name: str) -> Refused:
@@ -75,33 +77,93 @@ def preemption_failed(
     short_quota: Resources,
     by_node: bool,
     turned_away: dict[str, int],
+    enough: float | None = None,
 ) -> Refused:
-    """Short of resources, and no victim will do."""
+    """Short of resources, and no victim will do. ``enough`` is the priority that would."""
     node = _closest(state, need) if by_node else None
     short_node = NOTHING if node is None else need.beyond(node.free)
     if short_quota:
         names: Iterable[str] = state.agents_of[pool_name]
     else:
         names = () if node is None else _living_on(state, node)
+    holders = _holders(state, names)
+    said = []
+    if short_quota:
+        said.append(f"pool {pool_name!r} lacks {short_quota} of {need}")
+    if by_node:
+        said.append(_no_node(node, need, short_node))
     return Refused(
         reason="preemption_failed",
-        error=NO_ROOM,
+        error=f"{NO_ROOM}: " + "; ".join([*said, *_who(holders), *_priority(enough, turned_away)]),
         short_quota=short_quota,
         short_node=short_node,
-        holders=_holders(state, names),
+        holders=holders,
         turned_away=turned_away,
+        sufficient_priority=enough,
+        hint=_way_out(pool_name, short_quota, enough),
     )
 
 
 def insufficient_quota(refused: Refused, pool_name: str) -> Refused:
     """The same refusal, where nobody might have been evicted and the pool's own quota is short."""
+    said = [
+        f"pool {pool_name!r} lacks {refused.short_quota}, and nobody is evicted for this request",
+        *_who(refused.holders),
+    ]
     return Refused(
         reason="insufficient_quota",
-        error=f"pool {pool_name!r} lacks {refused.short_quota}, and nobody is evicted for this request",
+        error="; ".join(said),
         short_quota=refused.short_quota,
         short_node=refused.short_node,
         holders=refused.holders,
+        hint=f"Ask for less, resize pool {pool_name!r}, or submit it so that it may evict others",
     )
+
+
+def by_default(refused: Refused, pool_name: str, need: Resources) -> Refused:
+    """The same refusal of a task that named no resources."""
+    return msgspec.structs.replace(
+        refused,
+        hint=f"It named no resources, so it asks for what pool {pool_name!r} gives by default: {need}. "
+        "Name its resources",
+    )
+
+
+def _no_node(node: Node | None, need: Resources, short: Resources) -> str:
+    """Why no node takes the need as things are."""
+    if node is None:
+        return "no node takes new agents"
+    lack = f"lacks {short}" if short else "has no GPU device with enough left"
+    others = f"; work outside ScheduleMesh holds {node.others_use} there" if node.others_use else ""
+    return f"no node has room for {need}; the closest, {node.node_id}, {lack}{others}"
+
+
+def _who(holders: Sequence[Holder]) -> list[str]:
+    """Who holds most of what was short: a part of a sentence, or nothing."""
+    if not holders:
+        return []
+    named = [f"{holder.agent_name} ({holder.resources})" for holder in holders[:_NAMED]]
+    if len(holders) > _NAMED:
+        named.append("others")
+    return ["held by " + ", ".join(named)]
+
+
+def _priority(enough: float | None, turned_away: Mapping[str, int]) -> list[str]:
+    """Which priority would do, or which rule stands against every task that runs."""
+    if enough is not None:
+        return [f"priority {enough:.12g} would be enough"]
+    return [
+        f"{count} running task{'' if count == 1 else 's'} cannot be evicted: {rule}"
+        for rule, count in turned_away.items()
+    ][:_NAMED]
+
+
+def _way_out(pool_name: str, short_quota: Resources, enough: float | None) -> str:
+    ways = [] if enough is None else [f"submit it with priority {enough:.12g} or more"]
+    ways.append("ask for less")
+    ways.append(f"resize pool {pool_name!r}" if short_quota else "add a node")
+    found = ", ".join([*ways, "or wait until a holder ends"])
+    return found[0].upper() + found[1:]
 
 
 def no_pg_pool(pool_name: str) -> Refused:
@@ -134,7 +196,11 @@ def group_out_of_resources(state: MeshState, shape: GroupShape) -> Refused:
 
 
 def group_unplaceable(
-    state: MeshState, wish: Wish, home: NoHome, turned_away: dict[str, int]
+    state: MeshState,
+    wish: Wish,
+    home: NoHome,
+    turned_away: dict[str, int],
+    enough: float | None = None,
 ) -> Refused:
     """No group is free, none can be made, and no victim will do."""
     book, pool_name = state.groups, wish.pool_name
@@ -148,13 +214,16 @@ def group_unplaceable(
         said.append(f"{have} of at most {wish.spec.max_dynamic} dynamic ones are there")
     if home.no_spot is not None:
         said.append("a new one has no room: " + _why(wish.shape, home.no_spot))
+    said.append("and no running task may be evicted for it")
     names = [g.agent for g in map(book.by_id.get, book.of_pool.get(pool_name, ())) if g and g.agent]
+    holders = _holders(state, (name for name in names if name in state.agents))
     return Refused(
         reason="group_unplaceable",
-        error="; ".join(said) + "; and no running task may be evicted for it",
+        error="; ".join([*said, *_who(holders), *_priority(enough, turned_away)]),
         short_node=NOTHING if home.no_spot is None else home.no_spot.short,
-        holders=_holders(state, (name for name in names if name in state.agents)),
+        holders=holders,
         turned_away=turned_away,
+        sufficient_priority=enough,
     )
 
 

@@ -144,6 +144,7 @@ def agent_reported(turn: Turn, stimulus: s.AgentReported) -> RequestOutcome | No
             state_restored=stimulus.state_restored,
         )
     )
+    quota = turn.state.ledger.accounts[agent.spec.pool_name].spec.resources
     accepted = Accepted(
         agent_name=stimulus.agent_name,
         pool_name=agent.spec.pool_name,
@@ -156,6 +157,7 @@ def agent_reported(turn: Turn, stimulus: s.AgentReported) -> RequestOutcome | No
         state_restored=stimulus.state_restored,
         group_id=agent.group_id,
         group_path=agent.group_path,
+        whole_pool=agent.spec.resources == quota,
     )
     return turn.answer(agent.request_id, accepted)
 

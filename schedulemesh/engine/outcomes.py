@@ -62,6 +62,8 @@ class Accepted(Outcome, frozen=True, kw_only=True):
     group_id: str | None = None
     #: "reserved", "reused", "created" or "preempted": how it came to that group; empty: it lives on a node.
     group_path: str = ""
+    #: Whether it holds the whole quota of its pool.
+    whole_pool: bool = False
 
 
 class Refused(Outcome, frozen=True, kw_only=True):
@@ -79,6 +81,10 @@ class Refused(Outcome, frozen=True, kw_only=True):
     holders: tuple[Holder, ...] = ()
     #: Running tasks that each rule turned away.
     turned_away: dict[str, int] = {}
+    #: The lowest priority with which it would have been accepted; None: none, or it is not known.
+    sufficient_priority: float | None = None
+    #: What the caller can do next; empty: the error says it, or nothing can be done.
+    hint: str = ""
     #: Victims evicted in vain that run again.
     restarted: tuple[str, ...] = ()
     #: Victims evicted in vain that could not be started again.

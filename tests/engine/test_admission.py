@@ -170,7 +170,12 @@ def test_short_of_resources_with_nobody_to_evict_is_preemption_failed_in_the_doc
     mesh.run("t", priority=5.0, cpu=3)
     refused = mesh.submit("u", priority=5.0, cpu=2)
     assert refused.reason == "preemption_failed"
-    assert refused.error == "Insufficient resources and no available preemption candidates"
+    assert refused.error == (
+        "Insufficient resources and no available preemption candidates: pool 'p' lacks cpu 1 of cpu 2; "
+        "no node has room for cpu 2; the closest, a, lacks cpu 1; held by t (cpu 3); "
+        "priority 6 would be enough"
+    )
+    assert refused.sufficient_priority == 6.0
     assert refused.short_quota == amount(cpu=1)
     assert refused.turned_away == {"below_same_pool_threshold": 1}
     (holder,) = refused.holders

@@ -59,3 +59,40 @@ def test_without_any_pool_the_refusals_say_so():
     assert "none yet" in mesh.submit("t", "p", cpu=1).error
     assert "none yet" in mesh.submit("t", "", cpu=1).error
     assert "none yet" in mesh.cordon("a").error
+
+
+def test_a_refusal_names_three_holders_and_says_that_there_are_more():
+    mesh = Mesh(pool("p", cpu=5))
+    for number in range(5):
+        mesh.run(f"t{number}", cpu=1)
+    refused = mesh.submit("u", cpu=1)
+    assert "held by t4 (cpu 1), t3 (cpu 1), t2 (cpu 1), others" in refused.error
+
+
+def test_a_refusal_says_which_rules_stand_against_it_where_no_priority_would_do():
+    mesh = Mesh(
+        pool("p", cpu=2), pool("q", cpu=4), protected_pools=("q",), nodes=[node("a", cpu=4)]
+    )
+    mesh.run("t", "q", cpu=3)
+    refused = mesh.submit("u", cpu=2)
+    assert refused.sufficient_priority is None
+    assert refused.error.endswith("1 running task cannot be evicted: protected_pool")
+    assert refused.hint == "Ask for less, add a node, or wait until a holder ends"
+
+
+def test_a_task_that_named_no_resources_is_told_what_it_asked_for():
+    mesh = Mesh(pool("p", cpu=4))
+    mesh.run("t", cpu=1)
+    refused = mesh.submit("u", more={"default_resources": True})
+    assert refused.hint == (
+        "It named no resources, so it asks for what pool 'p' gives by default: cpu 4. "
+        "Name its resources"
+    )
+
+
+def test_work_outside_of_the_scheduler_is_named_among_those_who_hold_the_node():
+    mesh = Mesh(pool("p", cpu=4), nodes=[node("a", cpu=4, others=amount(cpu=3))])
+    refused = mesh.submit("u", cpu=2)
+    assert (
+        "the closest, a, lacks cpu 1; work outside ScheduleMesh holds cpu 3 there" in refused.error
+    )

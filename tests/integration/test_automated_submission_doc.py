@@ -63,7 +63,10 @@ def test_scenarios_1_to_3(simple):
     assert submit(simple, "my-task-002", labels={"tier": "standard"}, priority=5.0)["success"]
     refused = submit(simple, "my-task-003", priority=5.0, labels=None)
     assert refused["success"] is False
-    assert refused["error"] == "Insufficient resources and no available preemption candidates"
+    said, _, numbers = refused["error"].partition(": ")
+    assert said == "Insufficient resources and no available preemption candidates"
+    assert "lacks cpu 1, memory 2 MB of cpu 1, memory 2 MB" in numbers
+    assert "priority 6 would be enough" in numbers
     assert refused["reason"] == "preemption_failed"
     assert refused["short"]["quota"] == {"cpu": 1.0, "memory": 2.0}
     held_by = {task_id for holder in refused["holders"] for task_id in holder["task_ids"]}

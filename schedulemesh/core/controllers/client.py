@@ -44,7 +44,13 @@ class Client:
         dry_run = found.stimulus.dry_run
         if not dry_run and not isinstance(reply.outcome, Refused):
             self._sent.add(class_key)
-        return replies.submitted(reply.outcome, reply.handle, dry_run=dry_run, group=reply.group)
+        return replies.submitted(
+            reply.outcome,
+            reply.handle,
+            dry_run=dry_run,
+            group=reply.group,
+            named_resources=not found.stimulus.default_resources,
+        )
 
 
 def _caller() -> Caller:

@@ -64,11 +64,14 @@ class CandidateInfo(TypedDict):
 
 
 class Result(TypedDict, total=False):
-    """What every call answers: ``success``, and for a refusal ``error`` and ``reason``."""
+    """What every call answers: ``success``, and for a refusal ``error`` and ``reason``; ``hint`` is what
+    the caller can do.
+    """
 
     success: bool
     error: str
     reason: str
+    hint: str
     detail: str
 
 
@@ -90,6 +93,8 @@ class SubmitResult(Result, total=False):
     short: dict[str, dict[str, Any]]
     holders: list[dict[str, Any]]
     turned_away: dict[str, int]
+    #: The lowest priority with which it would have been accepted, where there is one.
+    sufficient_priority: float
     restarted: list[str]
     not_restarted: list[str]
 
@@ -133,6 +138,10 @@ def refused(outcome: Refused) -> SubmitResult:
         ]
     if outcome.turned_away:
         answer["turned_away"] = dict(outcome.turned_away)
+    if outcome.sufficient_priority is not None:
+        answer["sufficient_priority"] = outcome.sufficient_priority
+    if outcome.hint:
+        answer["hint"] = outcome.hint
     if outcome.restarted or outcome.not_restarted:
         answer["restarted"] = list(outcome.restarted)
         answer["not_restarted"] = list(outcome.not_restarted)
@@ -140,9 +149,14 @@ def refused(outcome: Refused) -> SubmitResult:
 
 
 def submitted(
-    outcome: RequestOutcome, handle: Any, *, dry_run: bool, group: GroupPlace | None = None
+    outcome: RequestOutcome,
+    handle: Any,
+    *,
+    dry_run: bool,
+    group: GroupPlace | None = None,
+    named_resources: bool = True,
 ) -> SubmitResult:
-    """The answer to a submission."""
+    """The answer to a submission. ``named_resources`` False: it took what the pool gives by default."""
     if isinstance(outcome, Refused):
         return refused(outcome)
     if not isinstance(outcome, Accepted):
@@ -174,6 +188,11 @@ def submitted(
         answer["restartable"] = False
     if outcome.state_restored is not None:
         answer["state_restored"] = outcome.state_restored
+    if outcome.whole_pool and not named_resources:
+        answer["hint"] = (
+            f"It named no resources, so it received the whole quota of pool {outcome.pool_name!r}: "
+            f"{outcome.resources}. Name its resources to leave room for others"
+        )
     return answer
 
 
