@@ -23,12 +23,14 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
     from benchmarks.groups import groups
     from benchmarks.journal import recovery
     from benchmarks.openb import openb
+    from benchmarks.rules import rules
     from benchmarks.throughput import engine_alone, through_journal
     from benchmarks.victims import victims
 
     return {
         "decision": decision,
         "victims": victims,
+        "rules": rules,
         "groups": groups,
         "engine": engine_alone,
         "journal": through_journal,

@@ -10,11 +10,10 @@ from typing import Any
 
 import msgspec
 
+from schedulemesh.config.label_rules import LabelRules, parse_label_rules
 from schedulemesh.errors import InvalidRequestError
 
 logger = logging.getLogger(__name__)
-
-LabelRules = dict[str, dict[str, tuple[str, ...]]]
 
 
 class PreemptionAggressiveness(str, Enum):
@@ -126,7 +125,7 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
             )
         force = msgspec.structs.force_setattr
         force(self, "protected_pools", _parse_pools(self.protected_pools))
-        force(self, "label_preemption_rules", _parse_rules(self.label_preemption_rules))
+        force(self, "label_preemption_rules", parse_label_rules(self.label_preemption_rules))
 
     def public(self) -> dict[str, Any]:
         """Every field as plain data: numbers, lists and dicts."""
@@ -219,46 +218,3 @@ def _parse_pools(given: object) -> tuple[str, ...]:
         if not isinstance(name, str):
             raise InvalidRequestError(f"protected_pools has {name!r}, which is no pool name")
     return tuple(sorted(set(given)))
-
-
-def _parse_rules(given: object) -> LabelRules:
-    if not isinstance(given, Mapping):
-        raise InvalidRequestError(f"label_preemption_rules must be a dict, not {given!r}")
-    rules: LabelRules = {}
-    for key, of_key in given.items():
-        if not isinstance(key, str) or not isinstance(of_key, Mapping):
-            raise InvalidRequestError(
-                f"label_preemption_rules[{key!r}] must be a dict {{high: [low, ...]}}, not {of_key!r}"
-            )
-        rules[key] = {high: _parse_lows(key, high, lows) for high, lows in of_key.items()}
-        _refuse_cycle(key, rules[key])
-    return rules
-
-
-def _parse_lows(key: str, high: object, lows: object) -> tuple[str, ...]:
-    if not isinstance(high, str):
-        raise InvalidRequestError(
-            f"label_preemption_rules[{key!r}] has {high!r}, which is no label value"
-        )
-    if not isinstance(lows, list | tuple | set) or not all(isinstance(v, str) for v in lows):
-        raise InvalidRequestError(
-            f"label_preemption_rules[{key!r}][{high!r}] must be a list of label values, not {lows!r}"
-        )
-    return tuple(lows) if not isinstance(lows, set) else tuple(sorted(lows))
-
-
-def _refuse_cycle(key: str, rules: Mapping[str, tuple[str, ...]]) -> None:
-    """Walk down from every value; meeting a value that is still open is a cycle."""
-    done: set[str] = set()
-
-    def descend(value: str, path: tuple[str, ...]) -> None:
-        if value in path:
-            chain = " > ".join((*path[path.index(value) :], value))
-            raise InvalidRequestError(f"label_preemption_rules[{key!r}] has a cycle: {chain}")
-        if value not in done:
-            for low in rules.get(value, ()):
-                descend(low, (*path, value))
-            done.add(value)
-
-    for value in rules:
-        descend(value, ())

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
 from itertools import groupby
 from typing import Protocol
 
 import msgspec
 
-from schedulemesh.config.policy import LabelRules, PreemptionPolicy
+from schedulemesh.config.label_rules import LabelRules, Ranks, ranks_of
+from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.labels import Labels
 from schedulemesh.engine.outcomes import Candidate
 from schedulemesh.engine.running import RunningTask, RunningTasks, TaskClass
@@ -93,10 +93,7 @@ class LabelRanks:
 
     def __init__(self, rules: LabelRules) -> None:
         self.rules = rules
-        self.ranks = {
-            key: {(high, low): _rank(of_key, high, low) for high in of_key for low in of_key[high]}
-            for key, of_key in rules.items()
-        }
+        self.ranks: dict[str, Ranks] = {key: ranks_of(of_key) for key, of_key in rules.items()}
 
     def named(self) -> dict[str, frozenset[str]]:
         """Per key the values that any rule names, sorted by key."""
@@ -112,18 +109,6 @@ class LabelRanks:
             if key in high and key in low:
                 found = max(found, ranks.get((high[key], low[key]), 0))
         return found
-
-
-def _rank(rules: Mapping[str, tuple[str, ...]], high: str, low: str) -> int:
-    """Steps of the longest chain of rules from high down to low; the rules have no cycle."""
-
-    @cache
-    def longest(value: str) -> float:
-        if value == low:
-            return 0
-        return max((1 + longest(next_) for next_ in rules.get(value, ())), default=float("-inf"))
-
-    return int(longest(high))
 
 
 def judge(

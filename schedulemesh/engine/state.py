@@ -204,8 +204,8 @@ class MeshState:
         self.handlers[fact.pool_name] = fact
 
     def _policy_changed(self, fact: f.PolicyChanged) -> None:
-        self.policy = fact.policy
-        self.preemption = Preemption(fact.policy)
+        preemption = Preemption(fact.policy)
+        self.policy, self.preemption = fact.policy, preemption
         self.running.partition_by(
             self.preemption.ranks.named(),
             by_time=fact.policy.remaining_time_weight > 0,

@@ -1,0 +1,66 @@
+"""The label rules of a policy: what it costs to put 10,000 of them in force."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+
+from benchmarks.rows import Row, at_most
+from schedulemesh.config.policy import PreemptionPolicy
+from schedulemesh.engine.preemption import Preemption
+
+MARK_MS = 50.0
+
+Rules = dict[str, tuple[str, ...]]
+
+
+def rules(number: int = 10_000, rounds: int = 7) -> list[Row]:
+    """Validate a policy with about so many rules, and compute its ranks; each time with new values."""
+    rows = []
+    for what, build in _SHAPES.items():
+        times = [_put_in_force(build(number, f"{what}-{i}-")) for i in range(rounds)]
+        rows.append(
+            at_most(
+                f"put a policy with {number:,} label rules in force: {what}",
+                statistics.median(times),
+                MARK_MS,
+                " ms",
+                f"most {max(times):.2g} ms",
+            )
+        )
+    return rows
+
+
+def _put_in_force(of_key: Rules) -> float:
+    """The processor time that it takes, in milliseconds: nothing in it waits."""
+    start = time.process_time()
+    Preemption(PreemptionPolicy(label_preemption_rules={"tier": of_key}))
+    return (time.process_time() - start) * 1e3
+
+
+def _ordered(number: int, name: str) -> Rules:
+    """Every value above every later one."""
+    values = [f"{name}{i}" for i in range(1 + round((2 * number) ** 0.5))]
+    return {high: tuple(values[i + 1 :]) for i, high in enumerate(values[:-1])}
+
+
+def _chain(number: int, name: str) -> Rules:
+    return {f"{name}{i}": (f"{name}{i + 1}",) for i in range(number)}
+
+
+def _chance(values: int, number: int, name: str) -> Rules:
+    rng = random.Random(name)
+    found: dict[str, set[str]] = {}
+    for _ in range(number):
+        high, low = sorted(rng.sample(range(values), 2))
+        found.setdefault(f"{name}{high}", set()).add(f"{name}{low}")
+    return {high: tuple(sorted(lows)) for high, lows in found.items()}
+
+
+_SHAPES = {
+    "fully ordered values": _ordered,
+    "one chain": _chain,
+    "between 300 values by chance": lambda number, name: _chance(300, number, name),
+    "between 3,000 values by chance": lambda number, name: _chance(3_000, number, name),
+}

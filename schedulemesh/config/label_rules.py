@@ -1,0 +1,179 @@
+"""Label rules ``{key: {high: (low, ...)}}``: validation, and the rank of each pair.
+
+The rank of a pair is the length of the longest chain of rules from the high value down to the low one.
+Validation and decisions use the same ranks, so rules that are accepted can also be used.
+
+The values of a key form a directed acyclic graph. Its ranks are computed without recursion, from the bottom
+up, with sets of values as bits of integers. A rule that no other chain bypasses has rank 1. The others are
+looked up along those rules only, because a longest chain never uses a rule that can be bypassed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+
+from schedulemesh.errors import InvalidRequestError
+
+LabelRules = dict[str, dict[str, tuple[str, ...]]]
+#: {(high, low): rank} for the pairs of one key.
+Ranks = Mapping[tuple[str, str], int]
+
+#: Rules of one key as a hashable value.
+_Pairs = tuple[tuple[str, tuple[str, ...]], ...]
+
+
+def parse_label_rules(given: object) -> LabelRules:
+    """The rules in their stored form; anything else raises InvalidRequestError, cycles too."""
+    if not isinstance(given, Mapping):
+        raise InvalidRequestError(f"label_preemption_rules must be a dict, not {given!r}")
+    rules: LabelRules = {}
+    for key, of_key in given.items():
+        if not isinstance(key, str) or not isinstance(of_key, Mapping):
+            raise InvalidRequestError(
+                f"label_preemption_rules[{key!r}] must be a dict {{high: [low, ...]}}, not {of_key!r}"
+            )
+        rules[key] = {high: _parse_lows(key, high, lows) for high, lows in of_key.items()}
+        try:
+            ranks_of(rules[key])
+        except CycleError as error:
+            raise InvalidRequestError(f"label_preemption_rules[{key!r}] has a {error}") from None
+    return rules
+
+
+def ranks_of(rules: Mapping[str, tuple[str, ...]]) -> Ranks:
+    """The rank of each pair of one key's rules; a cycle raises CycleError. Remembered for recent rules."""
+    return _ranks_of(tuple((high, tuple(lows)) for high, lows in rules.items()))
+
+
+class CycleError(ValueError):
+    """The rules lead from a value back to itself; the text shows the chain."""
+
+
+def _parse_lows(key: str, high: object, lows: object) -> tuple[str, ...]:
+    if not isinstance(high, str):
+        raise InvalidRequestError(
+            f"label_preemption_rules[{key!r}] has {high!r}, which is no label value"
+        )
+    if not isinstance(lows, list | tuple | set) or not all(isinstance(v, str) for v in lows):
+        raise InvalidRequestError(
+            f"label_preemption_rules[{key!r}][{high!r}] must be a list of label values, not {lows!r}"
+        )
+    return tuple(lows) if not isinstance(lows, set) else tuple(sorted(lows))
+
+
+@lru_cache(maxsize=64)
+def _ranks_of(pairs: _Pairs) -> Ranks:
+    return MappingProxyType(_Graph(dict(pairs)).ranks())
+
+
+class _Graph:
+    """The values of one key, the lowest first."""
+
+    def __init__(self, rules: Mapping[str, tuple[str, ...]]) -> None:
+        self._rules = rules
+        #: The highs of each value.
+        self._above: dict[str, list[str]] = {value: [] for value in _values(rules)}
+        for high, lows in rules.items():
+            for low in lows:
+                self._above[low].append(high)
+        #: The length of the longest chain below each value, from the bottom up.
+        self._height = self._heights()
+        #: The bit of each value that several rules lead to; to the others there is only one way.
+        several = (value for value, highs in self._above.items() if len(highs) > 1)
+        self._bit = {value: 1 << i for i, value in enumerate(several)}
+
+    def ranks(self) -> dict[tuple[str, str], int]:
+        """The rank of each pair."""
+        ranks: dict[tuple[str, str], int] = {}
+        direct: dict[str, list[str]] = {}
+        #: The lows whose rank is not known yet.
+        wanted: dict[str, int] = {}
+        #: The values below each value, and those of them that a chain without detours reaches.
+        below: dict[str, int] = {}
+        straight: dict[str, int] = {}
+        height, bit = self._height, self._bit
+        for high in height:
+            under = level = 0
+            for low in sorted(self._rules.get(high, ()), key=height.__getitem__, reverse=True):
+                mine = bit.get(low, 0)
+                if not under & mine:
+                    ranks[high, low] = 1
+                    direct.setdefault(high, []).append(low)
+                    under |= mine | below[low]
+                    if height[low] == height[high] - 1:
+                        level |= mine | straight[low]
+                elif level & mine:
+                    ranks[high, low] = height[high] - height[low]
+                else:
+                    wanted[high] = wanted.get(high, 0) | mine
+            below[high], straight[high] = under, level
+        self._lengthen(direct, below, wanted, ranks)
+        return ranks
+
+    def _lengthen(
+        self,
+        direct: Mapping[str, list[str]],
+        below: Mapping[str, int],
+        wanted: dict[str, int],
+        ranks: dict[tuple[str, str], int],
+    ) -> None:
+        """Find the wanted ranks: let chains of direct rules grow by one rule at a time; the rank of a pair is
+        one less than the length at which no chain leads there any more.
+        """
+        height, bit = self._height, self._bit
+        #: What chains of at least ``length`` rules lead to.
+        ends = {value: below[value] | bit.get(value, 0) for value in height}
+        length = 0
+        while wanted:
+            length += 1
+            longer = {}
+            for high, lows in direct.items():
+                if height[high] >= length:
+                    union = 0
+                    for low in lows:
+                        union |= ends.get(low, 0)
+                    longer[high] = union
+            ends = longer
+            for high, mask in list(wanted.items()):
+                lost = mask & ~ends.get(high, 0)
+                if lost:
+                    for low in self._rules[high]:
+                        if lost & bit.get(low, 0):
+                            ranks[high, low] = length - 1
+                    wanted[high] = mask & ~lost
+                    if not wanted[high]:
+                        del wanted[high]
+
+    def _heights(self) -> dict[str, int]:
+        """The height of each value, the lowest first."""
+        open_lows = {value: len(self._rules.get(value, ())) for value in self._above}
+        height = dict.fromkeys(open_lows, 0)
+        order = [value for value, lows in open_lows.items() if not lows]
+        for value in order:
+            for high in self._above[value]:
+                height[high] = max(height[high], height[value] + 1)
+                open_lows[high] -= 1
+                if not open_lows[high]:
+                    order.append(high)
+        if len(order) < len(height):
+            raise CycleError(f"cycle: {_cycle(self._rules, open_lows)}")
+        return {value: height[value] for value in order}
+
+
+def _values(rules: Mapping[str, tuple[str, ...]]) -> Iterable[str]:
+    yield from rules
+    for lows in rules.values():
+        yield from lows
+
+
+def _cycle(rules: Mapping[str, tuple[str, ...]], open_lows: Mapping[str, int]) -> str:
+    """The first cycle, as ``a > b > a``: every value that has lows left to do has one that has, too."""
+    value = next(value for value, lows in open_lows.items() if lows)
+    path: dict[str, None] = {}
+    while value not in path:
+        path[value] = None
+        value = next(low for low in rules[value] if open_lows[low])
+    chain = list(path)
+    return " > ".join((*chain[chain.index(value) :], value))
