@@ -14,9 +14,6 @@ from schedulemesh.engine import explain
 from schedulemesh.engine.admitting import Request, admit, would_run
 from schedulemesh.engine.consent import ask
 from schedulemesh.engine.domains import submitted_view
-from schedulemesh.engine.facts import (
-    TaskRegistered,
-)
 from schedulemesh.engine.group_victims import GroupPlan, GroupSearch, with_groups
 from schedulemesh.engine.homes import NoHome, find_home, idle_for_node, wish_of
 from schedulemesh.engine.ledger import Account, pay
@@ -27,6 +24,7 @@ from schedulemesh.engine.outcomes import (
     RequestOutcome,
 )
 from schedulemesh.engine.preemption import Consent
+from schedulemesh.engine.registration import duplicate_task, register
 from schedulemesh.engine.state import MeshState, Preempted
 from schedulemesh.engine.stimuli import TaskSubmitted
 from schedulemesh.engine.strategies import Strategies
@@ -165,13 +163,8 @@ def _in_a_group(
 def _duplicate(state: MeshState, stimulus: TaskSubmitted) -> Refused | None:
     """The refusal of a task id or an agent name that is taken."""
     task = stimulus.task
-    if task is not None and task.task_id in state.running.by_id:
-        on = state.running.by_id[task.task_id].agent_name
-        return Refused(
-            reason="duplicate_task",
-            error=f"task {task.task_id!r} is already on the book, on agent {on!r}; "
-            "complete it first or choose another id",
-        )
+    if task is not None and (taken := duplicate_task(state, task.task_id)) is not None:
+        return taken
     if stimulus.agent.name in state.agents:
         return Refused(
             reason="duplicate_agent",
@@ -298,8 +291,7 @@ def readmit(turn: Turn, past: Preempted, made: set[str]) -> bool:
     if fact.agent is None or not fact.agent.class_key or not fact.agent.restartable:
         return False
     if fact.agent.name in made and fact.task is not None:
-        turn.emit(TaskRegistered(task=fact.task, agent_name=fact.agent.name, at=turn.at))
-        return True
+        return register(turn, fact.task, fact.agent.name) is None
     outcome = submit(
         turn,
         TaskSubmitted(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from schedulemesh.engine.admission import submit
-from schedulemesh.engine.facts import AgentReborn, LostTold, TaskRegistered
+from schedulemesh.engine.facts import AgentReborn, LostTold
 from schedulemesh.engine.lifecycle import current
 from schedulemesh.engine.outcomes import Pending, Refused, RequestOutcome
+from schedulemesh.engine.registration import duplicate_task, register
 from schedulemesh.engine.state import LostAgent
 from schedulemesh.engine.stimuli import AgentRestarted, RebuildRequested, TaskSubmitted
 from schedulemesh.engine.turn import Turn
@@ -47,8 +48,12 @@ def rebuild(turn: Turn, stimulus: RebuildRequested) -> RequestOutcome:
 
 
 def _submit_again(turn: Turn, lost: LostAgent, request_id: str | None) -> RequestOutcome:
-    """The agent with its first task, built from that one's saved state; its other tasks with it."""
-    first, state_key = lost.tasks[0] if lost.tasks else (None, None)
+    """The agent with its first task, built from that one's saved state; its other tasks with it.
+
+    Tasks whose ids were taken meanwhile run elsewhere and are left out.
+    """
+    left = [t for t in lost.tasks if duplicate_task(turn.state, t[0].task_id) is None]
+    first, state_key = next(iter(left or lost.tasks), (None, None))
     outcome = submit(
         turn,
         TaskSubmitted(
@@ -61,6 +66,6 @@ def _submit_again(turn: Turn, lost: LostAgent, request_id: str | None) -> Reques
         ),
     )
     if isinstance(outcome, Pending):
-        for task, _ in lost.tasks[1:]:
-            turn.emit(TaskRegistered(task=task, agent_name=lost.spec.name, at=turn.at))
+        for task, _ in left[1:]:
+            register(turn, task, lost.spec.name)
     return outcome

@@ -12,7 +12,6 @@ from schedulemesh.engine.facts import (
     AgentStarted,
     QuotaHeld,
     TaskCompleted,
-    TaskRegistered,
 )
 from schedulemesh.engine.group_life import stands
 from schedulemesh.engine.instructions import StopAgent
@@ -24,6 +23,7 @@ from schedulemesh.engine.outcomes import (
     Refused,
     RequestOutcome,
 )
+from schedulemesh.engine.registration import register
 from schedulemesh.engine.state import LOST, Agent, MeshState
 from schedulemesh.engine.turn import Turn
 from schedulemesh.engine.waiting import ended, let_in, undo
@@ -42,22 +42,18 @@ def register_task(turn: Turn, stimulus: s.TaskAnnounced) -> RequestOutcome:
     """Put a task on the book that runs on an agent, known or not."""
     state, task = turn.state, stimulus.task
     known = state.running.by_id.get(task.task_id)
-    if known is not None:
-        if known.spec.as_asked() == task and known.agent_name == stimulus.agent_name:
-            return Done(detail="already_registered")
-        return Refused(
-            reason="duplicate_task",
-            error=f"task {task.task_id!r} is already on the book, on agent {known.agent_name!r}, "
-            "and is not the same; complete it first or choose another id",
-        )
+    if known is not None and (known.spec.as_asked(), known.agent_name) == (
+        task,
+        stimulus.agent_name,
+    ):
+        return Done(detail="already_registered")
     agent = state.agents.get(stimulus.agent_name)
-    if agent is not None and agent.phase is AgentPhase.ENDING:
+    if known is None and agent is not None and agent.phase is AgentPhase.ENDING:
         return Refused(
             reason="agent_ending",
             error=f"agent {stimulus.agent_name!r} is being ended ({agent.ending}); choose another",
         )
-    turn.emit(TaskRegistered(task=task, agent_name=stimulus.agent_name, at=turn.at))
-    return Done()
+    return register(turn, task, stimulus.agent_name) or Done()
 
 
 def finish_task(turn: Turn, stimulus: s.TaskFinished) -> RequestOutcome:

@@ -377,6 +377,8 @@ class MeshState:
         self._add_task(fact.task, fact.agent_name, fact.at, phase)
 
     def _add_task(self, spec: TaskSpec, agent_name: str, at: float, phase: TaskPhase) -> None:
+        if spec.task_id in self.running.by_id:
+            raise ValueError(f"task {spec.task_id!r} is on the book already")
         agent = self.agents.get(agent_name)
         self.running.add(
             RunningTask(

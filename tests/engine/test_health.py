@@ -64,6 +64,33 @@ def test_nobody_is_evicted_for_a_rebuilt_agent_and_the_loss_is_told_once():
     assert mesh.free() == amount()
 
 
+def test_a_task_whose_id_was_taken_meanwhile_is_left_out_of_the_rebuilt_agent():
+    mesh = dead()
+    mesh.announce("b", "elsewhere")
+    assert rebuild(mesh, "a") == Pending(agent_name="a")
+    mesh.report("a")
+    assert mesh.state.running.on_agent("a") == ("a",)
+    assert mesh.state.running.on_agent("elsewhere") == ("b",)
+
+
+def test_where_the_first_task_is_taken_the_agent_is_built_for_the_second():
+    mesh = dead()
+    mesh.announce("a", "elsewhere")
+    assert rebuild(mesh, "a") == Pending(agent_name="a")
+    assert mesh.starts["a"].state_key is None
+    mesh.report("a")
+    assert mesh.state.running.on_agent("a") == ("b",)
+
+
+def test_an_agent_whose_tasks_all_run_elsewhere_is_not_rebuilt():
+    mesh = dead()
+    for task_id in ("a", "b"):
+        mesh.announce(task_id, "elsewhere")
+    assert rebuild(mesh, "a").reason == "duplicate_task"
+    assert mesh.state.lost["a"].told
+    assert mesh.free() == amount(cpu=2)
+
+
 def test_one_with_references_within_its_arguments_cannot_be_rebuilt():
     mesh = dead(restartable=False)
     assert rebuild(mesh, "a").reason == "not_restartable"

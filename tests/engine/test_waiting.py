@@ -144,3 +144,22 @@ def test_a_plain_newcomer_waits_for_idle_groups_and_takes_their_room():
     mesh.remove("p-pg-1")
     mesh.report("y")
     assert mesh.state.cluster.nodes["a"].free.cpu == 10_000
+
+
+@pytest.mark.parametrize("taken", ["a", "b"])
+def test_a_victims_task_whose_id_was_taken_meanwhile_does_not_run_again(taken):
+    """Its agent is made again for the other one."""
+    mesh = Mesh(pool("p", cpu=2), nodes=[node("n", cpu=2)])
+    mesh.run("a", priority=1.0, cpu=2, class_key="c")
+    mesh.announce("b", "a", priority=1.0)
+    mesh.submit("high", priority=9.0, cpu=2, class_key="c", more={"request_id": "r"})
+    mesh.leave("a", saved=True)
+    mesh.announce(taken, "elsewhere", priority=1.0)
+    mesh.fail("high")
+    kept = "b" if taken == "a" else "a"
+    refused = mesh.state.answers["r"].outcome
+    assert (refused.restarted, refused.not_restarted) == ((kept,), (taken,))
+    mesh.report("a")
+    assert mesh.state.running.on_agent("a") == (kept,)
+    assert mesh.complete(kept) is not None
+    assert mesh.state.agents == {}

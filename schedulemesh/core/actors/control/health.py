@@ -97,6 +97,9 @@ class HealthCheck:
         if isinstance(outcome, Accepted):
             detail["action"] = "rebuilt"
             detail["state_restored"] = bool(outcome.state_restored)
+            again = set(self._scribe.state.running.on_agent(name))
+            detail["left_out"] = [t for t in detail["tasks"] if t not in again]
+            detail["tasks"] = [t for t in detail["tasks"] if t in again]
         elif isinstance(outcome, Refused):
             detail["error"] = outcome.error
         return detail
