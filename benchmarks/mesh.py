@@ -65,12 +65,13 @@ def reported(engine: Engine, step: Step, at: float) -> s.AgentReported:
     if not isinstance(order, StartAgent) or order.node_id is None:
         raise AssertionError(f"the agent was not placed: {step.outcome}")
     name = order.agent.name
+    devices = engine.state.cluster.nodes[order.node_id].standing[name].devices
     return s.AgentReported(
         at=at,
         agent_name=name,
         incarnation=order.incarnation,
         node_id=order.node_id,
-        devices=engine.state.cluster.nodes[order.node_id].standing[name].devices,
+        gpu_ids=tuple(str(i) for i, _ in devices.units),
     )
 
 

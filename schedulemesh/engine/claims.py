@@ -40,7 +40,10 @@ def _devices(
     node: Node, gpu: int, wanted: Devices, have: dict[int, int], *, waits: bool
 ) -> Devices:
     within_reach = [free + have.get(i, 0) for i, free in enumerate(node.devices)]
-    if not waits and any(within_reach[i] < part for i, part in wanted.units):
+    # A node that came back with fewer devices has none of those that were wanted.
+    wanted = Devices(units=tuple((i, part) for i, part in wanted.units if i < len(within_reach)))
+    short = sum(part for _, part in wanted.units) < gpu
+    if not waits and (short or any(within_reach[i] < part for i, part in wanted.units)):
         wanted = devices_for(within_reach, gpu) or wanted
     lacking = gpu - sum(have.values())
     units = []

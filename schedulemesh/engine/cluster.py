@@ -42,8 +42,10 @@ class Node(msgspec.Struct, kw_only=True):
     labels: Labels = {}
     #: CPU, memory and custom resources nobody holds; its gpu is the sum over the devices.
     free: Resources = NOTHING
-    #: Units free of each GPU device.
+    #: Units free of each GPU device; below 0 where agents report more than there is.
     devices: list[int] = []
+    #: Where in ``devices`` the GPU of a name stands, for those that an agent has reported.
+    slots: dict[str, int] = {}
     #: What Ray work that is not ours uses.
     others_use: Resources = NOTHING
     cordoned: bool = False
@@ -98,7 +100,9 @@ class Cluster:
         """The node is like this; what stands on it stays."""
         node = self.nodes.get(report.node_id)
         if node is None:
-            node = Node(node_id=report.node_id, total=report.total, devices=[], standing={})
+            node = Node(
+                node_id=report.node_id, total=report.total, devices=[], slots={}, standing={}
+            )
             self.nodes[report.node_id] = node
         else:
             self._unindex(node)
@@ -152,8 +156,11 @@ class Cluster:
         self._charge(node, mine.held, mine.devices, -1)
         self._index_again(node)
 
-    def settle(self, node_id: str, agent_name: str, need: Resources, devices: Devices) -> None:
-        """The agent lives here on these devices; those assumed for others move out of the way.
+    def settle(
+        self, node_id: str, agent_name: str, need: Resources, gpu_ids: tuple[str, ...]
+    ) -> None:
+        """The agent lives here on these GPUs; those assumed for others move out of the way, and so do
+        earlier reports that this one contradicts.
 
         One that cannot tell its devices keeps those assumed for it.
         """
@@ -161,6 +168,7 @@ class Cluster:
         if node is None:
             return
         mine = node.standing.get(agent_name)
+        devices = named_devices(node, agent_name, need.gpu, gpu_ids)
         told = bool(devices.units) or not need.gpu
         if mine is not None and (mine.devices == devices or not told or not need.gpu):
             mine.reported = told
@@ -170,6 +178,7 @@ class Cluster:
         self._unindex(node)
         held = msgspec.structs.replace(need, gpu=0)
         node.standing[agent_name] = Standing(held=held, devices=devices, reported=told)
+        _doubt(node, agent_name)
         self._recount(node)
         self._index_again(node)
 
@@ -251,10 +260,7 @@ class Cluster:
         """Sum the node up afresh: reported agents first, what others use, then the assumed ones anew,
         whole devices before shares.
         """
-        node.devices = [UNIT] * (node.total.gpu // UNIT)
-        spare = node.total.gpu % UNIT
-        if spare:
-            node.devices.append(spare)
+        node.devices = _whole_devices(node)
         node.free = msgspec.structs.replace(node.total, gpu=sum(node.devices))
         assumed = []
         for mine in node.standing.values():
@@ -277,6 +283,70 @@ def add_devices(left: Devices, right: Devices) -> Devices:
     for i, units in right.units:
         total[i] = total.get(i, 0) + units
     return Devices(units=tuple(sorted(total.items())))
+
+
+def named_devices(node: Node, agent_name: str, gpu: int, gpu_ids: tuple[str, ...]) -> Devices:
+    """The devices of these names; nothing where they cannot be what this amount of GPU stands on.
+
+    A name that is new takes the place of its number, or the first one that has no name.
+    """
+    count = max(1, gpu // UNIT)
+    if not gpu or len(gpu_ids) != count or len(set(gpu_ids)) != count:
+        return _EMPTY
+    slots = dict(node.slots)
+    for name in gpu_ids:
+        if name not in slots and (slot := _new_slot(node, slots, agent_name, name)) is not None:
+            slots = {other: i for other, i in slots.items() if i != slot} | {name: slot}
+    if not all(name in slots for name in gpu_ids):
+        return _EMPTY
+    node.slots = slots
+    return Devices(units=tuple(sorted((slots[name], min(gpu, UNIT)) for name in gpu_ids)))
+
+
+def _new_slot(node: Node, slots: dict[str, int], agent_name: str, name: str) -> int | None:
+    """The place of a GPU whose name is heard for the first time; None: there are no more GPUs."""
+    count = -(-node.total.gpu // UNIT)
+    nameless = [i for i in range(count) if i not in slots.values()]
+    if name.isdecimal() and int(name) in nameless:
+        return int(name)
+    if nameless:
+        return nameless[0]
+    # A name that nobody who stands there uses was a mistake, or is a device's former one.
+    used = {
+        i
+        for other, standing in node.standing.items()
+        if standing.reported and other != agent_name
+        for i, _ in standing.devices.units
+    }
+    return next((i for i in range(count) if i not in used), None)
+
+
+def _doubt(node: Node, agent_name: str) -> None:
+    """Agents that reported a device which this one's report leaves no room on are somewhere else by now,
+    or gone: where they stand is assumed again.
+    """
+    taken = dict(node.standing[agent_name].devices.units)
+    if not node.standing[agent_name].reported or not taken:
+        return
+    for name, other in reversed(node.standing.items()):
+        if name == agent_name or not other.reported:
+            continue
+        for i, units in other.devices.units:
+            if i in taken and taken[i] + units > UNIT:
+                other.reported = False
+                break
+        else:
+            for i, units in other.devices.units:
+                if i in taken:
+                    taken[i] += units
+
+
+def _whole_devices(node: Node) -> list[int]:
+    """The devices of a node on which nobody stands; one that it has no more, and somebody holds, is empty."""
+    whole, spare = divmod(node.total.gpu, UNIT)
+    devices = [UNIT] * whole + ([spare] if spare else [])
+    held = [i for mine in node.standing.values() for i, _ in mine.devices.units]
+    return devices + [0] * (max(held, default=-1) + 1 - len(devices))
 
 
 def _worst_devices(free: list[int], gpu: int) -> Devices:

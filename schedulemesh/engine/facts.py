@@ -35,7 +35,11 @@ class Share(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
 
 
 class Devices(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Units taken of each GPU device of a node, by device index."""
+    """Units taken of each GPU device of a node.
+
+    A device is a place in the node's list of devices, which says nothing of its name: names are learnt
+    from the agents that report them.
+    """
 
     units: tuple[tuple[int, int], ...] = ()
 
@@ -143,7 +147,8 @@ class AgentStarted(Fact, frozen=True, kw_only=True):
     incarnation: int
     at: float
     node_id: str | None = None
-    devices: Devices = Devices()
+    #: Its GPUs by their names on the node; empty: it cannot tell.
+    gpu_ids: tuple[str, ...] = ()
     pid: int = 0
     #: Which control methods its class has.
     abilities: tuple[str, ...] = ()
@@ -162,7 +167,7 @@ class AgentReborn(Fact, frozen=True, kw_only=True):
     at: float
     #: Where it lives now; None: where it was.
     node_id: str | None = None
-    devices: Devices = Devices()
+    gpu_ids: tuple[str, ...] = ()
 
 
 class LostTold(Fact, frozen=True, kw_only=True):

@@ -134,14 +134,15 @@ class GroupFacts:
         counts.reused += group.used > 0
         group.used += 1
 
-    def stood(self, agent: Dweller, devices: f.Devices) -> None:
-        """The agent told which devices the first bundle has."""
+    def stood(self, agent: Dweller, node_id: str | None, gpu_ids: tuple[str, ...]) -> None:
+        """The agent told which GPUs of this node the first bundle has."""
         group = self._book.by_id.get(agent.group_id or "")
         need = agent.spec.bundles[0] if agent.spec.bundles else agent.spec.resources
         if group is None or not need.gpu or need.gpu != group.shape.bundles[0].gpu:
             return
-        bundle = group.shape.bundles[0]
-        self._cluster.settle(group.node_ids[0], group.key(0), bundle, devices)
+        if node_id in (None, group.node_ids[0]):
+            bundle = group.shape.bundles[0]
+            self._cluster.settle(group.node_ids[0], group.key(0), bundle, gpu_ids)
 
     def unclaimed(self, agent: Dweller) -> None:
         """The agent is gone, and groups that were to leave for it need not."""

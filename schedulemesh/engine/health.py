@@ -21,7 +21,7 @@ def agent_restarted(turn: Turn, stimulus: AgentRestarted) -> None:
                 pid=stimulus.pid,
                 at=turn.at,
                 node_id=stimulus.node_id,
-                devices=stimulus.devices,
+                gpu_ids=stimulus.gpu_ids,
             )
         )
 

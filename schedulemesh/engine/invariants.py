@@ -1,4 +1,4 @@
-"""What must hold after every step; the tests call this after each, recovery once."""
+"""What must hold after every step; the tests call this after each."""
 
 from __future__ import annotations
 
@@ -61,23 +61,25 @@ def _check_ledger(state: MeshState) -> None:
 
 
 def _check_cluster(state: MeshState) -> None:
-    """What stands on a node and what is free make up its total; no device is given twice."""
+    """What stands on a node and what is free make up its total; no device is reported twice.
+
+    The sum may exceed the total: an agent may report that it runs where one stands whose death nobody has
+    reported yet.
+    """
     for node in state.cluster.nodes.values():
-        held, reported = NOTHING, NOTHING
+        held = NOTHING
         on_device: dict[int, int] = {}
         for name, standing in node.standing.items():
             _check_standing(state, node.node_id, name)
             gpu = sum(units for _, units in standing.devices.units)
             held = held + standing.held + Resources(gpu=gpu)
             if standing.reported:
-                reported = reported + standing.held + Resources(gpu=gpu)
                 for i, units in standing.devices.units:
                     on_device[i] = on_device.get(i, 0) + units
         free = node.total - held - node.others_use
         _expect(node.free == free, f"node {node.node_id}: free is {node.free}, not {free}")
         _expect(node.free.gpu == sum(node.devices), f"node {node.node_id}: devices do not add up")
         _expect(all(units <= UNIT for units in node.devices), f"node {node.node_id}: a device grew")
-        _expect(reported.fits(node.total), f"node {node.node_id} is over-allocated")
         _expect(
             max(on_device.values(), default=0) <= UNIT,
             f"node {node.node_id}: a device is given twice",

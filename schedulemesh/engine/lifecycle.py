@@ -132,7 +132,7 @@ def agent_reported(turn: Turn, stimulus: s.AgentReported) -> RequestOutcome | No
             incarnation=stimulus.incarnation,
             at=turn.at,
             node_id=stimulus.node_id,
-            devices=stimulus.devices,
+            gpu_ids=stimulus.gpu_ids,
             pid=stimulus.pid,
             abilities=stimulus.abilities,
             actor_name=stimulus.actor_name,

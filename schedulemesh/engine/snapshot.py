@@ -148,7 +148,12 @@ def past_states(state: MeshState) -> dict[str, float]:
 def _node(node: Node) -> Node:
     standing = {name: copy.copy(mine) for name, mine in node.standing.items()}
     return msgspec.structs.replace(
-        node, devices=list(node.devices), standing=standing, version=0, summary=None
+        node,
+        devices=list(node.devices),
+        slots=dict(node.slots),
+        standing=standing,
+        version=0,
+        summary=None,
     )
 
 

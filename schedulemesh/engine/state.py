@@ -41,8 +41,8 @@ class Agent(msgspec.Struct, kw_only=True, gc=False):
     #: The task that it was submitted with.
     task_id: str | None = None
     node_id: str | None = None
-    #: The GPU devices that it reported.
-    devices: f.Devices = f.Devices()
+    #: The GPUs that it reported, by their names on its node.
+    gpu_ids: tuple[str, ...] = ()
     wanted_devices: f.Devices = f.Devices()
     evicting: tuple[Candidate, ...] = ()
     #: Agents that still have to leave before it can start.
@@ -224,7 +224,7 @@ class MeshState:
         for name, agent in self.agents.items():
             here = agent.node_id == node_id and agent.group_id is None
             if here and agent.phase is not AgentPhase.WAITING:
-                self.cluster.settle(node_id, name, agent.spec.resources, agent.devices)
+                self.cluster.settle(node_id, name, agent.spec.resources, agent.gpu_ids)
 
     def _agent_admitted(self, fact: f.AgentAdmitted) -> None:
         spec = fact.agent
@@ -298,15 +298,15 @@ class MeshState:
         """Put the agent where it says that it is."""
         name = agent.spec.name
         if agent.group_id is not None:
-            agent.devices = fact.devices
-            self._group_facts.stood(agent, fact.devices)
+            agent.gpu_ids = fact.gpu_ids
+            self._group_facts.stood(agent, fact.node_id, fact.gpu_ids)
             return
         if fact.node_id is None:
             return
         if agent.node_id is not None and agent.node_id != fact.node_id:
             self.cluster.leave(agent.node_id, name)
-        agent.node_id, agent.devices = fact.node_id, fact.devices
-        self.cluster.settle(fact.node_id, name, agent.spec.resources, fact.devices)
+        agent.node_id, agent.gpu_ids = fact.node_id, fact.gpu_ids
+        self.cluster.settle(fact.node_id, name, agent.spec.resources, fact.gpu_ids)
 
     def _agent_reborn(self, fact: f.AgentReborn) -> None:
         agent = self.agents[fact.agent_name]

@@ -13,7 +13,6 @@ from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import TaskSpec
-from schedulemesh.engine.facts import Devices
 
 
 class Stimulus(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -117,7 +116,8 @@ class AgentReported(Stimulus, frozen=True, kw_only=True):
     agent_name: str
     incarnation: int
     node_id: str | None = None
-    devices: Devices = Devices()
+    #: The GPUs that Ray gave it, by the names that they have on its node; empty: it cannot tell.
+    gpu_ids: tuple[str, ...] = ()
     pid: int = 0
     abilities: tuple[str, ...] = ()
     actor_name: str = ""
@@ -169,7 +169,7 @@ class AgentRestarted(Stimulus, frozen=True, kw_only=True):
     pid: int
     #: Where Ray put it; None: not known.
     node_id: str | None = None
-    devices: Devices = Devices()
+    gpu_ids: tuple[str, ...] = ()
 
 
 class RebuildRequested(Stimulus, frozen=True, kw_only=True):

@@ -75,6 +75,11 @@ def on(*units: tuple[int, float]) -> Devices:
     return Devices(units=tuple((index, round(part * UNIT)) for index, part in units))
 
 
+def gpu_ids(devices: Devices) -> tuple[str, ...]:
+    """The names of devices that are called by their numbers."""
+    return tuple(str(i) for i, _ in devices.units)
+
+
 class Mesh:
     """An engine whose every step is checked and remembered, and whose hands are these methods."""
 
@@ -229,7 +234,7 @@ class Mesh:
                 agent_name=name,
                 incarnation=order.incarnation,
                 node_id=node_id,
-                devices=devices,
+                gpu_ids=gpu_ids(devices),
             )
         ).outcome
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from schedulemesh.domain.resources import UNIT
+from schedulemesh.engine import stimuli as s
 from schedulemesh.engine.cluster import Cluster, devices_for
 from schedulemesh.engine.facts import Devices
 from schedulemesh.engine.outcomes import Pending
@@ -225,3 +226,71 @@ def test_others_are_assumed_on_the_devices_that_our_agents_do_not_hold():
     mesh.run("x", priority=0.0, gpu=1, devices=on((0, 1)))
     mesh.observe(node("a", gpu=2, others=amount(gpu=1)))
     assert mesh.state.cluster.nodes["a"].devices == [0, 0]
+
+
+def gpu_names(mesh, *reports):
+    """Agents of these shares of a GPU report these names."""
+    for name, share, ids in reports:
+        mesh.submit(name, gpu=share)
+        mesh.starts.pop(name)
+        incarnation = mesh.state.agents[name].incarnation
+        mesh.handle(
+            s.AgentReported(
+                at=mesh.now, agent_name=name, incarnation=incarnation, node_id="a", gpu_ids=ids
+            )
+        )
+    return {name: found.devices for name, found in mesh.state.cluster.nodes["a"].standing.items()}
+
+
+def test_gpus_are_known_by_the_names_that_their_node_gives_them():
+    """A node that was started with CUDA_VISIBLE_DEVICES=4,5 has no device 0."""
+    mesh = Mesh(pool("p", gpu=2), nodes=[node("a", gpu=2)])
+    stands = gpu_names(mesh, ("x", 0.5, ("5",)), ("y", 0.5, ("4",)), ("z", 0.5, ("5",)))
+    assert stands["x"] == stands["z"] != stands["y"]
+    assert mesh.state.cluster.nodes["a"].devices in ([0, UNIT // 2], [UNIT // 2, 0])
+    assert mesh.dry("w", gpu=1).reason == "preemption_failed"
+    assert mesh.rewritten().cluster.nodes["a"].slots == mesh.state.cluster.nodes["a"].slots
+
+
+def test_names_need_not_be_numbers():
+    mesh = Mesh(pool("p", gpu=2), nodes=[node("a", gpu=2)])
+    stands = gpu_names(mesh, ("x", 0.5, ("GPU-8932f937",)), ("y", 1, ("MIG-b1/0",)))
+    assert {i for i, _ in (*stands["x"].units, *stands["y"].units)} == {0, 1}
+    assert mesh.dry("w", gpu=0.5).agent_name == "w"
+
+
+@pytest.mark.parametrize("ids", [(), ("0", "1"), ("0", "0"), ("7", "8", "9")])
+def test_names_that_cannot_be_what_the_agent_has_are_as_good_as_none(ids):
+    mesh = Mesh(pool("p", gpu=2), nodes=[node("a", gpu=2)])
+    gpu_names(mesh, ("x", 1, ids))
+    assert not mesh.state.cluster.nodes["a"].standing["x"].reported
+    assert mesh.state.cluster.nodes["a"].slots == {}
+
+
+def test_of_two_reports_that_exclude_each_other_the_later_one_counts():
+    mesh = Mesh(pool("p", gpu=2), nodes=[node("a", gpu=2)])
+    gpu_names(mesh, ("x", 1, ("4",)), ("y", 1, ("4",)))
+    found = mesh.state.cluster.nodes["a"]
+    assert found.standing["y"].reported
+    assert not found.standing["x"].reported
+    assert found.standing["x"].devices != found.standing["y"].devices
+
+
+def test_a_name_that_nobody_uses_makes_room_for_a_new_one():
+    mesh = Mesh(pool("p", gpu=1), nodes=[node("a", gpu=1)])
+    gpu_names(mesh, ("x", 1, ("wrong",)))
+    mesh.delete("x")
+    mesh.leave("x")
+    gpu_names(mesh, ("y", 1, ("right",)))
+    assert mesh.state.cluster.nodes["a"].slots == {"right": 0}
+
+
+def test_an_agent_on_a_device_that_its_node_has_no_more_breaks_nothing():
+    mesh = Mesh(pool("p", gpu=2, cpu=4), nodes=[node("a", gpu=2, cpu=4)])
+    gpu_names(mesh, ("x", 1, ("0",)), ("y", 1, ("1",)))
+    mesh.submit("new", priority=9.0, gpu=2)
+    mesh.observe(node("a", gpu=1, cpu=4))
+    for victim in ("x", "y"):
+        mesh.leave(victim)
+    assert mesh.state.cluster.nodes["a"].free.gpu == UNIT
+    assert "new" not in mesh.state.agents

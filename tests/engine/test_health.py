@@ -113,7 +113,7 @@ def test_a_process_that_ray_restarted_elsewhere_stands_there():
         incarnation=mesh.state.agents["a"].incarnation,
         pid=77,
         node_id="n2",
-        devices=on((1, 0.5)),
+        gpu_ids=("1",),
     )
     mesh.handle(moved)
     nodes = mesh.state.cluster.nodes

@@ -20,7 +20,7 @@ from schedulemesh.engine.invariants import check
 from schedulemesh.engine.outcomes import Done, Pending, ProbeNeeded
 from schedulemesh.engine.snapshot import referenced
 from schedulemesh.engine.state import MeshState
-from tests.engine.builders import amount, differences, node, pool
+from tests.engine.builders import amount, differences, gpu_ids, node, pool
 from tests.store.builders import written
 
 POOLS = ("p", "q")
@@ -219,7 +219,7 @@ class Lives:
                 agent_name=order.agent.name,
                 incarnation=order.incarnation,
                 node_id=order.node_id,
-                **({} if standing is None else {"devices": standing.devices}),
+                **({} if standing is None else {"gpu_ids": gpu_ids(standing.devices)}),
             )
         )
 

@@ -19,7 +19,6 @@ from ray.exceptions import RayError
 from schedulemesh.config.policy import changed_policy
 from schedulemesh.config.settings import PROTOCOL_VERSION, SchedulerSettings
 from schedulemesh.core.actors.control.agent_manager import Agents
-from schedulemesh.core.actors.control.births import devices_of, own_need
 from schedulemesh.core.actors.control.hands import Hands, Refs
 from schedulemesh.core.actors.control.health import HealthCheck
 from schedulemesh.core.actors.control.line import POLL_S
@@ -246,7 +245,7 @@ class SupervisorService(StateService, PoolService):
                 incarnation=incarnation,
                 pid=report.pid,
                 node_id=report.node_id,
-                devices=devices_of(report.gpu_ids, own_need(agent.spec)),
+                gpu_ids=report.gpu_ids,
             )
         )
 

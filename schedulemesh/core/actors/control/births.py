@@ -14,8 +14,7 @@ from schedulemesh.core.ray_api import ActorRequest, RayApi
 from schedulemesh.core.ray_groups import Seat
 from schedulemesh.core.wire import Boot, Report, pack
 from schedulemesh.domain.agent import AgentSpec
-from schedulemesh.domain.resources import UNIT, Resources
-from schedulemesh.engine.facts import Devices
+from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.instructions import StartAgent
 from schedulemesh.engine.stimuli import AgentReported, AgentStartFailed
 
@@ -85,7 +84,7 @@ class Birth(msgspec.Struct, frozen=True, kw_only=True):
             agent_name=agent.name,
             incarnation=self.order.incarnation,
             node_id=report.node_id,
-            devices=devices_of(report.gpu_ids, own_need(agent)),
+            gpu_ids=report.gpu_ids,
             pid=report.pid,
             abilities=report.abilities,
             actor_name=address[1],
@@ -145,13 +144,6 @@ async def first_report(
 def own_need(agent: AgentSpec) -> Resources:
     """What the agent's own actor takes: the first of its bundles, or all."""
     return agent.bundles[0] if agent.bundles else agent.resources
-
-
-def devices_of(gpu_ids: tuple[str, ...], resources: Resources) -> Devices:
-    """The devices that these ids stand for: a share of one, or all of each."""
-    units = min(resources.gpu, UNIT)
-    indexes = sorted(int(i) for i in gpu_ids if i.isdigit())
-    return Devices(units=tuple((i, units) for i in indexes)) if units else Devices()
 
 
 def _short(error: RayError) -> str:
