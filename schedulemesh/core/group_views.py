@@ -24,11 +24,12 @@ class GroupViews:
         self._now = now
 
     def stats(self, pool_name: str | None = None) -> dict[str, Any]:
-        """The groups of every pool that keeps any (of one pool), in numbers and one by one."""
+        """The groups of every pool that keeps or still has any (of one pool), in numbers and one by one."""
         names = [
             name
             for name, account in self._state.ledger.accounts.items()
-            if pool_name in (None, name) and account.spec.groups is not None
+            if pool_name in (None, name)
+            and (account.spec.groups is not None or self._state.groups.of_pool.get(name))
         ]
         return {**self._numbers(names), "pools": {name: self._pool(name) for name in names}}
 

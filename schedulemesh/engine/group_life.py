@@ -118,7 +118,7 @@ def leave(turn: Turn, agent: Agent) -> None:
         end(turn, group, dropped=group.reserved and not _in_excess(turn.state, group))
     elif group.leaves_for is not None or group.phase is GroupPhase.PLANNED:
         end(turn, group)
-    elif agent.destroy_group is None:
+    elif agent.destroy_group is None or not _may_stay(turn.state, group):
         drop_if_unwanted(turn, group)
 
 
@@ -129,6 +129,15 @@ def drop_if_unwanted(turn: Turn, group: Group) -> None:
     spec = spec_of(turn.state, group.pool_name)
     if spec is None or not _kept(turn.state, spec, group):
         end(turn, group)
+
+
+def _may_stay(state: MeshState, group: Group) -> bool:
+    """Whether a group that somebody asked to be kept can be: not where its pool keeps none any more, or has
+    all its reserved ones without it.
+    """
+    if spec_of(state, group.pool_name) is None:
+        return False
+    return not group.reserved or not _in_excess(state, group)
 
 
 def _kept(state: MeshState, spec: GroupsSpec, group: Group) -> bool:

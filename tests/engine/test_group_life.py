@@ -179,6 +179,38 @@ def test_a_destroyed_reserved_group_stays_gone_until_its_pool_is_ensured_or_resi
     assert phases(mesh) == {"p-pg-2": "creating"}
 
 
+@pytest.mark.parametrize("reserved", [True, False])
+def test_a_group_that_its_pool_gave_up_goes_with_its_agent_even_where_it_was_to_stay(reserved):
+    kept = (shape({"cpu": 2}),) if reserved else ()
+    mesh = Mesh(
+        pool("p", cpu=2, groups=GroupsSpec(reserved=kept, max_dynamic=1)), nodes=[node("a", cpu=2)]
+    )
+    mesh.make_all()
+    mesh.submit("x", priority=9.0, cpu=2)
+    mesh.make_all()
+    mesh.report("x")
+    mesh.resize(pool("p", cpu=2))
+    mesh.delete("x", destroy_group=False)
+    mesh.leave("x")
+    for group_id in sorted(mesh.removes):
+        mesh.remove(group_id)
+    assert mesh.state.groups.by_id == {}
+    assert mesh.submit("y", cpu=2).agent_name == "y"
+
+
+def test_a_reserved_group_that_its_pool_has_enough_of_goes_even_where_it_was_to_stay():
+    mesh = Mesh(
+        pool("p", cpu=4, groups=GroupsSpec(reserved=(shape({"cpu": 2}),))),
+        nodes=[node("a", cpu=2)],
+    )
+    mesh.make_all()
+    mesh.run("x", priority=9.0, cpu=2)
+    mesh.resize(pool("p", cpu=4, groups=GroupsSpec()))
+    mesh.delete("x", destroy_group=False)
+    mesh.leave("x")
+    assert len(mesh.removes) == 1
+
+
 def test_a_destroyed_group_that_was_one_too_many_is_not_missed():
     mesh = meshed(reserved=(SMALL, SMALL))
     mesh.make_all()

@@ -268,7 +268,7 @@ class GroupMachine(RuleBasedStateMachine):
                 cpu=old.resources.cpu / 10_000,
                 memory=800,
                 gpu=2,
-                groups=spec or old.groups,
+                groups=spec,
             )
         )
 
@@ -355,6 +355,8 @@ class GroupMachine(RuleBasedStateMachine):
                 break
         else:
             raise AssertionError("groups are made and removed for ever")
+        kept = {name for name in ("p", "q") if self.state.ledger.accounts[name].spec.groups}
+        assert {group.pool_name for group in self.groups.values()} <= kept
         for name in ("p", "q"):
             for lacking in self.state.groups.lacking(name):
                 found = without_idle(Room(self.state.cluster), lacking, self.state.groups.idle())
