@@ -21,6 +21,7 @@ def check(state: MeshState) -> None:
     _check_running(state)
     _check_agents(state)
     _check_groups(state)
+    _check_requests(state)
 
 
 def _expect(holds: bool, what: str) -> None:
@@ -133,6 +134,15 @@ def _check_groups(state: MeshState) -> None:
         for group_id in agent.waits_for_groups - missing - {agent.group_id}:
             leaves_for = state.groups.by_id[group_id].leaves_for
             _expect(leaves_for == name, f"{group_id} leaves for {leaves_for}, not for {name}")
+
+
+def _check_requests(state: MeshState) -> None:
+    """Every open request will be answered: by the start or the end of an agent, or the eviction of a task."""
+    answering = {agent.request_id for agent in state.agents.values() if not agent.committed}
+    answering |= {agent.ended_by for agent in state.agents.values()}
+    answering |= {task.evicted_by for task in state.running.by_id.values()}
+    for request_id, agent_name in state.requests.items():
+        _expect(request_id in answering, f"nobody will answer {request_id} about {agent_name}")
 
 
 def _has_room(state: MeshState, group: Group) -> bool:

@@ -6,7 +6,6 @@ from schedulemesh.config.settings import POOL_HOLD_S
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine import stimuli as s
-from schedulemesh.engine.eviction import all_preempted
 from schedulemesh.engine.facts import (
     AgentEnding,
     AgentStarted,
@@ -174,12 +173,11 @@ def agent_gone(turn: Turn, stimulus: s.AgentGone) -> RequestOutcome | None:
     agent = current(state, stimulus.agent_name, stimulus.incarnation)
     if agent is None:
         return None
-    evicted = all_preempted(turn, agent)
     lost = agent.phase is not AgentPhase.ENDING
     reason = LOST if lost else agent.ending
     if lost and agent.phase is AgentPhase.STARTING:
         return undo(turn, agent, "agent_start_failed", "the agent's process died")
-    ended(turn, agent, reason)
+    evicted = ended(turn, agent, reason)
     if agent.hold_for is not None and agent.shares:
         turn.emit(
             QuotaHeld(

@@ -9,6 +9,7 @@ from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.admission import readmit
 from schedulemesh.engine.admitting import start_instruction
 from schedulemesh.engine.claims import gained, is_whole
+from schedulemesh.engine.eviction import all_preempted
 from schedulemesh.engine.facts import AgentEnded, AgentReady, ClaimGrew, Devices, Share
 from schedulemesh.engine.group_life import grow, leave, make, stands, whole
 from schedulemesh.engine.ledger import pass_on
@@ -67,18 +68,22 @@ def undo(turn: Turn, agent: Agent, reason: str, error: str) -> RequestOutcome | 
     return turn.answer(agent.request_id, refused)
 
 
-def ended(turn: Turn, agent: Agent, reason: str) -> None:
-    """Strike an agent off the book; its group is kept or goes."""
-    _strike(turn, agent, reason)
+def ended(turn: Turn, agent: Agent, reason: str) -> tuple[str, ...]:
+    """Strike an agent off the book; its group is kept or goes. Returns the ids of its evicted tasks."""
+    evicted = _strike(turn, agent, reason)
     leave(turn, agent)
+    return evicted
 
 
-def _strike(turn: Turn, agent: Agent, reason: str) -> None:
+def _strike(turn: Turn, agent: Agent, reason: str) -> tuple[str, ...]:
+    """Whoever asked for the eviction of one of its tasks is answered before the task goes with it."""
+    evicted = all_preempted(turn, agent)
     turn.emit(
         AgentEnded(
             agent_name=agent.spec.name, incarnation=agent.incarnation, at=turn.at, reason=reason
         )
     )
+    return evicted
 
 
 def _grow(turn: Turn, newcomer: Agent, shares: Iterable[Share]) -> None:

@@ -126,3 +126,26 @@ def test_what_cannot_be_preempted_is_refused(how, reason):
     mesh.run("leaving", cpu=1)
     mesh.preempt(task_id="leaving")
     assert mesh.preempt(**how).reason == reason
+
+
+def test_an_eviction_on_an_unknown_agent_is_answered_where_one_of_that_name_fails_to_start():
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.announce("t", "ghost")
+    assert mesh.preempt(task_id="t", request_id="r").agent_name == "ghost"
+    mesh.submit("ghost", task=False, cpu=1)
+    mesh.fail("ghost")
+    evicted = mesh.state.answers["r"].outcome
+    assert (evicted.task_id, evicted.cancel_success) == ("t", False)
+    assert mesh.told == ["r"]
+    assert mesh.state.requests == {}
+
+
+def test_an_eviction_is_answered_where_the_agent_is_deleted_before_it_starts():
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.announce("t", "ghost")
+    mesh.preempt(task_id="t", request_id="r")
+    mesh.run("low", priority=0.0, cpu=2, class_key="c")
+    mesh.submit("ghost", priority=9.0, cpu=2, class_key="c")
+    assert mesh.state.agents["ghost"].phase is AgentPhase.WAITING
+    mesh.delete("ghost")
+    assert mesh.told == ["r"]
