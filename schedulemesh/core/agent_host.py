@@ -11,8 +11,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-import traceback
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -22,7 +21,8 @@ from ray import cloudpickle
 
 from schedulemesh.core.agent_link import AgentLink, restarted_by_ray, set_current
 from schedulemesh.core.shipping import load_arguments, load_class
-from schedulemesh.core.wire import Boot, Method, Report, SavedState, ShippedClass, writable
+from schedulemesh.core.user_errors import error_text
+from schedulemesh.core.wire import Boot, Method, Report, SavedState, ShippedClass, pack
 
 _KINDS = {
     int(kind): kind
@@ -49,20 +49,17 @@ class AgentHost:
     #: The accelerators that it may use; None: those that Ray gave to this actor.
     _sm_gpu_ids: tuple[str, ...] | None = None
 
-    def __init__(self, boot: bytes, supervisor: Any, nested: list[Any], *refs: Any) -> None:
+    def __init__(
+        self, boot: bytes, supervisor: Any, refs: Sequence[Any], nested: Sequence[Any]
+    ) -> None:
         self._sm_begin(boot, supervisor)
         reborn = self._sm_boot.may_restart and restarted_by_ray()
-        try:
-            if reborn:
-                self._sm_boot = self._sm_link.reborn_boot()
-            self._sm_build(nested, refs)
-        except Exception as error:  # noqa: BLE001  # user code raises anything
-            self._sm_error = user_traceback(error)
+        self._sm_build(refs, nested, reborn=reborn)
         if reborn:
             self._sm_link.reborn(self._sm_told())
 
-    def schedulemesh_report(self) -> Report:
-        """Where the agent landed and what it can do, or why it could not be built."""
+    def schedulemesh_report(self) -> bytes:
+        """Where the agent landed and what it can do, or why it could not be built: a Report, packed."""
         return self._sm_report()
 
     def _sm_begin(self, boot: bytes, supervisor: Any) -> None:
@@ -74,22 +71,36 @@ class AgentHost:
         """The user's class."""
         return load_class(msgspec.msgpack.decode(self._sm_boot.shipped, type=ShippedClass))
 
-    def _sm_build(self, nested: list[Any], refs: tuple[Any, ...]) -> None:
+    def _sm_build(
+        self, refs: Sequence[Any], nested: Sequence[Any], *, reborn: bool = False
+    ) -> None:
+        """Build the user's object. Nothing that its code raises leaves this process as an object: Ray would
+        have the supervisor unpickle it.
+        """
+        try:
+            if reborn:
+                self._sm_boot = self._sm_link.reborn_boot()
+            self._sm_object = self._sm_built(refs, nested)
+        except BaseException as error:  # noqa: BLE001  # user code raises anything
+            self._sm_error = error_text(error)
+            return
+        self._sm_link.attach(self._sm_object)
+
+    def _sm_built(self, refs: Sequence[Any], nested: Sequence[Any]) -> Any:
         boot, cls = self._sm_boot, self._sm_class()
         args: tuple[Any, ...] = ()
         kwargs: dict[str, Any] = {}
         if boot.arguments is not None:
-            args, kwargs = load_arguments(boot.arguments, refs, nested)
+            args, kwargs = load_arguments(boot.arguments, _resolved(refs), nested)
         built = cls(boot.agent_name, boot.labels, *args, **kwargs)
         if boot.saved is not None:
             self._sm_restored = _restore(built, boot.saved)
-        self._sm_object = built
-        self._sm_link.attach(built)
+        return built
 
-    def _sm_report(self) -> Report:
+    def _sm_report(self) -> bytes:
         if not self._sm_error:
             self._sm_link.start()
-        return self._sm_told()
+        return pack(self._sm_told())
 
     def _sm_told(self) -> Report:
         context = ray.get_runtime_context()
@@ -109,18 +120,10 @@ class AgentHost:
 class AsyncAgentHost(AgentHost):
     """Base of every host for a class with async methods; Ray runs all its methods on one loop."""
 
-    async def schedulemesh_report(self) -> Report:  # type: ignore[override]  # Ray awaits it
+    async def schedulemesh_report(self) -> bytes:  # type: ignore[override]  # Ray awaits it
         """See AgentHost."""
         self._sm_link.loop = asyncio.get_running_loop()
         return self._sm_report()
-
-
-def user_traceback(error: BaseException) -> str:
-    """The traceback from the first frame that is not the host's own or Ray's."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [i for i, frame in enumerate(frames) if "/schedulemesh/core/" in frame.filename]
-    lines = traceback.format_list(frames[own[-1] + 1 if own else 0 :])
-    return writable("".join([*lines, *traceback.format_exception_only(error)]).strip())
 
 
 def host_class(
@@ -135,6 +138,13 @@ def host_class(
     return type(shipped.name, (bases[shipped.is_async],), body)
 
 
+def _resolved(refs: Sequence[Any]) -> Sequence[Any]:
+    """The values of references that stand as whole arguments. They are read here and not by Ray, so that one
+    that stands for an error is an error of this agent alone.
+    """
+    return _beside_the_loop(ray.get, list(refs)) if refs else ()
+
+
 def _restore(built: Any, saved: bytes) -> bool:
     """Give the saved state back to the object; False: its class cannot take one."""
     take = getattr(built, "restore_state", None)
@@ -142,10 +152,14 @@ def _restore(built: Any, saved: bytes) -> bool:
         return False
     result = take(restorable(msgspec.msgpack.decode(saved, type=SavedState)))
     if inspect.iscoroutine(result):
-        # On a thread, because Ray builds the object of a class with async methods on their loop.
-        with ThreadPoolExecutor(1) as beside:
-            beside.submit(asyncio.run, result).result()
+        _beside_the_loop(asyncio.run, result)
     return True
+
+
+def _beside_the_loop(call: Callable[..., Any], *args: Any) -> Any:
+    """Call on a thread, because Ray builds the object of a class with async methods on their loop."""
+    with ThreadPoolExecutor(1) as beside:
+        return beside.submit(call, *args).result()
 
 
 def restorable(saved: SavedState) -> Any:

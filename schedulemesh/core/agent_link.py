@@ -12,9 +12,8 @@ import logging
 import os
 import threading
 import time
-import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any
 
@@ -23,7 +22,17 @@ import ray
 from ray import cloudpickle
 from ray.exceptions import RayError
 
-from schedulemesh.core.wire import Boot, Command, Report, Result, encoded_metrics, writable
+from schedulemesh.core.user_errors import error_text
+from schedulemesh.core.wire import (
+    Boot,
+    Command,
+    MessageError,
+    Report,
+    Result,
+    encoded_metrics,
+    pack,
+    unpack,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +118,7 @@ class AgentLink:
 
     def abilities(self) -> tuple[str, ...]:
         """Which control methods the object has."""
-        return tuple(n for n in CONTROL_METHODS if callable(getattr(self._object, n, None)))
+        return tuple(name for name in CONTROL_METHODS if self._has(name))
 
     def start(self) -> None:
         """Begin to ask for commands; called once the agent is known to the supervisor."""
@@ -127,7 +136,7 @@ class AgentLink:
         if report.error:
             logger.error("the object cannot be built again: %s", report.error)
             os._exit(1)
-        self._supervisor.reborn.remote(self.agent_name, self._incarnation, report)
+        self._supervisor.reborn.remote(self.agent_name, self._incarnation, pack(report))
         self.start()
 
     def report_metrics(self, metrics: dict[str, Any]) -> None:
@@ -149,15 +158,15 @@ class AgentLink:
         time.sleep(_BEGIN_S)
         while True:
             try:
-                commands = ray.get(self._supervisor.poll.remote(self.agent_name, self._incarnation))
-                for command in commands:
+                answer = ray.get(self._supervisor.poll.remote(self.agent_name, self._incarnation))
+                for command in unpack(answer, list[Command]):
                     if command.epoch < self._epoch:
                         continue
                     self._epoch = command.epoch
                     result = self._carry_out(command)
-                    self._supervisor.command_done.remote(command.command_id, result)
-            except RayError as error:
-                logger.debug("supervisor does not answer: %s", error)
+                    self._supervisor.command_done.remote(command.command_id, pack(result))
+            except (RayError, MessageError) as error:
+                logger.debug("no commands from the supervisor: %s", error)
                 time.sleep(_RETRY_S)
 
     def _carry_out(self, command: Command) -> Result:
@@ -178,7 +187,7 @@ class AgentLink:
 
     def _save_somewhere(self, wait_s: float) -> Result:
         """At the next safe point if the class has any and a method runs, else beside its methods."""
-        if not callable(getattr(self._object, "save_state", None)):
+        if not self._has("save_state"):
             return Result(able=False)
         if self._safe_points and self.running.now:
             self._save_done.clear()
@@ -195,17 +204,23 @@ class AgentLink:
         result = self._call("save_state", keep=cloudpickle.dumps)
         return result if consistent else _torn(result)
 
+    def _has(self, name: str) -> bool:
+        """Whether the object has this control method."""
+        try:
+            return callable(getattr(self._object, name, None))
+        except BaseException:  # noqa: BLE001  # user code raises anything
+            return False
+
     def _call(self, name: str, *args: Any, keep: Callable[[Any], bytes] | None = None) -> Result:
         """Call a control method of the user's object; what it raises becomes the result."""
-        method = getattr(self._object, name, None)
-        if not callable(method):
+        if not self._has(name):
             return Result(able=False)
         try:
-            answer = self._finish(method(*args))
+            answer = self._finish(getattr(self._object, name)(*args))
             data = keep(answer) if keep is not None else None
-        except Exception:  # noqa: BLE001  # user code raises anything; it becomes the result
-            return Result(error=writable(traceback.format_exc(limit=-4)), success=False)
-        refused = isinstance(answer, dict) and answer.get("success") is False
+            refused = isinstance(answer, dict) and answer.get("success") is False
+        except BaseException as error:  # noqa: BLE001  # user code raises anything
+            return Result(error=error_text(error), success=False)
         return Result(data=data, success=not refused)
 
     def _finish(self, answer: Any) -> Any:
@@ -214,7 +229,18 @@ class AgentLink:
             return answer
         if self.loop is None:
             return asyncio.run(answer)
-        return asyncio.run_coroutine_threadsafe(answer, self.loop).result()
+        value, error = asyncio.run_coroutine_threadsafe(_outcome(answer), self.loop).result()
+        if error is not None:
+            raise error
+        return value
+
+
+async def _outcome(answer: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
+    """What a coroutine returns or raises; SystemExit and the like would end the loop that it runs on."""
+    try:
+        return await answer, None
+    except BaseException as error:  # noqa: BLE001  # user code raises anything
+        return None, error
 
 
 def _torn(result: Result) -> Result:

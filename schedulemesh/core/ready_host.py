@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from schedulemesh.core.agent_host import AgentHost, AsyncAgentHost, host_class, user_traceback
+from schedulemesh.core.agent_host import AgentHost, AsyncAgentHost, host_class
 from schedulemesh.core.shipping import load_arguments, load_class, ship_arguments
-from schedulemesh.core.wire import Accelerators, Boot, Report, ShippedClass, pack
+from schedulemesh.core.user_errors import error_text
+from schedulemesh.core.wire import Accelerators, Boot, Handled, ShippedClass, pack
 
 
 class ReadyHost(AgentHost):
@@ -29,28 +31,22 @@ class ReadyHost(AgentHost):
         self._sm_loaded: Any = None
         try:
             self._sm_loaded = load_class(msgspec.msgpack.decode(shipped, type=ShippedClass))
-        except Exception as error:  # noqa: BLE001  # user code raises anything
-            self._sm_error = user_traceback(error)
+        except BaseException as error:  # noqa: BLE001  # user code raises anything
+            self._sm_error = error_text(error)
         _rehearse()
 
-    def schedulemesh_ready(self) -> str:
-        """Why the class cannot be loaded; empty: it is."""
-        return self._sm_error
+    def schedulemesh_ready(self) -> bytes:
+        """Whether the class is loaded, or why it cannot be: Handled, packed."""
+        return pack(Handled(error=self._sm_error))
 
-    def schedulemesh_build(self, boot: bytes, nested: list[Any], *refs: Any) -> Report:
+    def schedulemesh_build(self, boot: bytes, refs: Sequence[Any], nested: Sequence[Any]) -> bytes:
         """Build the object; from now on this is an agent's host like any other."""
         self._sm_begin(boot, self._sm_supervisor)
-        self._sm_make(nested, refs)
+        self._sm_build(refs, nested)
         return self._sm_report()
 
     def _sm_class(self) -> Any:
         return self._sm_loaded
-
-    def _sm_make(self, nested: list[Any], refs: tuple[Any, ...]) -> None:
-        try:
-            self._sm_build(nested, refs)
-        except Exception as error:  # noqa: BLE001  # user code raises anything
-            self._sm_error = user_traceback(error)
 
 
 class AsyncReadyHost(ReadyHost, AsyncAgentHost):
@@ -59,10 +55,10 @@ class AsyncReadyHost(ReadyHost, AsyncAgentHost):
     """
 
     async def schedulemesh_build(  # type: ignore[override]  # Ray awaits it
-        self, boot: bytes, nested: list[Any], *refs: Any
-    ) -> Report:
+        self, boot: bytes, refs: Sequence[Any], nested: Sequence[Any]
+    ) -> bytes:
         """See ReadyHost."""
-        return super().schedulemesh_build(boot, nested, *refs)
+        return super().schedulemesh_build(boot, refs, nested)
 
     def _sm_begin(self, boot: bytes, supervisor: Any) -> None:
         super()._sm_begin(boot, supervisor)

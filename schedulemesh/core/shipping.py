@@ -30,6 +30,9 @@ from schedulemesh.errors import InvalidRequestError
 
 _by_value_lock = threading.Lock()
 
+#: Names of methods that begin like this are the host's own.
+_RESERVED = ("schedulemesh_", "_sm_")
+
 #: What the arguments of a constructor that gets none are pickled as.
 _NO_ARGUMENTS = pickle.dumps(((), {}))
 
@@ -226,6 +229,11 @@ def _installed_folders() -> tuple[str, ...]:
 def _methods(cls: type) -> Iterator[Method]:
     for name, function in inspect.getmembers(cls, inspect.isroutine):
         plain = inspect.isfunction(function) or inspect.ismethod(function)
+        if plain and name.startswith(_RESERVED):
+            raise InvalidRequestError(
+                f"the method {name!r} of class {cls.__name__} has a name that ScheduleMesh uses itself; give "
+                f"it one that does not begin with {' or '.join(_RESERVED)}"
+            )
         if plain and (not name.startswith("__") or name == "__call__"):
             yield Method(
                 name=name,

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-#: Characters of an error of user code that are kept.
-_LONGEST = 10_000
+Message = TypeVar("Message")
+
+
+class MessageError(ValueError):
+    """What another process sent is no message of the type that is due."""
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,17 +145,17 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     success: bool = True
 
 
+class Handled(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of user code that ran in a worker of its own, or of a class that was loaded."""
+
+    #: Opaque.
+    data: bytes | None = None
+    error: str = ""
+
+
 def key_of(data: bytes) -> str:
     """The key under which bytes are stored: their SHA-256 in hex."""
     return hashlib.sha256(data).hexdigest()
-
-
-def writable(text: str) -> str:
-    """A text of user code that can be written down: without lone surrogates, and not without end."""
-    shown = text.encode(errors="backslashreplace").decode()
-    if len(shown) <= _LONGEST:
-        return shown
-    return f"{shown[: _LONGEST // 2]}\n...\n{shown[-_LONGEST // 2 :]}"
 
 
 def encoded_metrics(metrics: dict[str, Any]) -> bytes:
@@ -171,6 +174,16 @@ def _whole(digits: str) -> int | float:
     return number if -(2**63) <= number < 2**64 else float(digits)
 
 
-def pack(value: msgspec.Struct) -> bytes:
-    """The bytes of a wire value."""
+def pack(value: msgspec.Struct | list[Command]) -> bytes:
+    """The bytes of a message."""
     return msgspec.msgpack.encode(value)
+
+
+def unpack(data: object, kind: type[Message]) -> Message:
+    """The message that these bytes are. Raises MessageError for all that is none of this type."""
+    if type(data) is not bytes:
+        raise MessageError(f"a {kind.__name__} is sent as bytes, not as {type(data).__name__}")
+    try:
+        return msgspec.msgpack.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MessageError(f"these bytes are no {kind.__name__}: {error}") from error

@@ -1,9 +1,12 @@
-"""What runs in workers of its own, so that it can be timed out: handlers of states, and class probes."""
+"""What runs in workers of its own, so that it can be timed out: handlers of states, and class probes.
+
+Each answers a packed message.
+"""
 
 from __future__ import annotations
 
 import os
-import traceback
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -12,7 +15,15 @@ from ray import cloudpickle
 
 from schedulemesh.core.agent_host import public_state
 from schedulemesh.core.shipping import load_class
-from schedulemesh.core.wire import Accelerators, SavedState, ShippedClass, ShippedFunction, writable
+from schedulemesh.core.user_errors import error_text
+from schedulemesh.core.wire import (
+    Accelerators,
+    Handled,
+    SavedState,
+    ShippedClass,
+    ShippedFunction,
+    pack,
+)
 from schedulemesh.domain.task import TaskState
 
 #: By these libraries are told which GPUs to use; Ray sets the one of the kind that it found.
@@ -24,27 +35,20 @@ _VISIBLE = (
 )
 
 
-class Handled(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it: opaque bytes, or the error."""
-
-    data: bytes | None = None
-    error: str = ""
-
-
-def probe_class(shipped: bytes) -> Handled:
-    """Whether the class loads in a fresh worker."""
+def probe_class(shipped: bytes) -> bytes:
+    """Whether the class loads in a fresh worker: Handled."""
     return _told(lambda: load_class(msgspec.msgpack.decode(shipped, type=ShippedClass)) and None)
 
 
-def accelerators() -> Accelerators:
-    """The GPUs that Ray gave to this worker."""
+def accelerators() -> bytes:
+    """The GPUs that Ray gave to this worker: Accelerators."""
     ids = ray.get_runtime_context().get_accelerator_ids().get("GPU", ())
     shown = {name: os.environ[name] for name in _VISIBLE if name in os.environ}
-    return Accelerators(ids=tuple(ids), env_vars=shown)
+    return pack(Accelerators(ids=tuple(map(str, ids)), env_vars=shown))
 
 
-def preserve(handler: bytes, task: bytes, started_at: float, duration: float | None) -> Handled:
-    """Call a preserver with the task's state; its dict as bytes."""
+def preserve(handler: bytes, task: bytes, started_at: float, duration: float | None) -> bytes:
+    """Call a preserver with the task's state: Handled, with its dict as bytes."""
 
     def call() -> bytes:
         saved = msgspec.msgpack.decode(task, type=SavedState)
@@ -56,8 +60,8 @@ def preserve(handler: bytes, task: bytes, started_at: float, duration: float | N
     return _told(call)
 
 
-def restore(handler: bytes, saved: bytes) -> Handled:
-    """Call a restorer with the saved state."""
+def restore(handler: bytes, saved: bytes) -> bytes:
+    """Call a restorer with the saved state: Handled."""
     return _told(
         lambda: _function(handler)(public_state(msgspec.msgpack.decode(saved, type=SavedState)))
         and None
@@ -83,8 +87,9 @@ def _task_state(saved: SavedState, started_at: float, duration: float | None) ->
     )
 
 
-def _told(call: Any) -> Handled:
+def _told(call: Callable[[], bytes | None]) -> bytes:
     try:
-        return Handled(data=call())
-    except Exception:  # noqa: BLE001  # user code raises anything; it becomes the answer
-        return Handled(error=writable(traceback.format_exc(limit=-4)))
+        handled = Handled(data=call())
+    except BaseException as error:  # noqa: BLE001  # user code raises anything
+        handled = Handled(error=error_text(error))
+    return pack(handled)

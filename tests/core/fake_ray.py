@@ -7,7 +7,7 @@ import asyncio
 from ray.exceptions import RayActorError, RaySystemError
 
 from schedulemesh.core.ray_groups import GroupView
-from schedulemesh.core.wire import Accelerators, Report
+from schedulemesh.core.wire import Accelerators, Handled, Report, pack
 
 
 class FakeActor:
@@ -16,7 +16,7 @@ class FakeActor:
     def __init__(self, request):
         self.request = request
         self.alive = True
-        self.answers = {"schedulemesh_ready": ""}
+        self.answers = {"schedulemesh_ready": Handled()}
         self.calls = []
         self.stuck = None
 
@@ -90,14 +90,14 @@ class FakeRay:
             await actor.stuck
         if not actor.alive:
             raise RayActorError
-        return actor.answers.get(method, Report(node_id="n", pid=1))
+        return pack(actor.answers.get(method, Report(node_id="n", pid=1)))
 
     async def run(self, function, args, timeout_s, runtime_env, seat=None):
         self.probes.append((function.__name__, seat))
         await asyncio.sleep(0)
         if self.devices is None:
             raise TimeoutError("not done")
-        return self.devices
+        return pack(self.devices)
 
     def living(self):
         """The names of the actors that live."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from schedulemesh.core.actors.control.agent_manager import Agents
+from schedulemesh.core.wire import Result, pack
 from schedulemesh.domain.agent import AgentPhase, AgentSpec
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.state import Agent
@@ -31,7 +32,23 @@ def test_who_waits_for_a_dead_agent_is_told_at_once():
         (command,) = await agents.poll("a", 1)
         await agents.end("a", 1)
         assert await order is None
-        agents.done(command.command_id, None)
+        agents.done(command.command_id, pack(Result()))
         assert await agents.order("a", 1, "cancel", 3600.0) is None
+
+    asyncio.run(asyncio.wait_for(story(), 10.0))
+
+
+def test_an_answer_that_cannot_be_read_is_a_failure_of_that_command_alone():
+    async def story():
+        agents = agents_with_one()
+        orders = [asyncio.ensure_future(agents.order("a", 1, "save", 3600.0)) for _ in range(3)]
+        await asyncio.sleep(0)
+        commands = await agents.poll("a", 1)
+        for command, answer in zip(commands, (b"\xc1", object(), pack(Result())), strict=True):
+            agents.done(command.command_id, answer)
+        garbled, foreign, good = await asyncio.gather(*orders)
+        assert (garbled.success, foreign.success, good.success) == (False, False, True)
+        assert "no Result" in garbled.error
+        assert "not as object" in foreign.error
 
     asyncio.run(asyncio.wait_for(story(), 10.0))

@@ -11,7 +11,7 @@ from schedulemesh.core.actors.control.agent_manager import Agents
 from schedulemesh.core.actors.control.births import Birth
 from schedulemesh.core.actors.control.pg_pool_manager import Groups
 from schedulemesh.core.actors.control.ready_hosts import ReadyHosts
-from schedulemesh.core.wire import Boot, Report, ShippedClass, pack
+from schedulemesh.core.wire import Boot, Handled, Report, ShippedClass, pack, unpack
 from schedulemesh.domain.agent import AgentPhase, AgentSpec
 from schedulemesh.domain.placement import GroupShape, GroupsSpec, WarmSpec
 from schedulemesh.domain.pool import PoolSpec
@@ -227,7 +227,7 @@ async def test_one_that_died_is_replaced(stage):
 
 
 def unloadable(actor):
-    actor.answers["schedulemesh_ready"] = "ModuleNotFoundError: nope"
+    actor.answers["schedulemesh_ready"] = Handled(error="ModuleNotFoundError: nope")
 
 
 def test_a_class_that_cannot_be_loaded_says_so_and_is_not_tried_for_ever():
@@ -348,7 +348,7 @@ def test_a_ready_host_loads_before_it_builds(monkeypatch, devices):
     seen = Accelerators(ids=devices, env_vars={"CUDA_VISIBLE_DEVICES": ",".join(devices)})
     host = ready_host_class(described(shipped))(shipped, seen, None)
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ",".join(devices)
-    assert host.schedulemesh_ready() == ""
+    assert unpack(host.schedulemesh_ready(), Handled).error == ""
     assert (host._sm_object, isinstance(host, AsyncReadyHost)) == (None, False)
     boot = pack(
         Boot(
@@ -361,10 +361,10 @@ def test_a_ready_host_loads_before_it_builds(monkeypatch, devices):
             saved=None,
         )
     )
-    assert host.schedulemesh_build(boot, []) == ("", devices)
+    assert host.schedulemesh_build(boot, [], []) == ("", devices)
     assert (host._sm_object.name, host.add(2)) == ("a", 2)
     broken = ready_host_class(described(shipped))(b"\xc1", seen, None)
-    assert "DecodeError" in broken.schedulemesh_ready()
+    assert "DecodeError" in unpack(broken.schedulemesh_ready(), Handled).error
 
 
 def described(shipped):

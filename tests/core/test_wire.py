@@ -14,6 +14,7 @@ from schedulemesh.core.shipping import ship_state
 from schedulemesh.core.wire import (
     Boot,
     Command,
+    MessageError,
     Method,
     Parameter,
     Report,
@@ -24,7 +25,7 @@ from schedulemesh.core.wire import (
     encoded_metrics,
     key_of,
     pack,
-    writable,
+    unpack,
 )
 
 SAVED = SavedState(
@@ -131,12 +132,12 @@ def test_a_state_that_a_caller_hands_in_comes_back():
     assert (saved.pool_name, saved.priority, saved.agent_name) == ("p", 5.0, "a")
 
 
-def test_texts_of_user_code_can_be_written_down():
-    assert writable("schön") == "schön"
-    assert writable("a\udcffb") == "a\\udcffb"
-    long = writable("x" * 50_000)
-    assert len(long) < 11_000
-    assert "\n...\n" in long
+@pytest.mark.parametrize(
+    "given", [None, "text", bytearray(b"x"), b"", b"\xc1", pack(SAVED), b"\x91" * 5000]
+)
+def test_what_is_no_report_is_not_taken_for_one(given):
+    with pytest.raises(MessageError, match="Report"):
+        unpack(given, Report)
 
 
 def test_metrics_can_be_written_down():

@@ -68,6 +68,42 @@ class TestAConstructorThat:
         assert "died" in answer["error"]
         assert_nothing_held(pool)
 
+    @pytest.mark.parametrize("where", ["init", "argument", "restart"])
+    def test_raises_what_ends_every_process_that_unpickles_it(self, pool, where):
+        class Deadly(BaseException):
+            def __reduce__(self):
+                return os._exit, (1,)
+
+        class Raising(Plain):
+            def __init__(self, name, labels, *args):
+                if where == "init":
+                    raise Deadly("raised in init")
+
+            def restore_state(self, saved):
+                raise Deadly("raised in restore_state")
+
+            def save_state(self):
+                return 1
+
+        @ray.remote(max_retries=0)
+        def failing():
+            raise Deadly("raised in a task")
+
+        def process():
+            return ray.get(pool.supervisor_handle().about.remote())["pid"]
+
+        before = process()
+        if where == "restart":
+            assert submit(pool, "t", Raising)["success"]
+            answer = pool.restore_task(pool.preempt_task("t")["preempted"][0]["saved_state"])
+        else:
+            # the caller would not survive its own fetch of that error; the supervisor must not fetch it
+            args = [failing.remote()] if where == "argument" else []
+            answer = submit(pool, "t", Raising, actor_args=args)
+        assert (answer["success"], answer["reason"]) == (False, "agent_start_failed")
+        assert process() == before, "the supervisor lives on"
+        assert_nothing_held(pool)
+
     def test_hangs(self, pool, tmp_path):
         pool.update_preemption_policy(start_timeout=1.5)
         answer = submit(pool, "t", Hung, actor_args=["init", str(tmp_path / "mark")])

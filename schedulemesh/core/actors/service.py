@@ -33,7 +33,7 @@ from schedulemesh.core.actors.state_service import StateService
 from schedulemesh.core.agent_link import restarted_by_ray
 from schedulemesh.core.ray_api import LiveRay
 from schedulemesh.core.views import View
-from schedulemesh.core.wire import Command, Report, Result, decoded_metrics, pack
+from schedulemesh.core.wire import MessageError, Report, decoded_metrics, pack, unpack
 from schedulemesh.engine import stimuli as s
 from schedulemesh.engine.admission import pool_for
 from schedulemesh.engine.lifecycle import current
@@ -231,8 +231,14 @@ class SupervisorService(StateService, PoolService):
         return Reply(outcome=outcome, saved=await self._scribe.fetch(key))
 
     @when_ready
-    async def reborn(self, agent_name: str, incarnation: int, report: Report) -> None:
-        """Ray restarted an agent's process by itself."""
+    async def reborn(self, agent_name: str, incarnation: int, message: bytes) -> None:
+        """Ray restarted an agent's process by itself: a Report. One that cannot be read ends the agent."""
+        try:
+            report = unpack(message, Report)
+        except MessageError as error:
+            logger.warning("agent %s was restarted by Ray and is ended: %s", agent_name, error)
+            await self._agents.end(agent_name, incarnation)
+            return
         self._agents.reborn(agent_name, incarnation)
         logger.warning("agent %s was restarted by Ray, as process %d", agent_name, report.pid)
         agent = current(self._scribe.state, agent_name, incarnation)
@@ -330,15 +336,15 @@ class SupervisorService(StateService, PoolService):
         """Every strategy that was supplied: see StrategyKeeper.status."""
         return [] if self._keeper is None else self._keeper.status()
 
-    async def poll(self, agent_name: str, incarnation: int) -> list[Command]:
+    async def poll(self, agent_name: str, incarnation: int) -> bytes:
         """A host asks for commands. The call that is made most often, and the one that stays open longest."""
         if not self.settled:
             await self.ready()
-        return await self._agents.poll(agent_name, incarnation)
+        return pack(await self._agents.poll(agent_name, incarnation))
 
     @when_ready
-    async def command_done(self, command_id: int, result: Result) -> None:
-        """A host answers a command."""
+    async def command_done(self, command_id: int, result: bytes) -> None:
+        """A host answers a command: a Result."""
         self._agents.done(command_id, result)
 
     @when_ready

@@ -16,7 +16,7 @@ from schedulemesh.core.actors.control.line import Line
 from schedulemesh.core.agent_host import host_class
 from schedulemesh.core.ray_api import RayApi
 from schedulemesh.core.ready_host import ready_host_class
-from schedulemesh.core.wire import Command, Report, Result, ShippedClass
+from schedulemesh.core.wire import Command, MessageError, Report, Result, ShippedClass, unpack
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.engine.state import Agent
 from schedulemesh.engine.stimuli import AgentReported, AgentStartFailed
@@ -203,11 +203,15 @@ class Agents:
         self.hear(name, incarnation)
         return line.ask()
 
-    def done(self, command_id: int, result: Result) -> None:
-        """A host answers a command."""
+    def done(self, command_id: int, message: bytes) -> None:
+        """A host answers a command; an answer that cannot be read is a failure of that command."""
         answer = self._results.get(command_id)
-        if answer is not None and not answer.done():
-            answer.set_result(result)
+        if answer is None or answer.done():
+            return
+        try:
+            answer.set_result(unpack(message, Result))
+        except MessageError as error:
+            answer.set_result(Result(error=str(error), success=False))
 
     def host(self, class_key: str, shipped: bytes, *, ready: bool = False) -> type:
         """The host class for a user's class: made once, because Ray exports each class anew."""

@@ -12,7 +12,7 @@ from ray.exceptions import RayError
 
 from schedulemesh.core.ray_api import ActorRequest, RayApi
 from schedulemesh.core.ray_groups import Seat
-from schedulemesh.core.wire import Boot, Report, pack
+from schedulemesh.core.wire import Boot, MessageError, Report, pack, unpack
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.instructions import StartAgent
@@ -52,13 +52,13 @@ class Birth(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def arguments(self) -> tuple[Any, ...]:
         """What a new host builds the object from."""
-        return pack(self.boot), self.supervisor, self.refs[1], *self.refs[0]
+        return pack(self.boot), self.supervisor, *self.refs
 
     @property
     def remaining_arguments(self) -> tuple[Any, ...]:
         """What a ready host, which has the class and the supervisor, builds the object from."""
         boot = msgspec.structs.replace(self.boot, shipped=b"")
-        return pack(boot), self.refs[1], *self.refs[0]
+        return pack(boot), *self.refs
 
     def request(self, cls: type, address: tuple[str, str]) -> ActorRequest:
         """The actor of a host of its own, with this (namespace, name)."""
@@ -134,7 +134,9 @@ async def first_report(
         )
         return NoReport(error=error, reason="agent_start_timeout")
     try:
-        report: Report = call.result()
+        report = unpack(call.result(), Report)
+    except MessageError as error:
+        return NoReport(error=f"its first report cannot be read: {error}")
     except RayError as error:
         told = f"its process died while the class was loaded and built. {_short(error)}"
         return NoReport(error=told, died=True)

@@ -18,8 +18,8 @@ from schedulemesh.core.actors.control.preemption_controller import Eviction
 from schedulemesh.core.actors.control.ready_hosts import ReadyHosts
 from schedulemesh.core.actors.control.scribe import Scribe
 from schedulemesh.core.ray_api import RayApi
-from schedulemesh.core.wire import Boot
-from schedulemesh.core.workers import Handled, probe_class
+from schedulemesh.core.wire import Boot, Handled, MessageError, unpack
+from schedulemesh.core.workers import probe_class
 from schedulemesh.engine import stimuli as s
 from schedulemesh.engine.instructions import (
     AnyInstruction,
@@ -257,14 +257,14 @@ class Hands:
         env = json.loads(stimulus.agent.options).get("runtime_env")
         timeout_s = self.scribe.state.policy.start_timeout
         try:
-            handled: Handled = await self._ray.run(probe_class, (shipped,), timeout_s, env)
-            error = handled.error
+            answer = await self._ray.run(probe_class, (shipped,), timeout_s, env)
+            error = unpack(answer, Handled).error
         except TimeoutError as late:
             return Refused(
                 reason="agent_start_timeout",
                 error=f"the class did not load, so nobody was evicted for it: {late}",
             )
-        except RayError as died:
+        except (RayError, MessageError) as died:
             error = str(died)
         if error:
             return Refused(
@@ -278,7 +278,6 @@ class Hands:
         """Run a state handler in a worker of its own, at most ``save_timeout``."""
         timeout_s = self.scribe.state.policy.save_timeout
         try:
-            handled: Handled = await self._ray.run(function, args, timeout_s, None)
-        except (TimeoutError, RayError) as error:
+            return unpack(await self._ray.run(function, args, timeout_s, None), Handled)
+        except (TimeoutError, RayError, MessageError) as error:
             return Handled(error=str(error))
-        return handled

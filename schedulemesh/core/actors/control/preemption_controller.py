@@ -13,8 +13,16 @@ from ray.exceptions import RayError
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.core.actors.control.agent_manager import Agents
 from schedulemesh.core.ray_api import RayApi
-from schedulemesh.core.wire import Result, SavedState, key_of, pack
-from schedulemesh.core.workers import Handled, preserve
+from schedulemesh.core.wire import (
+    Handled,
+    MessageError,
+    Result,
+    SavedState,
+    key_of,
+    pack,
+    unpack,
+)
+from schedulemesh.core.workers import preserve
 from schedulemesh.domain.task import TaskState
 from schedulemesh.engine.running import RunningTask
 from schedulemesh.engine.stimuli import CancelAnswered, StateStored
@@ -138,10 +146,10 @@ class Eviction(msgspec.Struct, kw_only=True):
     async def _preserve(self, base: SavedState) -> Handled:
         args = (self.preserver, pack(base), self.task.started_at, self.task.spec.estimated_duration)
         try:
-            handled: Handled = await self.ray.run(preserve, args, self.policy.save_timeout, None)
-        except (TimeoutError, RayError) as error:
+            answer = await self.ray.run(preserve, args, self.policy.save_timeout, None)
+            return unpack(answer, Handled)
+        except (TimeoutError, RayError, MessageError) as error:
             return Handled(error=str(error))
-        return handled
 
     async def _save_state(self) -> Result:
         # Half of the time may go by waiting for a safe point; the other half is for saving.

@@ -18,7 +18,7 @@ from schedulemesh.core.actors.control.births import Ready, own_need
 from schedulemesh.core.actors.control.pg_pool_manager import Groups
 from schedulemesh.core.ray_api import ActorRequest, RayApi
 from schedulemesh.core.ray_groups import Seat
-from schedulemesh.core.wire import Accelerators
+from schedulemesh.core.wire import Accelerators, Handled, MessageError, unpack
 from schedulemesh.core.workers import accelerators
 from schedulemesh.domain.placement import WarmSpec
 from schedulemesh.domain.resources import NOTHING
@@ -171,7 +171,7 @@ class ReadyHosts:
         async with self._at_once:
             try:
                 error = await self._made(host, timeout_s)
-            except (RayError, TimeoutError, asyncio.TimeoutError) as failed:
+            except (RayError, MessageError, TimeoutError, asyncio.TimeoutError) as failed:
                 self._fail(host, pool_name, str(failed) or f"not ready after {timeout_s:g} s")
                 return
         if error:
@@ -206,8 +206,7 @@ class ReadyHosts:
         )
         host.handle = self._ray.start_actor(request)
         call = self._ray.call(host.handle, "schedulemesh_ready")
-        error: str = await asyncio.wait_for(call, timeout_s)
-        return error
+        return unpack(await asyncio.wait_for(call, timeout_s), Handled).error
 
     async def _devices(self, group_id: str, seat: Seat) -> Accelerators | None:
         """The GPUs of the group's first bundle; learnt by a task that takes them all for a moment. None:
@@ -218,10 +217,10 @@ class ReadyHosts:
         known = self._accelerators.get(group_id)
         if known is None:
             try:
-                known = await self._ray.run(accelerators, (), _PROBE_S, None, seat)
+                answer = await self._ray.run(accelerators, (), _PROBE_S, None, seat)
             except TimeoutError:
                 return None
-            self._accelerators[group_id] = known
+            known = self._accelerators[group_id] = unpack(answer, Accelerators)
         return known
 
     def _is_wanted(self, host: _Host) -> bool:

@@ -1,0 +1,37 @@
+"""Faults of user code as text: what it raised, shown without running more of it than Python needs.
+
+An exception object of user code never leaves the process that raised it: whoever opens its pickle runs
+code of its class.
+"""
+
+from __future__ import annotations
+
+import traceback
+
+#: Characters of a text of user code that are kept.
+_LONGEST = 10_000
+#: Frames of a traceback that are shown, the last ones.
+_FRAMES = 20
+
+
+def error_text(error: BaseException) -> str:
+    """The traceback of an exception from the first frame that is neither the host's own nor Ray's."""
+    try:
+        return _traceback(error)
+    except BaseException:  # noqa: BLE001  # a text of user code raised; what is left is its type
+        return f"an exception of type {type.__repr__(type(error))} that cannot be shown"
+
+
+def _traceback(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [i for i, frame in enumerate(frames) if "/schedulemesh/core/" in frame.filename]
+    lines = traceback.format_list(frames[own[-1] + 1 if own else 0 :][-_FRAMES:])
+    return writable("".join([*lines, *traceback.format_exception_only(error)]).strip())
+
+
+def writable(text: str) -> str:
+    """A text of user code that can be written down: without lone surrogates, and of bounded length."""
+    shown = str.encode(text, errors="backslashreplace").decode()
+    if len(shown) <= _LONGEST:
+        return shown
+    return f"{shown[: _LONGEST // 2]}\n...\n{shown[-_LONGEST // 2 :]}"

@@ -1,0 +1,242 @@
+"""The host of a user's object, as a plain object: whatever user code raises becomes text in its answers."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+from ray import cloudpickle
+
+from schedulemesh.core import agent_host, agent_link
+from schedulemesh.core.agent_host import host_class
+from schedulemesh.core.ready_host import ready_host_class
+from schedulemesh.core.shipping import ship_arguments, ship_class, ship_function
+from schedulemesh.core.wire import (
+    Accelerators,
+    Boot,
+    Command,
+    Handled,
+    Report,
+    Result,
+    SavedState,
+    ShippedClass,
+    pack,
+    unpack,
+)
+from schedulemesh.core.workers import preserve, probe_class, restore
+from schedulemesh.errors import InvalidRequestError
+
+
+class OwnFault(BaseException):
+    """A type of user code."""
+
+
+FAULTS = [OwnFault("own"), SystemExit("exit"), KeyboardInterrupt("stop"), ValueError("no")]
+faults = pytest.mark.parametrize("fault", FAULTS, ids=lambda f: type(f).__name__)
+
+SAVED = SavedState(
+    task_id="t",
+    agent_name="a",
+    pool_name="p",
+    priority=1.0,
+    source="save_state",
+    saved_at=1.0,
+    state=cloudpickle.dumps({"step": 3}),
+)
+
+
+class Faulty:
+    """Raises in the method that it is told."""
+
+    def __init__(self, name, labels, where="", fault=None):
+        self.where, self.fault = where, fault
+        self._raise("init")
+
+    def _raise(self, here):
+        if self.where == here:
+            raise self.fault
+
+    def restore_state(self, saved):
+        self._raise("restore_state")
+
+    def save_state(self):
+        self._raise("save_state")
+
+    def cancel(self, task_id):
+        self._raise("cancel")
+
+    def on_preemption_notice(self, deadline_s):
+        self._raise("notice")
+
+
+class FaultyAsync(Faulty):
+    """The same with coroutines."""
+
+    async def save_state(self):
+        self._raise("save_state")
+
+    async def cancel(self, task_id):
+        self._raise("cancel")
+
+    async def restore_state(self, saved):
+        self._raise("restore_state")
+
+
+class Unreadable:
+    """Its attributes raise."""
+
+    def __init__(self, name, labels):
+        pass
+
+    def __getattr__(self, name):
+        raise OwnFault(name)
+
+
+@pytest.fixture(autouse=True)
+def no_ray(monkeypatch):
+    context = SimpleNamespace(get_node_id=lambda: "n", get_accelerator_ids=dict)
+    monkeypatch.setattr(agent_host.ray, "get_runtime_context", lambda: context)
+    monkeypatch.setattr(agent_link, "_current", None)
+    monkeypatch.setattr(agent_link.AgentLink, "start", lambda self: None)
+
+
+def shipped(cls):
+    return msgspec.msgpack.decode(ship_class(cls), type=ShippedClass)
+
+
+def boot_of(cls, where="", fault=None, saved=None):
+    arguments = ship_arguments((where, fault), {}).data if where else None
+    return pack(
+        Boot(
+            scheduler="s",
+            agent_name="a",
+            incarnation=1,
+            labels={},
+            shipped=ship_class(cls),
+            arguments=arguments,
+            saved=None if saved is None else pack(saved),
+        )
+    )
+
+
+def host_of(cls, *args, **more):
+    return host_class(shipped(cls))(boot_of(cls, *args, **more), None, [], [])
+
+
+def report_of(host):
+    answer = host.schedulemesh_report()
+    return unpack(asyncio.run(answer) if asyncio.iscoroutine(answer) else answer, Report)
+
+
+@faults
+@pytest.mark.parametrize("cls", [Faulty, FaultyAsync])
+def test_a_constructor_that_raises_anything_is_reported_as_text(cls, fault):
+    report = report_of(host_of(cls, "init", fault))
+    assert type(fault).__name__ in report.error
+    assert str(fault) in report.error
+
+
+@faults
+@pytest.mark.parametrize("cls", [Faulty, FaultyAsync])
+def test_a_restore_that_raises_anything_is_reported_as_text(cls, fault):
+    report = report_of(host_of(cls, "restore_state", fault, saved=SAVED))
+    assert type(fault).__name__ in report.error
+
+
+@faults
+def test_a_class_that_cannot_be_loaded_is_reported_as_text(fault):
+    class Trap:
+        def __reduce__(self):
+            return _raising, (type(fault).__name__,)
+
+    class Trapped:
+        trap = Trap()
+
+        def __init__(self, name, labels):
+            pass
+
+    assert type(fault).__name__ in report_of(host_of(Trapped)).error
+    probed = unpack(probe_class(ship_class(Trapped)), Handled)
+    assert type(fault).__name__ in probed.error
+    ready = ready_host_class(shipped(Trapped))(ship_class(Trapped), Accelerators(), None)
+    assert type(fault).__name__ in unpack(ready.schedulemesh_ready(), Handled).error
+
+
+def _raising(name):
+    raise next(fault for fault in FAULTS if type(fault).__name__ == name)
+
+
+@faults
+def test_a_ready_host_builds_as_any_other(fault):
+    host = ready_host_class(shipped(Faulty))(ship_class(Faulty), Accelerators(), None)
+    assert unpack(host.schedulemesh_ready(), Handled).error == ""
+    report = unpack(host.schedulemesh_build(boot_of(Faulty, "init", fault), [], []), Report)
+    assert type(fault).__name__ in report.error
+
+
+def test_a_reference_that_stands_for_an_error_is_reported_as_text(monkeypatch):
+    def failing(refs):
+        raise OwnFault(f"{len(refs)} reference")
+
+    monkeypatch.setattr(agent_host.ray, "get", failing)
+    host = host_class(shipped(Faulty))(boot_of(Faulty, "nowhere"), None, ["ref"], [])
+    assert "OwnFault: 1 reference" in report_of(host).error
+
+
+def test_an_object_whose_attributes_raise_has_no_control_methods():
+    host = host_of(Unreadable)
+    assert report_of(host) == Report(node_id="n", pid=report_of(host).pid)
+    for kind in ("save", "cancel", "notice"):
+        result = host._sm_link._carry_out(Command(command_id=1, epoch=1, kind=kind))
+        assert result == Result(able=False)
+
+
+@faults
+@pytest.mark.parametrize(
+    ("kind", "where"), [("save", "save_state"), ("cancel", "cancel"), ("notice", "notice")]
+)
+def test_a_command_that_raises_anything_is_answered_with_text(kind, where, fault):
+    link = host_of(Faulty, where, fault)._sm_link
+    result = link._carry_out(Command(command_id=1, epoch=1, kind=kind))
+    assert (result.success, result.data) == (False, None)
+    assert type(fault).__name__ in result.error
+
+
+@faults
+@pytest.mark.parametrize(("kind", "where"), [("save", "save_state"), ("cancel", "cancel")])
+def test_a_coroutine_that_raises_anything_leaves_its_loop_running(kind, where, fault):
+    link = host_of(FaultyAsync, where, fault)._sm_link
+    link.loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=link.loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        for _ in range(2):
+            result = link._carry_out(Command(command_id=1, epoch=1, kind=kind))
+            assert type(fault).__name__ in result.error
+        assert thread.is_alive()
+    finally:
+        link.loop.call_soon_threadsafe(link.loop.stop)
+        thread.join(10)
+        link.loop.close()
+
+
+@faults
+def test_state_handlers_that_raise_anything_are_answered_with_text(fault):
+    name = type(fault).__name__
+
+    def handler(given):
+        _raising(name)
+
+    code = ship_function(handler, "handler")
+    for answer in (preserve(code, pack(SAVED), 1.0, None), restore(code, pack(SAVED))):
+        assert name in unpack(answer, Handled).error
+
+
+@pytest.mark.parametrize("name", ["schedulemesh_report", "_sm_build"])
+def test_a_class_may_not_take_a_method_of_its_host(name):
+    cls = type("Taking", (), {name: lambda self: None})
+    with pytest.raises(InvalidRequestError, match=name):
+        ship_class(cls)

@@ -1,0 +1,59 @@
+"""Faults of user code as text."""
+
+from __future__ import annotations
+
+import pytest
+
+from schedulemesh.core.user_errors import error_text, writable
+
+
+def caught(error):
+    def raising():
+        raise error
+
+    with pytest.raises(type(error)) as found:
+        raising()
+    return found.value
+
+
+class Unshowable(BaseException):
+    def __str__(self):
+        raise SystemExit(3)
+
+
+class Meta(type):
+    @property
+    def __module__(cls):
+        raise KeyboardInterrupt
+
+
+class Nameless(BaseException, metaclass=Meta):
+    pass
+
+
+def test_a_traceback_ends_with_what_was_raised():
+    shown = error_text(caught(ValueError("no")))
+    assert shown.endswith("ValueError: no")
+    assert "raise error" in shown
+
+
+@pytest.mark.parametrize(
+    ("error", "name"),
+    [
+        (Unshowable(), "Unshowable"),
+        (Nameless(), "Nameless"),
+        (SystemExit(), "SystemExit"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+    ],
+)
+def test_what_cannot_be_shown_is_named_at_least(error, name):
+    assert name in error_text(caught(error))
+
+
+def test_texts_of_user_code_can_be_written_down():
+    assert writable("schön") == "schön"
+    assert writable("a\udcffb") == "a\\udcffb"
+    long = writable("x" * 50_000)
+    assert len(long) < 11_000
+    assert "\n...\n" in long
+    assert error_text(caught(OSError("no file \udcff"))).endswith("OSError: no file \\udcff")
