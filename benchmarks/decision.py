@@ -14,8 +14,8 @@ from benchmarks.rows import Row, at_most, note, timed_ms
 from benchmarks.walk import walk
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.task import TaskSpec
-from schedulemesh.engine import stimuli as s
 from schedulemesh.engine.engine import Engine
+from schedulemesh.engine.messages import stimuli as s
 
 #: 30 pools, 10 priorities and 2 values of the label that the policy's rules name.
 CLASSES = 600

@@ -14,9 +14,9 @@ from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import TaskSpec
-from schedulemesh.engine import stimuli as s
 from schedulemesh.engine.engine import Engine
-from schedulemesh.engine.instructions import (
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.instructions import (
     AnyInstruction,
     CreateGroup,
     EvictAgent,
@@ -24,7 +24,7 @@ from schedulemesh.engine.instructions import (
     StartAgent,
     StopAgent,
 )
-from schedulemesh.engine.outcomes import Accepted
+from schedulemesh.engine.messages.outcomes import Accepted
 
 POOL = "pool"
 NEED = amounts(cpu=1, memory=100)

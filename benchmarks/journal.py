@@ -21,12 +21,12 @@ from benchmarks.mesh import (
 )
 from benchmarks.rows import Row, at_most, note, spread, timed_ms
 from schedulemesh.config.settings import JournalSettings
-from schedulemesh.core.actors.control.scribe import Scribe
-from schedulemesh.engine import stimuli as s
 from schedulemesh.engine.codec import encode_part
 from schedulemesh.engine.engine import Engine
-from schedulemesh.engine.snapshot import parts, picture
-from schedulemesh.engine.strategies import Strategies
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.placement.strategies import Strategies
+from schedulemesh.engine.state.snapshot import parts, picture
+from schedulemesh.runtime.reactor import Scribe
 from schedulemesh.store.sql import SqlJournal
 
 _NEED = amounts(cpu=1, memory=1_000, gpu=0.5)

@@ -9,10 +9,10 @@ from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import Resources, parse_resources
 from schedulemesh.domain.task import TaskSpec
-from schedulemesh.engine import stimuli as s
 from schedulemesh.engine.engine import Engine
-from schedulemesh.engine.instructions import StartAgent
-from schedulemesh.engine.turn import Step
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.instructions import StartAgent
+from schedulemesh.engine.transaction import Step
 
 POOLS = 30
 

@@ -19,9 +19,9 @@ import msgspec
 from benchmarks.rows import Row, at_most, note
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.resources import UNIT, Resources
-from schedulemesh.engine.cluster import Cluster, Node
-from schedulemesh.engine.facts import Devices
-from schedulemesh.engine.strategies import choose_devices
+from schedulemesh.engine.messages.facts import Devices
+from schedulemesh.engine.placement.strategies import choose_devices
+from schedulemesh.engine.state.nodes import Cluster, Node
 
 DATA = Path(__file__).parent.parent / "tests" / "data" / "openb"
 SEEDS = (42, 43, 44, 45, 46)

@@ -26,9 +26,9 @@ from benchmarks.mesh import (
     submitted,
 )
 from benchmarks.rows import Row, at_least, note, timed_ms
-from schedulemesh.engine import stimuli as s
 from schedulemesh.engine.engine import Engine
-from schedulemesh.engine.turn import Step
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.transaction import Step
 from schedulemesh.store.sql import SqlJournal
 from schedulemesh.store.writer import GroupWriter
 

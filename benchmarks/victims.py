@@ -9,8 +9,8 @@ from benchmarks.mesh import amounts, finish, mesh, start, submitted
 from benchmarks.rows import Row, at_most, note, spread, timed_ms
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.task import TaskSpec
-from schedulemesh.engine import stimuli as s
-from schedulemesh.engine.outcomes import Accepted, Refused
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.outcomes import Accepted, Refused
 
 #: Every node: 4 tasks with a whole GPU and 16 with a quarter.
 WHOLE, EACH = 4, 20

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from schedulemesh.config.policy import PreemptionPolicy
-from schedulemesh.engine.running import RunningTask
-from schedulemesh.engine.stimuli import PreemptionQuery
+from schedulemesh.engine.messages.stimuli import PreemptionQuery
+from schedulemesh.engine.state.tasks import RunningTask
 
 
 class Found(NamedTuple):

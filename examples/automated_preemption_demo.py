@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from schedulemesh.core.agent_actor import AgentActor
+from schedulemesh.core.agent.agent_actor import AgentActor
 from schedulemesh.simple import SimpleScheduler
 
 JOB: dict[str, Any] = {"actor_class": AgentActor, "resources": {"cpu": 0.5}}

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from schedulemesh.core.agent_actor import AgentActor
+from schedulemesh.core.agent.agent_actor import AgentActor
 from schedulemesh.core.worker_groups import ShardHolder, WorkerGroup, reshard
 from schedulemesh.dispatch import ParallelLayout, Sharding, Stage, shard
 from schedulemesh.simple import SimpleScheduler

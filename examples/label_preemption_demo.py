@@ -5,8 +5,8 @@ Run it with ``python examples/label_preemption_demo.py``.
 
 from __future__ import annotations
 
-from schedulemesh.core.agent_actor import AgentActor
-from schedulemesh.core.controllers.ray_scheduler import RayScheduler
+from schedulemesh.core.agent.agent_actor import AgentActor
+from schedulemesh.core.client.scheduler import RayScheduler
 from schedulemesh.simple import SimpleScheduler
 
 RULES = {

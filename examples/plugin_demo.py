@@ -5,7 +5,7 @@ Run it with ``python -m examples.plugin_demo``.
 
 from __future__ import annotations
 
-from schedulemesh.core.agent_actor import AgentActor
+from schedulemesh.core.agent.agent_actor import AgentActor
 from schedulemesh.plugins import ResourceDomain, SchedulingStrategyPlugin, TaskView
 from schedulemesh.simple import SimpleScheduler
 

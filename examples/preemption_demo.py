@@ -9,7 +9,7 @@ import time
 
 import ray
 
-from schedulemesh.core.agent_actor import AgentActor
+from schedulemesh.core.agent.agent_actor import AgentActor
 from schedulemesh.simple import SimpleScheduler
 
 

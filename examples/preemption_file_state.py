@@ -16,8 +16,8 @@ from typing import Any
 
 import ray
 
-from schedulemesh.core.actors.control.preemption_controller import TaskState
-from schedulemesh.core.agents import MetricsReportingAgent
+from schedulemesh.core.agent.metrics_agent import MetricsReportingAgent
+from schedulemesh.runtime.eviction import TaskState
 from schedulemesh.simple import SimpleScheduler
 
 POOL = "file-pool"

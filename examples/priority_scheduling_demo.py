@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from schedulemesh.core.agent_actor import AgentActor
+from schedulemesh.core.agent.agent_actor import AgentActor
 from schedulemesh.simple import SimpleScheduler, SimpleTaskSpec
 
 CRITICAL, HIGH, NORMAL, LOW, BACKGROUND = 10.0, 5.0, 1.0, 0.5, 0.1

@@ -10,8 +10,8 @@ from typing import Any
 
 import ray
 
-from schedulemesh.core.controllers.ray_scheduler import RayScheduler
-from schedulemesh.core.controllers.replies import Result, SubmitResult
+from schedulemesh.core.client.results import Result, SubmitResult
+from schedulemesh.core.client.scheduler import RayScheduler
 
 logger = logging.getLogger(__name__)
 

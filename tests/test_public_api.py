@@ -13,10 +13,10 @@ PROMISED = {
     "schedulemesh": ["__version__"],
     "schedulemesh.simple": ["SimpleScheduler", "SimpleTaskSpec"],
     "schedulemesh.core": ["RayScheduler"],
-    "schedulemesh.core.controllers.ray_scheduler": ["RayScheduler"],
-    "schedulemesh.core.agent_actor": ["AgentActor"],
-    "schedulemesh.core.agents": ["MetricsReportingAgent"],
-    "schedulemesh.core.actors.control.preemption_controller": ["TaskState"],
+    "schedulemesh.core.client.scheduler": ["RayScheduler"],
+    "schedulemesh.core.agent.agent_actor": ["AgentActor"],
+    "schedulemesh.core.agent.metrics_agent": ["MetricsReportingAgent"],
+    "schedulemesh.runtime.eviction": ["TaskState"],
     "schedulemesh.config.policy": ["PreemptionPolicy", "PreemptionAggressiveness"],
     "schedulemesh.errors": ["ScheduleMeshError", "InvalidRequestError"],
     "examples.training_preemption_demo": ["TrainingAgentActor"],
@@ -32,7 +32,7 @@ def test_promised_names_are_where_they_are_promised(module, names):
 
 def test_there_is_one_ray_scheduler():
     import schedulemesh.core
-    from schedulemesh.core.controllers.ray_scheduler import RayScheduler
+    from schedulemesh.core.client.scheduler import RayScheduler
 
     assert schedulemesh.core.RayScheduler is RayScheduler
     with pytest.raises(AttributeError, match="Nonsense"):
@@ -98,7 +98,7 @@ def test_every_way_of_submitting_takes_the_same():
 
 
 def test_signatures_of_agents():
-    from schedulemesh.core.agent_actor import AgentActor
+    from schedulemesh.core.agent.agent_actor import AgentActor
 
     process = parameters(AgentActor.process)
     assert list(process) == ["payload", "task_id", "simulated_duration"]
@@ -162,7 +162,7 @@ def test_a_malformed_request_is_a_value_error():
 
 
 def test_a_task_state_has_what_the_handlers_read():
-    from schedulemesh.core.actors.control.preemption_controller import TaskState
+    from schedulemesh.runtime.eviction import TaskState
 
     fields = {f.name for f in dataclasses.fields(TaskState)}
     assert {"task_id", "pool_name", "payload", "priority", "labels", "agent_name"} <= fields

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from schedulemesh.cli.training import TrainingAgentActor
-from schedulemesh.core.controllers.ray_scheduler import RayScheduler
+from schedulemesh.core.client.scheduler import RayScheduler
 
 PRETRAIN, RLHF = "llama-pretrain", "llama-rlhf"
 #: Both jobs have the same priority: only their labels differ.

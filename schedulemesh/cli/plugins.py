@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from schedulemesh.config.policy import VICTIM_ORDERS
-from schedulemesh.engine.scores import BUILT_IN
+from schedulemesh.engine.placement.scoring import BUILT_IN
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.plugins.discovery import (
     DISPATCH_GROUP,

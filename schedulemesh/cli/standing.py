@@ -12,8 +12,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from schedulemesh.core.actors.head import ScheduleMeshHead
-from schedulemesh.core.controllers.ray_scheduler import RayScheduler
+from schedulemesh.core.client.head import ScheduleMeshHead
+from schedulemesh.core.client.scheduler import RayScheduler
 from schedulemesh.errors import ScheduleMeshError
 
 

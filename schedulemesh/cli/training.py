@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from schedulemesh.core.agents import MetricsReportingAgent
+from schedulemesh.core.agent.metrics_agent import MetricsReportingAgent
 
 Array = npt.NDArray[np.float64]
 

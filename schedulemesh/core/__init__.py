@@ -6,13 +6,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from schedulemesh.core.controllers.ray_scheduler import RayScheduler
+    from schedulemesh.core.client.scheduler import RayScheduler
     from schedulemesh.core.worker_groups import ShardHolder, WorkerGroup, reshard
 
 __all__ = ["RayScheduler", "ShardHolder", "WorkerGroup", "reshard"]
 
 _MODULES = {
-    "RayScheduler": "schedulemesh.core.controllers.ray_scheduler",
+    "RayScheduler": "schedulemesh.core.client.scheduler",
     "ShardHolder": "schedulemesh.core.worker_groups",
     "WorkerGroup": "schedulemesh.core.worker_groups",
     "reshard": "schedulemesh.core.worker_groups",

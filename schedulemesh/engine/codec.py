@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from schedulemesh.engine.facts import AnyFact
-from schedulemesh.engine.snapshot import Snapshot
+from schedulemesh.engine.messages.facts import AnyFact
+from schedulemesh.engine.state.snapshot import Snapshot
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(list[AnyFact])

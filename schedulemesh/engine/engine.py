@@ -7,11 +7,20 @@ from typing import TypeVar
 
 from schedulemesh.config.settings import ANSWER_MEMORY_S
 from schedulemesh.domain.pool import PoolSpec
-from schedulemesh.engine import eviction, lifecycle
-from schedulemesh.engine import stimuli as s
-from schedulemesh.engine.admission import submit
-from schedulemesh.engine.evaluating import evaluate
-from schedulemesh.engine.facts import (
+from schedulemesh.engine.admission.decide import submit
+from schedulemesh.engine.lifecycle import agents as lifecycle
+from schedulemesh.engine.lifecycle import eviction
+from schedulemesh.engine.lifecycle.group_reports import (
+    group_create_failed,
+    group_created,
+    group_gone,
+    node_lost,
+)
+from schedulemesh.engine.lifecycle.groups import drop_if_unwanted, expire, replenish
+from schedulemesh.engine.lifecycle.rebuild import agent_restarted, rebuild
+from schedulemesh.engine.lifecycle.recovery import settle
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.facts import (
     AnswersForgotten,
     ClassLoaded,
     EpochBegun,
@@ -24,20 +33,12 @@ from schedulemesh.engine.facts import (
     StateHandlersRegistered,
     StatesForgotten,
 )
-from schedulemesh.engine.group_life import drop_if_unwanted, expire, replenish
-from schedulemesh.engine.group_reports import (
-    group_create_failed,
-    group_created,
-    group_gone,
-    node_lost,
-)
-from schedulemesh.engine.health import agent_restarted, rebuild
-from schedulemesh.engine.outcomes import Done, Evaluation, Refused, RequestOutcome
-from schedulemesh.engine.settling import settle
-from schedulemesh.engine.snapshot import past_states
-from schedulemesh.engine.state import MeshState
-from schedulemesh.engine.strategies import Strategies
-from schedulemesh.engine.turn import Step, Turn
+from schedulemesh.engine.messages.outcomes import Done, Evaluation, Refused, RequestOutcome
+from schedulemesh.engine.placement.strategies import Strategies
+from schedulemesh.engine.preemption.evaluate import evaluate
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.snapshot import past_states
+from schedulemesh.engine.transaction import Step, Turn
 
 StimulusT = TypeVar("StimulusT", bound=s.Stimulus)
 Handler = Callable[[Turn, StimulusT], "RequestOutcome | None"]

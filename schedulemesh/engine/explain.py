@@ -9,11 +9,11 @@ import msgspec
 
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, Resources
-from schedulemesh.engine.cluster import Node
-from schedulemesh.engine.homes import NoHome, Wish
-from schedulemesh.engine.outcomes import Holder, Refused
-from schedulemesh.engine.placing import NoSpot, Room, Spot
-from schedulemesh.engine.state import MeshState
+from schedulemesh.engine.messages.outcomes import Holder, Refused
+from schedulemesh.engine.placement.bundles import NoSpot, Room, Spot
+from schedulemesh.engine.placement.group_choice import NoHome, Wish
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.nodes import Node
 
 #: The documents' words for a task that is short and whom no eviction helps.
 NO_ROOM = "Insufficient resources and no available preemption candidates"

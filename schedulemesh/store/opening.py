@@ -22,7 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.pool import NullPool
 
 from schedulemesh.engine.codec import decode_facts
-from schedulemesh.engine.facts import FORMAT_VERSION
+from schedulemesh.engine.messages.facts import FORMAT_VERSION
 from schedulemesh.errors import JournalError
 from schedulemesh.store.address import Address
 from schedulemesh.store.damage import check_file

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from schedulemesh.engine.codec import decode_facts, decode_part
-from schedulemesh.engine.facts import AnyFact
-from schedulemesh.engine.snapshot import restored
-from schedulemesh.engine.state import MeshState
+from schedulemesh.engine.messages.facts import AnyFact
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.snapshot import restored
 from schedulemesh.errors import JournalError
 
 

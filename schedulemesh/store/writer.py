@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from schedulemesh.engine.codec import encode_facts
-from schedulemesh.engine.facts import AnyFact
+from schedulemesh.engine.messages.facts import AnyFact
 from schedulemesh.errors import JournalError
 from schedulemesh.store.journal import Journal
 from schedulemesh.store.recovery import Stored

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from schedulemesh.config.label_rules import CycleError, parse_label_rules, ranks_of
 from schedulemesh.config.policy import PreemptionPolicy
-from schedulemesh.engine import stimuli as s
+from schedulemesh.engine.messages import stimuli as s
 from tests.engine.builders import Mesh
 from tests.engine.walk import longest_chain
 

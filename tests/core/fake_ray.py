@@ -6,8 +6,8 @@ import asyncio
 
 from ray.exceptions import RayActorError, RaySystemError
 
-from schedulemesh.core.ray_groups import GroupView
-from schedulemesh.core.wire import Accelerators, Handled, Report, pack
+from schedulemesh.core.backend.ray_groups import GroupView
+from schedulemesh.protocol.agents import Accelerators, Handled, Report, pack
 
 
 class FakeActor:

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from schedulemesh.core.agent_actor import AgentActor
-from schedulemesh.core.agents import MetricsReportingAgent
+from schedulemesh.core.agent.agent_actor import AgentActor
+from schedulemesh.core.agent.metrics_agent import MetricsReportingAgent
 
 
 def test_work_is_handed_back():

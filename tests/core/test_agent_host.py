@@ -10,11 +10,14 @@ import msgspec
 import pytest
 from ray import cloudpickle
 
-from schedulemesh.core import agent_host, agent_link
-from schedulemesh.core.agent_host import host_class
-from schedulemesh.core.ready_host import ready_host_class
-from schedulemesh.core.shipping import ship_arguments, ship_class, ship_function
-from schedulemesh.core.wire import (
+from schedulemesh.core.agent import control_channel as agent_link
+from schedulemesh.core.agent import host as agent_host
+from schedulemesh.core.agent.host import host_class
+from schedulemesh.core.agent.user_workers import preserve, probe_class, restore
+from schedulemesh.core.agent.warm_host import ready_host_class
+from schedulemesh.core.transport.user_code import ship_arguments, ship_class, ship_function
+from schedulemesh.errors import InvalidRequestError
+from schedulemesh.protocol.agents import (
     Accelerators,
     Boot,
     Command,
@@ -26,8 +29,6 @@ from schedulemesh.core.wire import (
     pack,
     unpack,
 )
-from schedulemesh.core.workers import preserve, probe_class, restore
-from schedulemesh.errors import InvalidRequestError
 
 
 class OwnFault(BaseException):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from schedulemesh.core.actors.control.agent_manager import Agents
-from schedulemesh.core.wire import Result, pack
 from schedulemesh.domain.agent import AgentPhase, AgentSpec
 from schedulemesh.domain.resources import NOTHING
-from schedulemesh.engine.state import Agent
+from schedulemesh.engine.state.mesh_state import Agent
+from schedulemesh.protocol.agents import Result, pack
+from schedulemesh.runtime.agent_registry import Agents
 
 
 class NoActors:

@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from schedulemesh.core.actors.control import autoscaler_wish
-from schedulemesh.core.actors.control.autoscaler_wish import AutoscalerWish
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import parse_resources
-from schedulemesh.engine.facts import PoolEnsured
-from schedulemesh.engine.state import MeshState
+from schedulemesh.engine.messages.facts import PoolEnsured
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.runtime import autoscaler as autoscaler_wish
+from schedulemesh.runtime.autoscaler import AutoscalerWish
 from tests.core.fake_ray import FakeRay
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from schedulemesh.config.policy import PreemptionPolicy
-from schedulemesh.core.actors.control.preemption_controller import Eviction
-from schedulemesh.core.wire import SavedState, pack
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.domain.task import TaskSpec
-from schedulemesh.engine.running import RunningTask
+from schedulemesh.engine.state.tasks import RunningTask
+from schedulemesh.protocol.agents import SavedState, pack
+from schedulemesh.runtime.eviction import Eviction
 
 
 class DeadAgents:

@@ -7,14 +7,14 @@ import json
 import pytest
 
 from schedulemesh.config.groups import NO_LIMIT
-from schedulemesh.core.actors.messages import GroupPlace, PoolReply, Reply
-from schedulemesh.core.controllers.pool_calls import PoolCalls
-from schedulemesh.core.controllers.requests import Caller
-from schedulemesh.core.controllers.submit_calls import SubmitCalls
+from schedulemesh.core.client.pool_calls import PoolCalls
+from schedulemesh.core.client.submit_calls import SubmitCalls
+from schedulemesh.core.client.task_request import Caller
 from schedulemesh.domain.placement import WarmSpec
 from schedulemesh.domain.resources import parse_resources
-from schedulemesh.engine.outcomes import Accepted, Done, ProbeNeeded, Refused
+from schedulemesh.engine.messages.outcomes import Accepted, Done, ProbeNeeded, Refused
 from schedulemesh.errors import InvalidRequestError
+from schedulemesh.protocol.clients import GroupPlace, PoolReply, Reply
 from schedulemesh.simple import SimpleTaskSpec
 from tests.integration.agents import Counter, Plain
 

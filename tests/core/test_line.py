@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from schedulemesh.core.actors.control.line import Line
-from schedulemesh.core.wire import Command
+from schedulemesh.protocol.agents import Command
+from schedulemesh.runtime.command_queue import Line
 
 
 def command(n):
@@ -66,7 +66,7 @@ def test_what_nobody_waits_for_is_not_given():
 
 
 def test_a_question_is_answered_in_time_even_with_nothing(monkeypatch):
-    monkeypatch.setattr("schedulemesh.core.actors.control.line.POLL_S", 0.01)
+    monkeypatch.setattr("schedulemesh.runtime.command_queue.POLL_S", 0.01)
 
     async def story():
         line = Line()

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from schedulemesh.core.amounts import bundle_amounts, ray_amounts, resources_of
-from schedulemesh.core.controllers.options import parse_options
+from schedulemesh.core.backend.ray_resources import bundle_amounts, ray_amounts, resources_of
+from schedulemesh.core.client.ray_options import parse_options
 from schedulemesh.domain.resources import Resources, parse_resources
 from schedulemesh.errors import InvalidRequestError
 

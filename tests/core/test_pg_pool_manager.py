@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from schedulemesh.core.actors.control.pg_pool_manager import Groups, groups_gone, ready_groups
-from schedulemesh.core.ray_api import NodeView
-from schedulemesh.core.ray_groups import GroupView
+from schedulemesh.core.backend.ray_backend import NodeView
+from schedulemesh.core.backend.ray_groups import GroupView
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, parse_resources
-from schedulemesh.engine.instructions import CreateGroup
-from schedulemesh.engine.pg_pool import Group, GroupBook, GroupPhase
-from schedulemesh.engine.stimuli import GroupCreated, GroupCreateFailed
+from schedulemesh.engine.messages.instructions import CreateGroup
+from schedulemesh.engine.messages.stimuli import GroupCreated, GroupCreateFailed
+from schedulemesh.engine.state.groups import Group, GroupBook, GroupPhase
+from schedulemesh.runtime.pg_manager import Groups, groups_gone, ready_groups
 from tests.core.fake_ray import FakeRay
 
 CPU = parse_resources({"cpu": 1})

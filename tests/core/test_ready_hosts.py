@@ -6,21 +6,21 @@ import asyncio
 
 import pytest
 
-from schedulemesh.core.actors.control import ready_hosts
-from schedulemesh.core.actors.control.agent_manager import Agents
-from schedulemesh.core.actors.control.births import Birth
-from schedulemesh.core.actors.control.pg_pool_manager import Groups
-from schedulemesh.core.actors.control.ready_hosts import ReadyHosts
-from schedulemesh.core.wire import Boot, Handled, Report, ShippedClass, pack, unpack
 from schedulemesh.domain.agent import AgentPhase, AgentSpec
 from schedulemesh.domain.placement import GroupShape, GroupsSpec, WarmSpec
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import NOTHING, parse_resources
-from schedulemesh.engine.facts import PoolEnsured
-from schedulemesh.engine.instructions import CreateGroup, StartAgent
-from schedulemesh.engine.pg_pool import Group, GroupPhase
-from schedulemesh.engine.state import Agent, MeshState
-from schedulemesh.engine.stimuli import AgentReported, AgentStartFailed
+from schedulemesh.engine.messages.facts import PoolEnsured
+from schedulemesh.engine.messages.instructions import CreateGroup, StartAgent
+from schedulemesh.engine.messages.stimuli import AgentReported, AgentStartFailed
+from schedulemesh.engine.state.groups import Group, GroupPhase
+from schedulemesh.engine.state.mesh_state import Agent, MeshState
+from schedulemesh.protocol.agents import Boot, Handled, Report, ShippedClass, pack, unpack
+from schedulemesh.runtime import warm_pool as ready_hosts
+from schedulemesh.runtime.agent_registry import Agents
+from schedulemesh.runtime.agent_start import Birth
+from schedulemesh.runtime.pg_manager import Groups
+from schedulemesh.runtime.warm_pool import ReadyHosts
 from tests.core.fake_ray import FakeRay
 
 CPU = parse_resources({"cpu": 1})
@@ -332,15 +332,15 @@ async def test_a_constructor_that_raises_fails_the_start(stage):
 def test_a_ready_host_loads_before_it_builds(monkeypatch, devices):
     import os
 
-    from schedulemesh.core.agent_link import AgentLink
-    from schedulemesh.core.ready_host import AsyncReadyHost, ReadyHost, ready_host_class
-    from schedulemesh.core.shipping import ship_class
-    from schedulemesh.core.wire import Accelerators
+    from schedulemesh.core.agent.control_channel import AgentLink
+    from schedulemesh.core.agent.warm_host import AsyncReadyHost, ReadyHost, ready_host_class
+    from schedulemesh.core.transport.user_code import ship_class
+    from schedulemesh.protocol.agents import Accelerators
     from tests.integration.agents import Counter
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "all")
     monkeypatch.setattr(
-        "schedulemesh.core.agent_link._current", None
+        "schedulemesh.core.agent.control_channel._current", None
     )  # this process hosts no agent
     monkeypatch.setattr(AgentLink, "start", lambda self: None)
     monkeypatch.setattr(ReadyHost, "_sm_report", lambda self: (self._sm_error, self._sm_gpu_ids))

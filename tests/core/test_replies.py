@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from ray import cloudpickle
 
-from schedulemesh.core.controllers import replies
-from schedulemesh.core.wire import SavedState, pack
+from schedulemesh.core.client import results as replies
 from schedulemesh.domain.resources import parse_resources
-from schedulemesh.engine.outcomes import (
+from schedulemesh.engine.messages.outcomes import (
     Accepted,
     Candidate,
     Done,
@@ -18,6 +17,7 @@ from schedulemesh.engine.outcomes import (
     Pending,
     Refused,
 )
+from schedulemesh.protocol.agents import SavedState, pack
 
 CPU = parse_resources({"cpu": 1})
 VICTIM = Candidate(

@@ -11,9 +11,9 @@ import pytest
 import ray
 
 from schedulemesh.config.settings import MAX_BLOB_BYTES
-from schedulemesh.core.agent_actor import AgentActor
-from schedulemesh.core.agent_host import AgentHost, AsyncAgentHost, host_class
-from schedulemesh.core.shipping import (
+from schedulemesh.core.agent.agent_actor import AgentActor
+from schedulemesh.core.agent.host import AgentHost, AsyncAgentHost, host_class
+from schedulemesh.core.transport.user_code import (
     job_folders,
     load_arguments,
     load_class,
@@ -22,8 +22,8 @@ from schedulemesh.core.shipping import (
     ship_function,
     ship_value,
 )
-from schedulemesh.core.wire import ShippedClass, ShippedFunction
 from schedulemesh.errors import InvalidRequestError
+from schedulemesh.protocol.agents import ShippedClass, ShippedFunction
 
 
 def shipped(cls):
@@ -113,8 +113,8 @@ def test_an_own_class_loads_where_its_module_is_unknown(tmp_path):
     data.write_bytes(ship_class(Mixed))
     program = (
         "import sys, msgspec\n"
-        "from schedulemesh.core.shipping import load_class\n"
-        "from schedulemesh.core.wire import ShippedClass\n"
+        "from schedulemesh.core.transport.user_code import load_class\n"
+        "from schedulemesh.protocol.agents import ShippedClass\n"
         f"shipped = msgspec.msgpack.decode(open({str(data)!r}, 'rb').read(), type=ShippedClass)\n"
         "cls = load_class(msgspec.structs.replace(shipped, sys_path=()))\n"
         "print(cls('n', {}).sync(1, c=3), 'tests.core.test_shipping' in sys.modules)\n"

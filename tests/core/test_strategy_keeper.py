@@ -8,10 +8,10 @@ import threading
 import pytest
 
 from schedulemesh.config.settings import STRATEGY_HANG_S, STRATEGY_LOAD_S, StrategyRef
-from schedulemesh.core.actors.control.strategy_keeper import StrategyKeeper
-from schedulemesh.core.strategies import chosen_strategies
+from schedulemesh.core.client.strategies import chosen_strategies
 from schedulemesh.errors import InvalidRequestError, JournalError
 from schedulemesh.plugins import SchedulingStrategyPlugin
+from schedulemesh.runtime.plugin_watchdog import StrategyKeeper
 from schedulemesh.store.journal import MemoryJournal
 from schedulemesh.store.sql import SqlJournal
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from schedulemesh.core.user_errors import error_text, writable
+from schedulemesh.core.agent.user_errors import error_text, writable
 
 
 def caught(error):

@@ -8,10 +8,9 @@ import msgspec
 import pytest
 from ray import cloudpickle
 
-from schedulemesh.core.actors.messages import to_saved_state
-from schedulemesh.core.agent_host import public_state, restorable
-from schedulemesh.core.shipping import ship_state
-from schedulemesh.core.wire import (
+from schedulemesh.core.agent.host import public_state, restorable
+from schedulemesh.core.transport.user_code import ship_state
+from schedulemesh.protocol.agents import (
     Boot,
     Command,
     MessageError,
@@ -27,6 +26,7 @@ from schedulemesh.core.wire import (
     pack,
     unpack,
 )
+from schedulemesh.protocol.clients import to_saved_state
 
 SAVED = SavedState(
     task_id="t",

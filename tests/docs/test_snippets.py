@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from schedulemesh.config.policy import PreemptionPolicy
-from schedulemesh.core.actors.head import ScheduleMeshHead
-from schedulemesh.core.controllers.ray_scheduler import RayScheduler
+from schedulemesh.core.client.head import ScheduleMeshHead
+from schedulemesh.core.client.scheduler import RayScheduler
 from schedulemesh.simple import SimpleScheduler, SimpleTaskSpec
 from tests.docs.documents import blocks, pages
 

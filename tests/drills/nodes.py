@@ -25,7 +25,7 @@ from ray.cluster_utils import Cluster
 
 from schedulemesh.config.settings import SchedulerSettings
 from schedulemesh.core import RayScheduler
-from schedulemesh.core.controllers.connection import connect
+from schedulemesh.core.client.connection import connect
 from schedulemesh.errors import ScheduleMeshError
 from tests.drills.agents import Marked
 from tests.drills.processes import DrillFailed, lives, marked, until

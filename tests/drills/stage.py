@@ -12,7 +12,7 @@ from typing import Any
 import ray
 
 from schedulemesh.core import RayScheduler
-from schedulemesh.engine.state import MeshState
+from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.store.sql import SqlJournal
 from tests.drills.acknowledged import Expected, Log
 from tests.drills.clients import Client, Doing, Workload

@@ -18,17 +18,17 @@ from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources, parse_resources
 from schedulemesh.domain.task import TRANSITIONS as TASK_TRANSITIONS
 from schedulemesh.domain.task import TaskPhase, TaskSpec
-from schedulemesh.engine import instructions as i
-from schedulemesh.engine import stimuli as s
 from schedulemesh.engine.codec import decode_facts, decode_part, encode_facts, encode_part
 from schedulemesh.engine.engine import Engine
-from schedulemesh.engine.facts import AnyFact, Devices
-from schedulemesh.engine.invariants import check
-from schedulemesh.engine.outcomes import Evaluation
-from schedulemesh.engine.snapshot import parts, picture, restored
-from schedulemesh.engine.state import MeshState
-from schedulemesh.engine.strategies import Strategies
-from schedulemesh.engine.turn import Step
+from schedulemesh.engine.messages import instructions as i
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.facts import AnyFact, Devices
+from schedulemesh.engine.messages.outcomes import Evaluation
+from schedulemesh.engine.placement.strategies import Strategies
+from schedulemesh.engine.state.invariants import check
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.snapshot import parts, picture, restored
+from schedulemesh.engine.transaction import Step
 from schedulemesh.plugins.guard import Guarded
 from schedulemesh.plugins.scheduling import SchedulingStrategyPlugin
 

@@ -14,11 +14,11 @@ from schedulemesh.domain.labels import matches
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import DEFAULT_PRIORITY
-from schedulemesh.engine.cluster import devices_for
-from schedulemesh.engine.outcomes import Accepted, Refused
-from schedulemesh.engine.pg_pool import Group, GroupPhase
-from schedulemesh.engine.state import MeshState
-from schedulemesh.engine.stimuli import TaskSubmitted
+from schedulemesh.engine.messages.outcomes import Accepted, Refused
+from schedulemesh.engine.messages.stimuli import TaskSubmitted
+from schedulemesh.engine.state.groups import Group, GroupPhase
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.nodes import devices_for
 from tests.engine.builders import Mesh
 from tests.engine.walk import Seats, Wish, leavers
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from schedulemesh.engine import stimuli as s
-from schedulemesh.engine.outcomes import Pending, ProbeNeeded
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.outcomes import Pending, ProbeNeeded
 from tests.engine.builders import Mesh, amount, names, node, on, pool
 
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.placement import GroupsSpec
-from schedulemesh.engine import stimuli as s
-from schedulemesh.engine.instructions import CreateGroup, EvictAgent, RemoveGroup, StartAgent
-from schedulemesh.engine.outcomes import Accepted, Pending, ProbeNeeded
-from schedulemesh.engine.pg_pool import GroupPhase
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.instructions import (
+    CreateGroup,
+    EvictAgent,
+    RemoveGroup,
+    StartAgent,
+)
+from schedulemesh.engine.messages.outcomes import Accepted, Pending, ProbeNeeded
+from schedulemesh.engine.state.groups import GroupPhase
 from tests.engine.builders import Mesh, amount, names, node, pool, shape
 
 

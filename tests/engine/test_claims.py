@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from schedulemesh.engine.claims import gained, is_whole
-from schedulemesh.engine.cluster import Cluster, Standing
-from schedulemesh.engine.facts import Devices
+from schedulemesh.engine.admission.claims import gained, is_whole
+from schedulemesh.engine.messages.facts import Devices
+from schedulemesh.engine.state.nodes import Cluster, Standing
 from tests.engine.builders import Mesh, amount, node, on, pool
 
 

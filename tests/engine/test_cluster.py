@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from schedulemesh.domain.resources import UNIT
-from schedulemesh.engine import stimuli as s
-from schedulemesh.engine.cluster import Cluster, devices_for
-from schedulemesh.engine.facts import Devices
-from schedulemesh.engine.outcomes import Pending
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.facts import Devices
+from schedulemesh.engine.messages.outcomes import Pending
+from schedulemesh.engine.state.nodes import Cluster, devices_for
 from tests.engine.builders import Mesh, amount, node, on, pool
 
 

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from schedulemesh.config.policy import PreemptionPolicy
-from schedulemesh.engine import facts as f
 from schedulemesh.engine.codec import decode_facts, encode_facts
-from schedulemesh.engine.facts import AnyFact
+from schedulemesh.engine.messages import facts as f
+from schedulemesh.engine.messages.facts import AnyFact
 from tests.engine.builders import Mesh, amount, node, on, pool
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from schedulemesh.engine.outcomes import Pending, Refused
+from schedulemesh.engine.messages.outcomes import Pending, Refused
 from schedulemesh.plugins import SchedulingStrategyPlugin
 from tests.engine.builders import Mesh, amount, names, node, pool
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from schedulemesh.engine import stimuli as s
 from schedulemesh.engine.engine import Engine
-from schedulemesh.engine.outcomes import Done
-from schedulemesh.engine.stimuli import AnyStimulus
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.outcomes import Done
+from schedulemesh.engine.messages.stimuli import AnyStimulus
 from tests.engine.builders import Mesh, amount, node, pool
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from schedulemesh.domain.placement import GroupsSpec
-from schedulemesh.engine.outcomes import Accepted, Evaluation
+from schedulemesh.engine.messages.outcomes import Accepted, Evaluation
 from tests.engine.builders import Mesh, names, node, pool, shape
 
 

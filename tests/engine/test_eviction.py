@@ -6,9 +6,9 @@ import pytest
 
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.task import TaskPhase
-from schedulemesh.engine import stimuli as s
-from schedulemesh.engine.instructions import EvictAgent
-from schedulemesh.engine.outcomes import Evicted, Pending
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.instructions import EvictAgent
+from schedulemesh.engine.messages.outcomes import Evicted, Pending
 from tests.engine.builders import Mesh, amount, node, pool
 
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from schedulemesh.domain.placement import PLACEMENT_STRATEGIES, GroupsSpec
-from schedulemesh.engine import stimuli as s
+from schedulemesh.engine.messages import stimuli as s
 from tests.engine.builders import Mesh, node, pool, shape
 from tests.engine.group_walk import decision_is_right
 

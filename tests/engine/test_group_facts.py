@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from schedulemesh.domain.placement import GroupsSpec
-from schedulemesh.engine import facts as f
-from schedulemesh.engine.pg_pool import GroupPhase
-from schedulemesh.engine.state import MeshState
+from schedulemesh.engine.messages import facts as f
+from schedulemesh.engine.state.groups import GroupPhase
+from schedulemesh.engine.state.mesh_state import MeshState
 from tests.engine.builders import Mesh, amount, node, on, pool, shape
 
 PAIR = shape({"cpu": 1, "gpu": 1}, {"cpu": 2}, strategy="STRICT_SPREAD")

@@ -7,7 +7,7 @@ import pytest
 
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.engine.explain import unplaced
-from schedulemesh.engine.pg_pool import GroupPhase
+from schedulemesh.engine.state.groups import GroupPhase
 from tests.engine.builders import Mesh, node, pool, shape
 
 SMALL = shape({"cpu": 2})

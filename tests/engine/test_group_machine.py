@@ -16,11 +16,11 @@ from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.labels import parse_selector
 from schedulemesh.domain.placement import PLACEMENT_STRATEGIES, GroupsSpec
 from schedulemesh.domain.resources import NOTHING
-from schedulemesh.engine import stimuli as s
-from schedulemesh.engine.homes import without_idle
-from schedulemesh.engine.outcomes import Accepted, Pending, Refused
-from schedulemesh.engine.pg_pool import GroupPhase
-from schedulemesh.engine.placing import NoSpot, Room
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.outcomes import Accepted, Pending, Refused
+from schedulemesh.engine.placement.bundles import NoSpot, Room
+from schedulemesh.engine.placement.group_choice import without_idle
+from schedulemesh.engine.state.groups import GroupPhase
 from tests.engine.builders import Mesh, differences, node, pool, shape
 from tests.engine.group_walk import decision_is_right
 

@@ -6,9 +6,14 @@ import pytest
 
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.placement import GroupsSpec
-from schedulemesh.engine import stimuli as s
-from schedulemesh.engine.instructions import CreateGroup, RemoveGroup, StartAgent, StopAgent
-from schedulemesh.engine.pg_pool import GroupPhase
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.instructions import (
+    CreateGroup,
+    RemoveGroup,
+    StartAgent,
+    StopAgent,
+)
+from schedulemesh.engine.state.groups import GroupPhase
 from tests.engine.builders import Mesh, node, pool, shape
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from schedulemesh.domain.placement import GroupsSpec
-from schedulemesh.engine.outcomes import Pending, Refused
+from schedulemesh.engine.messages.outcomes import Pending, Refused
 from tests.engine.builders import Mesh, amount, names, node, pool, shape
 
 SMALL, BIG = shape({"cpu": 2}), shape({"cpu": 4})

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from schedulemesh.engine import stimuli as s
-from schedulemesh.engine.outcomes import Pending, Refused
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.outcomes import Pending, Refused
 from tests.engine.builders import Mesh, amount, node, on, pool
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from schedulemesh.domain.labels import parse_selector
 from schedulemesh.domain.placement import GroupsSpec
-from schedulemesh.engine.homes import best_reserved, entitled
-from schedulemesh.engine.outcomes import Pending
+from schedulemesh.engine.messages.outcomes import Pending
+from schedulemesh.engine.placement.group_choice import best_reserved, entitled
 from tests.engine.builders import Mesh, amount, node, pool, shape
 
 SMALL, BIG = shape({"cpu": 2}), shape({"cpu": 4})

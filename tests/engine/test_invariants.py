@@ -7,7 +7,7 @@ import pytest
 
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.resources import NOTHING
-from schedulemesh.engine.invariants import BrokenInvariant, check
+from schedulemesh.engine.state.invariants import BrokenInvariant, check
 from tests.engine.builders import Mesh, amount, node, on, pool
 
 

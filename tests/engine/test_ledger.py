@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from schedulemesh.domain.resources import NOTHING
-from schedulemesh.engine.facts import Share
-from schedulemesh.engine.invariants import check
-from schedulemesh.engine.ledger import Hold, Ledger, merged, pass_on, pay
+from schedulemesh.engine.messages.facts import Share
+from schedulemesh.engine.state.invariants import check
+from schedulemesh.engine.state.quota import Hold, Ledger, merged, pass_on, pay
 from tests.engine.builders import Mesh, amount, pool
 
 

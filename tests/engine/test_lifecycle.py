@@ -6,9 +6,9 @@ import pytest
 
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.task import TaskPhase
-from schedulemesh.engine import stimuli as s
-from schedulemesh.engine.instructions import StopAgent
-from schedulemesh.engine.outcomes import Done, Pending
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.instructions import StopAgent
+from schedulemesh.engine.messages.outcomes import Done, Pending
 from tests.engine.builders import Mesh, amount, names, node, pool
 
 

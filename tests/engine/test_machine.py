@@ -14,10 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources
-from schedulemesh.engine import stimuli as s
-from schedulemesh.engine.facts import Devices
-from schedulemesh.engine.instructions import EvictAgent
-from schedulemesh.engine.outcomes import Accepted, Pending, ProbeNeeded, Refused
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.facts import Devices
+from schedulemesh.engine.messages.instructions import EvictAgent
+from schedulemesh.engine.messages.outcomes import Accepted, Pending, ProbeNeeded, Refused
 from tests.engine import walk
 from tests.engine.builders import Mesh, amount, differences, node, pool
 

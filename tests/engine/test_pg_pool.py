@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from schedulemesh.domain.placement import GroupsSpec
-from schedulemesh.engine.pg_pool import (
+from schedulemesh.engine.state.groups import (
     Group,
     GroupBook,
     GroupPhase,

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schedulemesh.domain.resources import UNIT, Resources
-from schedulemesh.engine.cluster import Cluster, devices_for
-from schedulemesh.engine.placing import NoSpot, Room, Spot
+from schedulemesh.engine.placement.bundles import NoSpot, Room, Spot
+from schedulemesh.engine.state.nodes import Cluster, devices_for
 from tests.engine.builders import Mesh, amount, node, on, shape
 
 amounts = st.fixed_dictionaries(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from schedulemesh.config.policy import PreemptionPolicy
-from schedulemesh.engine.preemption import Incoming, LabelRanks, judge
+from schedulemesh.engine.preemption.rules import Incoming, LabelRanks, judge
 from tests.engine.builders import Mesh, names, pool
 
 TIERS = {"tier": {"premium": ["standard", "batch"], "standard": ["batch"]}}

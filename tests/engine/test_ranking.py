@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from schedulemesh.engine import ranking
-from schedulemesh.engine.cluster import Cluster, devices_for
-from schedulemesh.engine.strategies import NODE_STRATEGIES
+from schedulemesh.engine.placement.strategies import NODE_STRATEGIES
+from schedulemesh.engine.state import node_ranking as ranking
+from schedulemesh.engine.state.nodes import Cluster, devices_for
 from tests.engine.builders import amount, node
 
 NEEDS = [amount(cpu=1), amount(cpu=2, gpu=0.5), amount(gpu=1), amount(cpu=1, gpu=2)]

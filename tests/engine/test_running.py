@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.domain.task import TaskPhase, TaskSpec
-from schedulemesh.engine.running import RunningTask, RunningTasks
+from schedulemesh.engine.state.tasks import RunningTask, RunningTasks
 from tests.engine.builders import Mesh, amount, names, pool
 
 

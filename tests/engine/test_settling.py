@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from schedulemesh.domain.agent import AgentPhase
-from schedulemesh.engine import stimuli as s
-from schedulemesh.engine.instructions import EvictAgent, StopAgent
-from schedulemesh.engine.outcomes import AgentEvicted, Evicted
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.instructions import EvictAgent, StopAgent
+from schedulemesh.engine.messages.outcomes import AgentEvicted, Evicted
 from tests.engine.builders import Mesh, amount, node, pool
 
 

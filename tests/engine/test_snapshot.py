@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from schedulemesh.engine import stimuli as s
 from schedulemesh.engine.codec import decode_part, encode_part
-from schedulemesh.engine.invariants import check
-from schedulemesh.engine.snapshot import Snapshot, parts, picture, referenced, restored
-from schedulemesh.engine.state import MeshState
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.state.invariants import check
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.snapshot import Snapshot, parts, picture, referenced, restored
 from tests.engine.builders import Mesh, differences, node, on, pool
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from schedulemesh.engine import state as state_module
-from schedulemesh.engine import stimuli as s
-from schedulemesh.engine.facts import AnyFact
-from schedulemesh.engine.state import MeshState
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.facts import AnyFact
+from schedulemesh.engine.state import mesh_state as state_module
+from schedulemesh.engine.state.mesh_state import MeshState
 from tests.engine.builders import Mesh, amount, differences, node, pool
 
 

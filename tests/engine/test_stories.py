@@ -15,9 +15,9 @@ import pytest
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.resources import UNIT, Resources
 from schedulemesh.domain.task import TaskSpec
-from schedulemesh.engine import stimuli as s
-from schedulemesh.engine.facts import Devices, Share
-from schedulemesh.engine.outcomes import Candidate, Outcome
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.facts import Devices, Share
+from schedulemesh.engine.messages.outcomes import Candidate, Outcome
 from tests.engine.builders import Mesh, differences, node, on, pool
 
 FOLDER = Path(__file__).parent / "stories"

@@ -6,10 +6,15 @@ import pytest
 
 from schedulemesh.domain.labels import parse_selector
 from schedulemesh.domain.resources import UNIT
-from schedulemesh.engine.facts import Share
-from schedulemesh.engine.fragmentation import Workload
-from schedulemesh.engine.ledger import Ledger
-from schedulemesh.engine.strategies import NODE_STRATEGIES, choose_devices, choose_pool, score_pool
+from schedulemesh.engine.messages.facts import Share
+from schedulemesh.engine.placement.fragmentation import Workload
+from schedulemesh.engine.placement.strategies import (
+    NODE_STRATEGIES,
+    choose_devices,
+    choose_pool,
+    score_pool,
+)
+from schedulemesh.engine.state.quota import Ledger
 from tests.engine.builders import Mesh, amount, node, on, pool
 
 

@@ -8,8 +8,8 @@ import random
 import pytest
 
 from schedulemesh.domain.placement import GroupsSpec
-from schedulemesh.engine import sufficient_priority
-from schedulemesh.engine.outcomes import Accepted, Refused
+from schedulemesh.engine.messages.outcomes import Accepted, Refused
+from schedulemesh.engine.preemption import sufficient_priority
 from tests.engine.builders import Mesh, node, pool, shape
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from schedulemesh.engine.facts import Devices
+from schedulemesh.engine.messages.facts import Devices
 from tests.engine.builders import Mesh, amount, names, node, on, pool
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.placement import GroupsSpec
-from schedulemesh.engine.outcomes import Accepted, Refused
-from schedulemesh.engine.pg_pool import GroupPhase
+from schedulemesh.engine.messages.outcomes import Accepted, Refused
+from schedulemesh.engine.state.groups import GroupPhase
 from tests.engine.builders import Mesh, node, pool
 
 

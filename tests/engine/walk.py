@@ -9,7 +9,7 @@ from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.resources import UNIT, Resources
 from schedulemesh.domain.task import TaskPhase
-from schedulemesh.engine.state import MeshState
+from schedulemesh.engine.state.mesh_state import MeshState
 
 Amounts = dict[str, int]
 

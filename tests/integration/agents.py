@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from schedulemesh.core.agent_actor import AgentActor
+from schedulemesh.core.agent.agent_actor import AgentActor
 
 
 class Counter:

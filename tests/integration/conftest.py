@@ -7,7 +7,7 @@ import uuid
 import pytest
 import ray
 
-from schedulemesh.core.controllers.ray_scheduler import RayScheduler
+from schedulemesh.core.client.scheduler import RayScheduler
 from schedulemesh.simple import SimpleScheduler
 from tests.integration.polling import actors_in, groups_in, until
 

@@ -18,7 +18,7 @@ _BEGIN = """
 import json, os, sys
 import ray
 from schedulemesh.core import RayScheduler
-from schedulemesh.core.agent_actor import AgentActor
+from schedulemesh.core.agent.agent_actor import AgentActor
 ray.init(log_to_driver=False, logging_level="ERROR")
 """
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from schedulemesh.core.controllers.ray_scheduler import RayScheduler
+from schedulemesh.core.client.scheduler import RayScheduler
 from schedulemesh.errors import InvalidRequestError, ScheduleMeshError
 from tests.integration.agents import Plain
 from tests.integration.polling import assert_nothing_held, quota

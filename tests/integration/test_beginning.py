@@ -15,9 +15,9 @@ import pytest
 import ray
 
 from schedulemesh.core import RayScheduler
-from schedulemesh.core.actors import service
-from schedulemesh.core.actors.head import ScheduleMeshHead
+from schedulemesh.core.client.head import ScheduleMeshHead
 from schedulemesh.errors import SchedulerUnavailableError
+from schedulemesh.runtime import supervisor as service
 from tests.integration.agents import Counter, Plain
 from tests.integration.drivers import start_driver
 from tests.integration.polling import actors_in, process_lives, until

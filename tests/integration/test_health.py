@@ -9,7 +9,7 @@ import signal
 import pytest
 import ray
 
-from schedulemesh.core.actors.head import ScheduleMeshHead
+from schedulemesh.core.client.head import ScheduleMeshHead
 from schedulemesh.errors import InvalidRequestError
 from tests.integration.agents import Counter, Plain
 from tests.integration.polling import actors_in, assert_nothing_held, process_lives, quota, until

@@ -11,7 +11,7 @@ import textwrap
 import pytest
 import ray
 
-from schedulemesh.core.agents import MetricsReportingAgent
+from schedulemesh.core.agent.metrics_agent import MetricsReportingAgent
 from tests.integration.agents import Counter, Exiting, Hung, Plain, Raising
 from tests.integration.drivers import import_file, run_driver
 from tests.integration.polling import (

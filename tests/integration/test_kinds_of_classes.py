@@ -9,7 +9,7 @@ import sys
 import pytest
 import ray
 
-from schedulemesh.core.agent_actor import AgentActor
+from schedulemesh.core.agent.agent_actor import AgentActor
 from tests.integration.agents import Counter, Plain
 from tests.integration.polling import until
 
@@ -248,6 +248,6 @@ def test_an_agents_process_does_not_load_the_supervisor(pool):
             return sorted(sys.modules)
 
     loaded = ray.get(made(pool, Modules).loaded.remote())
-    assert "schedulemesh.core.actors.supervisor" in loaded  # the class behind the handle
-    heavy = ("sqlalchemy", "schedulemesh.engine.engine", "schedulemesh.core.actors.service")
+    assert "schedulemesh.core.backend.supervisor_actor" in loaded  # the class behind the handle
+    heavy = ("sqlalchemy", "schedulemesh.engine.engine", "schedulemesh.runtime.supervisor")
     assert [name for name in heavy if name in loaded] == []

@@ -6,8 +6,8 @@ import os
 
 import ray
 
-from schedulemesh.core.agent_actor import AgentActor
-from schedulemesh.core.controllers.ray_scheduler import RayScheduler
+from schedulemesh.core.agent.agent_actor import AgentActor
+from schedulemesh.core.client.scheduler import RayScheduler
 from schedulemesh.simple import SimpleScheduler, SimpleTaskSpec
 from tests.integration.polling import actors_in, quota, until
 

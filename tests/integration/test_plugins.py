@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from schedulemesh.core.agent_actor import AgentActor
+from schedulemesh.core.agent.agent_actor import AgentActor
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.plugins import SchedulingStrategyPlugin
 

@@ -10,8 +10,8 @@ import ray
 
 from schedulemesh.config.policy import PreemptionAggressiveness, PreemptionPolicy
 from schedulemesh.core import RayScheduler
-from schedulemesh.core.actors.control.preemption_controller import TaskState
-from schedulemesh.core.agent_actor import AgentActor
+from schedulemesh.core.agent.agent_actor import AgentActor
+from schedulemesh.runtime.eviction import TaskState
 from tests.integration.polling import until
 
 

@@ -12,7 +12,7 @@ import ray
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get
 
 from schedulemesh.config.settings import JournalSettings
-from schedulemesh.core.agents import MetricsReportingAgent
+from schedulemesh.core.agent.metrics_agent import MetricsReportingAgent
 from tests.integration.agents import Counter
 from tests.integration.drivers import start_driver
 from tests.integration.polling import assert_nothing_held, until

@@ -9,7 +9,7 @@ import pytest
 import ray
 
 from schedulemesh.core import RayScheduler, ShardHolder, WorkerGroup, reshard
-from schedulemesh.core.agent_actor import AgentActor
+from schedulemesh.core.agent.agent_actor import AgentActor
 from schedulemesh.core.worker_groups.group import DRIVER
 from schedulemesh.dispatch import (
     Assign,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.engine.codec import encode_facts, encode_part
-from schedulemesh.engine.facts import EpochBegun, PoolEnsured
-from schedulemesh.engine.snapshot import parts, picture
+from schedulemesh.engine.messages.facts import EpochBegun, PoolEnsured
+from schedulemesh.engine.state.snapshot import parts, picture
 
 
 def ensured(name, cpu=1.0):

@@ -11,15 +11,15 @@ import random
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.resources import NOTHING
-from schedulemesh.engine import instructions as i
-from schedulemesh.engine import stimuli as s
 from schedulemesh.engine.codec import encode_facts
 from schedulemesh.engine.engine import Engine
-from schedulemesh.engine.facts import StateSaved
-from schedulemesh.engine.invariants import check
-from schedulemesh.engine.outcomes import Done, Pending, ProbeNeeded
-from schedulemesh.engine.snapshot import referenced
-from schedulemesh.engine.state import MeshState
+from schedulemesh.engine.messages import instructions as i
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.facts import StateSaved
+from schedulemesh.engine.messages.outcomes import Done, Pending, ProbeNeeded
+from schedulemesh.engine.state.invariants import check
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.snapshot import referenced
 from tests.engine.builders import amount, differences, gpu_ids, node, pool
 from tests.store.builders import written
 

@@ -7,7 +7,7 @@ import sqlite3
 
 import pytest
 
-from schedulemesh.engine.facts import FORMAT_VERSION
+from schedulemesh.engine.messages.facts import FORMAT_VERSION
 from schedulemesh.errors import JournalError
 from schedulemesh.store.sql import SqlJournal
 from tests.store.builders import epochs, fact, write

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from schedulemesh.config.policy import PreemptionPolicy
-from schedulemesh.engine.facts import PolicyChanged
+from schedulemesh.engine.messages.facts import PolicyChanged
 from schedulemesh.errors import JournalError, JournalTakenOverError
 from schedulemesh.store.journal import MemoryJournal
 from schedulemesh.store.sql import SqlJournal

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from schedulemesh.domain.agent import AgentPhase
-from schedulemesh.engine.facts import FORMAT_VERSION
-from schedulemesh.engine.invariants import check
+from schedulemesh.engine.messages.facts import FORMAT_VERSION
+from schedulemesh.engine.state.invariants import check
 from schedulemesh.errors import JournalError
 from schedulemesh.store.sql import SqlJournal
 from tests.store.builders import fact, write

@@ -10,14 +10,14 @@ import sqlite3
 import pytest
 
 from schedulemesh.config.settings import JournalSettings
-from schedulemesh.core.actors.control import scribe as scribe_module
-from schedulemesh.core.actors.control.scribe import Scribe
-from schedulemesh.engine import stimuli as s
-from schedulemesh.engine.facts import PoolEnsured
-from schedulemesh.engine.invariants import check
-from schedulemesh.engine.outcomes import Accepted, Pending
-from schedulemesh.engine.strategies import Strategies
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.facts import PoolEnsured
+from schedulemesh.engine.messages.outcomes import Accepted, Pending
+from schedulemesh.engine.placement.strategies import Strategies
+from schedulemesh.engine.state.invariants import check
 from schedulemesh.errors import JournalError
+from schedulemesh.runtime import reactor as scribe_module
+from schedulemesh.runtime.reactor import Scribe
 from schedulemesh.store.journal import MemoryJournal
 from schedulemesh.store.sql import SqlJournal
 from tests.engine.builders import Mesh, differences, pool

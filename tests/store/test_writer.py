@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from schedulemesh.engine.codec import decode_facts
-from schedulemesh.engine.facts import StateHandlersRegistered
+from schedulemesh.engine.messages.facts import StateHandlersRegistered
 from schedulemesh.errors import JournalError
 from schedulemesh.store.journal import MemoryJournal
 from schedulemesh.store.sql import SqlJournal

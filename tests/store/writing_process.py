@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from schedulemesh.engine.codec import encode_facts
-from schedulemesh.engine.facts import EpochBegun
+from schedulemesh.engine.messages.facts import EpochBegun
 from schedulemesh.errors import JournalError
 from schedulemesh.store.address import address_of
 from schedulemesh.store.sql import SqlJournal

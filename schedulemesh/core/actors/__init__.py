@@ -1,1 +1,1 @@
-"""What runs as Ray actors of its own."""
+"""Paths that the documents promise."""

@@ -1,1 +1,1 @@
-"""What runs in the caller's process."""
+"""Paths that the documents promise."""

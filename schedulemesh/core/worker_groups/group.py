@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import ray
 
 from schedulemesh.config.pools import parse_name
-from schedulemesh.core.ray_api import actor_id
+from schedulemesh.core.backend.ray_backend import actor_id
 from schedulemesh.core.transport.arrays import wrapped
 from schedulemesh.core.worker_groups.pending_result import PendingResult
 from schedulemesh.core.worker_groups.worker_calls import Call

@@ -1,1 +1,1 @@
-"""The supervisor's hands."""
+"""Paths that the documents promise."""

@@ -1,0 +1,75 @@
+"""A ready-made agent: processes payloads, can be cancelled, and can be asked for any of its methods.
+
+It is a plain class, so that it can be subclassed; ScheduleMesh makes the Ray actor.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from schedulemesh.core.agent.control_channel import current
+
+
+class AgentActor:
+    """Base class of agents. Subclasses override ``process`` and, to be saved, ``save_state``."""
+
+    def __init__(self, name: str, labels: dict[str, str] | None = None) -> None:
+        self.name = name
+        self.labels = dict(labels or {})
+        self._cancelled: dict[str, threading.Event] = {}
+
+    def process(
+        self,
+        payload: Any = None,
+        task_id: str | None = None,
+        simulated_duration: float | None = None,
+    ) -> dict[str, Any]:
+        """Do the work: here, wait ``simulated_duration`` seconds unless cancelled, and hand back the payload.
+
+        Returns ``agent``, ``task_id``, ``status`` ("completed" or "cancelled"), ``payload`` and
+        ``duration`` in seconds.
+        """
+        began = time.monotonic()
+        stop = self._stop_event(task_id or "")
+        cancelled = stop.is_set() or stop.wait(simulated_duration or 0.0)
+        self._cancelled.pop(task_id or "", None)
+        return {
+            "agent": self.name,
+            "task_id": task_id,
+            "status": "cancelled" if cancelled else "completed",
+            "payload": payload,
+            "duration": time.monotonic() - began,
+        }
+
+    def cancel(self, task_id: str) -> dict[str, Any]:
+        """Ask a task to stop, whether it runs already or is still to come.
+
+        Returns ``success``, ``task_id`` and ``agent``. Called from another thread than ``process``.
+        """
+        self._stop_event(task_id).set()
+        return {"success": True, "task_id": task_id, "agent": self.name}
+
+    def is_cancelled(self, task_id: str) -> bool:
+        """Whether the task was asked to stop; a loop of one's own looks here."""
+        return self._stop_event(task_id).is_set()
+
+    def invoke(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a public method by name and return what it returns; AttributeError where there is none."""
+        if method.startswith("_"):
+            raise AttributeError(f"{type(self).__name__} has no public method {method!r}")
+        return getattr(self, method)(*args, **kwargs)
+
+    def safe_point(self) -> None:
+        """Say that the object is whole right now; call it once per round of a long loop.
+
+        Where an eviction wants its state, it is saved here, and the call returns when the task was told
+        to stop. Outside of ScheduleMesh it does nothing.
+        """
+        link = current()
+        if link is not None:
+            link.safe_point()
+
+    def _stop_event(self, task_id: str) -> threading.Event:
+        return self._cancelled.setdefault(task_id, threading.Event())

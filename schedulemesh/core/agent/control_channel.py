@@ -1,0 +1,253 @@
+"""The link between an agent's process and the supervisor: commands in, results and metrics out.
+
+A daemon thread asks the supervisor for commands in one long call at a time and carries them out, so
+that notice, save and cancel reach the user's object while its methods run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import os
+import threading
+import time
+import warnings
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any
+
+import msgspec
+import ray
+from ray import cloudpickle
+from ray.exceptions import RayError
+
+from schedulemesh.core.agent.user_errors import error_text
+from schedulemesh.protocol.agents import (
+    Boot,
+    Command,
+    MessageError,
+    Report,
+    Result,
+    encoded_metrics,
+    pack,
+    unpack,
+)
+
+logger = logging.getLogger(__name__)
+
+#: Methods of a user's class that control looks for.
+CONTROL_METHODS = ("cancel", "save_state", "restore_state", "on_preemption_notice")
+
+#: A thread that waits at a safe point for its eviction goes on after this many seconds at the latest.
+_HOLD_S = 60.0
+#: Seconds after which the first commands are asked for, so that the agent's first reply goes out before.
+_BEGIN_S = 0.05
+#: Seconds between two attempts to reach a supervisor that does not answer.
+_RETRY_S = 1.0
+
+_current: AgentLink | None = None
+
+
+def current() -> AgentLink | None:
+    """The link of the agent in this process; None: this is no agent of ScheduleMesh."""
+    return _current
+
+
+def set_current(link: AgentLink) -> None:
+    """Called once by the host."""
+    global _current  # noqa: PLW0603  # a process hosts one agent
+    _current = link
+
+
+def restarted_by_ray() -> bool:
+    """Whether Ray restarted this actor's process by itself."""
+    with warnings.catch_warnings():
+        # Ray's own property reads another one that it has deprecated.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return bool(ray.get_runtime_context().was_current_actor_reconstructed)
+
+
+class _Running:
+    """Counts the user's methods that run now, and all that ever began."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.now = 0
+        self.begun = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self.now += 1
+            self.begun += 1
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with self._lock:
+            self.now -= 1
+
+
+class AgentLink:
+    """One agent's line to its supervisor."""
+
+    def __init__(self, boot: Boot, supervisor: Any) -> None:
+        self._boot = boot
+        self.agent_name = boot.agent_name
+        self._incarnation = boot.incarnation
+        self._supervisor = supervisor
+        self._object: Any = None
+        #: The event loop of an async class; None: its methods are sync.
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.running = _Running()
+        self._thread: threading.Thread | None = None
+        self._safe_points = 0
+        self._wanted = threading.Event()
+        self._saved: Result | None = None
+        self._save_done = threading.Event()
+        self._go_on = threading.Event()
+        #: The highest epoch of any supervisor that gave a command.
+        self._epoch = 0
+
+    def attach(self, built: Any) -> None:
+        """The user's object is there."""
+        self._object = built
+
+    def abilities(self) -> tuple[str, ...]:
+        """Which control methods the object has."""
+        return tuple(name for name in CONTROL_METHODS if self._has(name))
+
+    def start(self) -> None:
+        """Begin to ask for commands; called once the agent is known to the supervisor."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._listen, name="schedulemesh", daemon=True)
+            self._thread.start()
+
+    def reborn_boot(self) -> Boot:
+        """What to build the object from after Ray restarted the process: the last state that was saved."""
+        saved = ray.get(self._supervisor.last_saved.remote(self.agent_name, self._incarnation))
+        return msgspec.structs.replace(self._boot, saved=saved) if saved else self._boot
+
+    def reborn(self, report: Report) -> None:
+        """Tell the supervisor of the new life; where the object cannot be built again, die for good."""
+        if report.error:
+            logger.error("the object cannot be built again: %s", report.error)
+            os._exit(1)
+        self._supervisor.reborn.remote(self.agent_name, self._incarnation, pack(report))
+        self.start()
+
+    def report_metrics(self, metrics: dict[str, Any]) -> None:
+        """Send metrics without waiting for anyone."""
+        self._supervisor.report_metrics.remote(self.agent_name, encoded_metrics(metrics))
+
+    def safe_point(self) -> None:
+        """Save here if a save is wanted, and wait for what comes of it; else return at once."""
+        self._safe_points += 1
+        if not self._wanted.is_set():
+            return
+        self._wanted.clear()
+        self._go_on.clear()
+        self._saved = self._save(consistent=True)
+        self._save_done.set()
+        self._go_on.wait(_HOLD_S)
+
+    def _listen(self) -> None:
+        time.sleep(_BEGIN_S)
+        while True:
+            try:
+                answer = ray.get(self._supervisor.poll.remote(self.agent_name, self._incarnation))
+                for command in unpack(answer, list[Command]):
+                    if command.epoch < self._epoch:
+                        continue
+                    self._epoch = command.epoch
+                    result = self._carry_out(command)
+                    self._supervisor.command_done.remote(command.command_id, pack(result))
+            except (RayError, MessageError) as error:
+                logger.debug("no commands from the supervisor: %s", error)
+                time.sleep(_RETRY_S)
+
+    def _carry_out(self, command: Command) -> Result:
+        if command.kind == "save":
+            return self._save_somewhere(command.seconds)
+        if command.kind == "ping":
+            return Result()
+        if command.kind == "resume":
+            self._go_on.set()
+            return Result()
+        try:
+            if command.kind == "notice":
+                return self._call("on_preemption_notice", command.seconds)
+            return self._call("cancel", command.task_id)
+        finally:
+            if command.kind == "cancel":
+                self._go_on.set()
+
+    def _save_somewhere(self, wait_s: float) -> Result:
+        """At the next safe point if the class has any and a method runs, else beside its methods."""
+        if not self._has("save_state"):
+            return Result(able=False)
+        if self._safe_points and self.running.now:
+            self._save_done.clear()
+            self._wanted.set()
+            if self._save_done.wait(wait_s) and self._saved is not None:
+                return self._saved
+            self._wanted.clear()
+        begun, idle = self.running.begun, not self.running.now
+        result = self._save(consistent=idle)
+        undisturbed = idle and begun == self.running.begun
+        return result if undisturbed else _torn(result)
+
+    def _save(self, *, consistent: bool) -> Result:
+        result = self._call("save_state", keep=cloudpickle.dumps)
+        return result if consistent else _torn(result)
+
+    def _has(self, name: str) -> bool:
+        """Whether the object has this control method."""
+        try:
+            return callable(getattr(self._object, name, None))
+        except BaseException:  # noqa: BLE001  # user code raises anything
+            return False
+
+    def _call(self, name: str, *args: Any, keep: Callable[[Any], bytes] | None = None) -> Result:
+        """Call a control method of the user's object; what it raises becomes the result."""
+        if not self._has(name):
+            return Result(able=False)
+        try:
+            answer = self._finish(getattr(self._object, name)(*args))
+            data = keep(answer) if keep is not None else None
+            refused = isinstance(answer, dict) and answer.get("success") is False
+        except BaseException as error:  # noqa: BLE001  # user code raises anything
+            return Result(error=error_text(error), success=False)
+        return Result(data=data, success=not refused)
+
+    def _finish(self, answer: Any) -> Any:
+        """Run a coroutine on the agent's own loop."""
+        if not inspect.iscoroutine(answer):
+            return answer
+        if self.loop is None:
+            return asyncio.run(answer)
+        value, error = asyncio.run_coroutine_threadsafe(_outcome(answer), self.loop).result()
+        if error is not None:
+            raise error
+        return value
+
+
+async def _outcome(answer: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
+    """What a coroutine returns or raises; SystemExit and the like would end the loop that it runs on."""
+    try:
+        return await answer, None
+    except BaseException as error:  # noqa: BLE001  # user code raises anything
+        return None, error
+
+
+def _torn(result: Result) -> Result:
+    return Result(
+        able=result.able,
+        error=result.error,
+        data=result.data,
+        consistent=False,
+        success=result.success,
+    )

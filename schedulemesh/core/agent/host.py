@@ -1,0 +1,250 @@
+"""The actor that really runs: it loads the user's class from bytes in its own process and forwards calls.
+
+The host's class is made for the user's class with that class's method names, so that the handle is an
+ordinary Ray handle. User methods run where plain Ray runs them: sync ones on the actor's main thread,
+async ones on its loop. Control comes through a thread of the host's own that asks the supervisor for
+commands, so that it gets through while a long method runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+import ray
+from ray import cloudpickle
+
+from schedulemesh.core.agent.control_channel import AgentLink, restarted_by_ray, set_current
+from schedulemesh.core.agent.user_errors import error_text
+from schedulemesh.core.transport.user_code import load_arguments, load_class
+from schedulemesh.protocol.agents import Boot, Method, Report, SavedState, ShippedClass, pack
+
+_KINDS = {
+    int(kind): kind
+    for kind in (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        inspect.Parameter.VAR_POSITIONAL,
+        inspect.Parameter.KEYWORD_ONLY,
+        inspect.Parameter.VAR_KEYWORD,
+    )
+}
+
+
+class AgentHost:
+    """Base of every host for a class without async methods."""
+
+    _sm_boot: Boot
+    _sm_link: AgentLink
+    #: The user's object; None: it is not built.
+    _sm_object: Any = None
+    #: Why it could not be built.
+    _sm_error = ""
+    _sm_restored: bool | None = None
+    #: The accelerators that it may use; None: those that Ray gave to this actor.
+    _sm_gpu_ids: tuple[str, ...] | None = None
+
+    def __init__(
+        self, boot: bytes, supervisor: Any, refs: Sequence[Any], nested: Sequence[Any]
+    ) -> None:
+        self._sm_begin(boot, supervisor)
+        reborn = self._sm_boot.may_restart and restarted_by_ray()
+        self._sm_build(refs, nested, reborn=reborn)
+        if reborn:
+            self._sm_link.reborn(self._sm_told())
+
+    def schedulemesh_report(self) -> bytes:
+        """Where the agent landed and what it can do, or why it could not be built: a Report, packed."""
+        return self._sm_report()
+
+    def _sm_begin(self, boot: bytes, supervisor: Any) -> None:
+        self._sm_boot = msgspec.msgpack.decode(boot, type=Boot)
+        self._sm_link = AgentLink(self._sm_boot, supervisor)
+        set_current(self._sm_link)
+
+    def _sm_class(self) -> Any:
+        """The user's class."""
+        return load_class(msgspec.msgpack.decode(self._sm_boot.shipped, type=ShippedClass))
+
+    def _sm_build(
+        self, refs: Sequence[Any], nested: Sequence[Any], *, reborn: bool = False
+    ) -> None:
+        """Build the user's object. Nothing that its code raises leaves this process as an object: Ray would
+        have the supervisor unpickle it.
+        """
+        try:
+            if reborn:
+                self._sm_boot = self._sm_link.reborn_boot()
+            self._sm_object = self._sm_built(refs, nested)
+        except BaseException as error:  # noqa: BLE001  # user code raises anything
+            self._sm_error = error_text(error)
+            return
+        self._sm_link.attach(self._sm_object)
+
+    def _sm_built(self, refs: Sequence[Any], nested: Sequence[Any]) -> Any:
+        boot, cls = self._sm_boot, self._sm_class()
+        args: tuple[Any, ...] = ()
+        kwargs: dict[str, Any] = {}
+        if boot.arguments is not None:
+            args, kwargs = load_arguments(boot.arguments, _resolved(refs), nested)
+        built = cls(boot.agent_name, boot.labels, *args, **kwargs)
+        if boot.saved is not None:
+            self._sm_restored = _restore(built, boot.saved)
+        return built
+
+    def _sm_report(self) -> bytes:
+        if not self._sm_error:
+            self._sm_link.start()
+        return pack(self._sm_told())
+
+    def _sm_told(self) -> Report:
+        context = ray.get_runtime_context()
+        gpu_ids = self._sm_gpu_ids
+        if gpu_ids is None:
+            gpu_ids = tuple(context.get_accelerator_ids().get("GPU", ()))
+        return Report(
+            node_id=context.get_node_id(),
+            pid=os.getpid(),
+            gpu_ids=gpu_ids,
+            abilities=self._sm_link.abilities(),
+            state_restored=self._sm_restored,
+            error=self._sm_error,
+        )
+
+
+class AsyncAgentHost(AgentHost):
+    """Base of every host for a class with async methods; Ray runs all its methods on one loop."""
+
+    async def schedulemesh_report(self) -> bytes:  # type: ignore[override]  # Ray awaits it
+        """See AgentHost."""
+        self._sm_link.loop = asyncio.get_running_loop()
+        return self._sm_report()
+
+
+def host_class(
+    shipped: ShippedClass,
+    bases: tuple[type[AgentHost], type[AgentHost]] = (AgentHost, AsyncAgentHost),
+) -> type:
+    """A host class with the user's class's name and methods; made without loading that class.
+
+    ``bases``: what it is made of, without async methods and with.
+    """
+    body = {method.name: _forward(method) for method in shipped.methods}
+    return type(shipped.name, (bases[shipped.is_async],), body)
+
+
+def _resolved(refs: Sequence[Any]) -> Sequence[Any]:
+    """The values of references that stand as whole arguments. They are read here and not by Ray, so that one
+    that stands for an error is an error of this agent alone.
+    """
+    return _beside_the_loop(ray.get, list(refs)) if refs else ()
+
+
+def _restore(built: Any, saved: bytes) -> bool:
+    """Give the saved state back to the object; False: its class cannot take one."""
+    take = getattr(built, "restore_state", None)
+    if take is None:
+        return False
+    result = take(restorable(msgspec.msgpack.decode(saved, type=SavedState)))
+    if inspect.iscoroutine(result):
+        _beside_the_loop(asyncio.run, result)
+    return True
+
+
+def _beside_the_loop(call: Callable[..., Any], *args: Any) -> Any:
+    """Call on a thread, because Ray builds the object of a class with async methods on their loop."""
+    with ThreadPoolExecutor(1) as beside:
+        return beside.submit(call, *args).result()
+
+
+def restorable(saved: SavedState) -> Any:
+    """What ``restore_state`` gets: what ``save_state`` or the preserver returned, else the whole state."""
+    return public_state(saved) if saved.state is None else cloudpickle.loads(saved.state)
+
+
+def public_state(saved: SavedState) -> dict[str, Any]:
+    """The saved state as callers see it: the preserver's own dict, or everything that is known."""
+    state = None if saved.state is None else cloudpickle.loads(saved.state)
+    if saved.source in ("preserver", "given") and isinstance(state, dict):
+        return {"task_id": saved.task_id, **state}
+    shown = {
+        "task_id": saved.task_id,
+        "agent_name": saved.agent_name,
+        "pool_name": saved.pool_name,
+        "priority": saved.priority,
+        "labels": saved.labels,
+        "source": saved.source,
+        "saved_at": saved.saved_at,
+        "consistent": saved.consistent,
+        "last_metrics": saved.last_metrics,
+        "progress": saved.last_metrics.get("progress"),
+        "payload": None if saved.payload is None else cloudpickle.loads(saved.payload),
+        "state": state,
+    }
+    return {**shown, "warning": saved.warning} if saved.warning else shown
+
+
+def _forward(method: Method) -> Callable[..., Any]:
+    """A method that calls the user's one of the same name, of the same kind and signature."""
+    make = {
+        "sync": _forward_sync,
+        "generator": _forward_generator,
+        "async": _forward_async,
+        "async_generator": _forward_async_generator,
+    }[method.kind]
+    forward = make(method.name)
+    forward.__name__ = forward.__qualname__ = method.name
+    for key, value in method.ray_attributes.items():
+        setattr(forward, key, value)
+    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    given = [
+        inspect.Parameter(
+            p.name,
+            _KINDS[p.kind],
+            default=None if p.has_default else inspect.Parameter.empty,
+        )
+        for p in method.parameters
+    ]
+    signature = inspect.Signature([own, *given], __validate_parameters__=False)
+    forward.__signature__ = signature  # type: ignore[attr-defined]  # read by inspect
+    return forward
+
+
+def _forward_sync(name: str) -> Callable[..., Any]:
+    def forward(self: AgentHost, *args: Any, **kwargs: Any) -> Any:
+        with self._sm_link.running:
+            return getattr(self._sm_object, name)(*args, **kwargs)
+
+    return forward
+
+
+def _forward_generator(name: str) -> Callable[..., Any]:
+    def forward(self: AgentHost, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        with self._sm_link.running:
+            yield from getattr(self._sm_object, name)(*args, **kwargs)
+
+    return forward
+
+
+def _forward_async(name: str) -> Callable[..., Any]:
+    async def forward(self: AgentHost, *args: Any, **kwargs: Any) -> Any:
+        # An agent that Ray restarted was not asked for a report, which tells the loop too.
+        self._sm_link.loop = asyncio.get_running_loop()
+        with self._sm_link.running:
+            return await getattr(self._sm_object, name)(*args, **kwargs)
+
+    return forward
+
+
+def _forward_async_generator(name: str) -> Callable[..., Any]:
+    async def forward(self: AgentHost, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        with self._sm_link.running:
+            async for item in getattr(self._sm_object, name)(*args, **kwargs):
+                yield item
+
+    return forward

@@ -1,0 +1,95 @@
+"""What runs in workers of its own, so that it can be timed out: handlers of states, and class probes.
+
+Each answers a packed message.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import ray
+from ray import cloudpickle
+
+from schedulemesh.core.agent.host import public_state
+from schedulemesh.core.agent.user_errors import error_text
+from schedulemesh.core.transport.user_code import load_class
+from schedulemesh.domain.task import TaskState
+from schedulemesh.protocol.agents import (
+    Accelerators,
+    Handled,
+    SavedState,
+    ShippedClass,
+    ShippedFunction,
+    pack,
+)
+
+#: By these libraries are told which GPUs to use; Ray sets the one of the kind that it found.
+_VISIBLE = (
+    "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "ONEAPI_DEVICE_SELECTOR",
+)
+
+
+def probe_class(shipped: bytes) -> bytes:
+    """Whether the class loads in a fresh worker: Handled."""
+    return _told(lambda: load_class(msgspec.msgpack.decode(shipped, type=ShippedClass)) and None)
+
+
+def accelerators() -> bytes:
+    """The GPUs that Ray gave to this worker: Accelerators."""
+    ids = ray.get_runtime_context().get_accelerator_ids().get("GPU", ())
+    shown = {name: os.environ[name] for name in _VISIBLE if name in os.environ}
+    return pack(Accelerators(ids=tuple(map(str, ids)), env_vars=shown))
+
+
+def preserve(handler: bytes, task: bytes, started_at: float, duration: float | None) -> bytes:
+    """Call a preserver with the task's state: Handled, with its dict as bytes."""
+
+    def call() -> bytes:
+        saved = msgspec.msgpack.decode(task, type=SavedState)
+        kept = _function(handler)(_task_state(saved, started_at, duration))
+        if not isinstance(kept, dict):
+            raise TypeError(f"a preserver must return a dict, not {kept!r}")
+        return bytes(cloudpickle.dumps(kept))
+
+    return _told(call)
+
+
+def restore(handler: bytes, saved: bytes) -> bytes:
+    """Call a restorer with the saved state: Handled."""
+    return _told(
+        lambda: _function(handler)(public_state(msgspec.msgpack.decode(saved, type=SavedState)))
+        and None
+    )
+
+
+def _function(handler: bytes) -> Any:
+    return load_class(msgspec.msgpack.decode(handler, type=ShippedFunction))
+
+
+def _task_state(saved: SavedState, started_at: float, duration: float | None) -> TaskState:
+    return TaskState(
+        task_id=saved.task_id,
+        agent_name=saved.agent_name,
+        pool_name=saved.pool_name,
+        priority=saved.priority,
+        labels=saved.labels,
+        payload=None if saved.payload is None else cloudpickle.loads(saved.payload),
+        estimated_duration=duration,
+        started_at=started_at,
+        progress=saved.last_metrics.get("progress"),
+        last_metrics=saved.last_metrics,
+    )
+
+
+def _told(call: Callable[[], bytes | None]) -> bytes:
+    try:
+        handled = Handled(data=call())
+    except BaseException as error:  # noqa: BLE001  # user code raises anything
+        handled = Handled(error=error_text(error))
+    return pack(handled)

@@ -1,0 +1,85 @@
+"""A host that stands ready: its class is loaded, and the object is built when an agent is wanted.
+
+It lives in a placement group's first bundle and takes none of its resources, so that whoever lives there
+is not in its way. It is used once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from schedulemesh.core.agent.host import AgentHost, AsyncAgentHost, host_class
+from schedulemesh.core.agent.user_errors import error_text
+from schedulemesh.core.transport.user_code import load_arguments, load_class, ship_arguments
+from schedulemesh.protocol.agents import Accelerators, Boot, Handled, ShippedClass, pack
+
+
+class ReadyHost(AgentHost):
+    """Base of every ready host for a class without async methods."""
+
+    def __init__(self, shipped: bytes, accelerators: Accelerators, supervisor: Any) -> None:
+        # Known before anyone is in a hurry: the first handle of its kind takes a process milliseconds.
+        self._sm_supervisor = supervisor
+        # An actor without GPUs sees all of them; the class must not.
+        os.environ.update(accelerators.env_vars)
+        self._sm_gpu_ids = accelerators.ids
+        self._sm_loaded: Any = None
+        try:
+            self._sm_loaded = load_class(msgspec.msgpack.decode(shipped, type=ShippedClass))
+        except BaseException as error:  # noqa: BLE001  # user code raises anything
+            self._sm_error = error_text(error)
+        _rehearse()
+
+    def schedulemesh_ready(self) -> bytes:
+        """Whether the class is loaded, or why it cannot be: Handled, packed."""
+        return pack(Handled(error=self._sm_error))
+
+    def schedulemesh_build(self, boot: bytes, refs: Sequence[Any], nested: Sequence[Any]) -> bytes:
+        """Build the object; from now on this is an agent's host like any other."""
+        self._sm_begin(boot, self._sm_supervisor)
+        self._sm_build(refs, nested)
+        return self._sm_report()
+
+    def _sm_class(self) -> Any:
+        return self._sm_loaded
+
+
+class AsyncReadyHost(ReadyHost, AsyncAgentHost):
+    """Base of every ready host for a class with async methods. The object is built on the loop, where Ray
+    runs the constructor of every actor with such methods.
+    """
+
+    async def schedulemesh_build(  # type: ignore[override]  # Ray awaits it
+        self, boot: bytes, refs: Sequence[Any], nested: Sequence[Any]
+    ) -> bytes:
+        """See ReadyHost."""
+        return super().schedulemesh_build(boot, refs, nested)
+
+    def _sm_begin(self, boot: bytes, supervisor: Any) -> None:
+        super()._sm_begin(boot, supervisor)
+        self._sm_link.loop = asyncio.get_running_loop()
+
+
+def _rehearse() -> None:
+    """Do once what the building of an object does: codecs and Ray's answers take longer the first time."""
+    boot = Boot(
+        scheduler="",
+        agent_name="",
+        incarnation=0,
+        labels={},
+        shipped=b"",
+        arguments=None,
+        saved=None,
+    )
+    msgspec.msgpack.decode(pack(boot), type=Boot)
+    load_arguments(ship_arguments((), {}).data, (), ())
+
+
+def ready_host_class(shipped: ShippedClass) -> type:
+    """As ``host_class``, for a host that stands ready."""
+    return host_class(shipped, (ReadyHost, AsyncReadyHost))

@@ -1,0 +1,1 @@
+"""Ray, behind the protocol that the runtime knows."""

@@ -1,0 +1,205 @@
+"""Every call of Ray that the supervisor makes, behind one small protocol: the seam that tests fake."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from schedulemesh.core.backend.ray_groups import GroupRequest, GroupView, RayGroups, Seat, seated
+from schedulemesh.core.backend.ray_resources import ray_amounts, resources_of
+from schedulemesh.domain.resources import UNIT, Resources
+
+
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+    """A living node as Ray sees it."""
+
+    node_id: str
+    total: Resources
+    #: What nobody holds; lags by about 0.1 s.
+    free: Resources
+    labels: dict[str, str]
+
+
+class ActorRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """An actor to be made."""
+
+    cls: type
+    name: str
+    namespace: str
+    resources: Resources
+    #: None: wherever the options lead.
+    node_id: str | None
+    #: The placement group that it lives in; None: it lives on a node.
+    seat: Seat | None = None
+    #: The user's Ray options.
+    options: Mapping[str, Any]
+    args: tuple[Any, ...]
+
+
+class RayApi(Protocol):
+    """What the supervisor's hands need of Ray."""
+
+    def nodes(self) -> list[NodeView]:
+        """The living nodes."""
+
+    def living_actors(self) -> set[tuple[str, str]]:
+        """(namespace, name) of every living named actor."""
+
+    def job_lives(self, job_id: str) -> bool:
+        """Whether a job still runs."""
+
+    def start_actor(self, request: ActorRequest) -> Any:
+        """The handle of a new detached actor; it may still fail."""
+
+    def find_actor(self, name: str, namespace: str) -> Any:
+        """The handle of a living actor; None: there is none."""
+
+    def kill_actor(self, handle: Any) -> None:
+        """End an actor at once, without restart."""
+
+    async def call(self, handle: Any, method: str, *args: Any) -> Any:
+        """Call a method; raises RayError where the actor died."""
+
+    async def run(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        timeout_s: float,
+        runtime_env: Mapping[str, Any] | None,
+        seat: Seat | None = None,
+    ) -> Any:
+        """Run a function in a worker of its own, in a seat with all GPUs of its bundle if one is given.
+
+        TimeoutError: it was ended; RayError: it died.
+        """
+
+    def session_folder(self) -> Path:
+        """Ray's own folder for this cluster on this node."""
+
+    def create_group(self, request: GroupRequest) -> str:
+        """Ray's id of a new detached placement group, which is not placed yet. Raises RayError; may block."""
+
+    def groups(self) -> list[GroupView]:
+        """Every placement group that is not removed, others' too; may block."""
+
+    def group(self, ray_id: str) -> GroupView | None:
+        """One placement group; None: it is removed. May block."""
+
+    def remove_group(self, ray_id: str) -> None:
+        """Begin to remove a placement group; Ray ends what lives in it. May block."""
+
+    def ask_autoscaler(self, bundles: list[dict[str, float]]) -> None:
+        """Have Ray's autoscaler make room for these bundles; none: for nothing more. May block."""
+
+
+class LiveRay(RayGroups):
+    """Ray itself."""
+
+    def nodes(self) -> list[NodeView]:
+        """See RayApi."""
+        free = ray._private.state.available_resources_per_node()
+        return [
+            NodeView(
+                node_id=node["NodeID"],
+                total=resources_of(node["Resources"]),
+                free=resources_of(free.get(node["NodeID"], {})),
+                labels=dict(node.get("Labels") or {}),
+            )
+            for node in ray.nodes()
+            if node["Alive"]
+        ]
+
+    def living_actors(self) -> set[tuple[str, str]]:
+        """See RayApi."""
+        listed = ray.util.list_named_actors(all_namespaces=True)
+        return {(entry["namespace"], entry["name"]) for entry in listed}
+
+    def job_lives(self, job_id: str) -> bool:
+        """See RayApi."""
+        client = ray._private.worker.global_worker.gcs_client
+        jobs = client.get_all_job_info(job_or_submission_id=job_id)
+        return any(not info.is_dead for key, info in jobs.items() if key.hex() == job_id)
+
+    def start_actor(self, request: ActorRequest) -> Any:
+        """See RayApi."""
+        options = dict(request.options)
+        groups = options.pop("concurrency_groups", None)
+        options.update(ray_amounts(request.resources))
+        if request.seat is not None:
+            options["scheduling_strategy"] = seated(request.seat)
+        elif request.node_id is not None:
+            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(
+                request.node_id, soft=False
+            )
+        options.update(name=request.name, namespace=request.namespace, lifetime="detached")
+        actor_class = _actor_class(request.cls, json.dumps(groups))
+        return actor_class.options(**options).remote(*request.args)
+
+    def find_actor(self, name: str, namespace: str) -> Any:
+        """See RayApi."""
+        try:
+            return ray.get_actor(name, namespace=namespace)
+        except ValueError:
+            return None
+
+    def kill_actor(self, handle: Any) -> None:
+        """See RayApi."""
+        ray.kill(handle, no_restart=True)
+
+    async def call(self, handle: Any, method: str, *args: Any) -> Any:
+        """See RayApi."""
+        return await getattr(handle, method).remote(*args)
+
+    async def run(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        timeout_s: float,
+        runtime_env: Mapping[str, Any] | None,
+        seat: Seat | None = None,
+    ) -> Any:
+        """See RayApi."""
+        options: dict[str, Any] = {"num_cpus": 0, "max_retries": 0}
+        if runtime_env:
+            options["runtime_env"] = dict(runtime_env)
+        if seat is not None:
+            options["num_gpus"] = seat.shape.bundles[0].gpu / UNIT
+            options["scheduling_strategy"] = seated(seat)
+        ref = ray.remote(**options)(function).remote(*args)
+        try:
+            return await asyncio.wait_for(asyncio.shield(as_future(ref)), timeout_s)
+        except (asyncio.TimeoutError, TimeoutError) as error:
+            ray.cancel(ref, force=True)
+            raise TimeoutError(f"not done after {timeout_s:g} s") from error
+
+    def session_folder(self) -> Path:
+        """See RayApi."""
+        return Path(ray._private.worker.global_worker.node.get_session_dir_path())
+
+
+@functools.lru_cache(maxsize=256)
+def _actor_class(cls: type, groups: str) -> Any:
+    """The class as an actor's, with concurrency groups given as JSON. Ray exports each of these once, and
+    every process that gets a handle loads it once, so the same must be used again.
+    """
+    found = json.loads(groups)
+    return ray.remote(concurrency_groups=found)(cls) if found else ray.remote(cls)
+
+
+def as_future(ref: Any) -> asyncio.Future[Any]:
+    """A future of an object reference."""
+    return asyncio.wrap_future(ref.future())
+
+
+def actor_id(handle: Any) -> str:
+    """What tells an actor from every other one."""
+    found: str = handle._actor_id.hex()
+    return found

@@ -1,0 +1,95 @@
+"""A standing scheduler on the head node, for jobs that come and go."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import ray
+
+from schedulemesh.config.pools import parse_name
+from schedulemesh.config.settings import (
+    DEFAULT_NAMESPACE,
+    JournalSettings,
+    SchedulerSettings,
+    parse_state_path,
+)
+from schedulemesh.core.client.connection import (
+    Connection,
+    connect,
+    end,
+    find,
+    registered,
+    require_ray,
+)
+from schedulemesh.errors import SchedulerNotFoundError, SchedulerUnavailableError
+
+#: The name of a head's scheduler where none is given.
+HEAD_NAME = "head"
+
+
+class ScheduleMeshHead:
+    """Starts and stops a detached scheduler that lives on the cluster's head node.
+
+    Jobs attach with ``RayScheduler.attach(name, namespace=...)``. ``state_path`` is the folder of its
+    journal on the head node (None: Ray's session folder).
+    """
+
+    def __init__(
+        self,
+        name: str = HEAD_NAME,
+        *,
+        namespace: str | None = None,
+        state_path: str | os.PathLike[str] | None = None,
+        health_interval_s: float | None = None,
+        journal: JournalSettings | None = None,
+    ) -> None:
+        self._settings = SchedulerSettings(
+            name=parse_name(name, "the head's name"),
+            namespace=(
+                DEFAULT_NAMESPACE if namespace is None else parse_name(namespace, "namespace")
+            ),
+            detached=True,
+            state_path=parse_state_path(state_path),
+            health_interval_s=health_interval_s,
+            journal=journal or JournalSettings(),
+        )
+
+    def start(self) -> dict[str, Any]:
+        """Start the scheduler, or find it alive; returns ``health()``."""
+        require_ray()
+        return self._health(connect(self._settings, node_id=head_node_id()))
+
+    def health(self) -> dict[str, Any]:
+        """Whether it lives, and if so: name, namespace, node, process, journal, epoch, and its counts.
+
+        If not: the ``error``, and whether its name is ``registered``, so that it can be stopped.
+        """
+        try:
+            return self._health(find(self._settings))
+        except SchedulerUnavailableError as error:
+            return {"success": False, "alive": False, "registered": True, "error": str(error)}
+        except SchedulerNotFoundError as error:
+            return {"success": False, "alive": False, "registered": False, "error": str(error)}
+
+    def stop(self) -> dict[str, Any]:
+        """End every agent of it, forget everything, and end it; one that is gone is no error.
+
+        One that cannot begin is ended, too; its journal stays as it is.
+        """
+        try:
+            end(registered(self._settings), self._settings.name)
+        except SchedulerNotFoundError:
+            return {"success": True, "already_gone": True}
+        return {"success": True}
+
+    def _health(self, connection: Connection) -> dict[str, Any]:
+        return {"success": True, "alive": True, **connection.call("about")}
+
+
+def head_node_id() -> str:
+    """The id of the cluster's head node."""
+    for node in ray.nodes():
+        if node["Alive"] and "node:__internal_head__" in node["Resources"]:
+            return str(node["NodeID"])
+    return str(ray.get_runtime_context().get_node_id())

@@ -1,0 +1,263 @@
+"""Outcomes as the documented dicts; the only place where they are made."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict, cast
+
+import msgspec
+
+from schedulemesh.core.agent.host import public_state
+from schedulemesh.engine.messages.outcomes import (
+    Accepted,
+    Candidate,
+    Done,
+    Evaluation,
+    Evicted,
+    Refused,
+    RequestOutcome,
+)
+from schedulemesh.protocol.agents import SavedState
+from schedulemesh.protocol.clients import GroupPlace
+
+
+class PlacementGroupInfo(TypedDict, total=False):
+    """A placement group: its id, its name in Ray, the node of each bundle, and how the agent came to it:
+    "reserved", "reused", "created" or "preempted".
+    """
+
+    #: None: a dry run, in which it would be made.
+    id: str | None
+    name: str
+    node_ids: list[str]
+    path: str
+
+
+class AgentInfo(TypedDict, total=False):
+    """An agent: its name, Ray handle, resources and labels (``pool`` among them)."""
+
+    name: str
+    handle: Any
+    resources: dict[str, Any]
+    labels: dict[str, str]
+    pool: str
+    ray_options: dict[str, Any]
+    state: str
+    node_id: str | None
+    placement_group: PlacementGroupInfo | None
+    pid: int
+    tasks: list[str]
+    last_metrics: dict[str, Any]
+
+
+class CandidateInfo(TypedDict):
+    """A task that may be, or was, evicted."""
+
+    task_id: str
+    agent_name: str
+    pool_name: str
+    priority: float
+    preempt_score: float
+    priority_delta: float
+    effective_delta: float
+    remaining_time: float
+    reason: str
+
+
+class Result(TypedDict, total=False):
+    """What every call answers: ``success``, and for a refusal ``error`` and ``reason``; ``hint`` is what
+    the caller can do.
+    """
+
+    success: bool
+    error: str
+    reason: str
+    hint: str
+    detail: str
+
+
+class SubmitResult(Result, total=False):
+    """The answer to a submission. Amounts of ``short`` are what quota and the best node lacked."""
+
+    agent: AgentInfo
+    task_id: str | None
+    preempted: list[CandidateInfo]
+    #: Only in pools that keep placement groups.
+    placement_group: PlacementGroupInfo
+    #: Of submit_with_pg_preemption: "pg", or "fallback" where it went the ordinary way.
+    path: str
+    dry_run: bool
+    #: In a dry run: seconds of work that the victims would lose at most.
+    lost_work: float
+    restartable: bool
+    state_restored: bool
+    short: dict[str, dict[str, Any]]
+    holders: list[dict[str, Any]]
+    turned_away: dict[str, int]
+    #: The lowest priority with which it would have been accepted, where there is one.
+    sufficient_priority: float
+    restarted: list[str]
+    not_restarted: list[str]
+
+
+class EvaluationResult(TypedDict, total=False):
+    """The answer of ``evaluate_preemption``."""
+
+    success: bool
+    should_preempt: bool
+    candidates: list[CandidateInfo]
+    victims: list[str]
+    reason: str | None
+    turned_away: dict[str, int]
+
+
+class PreemptionResult(Result, total=False):
+    """The answer of ``execute_preemption`` and ``preempt_task``."""
+
+    task_id: str
+    agent_name: str
+    saved_state: dict[str, Any] | None
+    cancel_success: bool
+    preempted: list[dict[str, Any]]
+
+
+def refused(outcome: Refused) -> SubmitResult:
+    """A refusal: an ordinary answer with ``success`` False."""
+    answer: SubmitResult = {"success": False, "error": outcome.error, "reason": outcome.reason}
+    short = {"quota": outcome.short_quota.public(), "node": outcome.short_node.public()}
+    if outcome.short_quota or outcome.short_node:
+        answer["short"] = {where: amounts for where, amounts in short.items() if amounts}
+    if outcome.holders:
+        answer["holders"] = [
+            {
+                "agent_name": h.agent_name,
+                "pool_name": h.pool_name,
+                "resources": h.resources.public(),
+                "task_ids": list(h.task_ids),
+            }
+            for h in outcome.holders
+        ]
+    if outcome.turned_away:
+        answer["turned_away"] = dict(outcome.turned_away)
+    if outcome.sufficient_priority is not None:
+        answer["sufficient_priority"] = outcome.sufficient_priority
+    if outcome.hint:
+        answer["hint"] = outcome.hint
+    if outcome.restarted or outcome.not_restarted:
+        answer["restarted"] = list(outcome.restarted)
+        answer["not_restarted"] = list(outcome.not_restarted)
+    return answer
+
+
+def submitted(
+    outcome: RequestOutcome,
+    handle: Any,
+    *,
+    dry_run: bool,
+    group: GroupPlace | None = None,
+    named_resources: bool = True,
+) -> SubmitResult:
+    """The answer to a submission. ``named_resources`` False: it took what the pool gives by default."""
+    if isinstance(outcome, Refused):
+        return refused(outcome)
+    if not isinstance(outcome, Accepted):
+        raise TypeError(f"a submission cannot end in {outcome!r}")
+    agent: AgentInfo = {
+        "name": outcome.agent_name,
+        "handle": handle,
+        "resources": outcome.resources.public(),
+        "labels": dict(outcome.labels),
+        "node_id": outcome.node_id,
+    }
+    answer: SubmitResult = {
+        "success": True,
+        "agent": agent,
+        "task_id": outcome.task_id,
+        "preempted": [candidate(c) for c in outcome.preempted],
+    }
+    if dry_run:
+        answer["dry_run"] = True
+        answer["lost_work"] = sum(c.lost_work for c in outcome.preempted)
+    if outcome.group_path:
+        answer["placement_group"] = {
+            "id": outcome.group_id,
+            "name": "" if group is None else group.name,
+            "node_ids": [] if group is None else list(group.node_ids),
+            "path": outcome.group_path,
+        }
+    if not outcome.restartable:
+        answer["restartable"] = False
+    if outcome.state_restored is not None:
+        answer["state_restored"] = outcome.state_restored
+    if outcome.whole_pool and not named_resources:
+        answer["hint"] = (
+            f"It named no resources, so it received the whole quota of pool {outcome.pool_name!r}: "
+            f"{outcome.resources}. Name its resources to leave room for others"
+        )
+    return answer
+
+
+def candidate(found: Candidate) -> CandidateInfo:
+    """A candidate or victim."""
+    shown = msgspec.structs.asdict(found)
+    shown.pop("lost_work")
+    return cast("CandidateInfo", shown)
+
+
+def evaluated(found: Evaluation) -> EvaluationResult:
+    """The answer of a dry run of the preemption decision."""
+    return {
+        "success": True,
+        "should_preempt": found.should_preempt,
+        "candidates": [candidate(c) for c in found.candidates],
+        "victims": list(found.victims),
+        "reason": found.reason,
+        "turned_away": dict(found.turned_away),
+    }
+
+
+def done(outcome: RequestOutcome) -> Result:
+    """The answer of a call that has nothing more to say."""
+    if isinstance(outcome, Refused):
+        return refused(outcome)
+    answer: Result = {"success": True}
+    if isinstance(outcome, Done) and outcome.detail:
+        answer["detail"] = outcome.detail
+    return answer
+
+
+def deleted(outcome: RequestOutcome) -> dict[str, Any]:
+    """The answer of ``delete_agent``."""
+    answer: dict[str, Any] = dict(done(outcome))
+    if answer.pop("detail", "") == "already_gone":
+        answer["already_gone"] = True
+    return answer
+
+
+def preempted(outcome: RequestOutcome, saved: bytes | None) -> PreemptionResult:
+    """The answer of ``execute_preemption``."""
+    if isinstance(outcome, Refused):
+        return {
+            "success": False,
+            "error": outcome.error,
+            "reason": outcome.reason,
+            "saved_state": None,
+            "cancel_success": False,
+        }
+    if not isinstance(outcome, Evicted):
+        raise TypeError(f"a preemption cannot end in {outcome!r}")
+    answer: PreemptionResult = {
+        "success": True,
+        "task_id": outcome.task_id,
+        "agent_name": outcome.agent_name,
+        "saved_state": saved_state(saved),
+        "cancel_success": outcome.cancel_success,
+        "reason": outcome.reason,
+    }
+    if outcome.error:
+        answer["error"] = outcome.error
+    return answer
+
+
+def saved_state(saved: bytes | None) -> dict[str, Any] | None:
+    """A stored state as its dict; None: there is none."""
+    return None if saved is None else public_state(msgspec.msgpack.decode(saved, type=SavedState))

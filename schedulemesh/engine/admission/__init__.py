@@ -1,0 +1,1 @@
+"""From a submission to a decision, and to a claim on the books."""

@@ -1,0 +1,273 @@
+"""A decided submission becomes a claim on both books, and orders to those who leave for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from schedulemesh.domain.agent import AgentPhase
+from schedulemesh.domain.labels import Labels
+from schedulemesh.domain.resources import Resources
+from schedulemesh.domain.task import DEFAULT_PRIORITY
+from schedulemesh.engine.lifecycle.groups import end as end_group
+from schedulemesh.engine.lifecycle.groups import make
+from schedulemesh.engine.lifecycle.groups import plan as plan_group
+from schedulemesh.engine.lifecycle.groups import whole
+from schedulemesh.engine.messages.facts import (
+    AgentAdmitted,
+    AgentEnding,
+    Devices,
+    EvictionStarted,
+    GroupClaimed,
+    HoldShrank,
+)
+from schedulemesh.engine.messages.instructions import EvictAgent, StartAgent
+from schedulemesh.engine.messages.outcomes import Accepted, Pending
+from schedulemesh.engine.messages.stimuli import TaskSubmitted
+from schedulemesh.engine.placement.group_choice import Home, NoHome, Wish
+from schedulemesh.engine.preemption.group_victims import GroupPlan
+from schedulemesh.engine.preemption.rules import Incoming
+from schedulemesh.engine.preemption.search import Plan, Unit, evicted
+from schedulemesh.engine.state.groups import Group
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.nodes import Node, devices_for
+from schedulemesh.engine.state.quota import Payment
+from schedulemesh.engine.transaction import Turn
+
+_NO_DEVICES = Devices()
+#: Why a victim of a submission ends.
+PREEMPTED = "preempted"
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A submission whose pool is known: what it asks for, where, and how it is paid."""
+
+    stimulus: TaskSubmitted
+    pool_name: str
+    need: Resources
+    payment: Payment
+    #: A node with room as things are; None: there is none, or none is to be chosen.
+    node: Node | None
+    by_node: bool
+    #: In a pool that keeps placement groups: what is asked of them, and what is to be had for nothing.
+    wish: Wish | None = None
+    home: Home | NoHome | None = None
+
+    @property
+    def homeless(self) -> bool:
+        """Whether somebody must leave before it has a place to run."""
+        return self.by_node or isinstance(self.home, NoHome)
+
+    @property
+    def settled(self) -> bool:
+        """Whether it has quota and a place to run, and nobody must leave."""
+        return not self.payment.short and not self.homeless
+
+    @property
+    def incoming(self) -> Incoming:
+        """The task as the preemption rules see it; an agent without a task has the default priority."""
+        task = self.stimulus.task
+        if task is None:
+            return Incoming(
+                priority=DEFAULT_PRIORITY,
+                pool_name=self.pool_name,
+                labels=self.stimulus.agent.labels,
+            )
+        return Incoming(priority=task.priority, pool_name=self.pool_name, labels=task.labels)
+
+
+def would_run(state: MeshState, request: Request, plan: Plan | GroupPlan | None) -> Accepted:
+    """The answer of a dry run."""
+    agent, task = request.stimulus.agent, request.stimulus.task
+    home = _home(request, plan)
+    if home is not None:
+        node_id: str | None = _node_ids(home)[0]
+    elif isinstance(plan, Plan):
+        node_id = plan.node_id
+    else:
+        node_id = request.node.node_id if request.node is not None else None
+    return Accepted(
+        agent_name=agent.name,
+        pool_name=request.pool_name,
+        resources=request.need,
+        labels=_labels(state, request),
+        task_id=None if task is None else task.task_id,
+        preempted=() if plan is None else evicted(plan.units),
+        node_id=node_id,
+        restartable=agent.restartable,
+        group_id=None if home is None or home.group is None else home.group.group_id,
+        group_path="" if home is None else home.path,
+        whole_pool=request.need == state.ledger.accounts[request.pool_name].spec.resources,
+    )
+
+
+def _home(request: Request, plan: Plan | GroupPlan | None) -> Home | None:
+    """The group that a request gets; None: it lives on a node."""
+    if isinstance(plan, GroupPlan):
+        return plan.home
+    return request.home if isinstance(request.home, Home) else None
+
+
+def _node_ids(home: Home) -> tuple[str, ...]:
+    if home.group is not None:
+        return home.group.node_ids
+    return ("",) if home.spot is None else home.spot.node_ids
+
+
+def _labels(state: MeshState, request: Request) -> Labels:
+    """The agent's labels: its pool, the pool's own beneath, then those of the submission."""
+    return {
+        "pool": request.pool_name,
+        **state.ledger.accounts[request.pool_name].spec.labels,
+        **request.stimulus.agent.labels,
+    }
+
+
+def admit(turn: Turn, request: Request, plan: Plan | GroupPlan | None) -> Pending:
+    """Put the agent on both books and send its victims, if any, on their way."""
+    state, stimulus = turn.state, request.stimulus
+    for hold_id, left in request.payment.holds_left:
+        turn.emit(HoldShrank(hold_id=hold_id, shares=left))
+    agent = msgspec.structs.replace(
+        stimulus.agent,
+        pool_name=request.pool_name,
+        resources=request.need,
+        labels=_labels(state, request),
+    )
+    task = stimulus.task
+    if task is not None and task.pool_name != request.pool_name:
+        task = msgspec.structs.replace(task, pool_name=request.pool_name)
+    admitted = AgentAdmitted(
+        agent=agent,
+        incarnation=state.next_incarnation,
+        at=turn.at,
+        task=task,
+        shares=request.payment.shares,
+        evicting=() if plan is None else evicted(plan.units),
+        request_id=stimulus.request_id,
+        state_key=stimulus.state_key,
+    )
+    home = _home(request, plan)
+    if home is not None:
+        _move_in(turn, request, admitted, home)
+    else:
+        _stand_on_node(turn, request, admitted, plan if isinstance(plan, Plan) else None)
+    if plan is not None and plan.units:
+        _evict(turn, plan.units, agent.name)
+    if state.agents[agent.name].phase is AgentPhase.STARTING:
+        turn.instruct(start_instruction(state, agent.name))
+    return Pending(agent_name=agent.name)
+
+
+def _stand_on_node(
+    turn: Turn, request: Request, admitted: AgentAdmitted, plan: Plan | None
+) -> None:
+    """Its claim is on the node itself."""
+    node = request.node if plan is None else turn.state.cluster.nodes.get(plan.node_id or "")
+    held, devices, wanted = _room_now(request.need, node, plan)
+    leaving = () if plan is None else plan.groups
+    turn.emit(
+        msgspec.structs.replace(
+            admitted,
+            node_id=None if node is None else node.node_id,
+            held=held,
+            devices=devices,
+            wanted_devices=wanted,
+            waits_for_groups=tuple(group.group_id for group in leaving),
+        )
+    )
+    _clear(turn, leaving, admitted.agent.name)
+
+
+def _clear(turn: Turn, leaving: Iterable[Group], agent_name: str) -> None:
+    """These groups go for the agent: at once, or when those who live in them have left."""
+    for group in leaving:
+        if group.agent is None:
+            end_group(turn, group, for_agent=agent_name)
+        else:
+            turn.emit(GroupClaimed(group_id=group.group_id, for_agent=agent_name))
+
+
+def _move_in(turn: Turn, request: Request, admitted: AgentAdmitted, home: Home) -> None:
+    """Its claim is a placement group: one that is there, or one that is made for it now."""
+    name, group = admitted.agent.name, home.group
+    if group is None and home.spot is not None and request.wish is not None:
+        group = plan_group(turn, request.pool_name, request.wish.shape, home.spot, agent_name=name)
+    if group is None:
+        return
+    waits_for = [leaving.group_id for leaving in home.leaving]
+    if home.group is None or home.waits:
+        waits_for.append(group.group_id)
+    turn.emit(
+        msgspec.structs.replace(
+            admitted,
+            node_id=group.node_ids[0],
+            group_id=group.group_id,
+            group_path=home.path,
+            waits_for_groups=tuple(waits_for),
+        )
+    )
+    _clear(turn, home.leaving, name)
+    if (
+        home.group is None
+        and not home.leaving
+        and not admitted.evicting
+        and whole(turn.state, group)
+    ):
+        make(turn, group)
+
+
+def _room_now(
+    need: Resources, node: Node | None, plan: Plan | None
+) -> tuple[Resources, Devices, Devices]:
+    """What of the need is held on the node now: amounts, devices; and the devices wanted in the end."""
+    without_gpu = msgspec.structs.replace(need, gpu=0) if need.gpu else need
+    if node is None:
+        return without_gpu, _NO_DEVICES, _NO_DEVICES
+    if plan is None:
+        return without_gpu, devices_for(node.devices, need.gpu) or _NO_DEVICES, _NO_DEVICES
+    free_now = tuple((i, min(units, node.devices[i])) for i, units in plan.devices.units)
+    devices = Devices(units=tuple((i, units) for i, units in free_now if units > 0))
+    return without_gpu.within(node.free), devices, plan.devices
+
+
+def _evict(turn: Turn, units: tuple[Unit, ...], newcomer: str) -> None:
+    """All victims of one submission go at the same time."""
+    for candidate in evicted(units):
+        turn.emit(
+            EvictionStarted(
+                task_id=candidate.task_id,
+                at=turn.at,
+                reason=candidate.reason,
+                preempt_score=candidate.preempt_score,
+                for_agent=newcomer,
+            )
+        )
+    for unit in units:
+        name = unit.agent.spec.name
+        turn.emit(AgentEnding(agent_name=name, reason=PREEMPTED, at=turn.at))
+        turn.instruct(evict_instruction(turn.state, name))
+
+
+def start_instruction(state: MeshState, agent_name: str, *, adopt: bool = False) -> StartAgent:
+    """The order to make this agent's actor."""
+    agent = state.agents[agent_name]
+    return StartAgent(
+        agent=agent.spec,
+        incarnation=agent.incarnation,
+        node_id=agent.node_id,
+        state_key=agent.state_key,
+        adopt=adopt,
+        group_id=agent.group_id,
+    )
+
+
+def evict_instruction(state: MeshState, agent_name: str) -> EvictAgent:
+    """The order to save and end this agent with its tasks."""
+    return EvictAgent(
+        agent_name=agent_name,
+        incarnation=state.agents[agent_name].incarnation,
+        task_ids=state.running.on_agent(agent_name),
+        grace_s=state.policy.preemption_grace_s,
+    )

@@ -1,0 +1,308 @@
+"""Admission: where a submission goes, who pays, and who must leave for it.
+
+One transaction: the answer is either a claim on both books, reserved as far as it is free now and promised
+from the victims that leave for it, or a refusal that changed nothing.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from schedulemesh.domain.resources import Resources
+from schedulemesh.domain.task import DEFAULT_PRIORITY
+from schedulemesh.engine import explain
+from schedulemesh.engine.admission.admit import Request, admit, would_run
+from schedulemesh.engine.lifecycle.registration import duplicate_task, register
+from schedulemesh.engine.messages.outcomes import (
+    Pending,
+    ProbeNeeded,
+    Refused,
+    RequestOutcome,
+)
+from schedulemesh.engine.messages.stimuli import TaskSubmitted
+from schedulemesh.engine.placement.group_choice import NoHome, find_home, idle_for_node, wish_of
+from schedulemesh.engine.placement.plugin_views import submitted_view
+from schedulemesh.engine.placement.strategies import Strategies
+from schedulemesh.engine.preemption.group_victims import GroupPlan, GroupSearch, with_groups
+from schedulemesh.engine.preemption.rules import Consent
+from schedulemesh.engine.preemption.search import Plan, Search
+from schedulemesh.engine.preemption.sufficient_priority import sufficient_priority
+from schedulemesh.engine.preemption.veto import ask
+from schedulemesh.engine.state.mesh_state import MeshState, Preempted
+from schedulemesh.engine.state.quota import Account, pay
+from schedulemesh.engine.transaction import Turn
+from schedulemesh.plugins.scheduling import TaskView
+
+
+def submit(turn: Turn, stimulus: TaskSubmitted) -> RequestOutcome:
+    """Admit, refuse, or say what is missing; a repeated request gets its first answer."""
+    state, request_id = turn.state, stimulus.request_id
+    if request_id is not None:
+        if request_id in state.answers:
+            return state.answers[request_id].outcome
+        if request_id in state.requests:
+            return Pending(agent_name=state.requests[request_id])
+    request = understand(turn, _prioritised(turn, stimulus))
+    if isinstance(request, Refused):
+        outcome: RequestOutcome = request
+    else:
+        outcome = _decide(turn, request)
+    if stimulus.dry_run or isinstance(outcome, ProbeNeeded):
+        return outcome
+    return turn.answer(request_id, outcome)
+
+
+def _prioritised(turn: Turn, stimulus: TaskSubmitted) -> TaskSubmitted:
+    """With the priority that a strategy gives the task, which is shown the one that was asked for."""
+    if stimulus.task is None or not turn.strategies.asks("priority"):
+        return stimulus
+    asked = stimulus.task.as_asked()
+    view = _view(msgspec.structs.replace(stimulus, task=asked), stimulus.agent.pool_name)
+    priority = turn.strategies.priority(view)
+    if priority is None:
+        return stimulus
+    if priority != asked.priority:
+        asked = msgspec.structs.replace(asked, priority=priority, asked_priority=asked.priority)
+    return msgspec.structs.replace(stimulus, task=asked)
+
+
+def _view(stimulus: TaskSubmitted, pool_name: str, need: Resources | None = None) -> TaskView:
+    """The submission as strategies see it."""
+    if need is None and not stimulus.default_resources:
+        need = stimulus.agent.resources
+    return submitted_view(stimulus.agent, stimulus.task, need, pool_name)
+
+
+def pool_for(state: MeshState, strategies: Strategies, stimulus: TaskSubmitted) -> str | None:
+    """The pool that takes a submission; None: there is none for it."""
+    agent = stimulus.agent
+    if agent.pool_name:
+        return agent.pool_name
+    given = None if stimulus.default_resources else agent.resources
+    view = _view(stimulus, "") if strategies.plugins else None
+    workload = state.cluster.workload
+    return strategies.choose_pool(state.ledger, stimulus.selector, given, view, workload)
+
+
+def understand(turn: Turn, stimulus: TaskSubmitted) -> Request | Refused:
+    """Find pool, need, payment and node, or the reason why that cannot be."""
+    state, agent = turn.state, stimulus.agent
+    given = None if stimulus.default_resources else agent.resources
+    pool_name: str | None = agent.pool_name
+    if not pool_name:
+        pool_name = pool_for(state, turn.strategies, stimulus)
+        if pool_name is None:
+            return explain.no_matching_pool(state)
+    account = state.ledger.accounts.get(pool_name)
+    if account is None:
+        return explain.pool_not_found(state, pool_name)
+    if (duplicate := _duplicate(state, stimulus)) is not None:
+        return duplicate
+    need = account.spec.default_agent() if given is None else given
+    if not need.fits(account.spec.resources):
+        return explain.exceeds_pool_capacity(state, pool_name, need)
+    if (contradiction := _contradiction(stimulus, account)) is not None:
+        return contradiction
+    if account.spec.groups is not None:
+        return _in_a_group(state, stimulus, account, need)
+    node = None
+    if by_node := stimulus.choose_node and state.nodes_known:
+        view = _view(stimulus, pool_name, need) if turn.strategies.plugins else None
+        node = turn.strategies.choose_node(state.cluster, need, view)
+        if node is None and not state.cluster.could_ever(need):
+            return explain.cluster_out_of_resources(state, need)
+    return Request(
+        stimulus=stimulus,
+        pool_name=pool_name,
+        need=need,
+        payment=pay(state.ledger, pool_name, need),
+        node=node,
+        by_node=by_node and node is None,
+    )
+
+
+def _contradiction(stimulus: TaskSubmitted, account: Account) -> Refused | None:
+    """The refusal of a wish for groups in a pool that keeps none, or against those that it keeps."""
+    name = account.spec.name
+    if account.spec.groups is None:
+        if stimulus.for_group or len(stimulus.agent.bundles) > 1:
+            return explain.no_pg_pool(name)
+        return None
+    return None if stimulus.choose_node else explain.conflicting_options(name)
+
+
+def _in_a_group(
+    state: MeshState, stimulus: TaskSubmitted, account: Account, need: Resources
+) -> Request | Refused:
+    """A request in a pool that keeps placement groups, with the group that it may have."""
+    task, spec = stimulus.task, account.spec.groups
+    request = Request(
+        stimulus=stimulus,
+        pool_name=account.spec.name,
+        need=need,
+        payment=pay(state.ledger, account.spec.name, need),
+        node=None,
+        by_node=False,
+    )
+    if spec is None:
+        return request
+    wish = wish_of(
+        state,
+        account.spec.name,
+        spec,
+        stimulus.agent.bundles or (need,),
+        DEFAULT_PRIORITY if task is None else task.priority,
+        stimulus.agent.labels if task is None else task.labels,
+    )
+    home = find_home(state, wish)
+    if isinstance(home, NoHome) and not home.could_ever:
+        return explain.group_out_of_resources(state, wish.shape)
+    return msgspec.structs.replace(request, wish=wish, home=home)
+
+
+def _duplicate(state: MeshState, stimulus: TaskSubmitted) -> Refused | None:
+    """The refusal of a task id or an agent name that is taken."""
+    task = stimulus.task
+    if task is not None and (taken := duplicate_task(state, task.task_id)) is not None:
+        return taken
+    if stimulus.agent.name in state.agents:
+        return Refused(
+            reason="duplicate_agent",
+            error=f"agent {stimulus.agent.name!r} already exists; delete it first or choose another name",
+        )
+    return None
+
+
+def _decide(turn: Turn, request: Request) -> RequestOutcome:
+    """Admit with what is free, or with victims, or refuse."""
+    if request.settled:
+        if request.stimulus.dry_run:
+            return would_run(turn.state, request, None)
+        return admit(turn, request, None)
+    consent = _consent(turn, request)
+    plan: Plan | GroupPlan | None = room_of_idle(turn, request)
+    if plan is None and request.stimulus.may_preempt:
+        plan = find_victims(turn, request, consent)
+    if plan is None:
+        return _no_victim(turn, request, consent)
+    if request.stimulus.dry_run:
+        return would_run(turn.state, request, plan)
+    class_key = request.stimulus.agent.class_key
+    if plan.units and class_key and class_key not in turn.state.loaded:
+        return ProbeNeeded(class_key=class_key)
+    return admit(turn, request, plan)
+
+
+def room_of_idle(turn: Turn, request: Request) -> Plan | None:
+    """Room on a node once placement groups that nobody uses have left; None: that is not enough."""
+    if not request.by_node or request.payment.short:
+        return None
+    found = idle_for_node(turn.state, request.need)
+    if found is None:
+        return None
+    spot, groups = found
+    return Plan(units=(), node_id=spot.node_ids[0], devices=spot.devices[0], groups=groups)
+
+
+def find_victims(turn: Turn, request: Request, consent: Consent | None) -> Plan | GroupPlan | None:
+    """Who leaves for a request, and where it goes then; None: no eviction would seat it."""
+    search = search_for(turn.state, request, turn.at, consent)
+    if request.wish is None or request.home is None:
+        return with_groups(search, search.plan())
+    return GroupSearch(
+        search=search,
+        wish=request.wish,
+        home=request.home,
+        for_group=request.stimulus.for_group,
+    ).plan()
+
+
+def search_for(state: MeshState, request: Request, now: float, consent: Consent | None) -> Search:
+    """The victim search of a request."""
+    return Search(
+        state=state,
+        incoming=request.incoming,
+        need=request.need,
+        short_quota=request.payment.short,
+        node=request.node,
+        by_node=request.by_node,
+        now=now,
+        consent=consent,
+    )
+
+
+def _consent(turn: Turn, request: Request) -> Consent | None:
+    """The say that strategies have in who leaves for this request."""
+    if not turn.strategies.plugins:
+        return None
+    view = _view(request.stimulus, request.pool_name, request.need)
+    return ask(turn.strategies, turn.state.preemption, request.incoming, view, turn.at)
+
+
+def _no_victim(turn: Turn, request: Request, consent: Consent | None) -> Refused:
+    state = turn.state
+    turned_away: dict[str, int] = {}
+    enough = _sufficient_priority(turn, request)
+    if request.stimulus.may_preempt:
+        turned_away = state.preemption.turned_away(
+            state.running, request.incoming, turn.at, consent
+        )
+    refused = explain.preemption_failed(
+        state,
+        request.pool_name,
+        request.need,
+        request.payment.short,
+        request.by_node,
+        turned_away,
+        enough,
+    )
+    if request.stimulus.default_resources:
+        refused = explain.by_default(refused, request.pool_name, request.need)
+    only_group = request.stimulus.for_group or not request.stimulus.may_preempt
+    if request.payment.short:
+        return explain.insufficient_quota(refused, request.pool_name) if only_group else refused
+    if request.wish is not None and isinstance(request.home, NoHome):
+        return explain.group_unplaceable(state, request.wish, request.home, turned_away, enough)
+    return refused
+
+
+def _sufficient_priority(turn: Turn, request: Request) -> float | None:
+    """The priority that would have been enough; None: none, or it is not known."""
+    task, stimulus = request.stimulus.task, request.stimulus
+    if task is None or not stimulus.may_preempt or turn.strategies.plugins:
+        return None
+
+    def seats(priority: float) -> bool:
+        raised = msgspec.structs.replace(task, priority=priority)
+        again = understand(turn, msgspec.structs.replace(stimulus, task=raised))
+        if isinstance(again, Refused):
+            return False
+        return again.settled or find_victims(turn, again, None) is not None
+
+    return sufficient_priority(turn.state, request.incoming, seats)
+
+
+def readmit(turn: Turn, past: Preempted, made: set[str]) -> bool:
+    """Run a preempted task again with what is free; whether that could be done.
+
+    ``made`` names the agents that were made again already: further tasks of theirs go along.
+    """
+    fact = past.fact
+    if fact.agent is None or not fact.agent.class_key or not fact.agent.restartable:
+        return False
+    if fact.agent.name in made and fact.task is not None:
+        return register(turn, fact.task, fact.agent.name) is None
+    outcome = submit(
+        turn,
+        TaskSubmitted(
+            at=turn.at,
+            agent=fact.agent,
+            task=fact.task,
+            may_preempt=False,
+            state_key=past.state_key,
+        ),
+    )
+    if isinstance(outcome, Pending):
+        made.add(fact.agent.name)
+        return True
+    return False

@@ -1,0 +1,1 @@
+"""Agents, tasks and placement groups after admission."""

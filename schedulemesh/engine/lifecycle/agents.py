@@ -1,0 +1,206 @@
+"""What becomes of agents and tasks after admission: started, failed, ended."""
+
+from __future__ import annotations
+
+from schedulemesh.config.settings import POOL_HOLD_S
+from schedulemesh.domain.agent import AgentPhase
+from schedulemesh.domain.task import TaskPhase
+from schedulemesh.engine.admission.pending import ended, let_in, undo
+from schedulemesh.engine.lifecycle.groups import stands
+from schedulemesh.engine.lifecycle.registration import register
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.facts import (
+    AgentEnding,
+    AgentStarted,
+    QuotaHeld,
+    TaskCompleted,
+)
+from schedulemesh.engine.messages.instructions import StopAgent
+from schedulemesh.engine.messages.outcomes import (
+    Accepted,
+    AgentEvicted,
+    Done,
+    Pending,
+    Refused,
+    RequestOutcome,
+)
+from schedulemesh.engine.state.mesh_state import LOST, Agent, MeshState
+from schedulemesh.engine.transaction import Turn
+
+#: Why an agent ends that nobody evicts.
+COMPLETED, DELETED = "completed", "deleted"
+
+
+def current(state: MeshState, agent_name: str, incarnation: int) -> Agent | None:
+    """The agent if this incarnation of it is on the book; late reports of a former life are dropped here."""
+    agent = state.agents.get(agent_name)
+    return agent if agent is not None and agent.incarnation == incarnation else None
+
+
+def register_task(turn: Turn, stimulus: s.TaskAnnounced) -> RequestOutcome:
+    """Put a task on the book that runs on an agent, known or not."""
+    state, task = turn.state, stimulus.task
+    known = state.running.by_id.get(task.task_id)
+    if known is not None and (known.spec.as_asked(), known.agent_name) == (
+        task,
+        stimulus.agent_name,
+    ):
+        return Done(detail="already_registered")
+    agent = state.agents.get(stimulus.agent_name)
+    if known is None and agent is not None and agent.phase is AgentPhase.ENDING:
+        return Refused(
+            reason="agent_ending",
+            error=f"agent {stimulus.agent_name!r} is being ended ({agent.ending}); choose another",
+        )
+    return register(turn, task, stimulus.agent_name) or Done()
+
+
+def finish_task(turn: Turn, stimulus: s.TaskFinished) -> RequestOutcome:
+    """The task is done; its agent ends with it if asked."""
+    state = turn.state
+    if stimulus.request_id in state.answers:
+        return state.answers[stimulus.request_id].outcome
+    task = state.running.by_id.get(stimulus.task_id)
+    if task is None:
+        return Refused(
+            reason="task_not_found",
+            error=f"no task {stimulus.task_id!r} is running; it has ended or was never registered",
+        )
+    agent = state.agents.get(task.agent_name)
+    if task.phase is TaskPhase.PREEMPTING:
+        return Refused(
+            reason="already_being_preempted",
+            error=f"task {stimulus.task_id!r} is being preempted; its state is kept",
+        )
+    if agent is not None and agent.phase is AgentPhase.ENDING:
+        return Pending(agent_name=task.agent_name)
+    turn.emit(TaskCompleted(task_id=stimulus.task_id, at=turn.at, request_id=stimulus.request_id))
+    if agent is None or not stimulus.end_agent:
+        return Done()
+    return _end(turn, agent, COMPLETED)
+
+
+def delete_agent(turn: Turn, stimulus: s.AgentDeletionRequested) -> RequestOutcome:
+    """End an agent; one that is gone already is no error."""
+    agent = turn.state.agents.get(stimulus.agent_name)
+    if agent is None:
+        return Done(detail="already_gone")
+    if agent.phase is AgentPhase.ENDING:
+        if stimulus.destroy_group is not None:
+            turn.emit(_still_ending(turn, agent, stimulus.destroy_group))
+        return Pending(agent_name=stimulus.agent_name)
+    return _end(turn, agent, DELETED, destroy_group=stimulus.destroy_group)
+
+
+def _still_ending(turn: Turn, agent: Agent, destroy_group: bool) -> AgentEnding:
+    """It ends as before, and this is to become of its group."""
+    return AgentEnding(
+        agent_name=agent.spec.name,
+        reason=agent.ending,
+        at=turn.at,
+        hold_for=agent.hold_for,
+        request_id=agent.ended_by,
+        destroy_group=destroy_group,
+    )
+
+
+def _end(
+    turn: Turn, agent: Agent, reason: str, *, destroy_group: bool | None = None
+) -> RequestOutcome:
+    """Stop the actor and wait for its process, or strike it off the book if there is none yet."""
+    name = agent.spec.name
+    waiting = agent.phase is AgentPhase.WAITING
+    turn.emit(AgentEnding(agent_name=name, reason=reason, at=turn.at, destroy_group=destroy_group))
+    if waiting:
+        _strike(turn, agent, reason, f"agent {name!r} was deleted before it started")
+        return Done()
+    turn.instruct(StopAgent(agent_name=name, incarnation=agent.incarnation))
+    return Pending(agent_name=name)
+
+
+def agent_reported(turn: Turn, stimulus: s.AgentReported) -> RequestOutcome | None:
+    """The agent runs where it says; its submission is accepted."""
+    agent = current(turn.state, stimulus.agent_name, stimulus.incarnation)
+    if agent is None or agent.phase is not AgentPhase.STARTING:
+        return None
+    if agent.group_id is not None and not stands(turn.state, agent.group_id):
+        return None  # its group was lost while it started, and it is being stopped
+    turn.emit(
+        AgentStarted(
+            agent_name=stimulus.agent_name,
+            incarnation=stimulus.incarnation,
+            at=turn.at,
+            node_id=stimulus.node_id,
+            gpu_ids=stimulus.gpu_ids,
+            pid=stimulus.pid,
+            abilities=stimulus.abilities,
+            actor_name=stimulus.actor_name,
+            actor_namespace=stimulus.actor_namespace,
+            state_restored=stimulus.state_restored,
+        )
+    )
+    quota = turn.state.ledger.accounts[agent.spec.pool_name].spec.resources
+    accepted = Accepted(
+        agent_name=stimulus.agent_name,
+        pool_name=agent.spec.pool_name,
+        resources=agent.spec.resources,
+        labels=agent.spec.labels,
+        task_id=agent.task_id,
+        preempted=agent.evicting,
+        node_id=agent.node_id,
+        restartable=agent.spec.restartable,
+        state_restored=stimulus.state_restored,
+        group_id=agent.group_id,
+        group_path=agent.group_path,
+        whole_pool=agent.spec.resources == quota,
+    )
+    return turn.answer(agent.request_id, accepted)
+
+
+def start_failed(turn: Turn, stimulus: s.AgentStartFailed) -> RequestOutcome | None:
+    """Everything back as it was: the claim is released and victims run again from their saved states."""
+    agent = current(turn.state, stimulus.agent_name, stimulus.incarnation)
+    if agent is None:
+        return None
+    if agent.phase in (AgentPhase.RUNNING, AgentPhase.ENDING):
+        return agent_gone(turn, _gone(turn, agent))
+    return undo(turn, agent, stimulus.reason, stimulus.error)
+
+
+def agent_gone(turn: Turn, stimulus: s.AgentGone) -> RequestOutcome | None:
+    """The process is gone: release the claim, count evictions, and let the newcomer in."""
+    state = turn.state
+    agent = current(state, stimulus.agent_name, stimulus.incarnation)
+    if agent is None:
+        return None
+    lost = agent.phase is not AgentPhase.ENDING
+    reason = LOST if lost else agent.ending
+    if lost and agent.phase is AgentPhase.STARTING:
+        return undo(turn, agent, "agent_start_failed", "the agent's process died")
+    evicted = ended(turn, agent, reason)
+    if agent.hold_for is not None and agent.shares:
+        turn.emit(
+            QuotaHeld(
+                hold_id=f"{stimulus.agent_name}#{stimulus.incarnation}",
+                for_pool=agent.hold_for,
+                shares=agent.shares,
+                until=turn.at + POOL_HOLD_S,
+            )
+        )
+    if agent.leaves_for is not None:
+        let_in(turn, agent.leaves_for, agent.shares)
+    turn.answer(agent.ended_by, AgentEvicted(agent_name=stimulus.agent_name, task_ids=evicted))
+    if agent.request_id is not None and not agent.committed:
+        gone = Refused(reason="agent_deleted", error="the agent was deleted before it started")
+        turn.answer(agent.request_id, gone)
+    return Done()
+
+
+def _gone(turn: Turn, agent: Agent) -> s.AgentGone:
+    return s.AgentGone(at=turn.at, agent_name=agent.spec.name, incarnation=agent.incarnation)
+
+
+def _strike(turn: Turn, agent: Agent, reason: str, error: str) -> None:
+    """End an agent that never had a process."""
+    ended(turn, agent, reason)
+    turn.answer(agent.request_id, Refused(reason="agent_deleted", error=error))

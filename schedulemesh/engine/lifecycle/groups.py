@@ -1,0 +1,239 @@
+"""What becomes of placement groups: made, lost, kept, removed, and made again."""
+
+from __future__ import annotations
+
+from schedulemesh.domain.placement import GroupShape, GroupsSpec
+from schedulemesh.engine.admission.claims import gained, is_whole
+from schedulemesh.engine.messages.facts import (
+    GroupEnded,
+    GroupEnding,
+    GroupGrew,
+    GroupPlanned,
+    GroupWhole,
+)
+from schedulemesh.engine.messages.instructions import CreateGroup, RemoveGroup
+from schedulemesh.engine.placement.bundles import NoSpot, Room, Spot
+from schedulemesh.engine.placement.group_choice import release, without_idle
+from schedulemesh.engine.state.groups import Group, GroupPhase, dynamic_shape
+from schedulemesh.engine.state.mesh_state import Agent, MeshState
+from schedulemesh.engine.transaction import Turn
+
+
+def spec_of(state: MeshState, pool_name: str) -> GroupsSpec | None:
+    """How a pool keeps groups; None: it keeps none."""
+    account = state.ledger.accounts.get(pool_name)
+    return None if account is None else account.spec.groups
+
+
+def plan(
+    turn: Turn,
+    pool_name: str,
+    shape: GroupShape,
+    spot: Spot,
+    *,
+    reserved: bool = False,
+    agent_name: str | None = None,
+) -> Group:
+    """Put a group on the book; it holds what is free of its room."""
+    group_id = f"{pool_name}-pg-{turn.state.groups.next_number}"
+    turn.emit(
+        GroupPlanned(
+            group_id=group_id,
+            pool_name=pool_name,
+            shape=shape,
+            node_ids=spot.node_ids,
+            wanted=spot.devices,
+            at=turn.at,
+            reserved=reserved,
+            agent_name=agent_name,
+        )
+    )
+    group = turn.state.groups.by_id[group_id]
+    grow(turn, group, waits=True)
+    return group
+
+
+def grow(turn: Turn, group: Group, *, waits: bool) -> None:
+    """Let a planned group take what is free of its room."""
+    for i, node_id in enumerate(group.node_ids):
+        node = turn.state.cluster.nodes.get(node_id)
+        if node is None:
+            continue
+        held, devices = gained(
+            node, group.key(i), group.shape.bundles[i], group.wanted[i], waits=waits
+        )
+        if held or devices.units:
+            turn.emit(GroupGrew(group_id=group.group_id, bundle=i, held=held, devices=devices))
+
+
+def whole(state: MeshState, group: Group) -> bool:
+    """Whether a planned group has all its room."""
+    nodes = state.cluster.nodes
+    return all(
+        node_id in nodes and is_whole(nodes[node_id], group.key(i), group.shape.bundles[i])
+        for i, node_id in enumerate(group.node_ids)
+    )
+
+
+def stands(state: MeshState, group_id: str) -> bool:
+    """Whether the group is there for its agent."""
+    group = state.groups.by_id.get(group_id)
+    return group is not None and group.phase is GroupPhase.READY
+
+
+def make(turn: Turn, group: Group) -> None:
+    """Its room is whole: have Ray make it."""
+    turn.emit(GroupWhole(group_id=group.group_id))
+    turn.instruct(create_instruction(turn.state, group))
+
+
+def create_instruction(state: MeshState, group: Group) -> CreateGroup:
+    """The order to make this group, or to take it over."""
+    spec = spec_of(state, group.pool_name)
+    return CreateGroup(
+        group_id=group.group_id,
+        shape=group.shape,
+        node_ids=group.node_ids,
+        wait_s=(spec or GroupsSpec()).wait_s,
+    )
+
+
+def end(turn: Turn, group: Group, *, for_agent: str | None = None, dropped: bool = False) -> None:
+    """Remove a group that nobody lives in; one that Ray was never asked for is simply struck off."""
+    if group.phase is GroupPhase.ENDING:
+        return
+    if group.phase is GroupPhase.PLANNED:
+        turn.emit(GroupEnded(group_id=group.group_id, at=turn.at))
+        return
+    turn.emit(GroupEnding(group_id=group.group_id, for_agent=for_agent, dropped=dropped))
+    turn.instruct(RemoveGroup(group_id=group.group_id))
+
+
+def leave(turn: Turn, agent: Agent) -> None:
+    """An agent is off the book: keep its group for the next one, or remove it."""
+    group = turn.state.groups.by_id.get(agent.group_id or "")
+    if group is None or group.agent is not None or group.phase is GroupPhase.ENDING:
+        return
+    if agent.destroy_group and group.phase is not GroupPhase.PLANNED:
+        end(turn, group, dropped=group.reserved and not _in_excess(turn.state, group))
+    elif group.leaves_for is not None or group.phase is GroupPhase.PLANNED:
+        end(turn, group)
+    elif agent.destroy_group is None or not _may_stay(turn.state, group):
+        drop_if_unwanted(turn, group)
+
+
+def drop_if_unwanted(turn: Turn, group: Group) -> None:
+    """Remove a group that nobody uses and that its pool would not keep."""
+    if group.phase is not GroupPhase.READY or group.agent is not None:
+        return
+    spec = spec_of(turn.state, group.pool_name)
+    if spec is None or not _kept(turn.state, spec, group):
+        end(turn, group)
+
+
+def _may_stay(state: MeshState, group: Group) -> bool:
+    """Whether a group that somebody asked to be kept can be: not where its pool keeps none any more, or has
+    all its reserved ones without it.
+    """
+    if spec_of(state, group.pool_name) is None:
+        return False
+    return not group.reserved or not _in_excess(state, group)
+
+
+def _kept(state: MeshState, spec: GroupsSpec, group: Group) -> bool:
+    if group.reserved:
+        return not _in_excess(state, group)
+    within = spec.dynamic and state.groups.dynamic_count(group.pool_name) <= spec.max_dynamic
+    return within and (spec.reuse or (not group.used and _fills(state, spec, group)))
+
+
+def _in_excess(state: MeshState, group: Group) -> bool:
+    """Whether there are more reserved groups of its shape than its pool wants."""
+    book, pool_name = state.groups, group.pool_name
+    have = book.living(pool_name, reserved=True, shape=group.shape)
+    return have > book.wanted(pool_name, group.shape)
+
+
+def expire(turn: Turn) -> None:
+    """Remove dynamic groups that nobody has used for their pool's idle time."""
+    for group in _overdue(turn.state, turn.at):
+        spec = spec_of(turn.state, group.pool_name)
+        if spec is None or not _fills(turn.state, spec, group):
+            end(turn, group)
+
+
+def _overdue(state: MeshState, now: float) -> list[Group]:
+    found: list[Group] = []
+    for pool_name, groups in state.groups.free_dynamic():
+        idle_s = (spec_of(state, pool_name) or GroupsSpec()).idle_s
+        for group in groups:
+            if group.idle_since + idle_s > now:
+                break
+            found.append(group)
+    return found
+
+
+def _fills(state: MeshState, spec: GroupsSpec, group: Group) -> bool:
+    """Whether it is one of those that are kept for the pool's target."""
+    if not spec.fill_target or group.shape != _target_shape(state, spec, group.pool_name):
+        return False
+    target = state.ledger.accounts[group.pool_name].spec.target_agents
+    return state.groups.count(group.pool_name) <= target
+
+
+def replenish(turn: Turn, *, only: str | None = None) -> None:
+    """Make the groups that pools want and lack, where there is room; idle ones make way for reserved ones."""
+    state = turn.state
+    if not state.nodes_known:
+        return
+    names = (only,) if only is not None else tuple(state.groups.of_pool)
+    specs = [(name, spec) for name in names if (spec := spec_of(state, name)) is not None]
+    due = [(n, s) for n, s in specs if state.groups.counts[n].failed_at + s.wait_s <= turn.at]
+    for pool_name, _ in due:
+        _make_reserved(turn, pool_name)
+    # What is being removed makes way for somebody, who must not find the room filled again.
+    if state.groups.ending:
+        return
+    for pool_name, spec in due:
+        if spec.fill_target and spec.dynamic:
+            _fill(turn, pool_name, spec)
+
+
+def _make_reserved(turn: Turn, pool_name: str) -> None:
+    for shape, lacking in dict(turn.state.groups.lacking(pool_name)).items():
+        for _ in range(lacking):
+            spot = Room(turn.state.cluster).spot(shape)
+            if spot is None:
+                _clear_way(turn, shape)
+                break
+            make(turn, plan(turn, pool_name, shape, spot, reserved=True))
+
+
+def _clear_way(turn: Turn, shape: GroupShape) -> None:
+    """Remove idle groups where that makes room for a reserved one, unless those that end already do."""
+    book, room = turn.state.groups, Room(turn.state.cluster)
+    for group_id in book.ending:
+        release(room, book.by_id[group_id])
+    found = without_idle(room, shape, book.idle())
+    if isinstance(found, NoSpot):
+        return
+    for group in found[1]:
+        end(turn, group)
+
+
+def _fill(turn: Turn, pool_name: str, spec: GroupsSpec) -> None:
+    state = turn.state
+    shape = _target_shape(state, spec, pool_name)
+    target = state.ledger.accounts[pool_name].spec.target_agents
+    while (
+        state.groups.count(pool_name) < target
+        and state.groups.dynamic_count(pool_name) < spec.max_dynamic
+    ):
+        spot = Room(state.cluster).spot(shape)
+        if spot is None:
+            return
+        make(turn, plan(turn, pool_name, shape, spot))
+
+
+def _target_shape(state: MeshState, spec: GroupsSpec, pool_name: str) -> GroupShape:
+    return dynamic_shape(spec, (state.ledger.accounts[pool_name].spec.default_agent(),))

@@ -1,0 +1,71 @@
+"""Agents that died without our doing: made again from their last saved state, or told as lost."""
+
+from __future__ import annotations
+
+from schedulemesh.engine.admission.decide import submit
+from schedulemesh.engine.lifecycle.agents import current
+from schedulemesh.engine.lifecycle.registration import duplicate_task, register
+from schedulemesh.engine.messages.facts import AgentReborn, LostTold
+from schedulemesh.engine.messages.outcomes import Pending, Refused, RequestOutcome
+from schedulemesh.engine.messages.stimuli import AgentRestarted, RebuildRequested, TaskSubmitted
+from schedulemesh.engine.state.mesh_state import LostAgent
+from schedulemesh.engine.transaction import Turn
+
+
+def agent_restarted(turn: Turn, stimulus: AgentRestarted) -> None:
+    """Ray restarted the process: a new life of the same incarnation, where and on what Ray put it."""
+    if current(turn.state, stimulus.agent_name, stimulus.incarnation) is not None:
+        turn.emit(
+            AgentReborn(
+                agent_name=stimulus.agent_name,
+                pid=stimulus.pid,
+                at=turn.at,
+                node_id=stimulus.node_id,
+                gpu_ids=stimulus.gpu_ids,
+            )
+        )
+
+
+def rebuild(turn: Turn, stimulus: RebuildRequested) -> RequestOutcome:
+    """Make a lost agent again where it fits without evicting anyone; what cannot be is told once."""
+    state = turn.state
+    if stimulus.request_id in state.answers:
+        return state.answers[stimulus.request_id].outcome
+    if stimulus.request_id in state.requests:
+        return Pending(agent_name=stimulus.agent_name)
+    lost = state.lost.get(stimulus.agent_name)
+    if lost is None:
+        error = f"agent {stimulus.agent_name!r} is not among the lost ones"
+        return Refused(reason="agent_not_found", error=error)
+    if not lost.spec.class_key or not lost.spec.restartable:
+        error = f"agent {lost.spec.name!r} had object references within its arguments and cannot be rebuilt"
+        outcome: RequestOutcome = Refused(reason="not_restartable", error=error)
+    else:
+        outcome = _submit_again(turn, lost, stimulus.request_id)
+    if isinstance(outcome, Refused) and stimulus.agent_name in state.lost:
+        turn.emit(LostTold(agent_name=stimulus.agent_name))
+    return outcome
+
+
+def _submit_again(turn: Turn, lost: LostAgent, request_id: str | None) -> RequestOutcome:
+    """The agent with its first task, built from that one's saved state; its other tasks with it.
+
+    Tasks whose ids were taken meanwhile run elsewhere and are left out.
+    """
+    left = [t for t in lost.tasks if duplicate_task(turn.state, t[0].task_id) is None]
+    first, state_key = next(iter(left or lost.tasks), (None, None))
+    outcome = submit(
+        turn,
+        TaskSubmitted(
+            at=turn.at,
+            agent=lost.spec,
+            task=first,
+            request_id=request_id,
+            may_preempt=False,
+            state_key=state_key,
+        ),
+    )
+    if isinstance(outcome, Pending):
+        for task, _ in left[1:]:
+            register(turn, task, lost.spec.name)
+    return outcome

@@ -1,0 +1,29 @@
+"""The one place where a task is put on the book beside a submission, and where its id is checked."""
+
+from __future__ import annotations
+
+from schedulemesh.domain.task import TaskSpec
+from schedulemesh.engine.messages.facts import TaskRegistered
+from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.transaction import Turn
+
+
+def duplicate_task(state: MeshState, task_id: str) -> Refused | None:
+    """The refusal of a task id that is taken; None: it is free."""
+    known = state.running.by_id.get(task_id)
+    if known is None:
+        return None
+    return Refused(
+        reason="duplicate_task",
+        error=f"task {task_id!r} is already on the book, on agent {known.agent_name!r}; "
+        "complete it first or choose another id",
+    )
+
+
+def register(turn: Turn, task: TaskSpec, agent_name: str) -> Refused | None:
+    """Put a task on the book that runs on this agent; the refusal where its id is taken."""
+    refused = duplicate_task(turn.state, task.task_id)
+    if refused is None:
+        turn.emit(TaskRegistered(task=task, agent_name=agent_name, at=turn.at))
+    return refused

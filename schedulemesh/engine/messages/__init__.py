@@ -1,0 +1,1 @@
+"""Everything that goes into the engine and comes out of it."""

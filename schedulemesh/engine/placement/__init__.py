@@ -1,0 +1,1 @@
+"""Which node, device and placement group."""

@@ -1,0 +1,296 @@
+"""Placing the bundles of a group on nodes, as Ray's four strategies ask for it.
+
+STRICT_PACK: all on one node. PACK: on as few as may be. SPREAD: on as many as may be. STRICT_SPREAD: each on
+a node of its own. Big bundles choose first; a STRICT_SPREAD is found wherever there is one (a matching of
+bundles and nodes by augmenting paths), PACK and SPREAD are greedy.
+
+It is tried on a ``Room``: the nodes as they are, or as they would be if some groups and agents were gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+import msgspec
+
+from schedulemesh.domain.placement import GroupShape
+from schedulemesh.domain.resources import NOTHING, UNIT, Resources, least
+from schedulemesh.engine.messages.facts import Devices
+from schedulemesh.engine.state.nodes import Cluster, Node, devices_for
+
+
+class Spot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Where the bundles of a group go, in their order."""
+
+    node_ids: tuple[str, ...]
+    devices: tuple[Devices, ...]
+
+
+class NoSpot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Why a group has no room: the first bundle that found none, and what the closest node lacks."""
+
+    bundle: int
+    short: Resources = NOTHING
+    node_id: str | None = None
+    reason: str = ""
+
+
+class _Free:
+    """What is free on one node, to be tried out."""
+
+    __slots__ = ("amounts", "devices", "node_id", "taken")
+
+    def __init__(self, node: Node, *, total: bool) -> None:
+        self.node_id = node.node_id
+        self.amounts = node.total if total else node.free
+        self.devices = _all_devices(node) if total else list(node.devices)
+        #: Whether a bundle of the group that is being placed was put here.
+        self.taken = False
+
+    def copy(self) -> _Free:
+        twin = object.__new__(_Free)
+        twin.node_id, twin.amounts, twin.taken = self.node_id, self.amounts, self.taken
+        twin.devices = list(self.devices)
+        return twin
+
+    def fits(self, need: Resources) -> bool:
+        return need.fits(self.amounts) and devices_for(self.devices, need.gpu) is not None
+
+    def put(self, need: Resources) -> Devices:
+        devices = devices_for(self.devices, need.gpu) or Devices()
+        self.move(need, devices, -1)
+        self.taken = True
+        return devices
+
+    def move(self, amounts: Resources, devices: Devices, sign: int) -> None:
+        for i, units in devices.units:
+            self.devices[i] += sign * units
+        self.amounts = self.amounts + amounts if sign > 0 else self.amounts - amounts
+
+    def order(self) -> tuple[int, int, str]:
+        return (self.amounts.gpu, self.amounts.cpu, self.node_id)
+
+
+class Room:
+    """The open nodes, with what would be free if some of what stands there were gone."""
+
+    def __init__(self, cluster: Cluster, *, total: bool = False) -> None:
+        #: ``total``: as if every node were wholly free, cordoned ones too.
+        self._cluster = cluster
+        self._total = total
+        self._changed: dict[str, _Free] = {}
+
+    def release(self, node_id: str, key: str, sign: int = 1) -> None:
+        """Try what stands there under this name gone (-1: there after all)."""
+        node = self._cluster.nodes.get(node_id)
+        standing = None if node is None else node.standing.get(key)
+        if node is None or standing is None:
+            return
+        gpu = sum(units for _, units in standing.devices.units)
+        held = msgspec.structs.replace(standing.held, gpu=gpu) if gpu else standing.held
+        free = self._changed.get(node_id)
+        if free is None:
+            free = self._changed[node_id] = _Free(node, total=self._total)
+        free.move(held, standing.devices, sign)
+
+    def free_on(self, node_id: str) -> Resources:
+        """What is free on the node."""
+        changed = self._changed.get(node_id)
+        return self._cluster.nodes[node_id].free if changed is None else changed.amounts
+
+    def place(self, shape: GroupShape) -> Spot | NoSpot:
+        """Where the group goes, or why it has no room. Changes nothing."""
+        spot = self.spot(shape)
+        if spot is not None:
+            return spot
+        nodes = self._cluster.nodes.values() if self._total else self._cluster.open_nodes()
+        return self._placed(shape, [node for node in nodes if _has_labels(node, shape)])
+
+    def spot(self, shape: GroupShape, only: Collection[str] | None = None) -> Spot | None:
+        """The same without a reason, which costs less where most nodes are full. ``only``: look at no other
+        nodes than these.
+        """
+        if len(shape.bundles) == 1 and not self._changed and not self._total and only is None:
+            return self._place_one(shape)
+        every = self._cluster.nodes
+        nodes = every.values() if only is None else [every[n] for n in only if n in every]
+        need = shape.total if on_one_node(shape) else least(shape.bundles)
+        able = [
+            node
+            for node in nodes
+            if (self._total or not node.cordoned)
+            and need.fits(node.total if self._total else self.free_on(node.node_id))
+            and _has_labels(node, shape)
+        ]
+        found = self._placed(shape, able) if able else None
+        return found if isinstance(found, Spot) else None
+
+    def _placed(self, shape: GroupShape, nodes: Iterable[Node]) -> Spot | NoSpot:
+        placer = _PLACERS["STRICT_PACK" if on_one_node(shape) else shape.strategy]
+        return placer(shape, [self._free(node) for node in nodes])
+
+    def _place_one(self, shape: GroupShape) -> Spot | None:
+        """The common case, by the index of nodes."""
+        need = shape.bundles[0]
+        for node in self._cluster.with_room(need, "bin_pack"):
+            if _has_labels(node, shape):
+                devices = devices_for(node.devices, need.gpu) or Devices()
+                return Spot(node_ids=(node.node_id,), devices=(devices,))
+        return None
+
+    def _free(self, node: Node) -> _Free:
+        """What is free on the node, for one attempt."""
+        changed = self._changed.get(node.node_id)
+        return _Free(node, total=self._total) if changed is None else changed.copy()
+
+
+def on_one_node(shape: GroupShape) -> bool:
+    """Whether all its bundles stand on one node."""
+    return len(shape.bundles) == 1 or shape.strategy == "STRICT_PACK"
+
+
+def _strict_pack(shape: GroupShape, free: list[_Free]) -> Spot | NoSpot:
+    for node in sorted(free, key=_Free.order):
+        spot = _all_on(shape, node.copy())
+        if spot is not None:
+            return spot
+    total = shape.total
+    closest = _closest(total, free)
+    return NoSpot(
+        bundle=0,
+        short=_lack(total, closest),
+        node_id=None if closest is None else closest.node_id,
+        reason=_no_node(free) or (f"one node must hold {total}" if len(shape.bundles) > 1 else ""),
+    )
+
+
+def _pack(shape: GroupShape, free: list[_Free]) -> Spot | NoSpot:
+    """Again and again the node that takes most of what is left; of several the fullest."""
+    left = _biggest_first(shape)
+    put: dict[int, tuple[str, Devices]] = {}
+    while left:
+        best: tuple[int, _Free, dict[int, Devices]] | None = None
+        for node in sorted((n for n in free if not n.taken), key=_Free.order):
+            trial = node.copy()
+            takes = {i: trial.put(shape.bundles[i]) for i in left if trial.fits(shape.bundles[i])}
+            if takes and (best is None or len(takes) > best[0]):
+                best = (len(takes), node, takes)
+        if best is None:
+            return _no_spot(shape, left[0], [node for node in free if not node.taken])
+        _, node, takes = best
+        node.taken = True
+        put.update((i, (node.node_id, devices)) for i, devices in takes.items())
+        left = [i for i in left if i not in takes]
+    return _spot(shape, put)
+
+
+def _spread(shape: GroupShape, free: list[_Free]) -> Spot | NoSpot:
+    """Each on the emptiest node without one; where there is none, on the emptiest."""
+    put: dict[int, tuple[str, Devices]] = {}
+    for i in _biggest_first(shape):
+        need = shape.bundles[i]
+        fitting = [node for node in free if node.fits(need)]
+        if not fitting:
+            return _no_spot(shape, i, free)
+        node = max(fitting, key=lambda n: (not n.taken, n.order()))
+        put[i] = (node.node_id, node.put(need))
+    return _spot(shape, put)
+
+
+def _strict_spread(shape: GroupShape, free: list[_Free]) -> Spot | NoSpot:
+    free = sorted(free, key=_Free.order)
+    holder: dict[str, int] = {}
+    for i in _biggest_first(shape):
+        if not _augment(i, shape, free, holder, set()):
+            short = _no_spot(shape, i, [node for node in free if node.node_id not in holder])
+            want, have = len(shape.bundles), len(free)
+            reason = (
+                f"STRICT_SPREAD needs {want} nodes, and there are {have}" if have < want else ""
+            )
+            return msgspec.structs.replace(short, reason=reason or short.reason)
+    nodes = {node.node_id: node for node in free}
+    return _spot(shape, {i: (n, nodes[n].put(shape.bundles[i])) for n, i in holder.items()})
+
+
+def _augment(
+    bundle: int, shape: GroupShape, free: Sequence[_Free], holder: dict[str, int], seen: set[str]
+) -> bool:
+    """Find the bundle a node, moving others on where needed (Kuhn's matching)."""
+    for node in free:
+        if node.node_id in seen or not node.fits(shape.bundles[bundle]):
+            continue
+        seen.add(node.node_id)
+        other = holder.get(node.node_id)
+        if other is None or _augment(other, shape, free, holder, seen):
+            holder[node.node_id] = bundle
+            return True
+    return False
+
+
+_PLACERS = {
+    "STRICT_PACK": _strict_pack,
+    "PACK": _pack,
+    "SPREAD": _spread,
+    "STRICT_SPREAD": _strict_spread,
+}
+
+
+def _all_on(shape: GroupShape, node: _Free) -> Spot | None:
+    put = {}
+    for i in _biggest_first(shape):
+        if not node.fits(shape.bundles[i]):
+            return None
+        put[i] = (node.node_id, node.put(shape.bundles[i]))
+    return _spot(shape, put)
+
+
+def _biggest_first(shape: GroupShape) -> list[int]:
+    def size(i: int) -> tuple[int, int, int, int]:
+        need = shape.bundles[i]
+        return (-need.gpu, -need.cpu, -need.memory, i)
+
+    return sorted(range(len(shape.bundles)), key=size)
+
+
+def _spot(shape: GroupShape, put: dict[int, tuple[str, Devices]]) -> Spot:
+    order = range(len(shape.bundles))
+    return Spot(node_ids=tuple(put[i][0] for i in order), devices=tuple(put[i][1] for i in order))
+
+
+def _no_spot(shape: GroupShape, bundle: int, free: Sequence[_Free]) -> NoSpot:
+    need = shape.bundles[bundle]
+    closest = _closest(need, free)
+    return NoSpot(
+        bundle=bundle,
+        short=_lack(need, closest),
+        node_id=None if closest is None else closest.node_id,
+        reason=_no_node(free),
+    )
+
+
+def _no_node(free: Sequence[_Free]) -> str:
+    return "" if free else "no open node with the labels asked for is left for it"
+
+
+def _closest(need: Resources, free: Sequence[_Free]) -> _Free | None:
+    """The node that lacks least: fewest kinds, then least of them."""
+
+    def lack(node: _Free) -> tuple[int, int, str]:
+        short = dict(need.beyond(node.amounts).items())
+        return (len(short), sum(short.values()), node.node_id)
+
+    return min(free, key=lack, default=None)
+
+
+def _lack(need: Resources, node: _Free | None) -> Resources:
+    return NOTHING if node is None else need.beyond(node.amounts)
+
+
+def _has_labels(node: Node, shape: GroupShape) -> bool:
+    return all(node.labels.get(key) == value for key, value in shape.node_labels)
+
+
+def _all_devices(node: Node) -> list[int]:
+    devices = [UNIT] * (node.total.gpu // UNIT)
+    spare = node.total.gpu % UNIT
+    return [*devices, spare] if spare else devices

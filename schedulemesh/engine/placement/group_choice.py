@@ -1,0 +1,235 @@
+"""Which placement group a newcomer gets where nobody has to leave for it.
+
+In this order: a free reserved group of the closest spec, if the newcomer is entitled; a free dynamic one of
+its own shape; one of either that is being made and has no agent yet; a new dynamic one, below the pool's
+limit and where the nodes have room. Groups that stand idle make way for a new one, the longest idle first,
+and no more of them than it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from schedulemesh.domain.labels import Labels, matches
+from schedulemesh.domain.placement import GroupShape, GroupsSpec
+from schedulemesh.domain.resources import Resources
+from schedulemesh.engine.placement.bundles import NoSpot, Room, Spot, on_one_node
+from schedulemesh.engine.state.groups import Group, GroupPhase, dynamic_shape
+from schedulemesh.engine.state.mesh_state import MeshState
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a newcomer asks of its pool's groups."""
+
+    pool_name: str
+    spec: GroupsSpec
+    #: What a group made for it would be.
+    shape: GroupShape
+    #: The reserved shape that it may have; None: it is not entitled, or none holds it.
+    reserved: GroupShape | None
+
+
+class Home(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A group for a newcomer: one that is there, or one to be made."""
+
+    #: "reserved", "reused", "created" or "preempted".
+    path: str
+    group: Group | None = None
+    #: Whether that one is being made still.
+    waits: bool = False
+    #: Where a new one goes.
+    spot: Spot | None = None
+    #: Groups that are removed for it.
+    leaving: tuple[Group, ...] = ()
+
+
+class NoHome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Why no group is to be had without an eviction."""
+
+    #: Whether the pool may not make more dynamic groups.
+    limit: bool = False
+    #: Why no node takes a new one; None: that was not asked.
+    no_spot: NoSpot | None = None
+    #: Whether the nodes, wholly free, would have room.
+    could_ever: bool = True
+
+
+def wish_of(
+    state: MeshState,
+    pool_name: str,
+    spec: GroupsSpec,
+    bundles: tuple[Resources, ...],
+    priority: float,
+    labels: Labels,
+) -> Wish:
+    """What a task of this priority and these labels asks for."""
+    may_reserved = entitled(spec, priority, labels)
+    return Wish(
+        pool_name=pool_name,
+        spec=spec,
+        shape=dynamic_shape(spec, bundles),
+        reserved=(
+            best_reserved(state.groups.reserved_shapes(pool_name), bundles)
+            if may_reserved
+            else None
+        ),
+    )
+
+
+def best_reserved(
+    shapes: Iterable[GroupShape], bundles: tuple[Resources, ...]
+) -> GroupShape | None:
+    """Of these reserved shapes the closest fit for the bundles; None: none holds them.
+
+    Only that one is theirs: a small task in a big group would block what the big one is kept for.
+    """
+    holding = [shape for shape in shapes if shape.holds(bundles)]
+    return min(holding, key=_size, default=None)
+
+
+def entitled(spec: GroupsSpec, priority: float, labels: Labels) -> bool:
+    """Whether a task of this priority and these labels may have reserved groups."""
+    by_label = bool(spec.entitled_labels) and matches(spec.entitled_labels, labels)
+    return priority > spec.entitled_above or by_label
+
+
+def find_home(state: MeshState, wish: Wish) -> Home | NoHome:
+    """A group that is free or can be made, or why there is none."""
+    found = _free_group(state, wish)
+    if found is not None:
+        return found
+    if not wish.spec.dynamic or wish.spec.max_dynamic < 1:
+        return NoHome(limit=True)
+    if excess(state, wish) <= 0:
+        spot = Room(state.cluster).spot(wish.shape)
+        if spot is not None:
+            return Home(path="created", spot=spot)
+    return _in_place_of_idle(state, wish)
+
+
+def suits(state: MeshState, wish: Wish, group: Group) -> bool:
+    """Whether the newcomer may have this group of its pool once nobody lives in it."""
+    kind = wish.reserved if group.reserved else wish.shape
+    return group.pool_name == wish.pool_name and group.shape == kind and _open(state, group)
+
+
+def _free_group(state: MeshState, wish: Wish) -> Home | None:
+    """One that nobody uses; else one that is being made already, before another is."""
+    book = state.groups
+    kinds = (("reserved", True, wish.reserved), ("reused", False, wish.shape))
+    for groups_of, waits in ((book.free_of, False), (book.coming_of, True)):
+        for path, reserved, shape in kinds:
+            if shape is None:
+                continue
+            for group in groups_of(wish.pool_name, reserved=reserved, shape=shape):
+                if _open(state, group):
+                    how = "created" if waits and not reserved else path
+                    return Home(path=how, group=group, waits=waits)
+    return None
+
+
+def _open(state: MeshState, group: Group) -> bool:
+    """Whether all its nodes take new agents."""
+    nodes = state.cluster.nodes
+    return all(n in nodes and not nodes[n].cordoned for n in group.node_ids)
+
+
+def _in_place_of_idle(state: MeshState, wish: Wish) -> Home | NoHome:
+    """A new group where groups that nobody uses stand now."""
+    too_many = excess(state, wish)
+    idle = state.groups.idle()
+    if sum(group.pool_name == wish.pool_name for group in idle) < too_many:
+        return NoHome(limit=True, could_ever=_could_ever(state, wish))
+    found = without_idle(Room(state.cluster), wish.shape, idle, wish.pool_name, too_many)
+    if isinstance(found, NoSpot):
+        return NoHome(limit=too_many > 0, no_spot=found, could_ever=_could_ever(state, wish))
+    spot, leaving = found
+    return Home(path="created", spot=spot, leaving=leaving)
+
+
+def excess(state: MeshState, wish: Wish) -> int:
+    """How many dynamic groups of the pool must go before there may be one more; 0 or less: none."""
+    return state.groups.dynamic_count(wish.pool_name) - wish.spec.max_dynamic + 1
+
+
+def idle_for_node(state: MeshState, need: Resources) -> tuple[Spot, tuple[Group, ...]] | None:
+    """Where an agent without a group goes once idle groups have left, and which; None: nowhere."""
+    idle = state.groups.idle()
+    if not idle:
+        return None
+    found = without_idle(Room(state.cluster), GroupShape(bundles=(need,)), idle)
+    return None if isinstance(found, NoSpot) or not found[1] else found
+
+
+def without_idle(
+    room: Room,
+    shape: GroupShape,
+    idle: Sequence[Group],
+    own: str = "",
+    too_many: int = 0,
+) -> tuple[Spot, tuple[Group, ...]] | NoSpot:
+    """Where a group of this shape goes once the fewest of ``idle``, the first ones first, have left: the
+    spot, and who leaves. At least ``too_many`` of them are of the pool ``own``, which has as many idle ones.
+    """
+    spot = room.spot(shape)
+    leaving: list[Group] = []
+    owned = 0
+    for group in idle:
+        if spot is not None and owned >= too_many:
+            break
+        release(room, group)
+        leaving.append(group)
+        owned += group.pool_name == own
+        if spot is None:
+            spot = room.spot(shape, set(group.node_ids) if on_one_node(shape) else None)
+    if spot is None:
+        told = room.place(shape)
+        return told if isinstance(told, NoSpot) else NoSpot(bundle=0)
+    for group in tuple(leaving):
+        if group.pool_name == own and owned <= too_many:
+            continue
+        release(room, group, -1)
+        without = _still(room, shape, spot, group)
+        if without is not None:
+            spot = without
+            leaving.remove(group)
+            owned -= group.pool_name == own
+        else:
+            release(room, group)
+    return spot, tuple(leaving)
+
+
+def _still(room: Room, shape: GroupShape, spot: Spot, stays: Group) -> Spot | None:
+    """The spot where this group stays: the same if that stands elsewhere."""
+    return spot if set(stays.node_ids).isdisjoint(spot.node_ids) else room.spot(shape)
+
+
+def release(room: Room, group: Group, sign: int = 1) -> None:
+    """Try the group gone (-1: there after all)."""
+    for i, node_id in enumerate(group.node_ids):
+        room.release(node_id, group.key(i), sign)
+
+
+def lives_alone(group: Group, agent_name: str) -> bool:
+    """Whether the agent lives there, and nobody else was promised the group or its room."""
+    lives = group.agent == agent_name and group.phase is GroupPhase.READY
+    return lives and group.promised_to is None and group.leaves_for is None
+
+
+def goes_along(group: Group, agent_name: str) -> bool:
+    """Whether the group may be removed with its agent."""
+    return not group.reserved and lives_alone(group, agent_name)
+
+
+def _could_ever(state: MeshState, wish: Wish) -> bool:
+    """Whether the newcomer could ever have a group: a reserved one, or a new one on empty nodes."""
+    if wish.reserved is not None or not state.nodes_known:
+        return True
+    return Room(state.cluster, total=True).spot(wish.shape) is not None
+
+
+def _size(shape: GroupShape) -> tuple[int, int, int, int]:
+    total = shape.total
+    return (total.gpu, total.cpu, total.memory, sum(units for _, units in total.custom))

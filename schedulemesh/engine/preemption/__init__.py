@@ -1,0 +1,1 @@
+"""Who may be evicted, and who is."""

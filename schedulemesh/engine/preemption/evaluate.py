@@ -1,0 +1,69 @@
+"""The dry run of the preemption decision: whether and whom an incoming task may evict. Changes nothing."""
+
+from __future__ import annotations
+
+from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.resources import Resources
+from schedulemesh.domain.task import TaskSpec
+from schedulemesh.engine.admission.decide import find_victims, room_of_idle, understand
+from schedulemesh.engine.messages.outcomes import Evaluation, Refused
+from schedulemesh.engine.messages.stimuli import PreemptionQuery, TaskSubmitted
+from schedulemesh.engine.placement.plugin_views import query_view
+from schedulemesh.engine.placement.strategies import Strategies
+from schedulemesh.engine.preemption.rules import Consent, Incoming, dominant
+from schedulemesh.engine.preemption.search import evicted
+from schedulemesh.engine.preemption.veto import ask
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.transaction import Turn
+
+
+def evaluate(state: MeshState, query: PreemptionQuery, strategies: Strategies) -> Evaluation:
+    """The dry run of the preemption decision, contract in Engine.evaluate."""
+    incoming = Incoming(priority=query.priority, pool_name=query.pool_name, labels=query.labels)
+    consent = ask(strategies, state.preemption, incoming, query_view(query), query.at)
+    victims: tuple[str, ...] = ()
+    if query.resources is not None:
+        found = _victims(Turn(state, query.at, strategies), query, consent)
+        if isinstance(found, Evaluation):
+            return found
+        victims = found
+    candidates = tuple(
+        state.preemption.ordered(
+            state.running, incoming, query.at, first=max(1, query.limit), consent=consent
+        )
+    )
+    if candidates and (victims or query.resources is None):
+        return Evaluation(
+            should_preempt=True, candidates=candidates[: max(0, query.limit)], victims=victims
+        )
+    turned_away = state.preemption.turned_away(state.running, incoming, query.at, consent)
+    return Evaluation(
+        should_preempt=False,
+        reason=dominant(turned_away),
+        turned_away=turned_away,
+    )
+
+
+def _victims(
+    turn: Turn, query: PreemptionQuery, consent: Consent | None
+) -> tuple[str, ...] | Evaluation:
+    """The tasks that a submission like this would evict (none: no eviction would seat it), or the answer that
+    says why nobody need, or why nothing helps.
+    """
+    asked = TaskSubmitted(
+        at=query.at,
+        agent=AgentSpec(
+            name="", pool_name=query.pool_name, resources=query.resources or Resources()
+        ),
+        task=TaskSpec(
+            task_id="", pool_name=query.pool_name, priority=query.priority, labels=query.labels
+        ),
+        default_resources=False,
+    )
+    request = understand(turn, asked)
+    if isinstance(request, Refused):
+        return Evaluation(should_preempt=False, reason=request.reason)
+    if request.settled or room_of_idle(turn, request) is not None:
+        return Evaluation(should_preempt=False, reason="resources_available")
+    plan = find_victims(turn, request, consent)
+    return () if plan is None else tuple(c.task_id for c in evicted(plan.units))

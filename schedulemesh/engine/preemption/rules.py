@@ -1,0 +1,389 @@
+"""The preemption decision: who may be evicted for an incoming task, and with what score.
+
+    score = Δ + κ · R
+
+Δ is the incoming priority less the running one, or a label match's rank where that is more; κ the
+policy's weight; R the running task's remaining seconds. The first rule that speaks decides: protected
+pool, label, same pool, other pool. Candidates are ordered by score (highest first), then newest start,
+then task id: a total order. The policy's ``victim_order`` may say otherwise: ``priority_first`` by the
+running tasks' priority (lowest first) before all that, so that no remaining time crosses a priority, as
+Borg and Kubernetes choose victims (Verma et al., EuroSys 2015); ``least_lost_work`` by the seconds since
+a task's start or last saved state, fewest first, then effective difference, then id (the least work lost
+is what Tiresias, NSDI 2019, and Kueue's preference for the newest aim at).
+
+Where strategies have a say, each candidate is put to them (``Consent``) when its turn has come, and so is
+each task that rule 3 or 4 refused.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import groupby
+from typing import Protocol
+
+import msgspec
+
+from schedulemesh.config.label_rules import LabelRules, Ranks, ranks_of
+from schedulemesh.config.policy import PreemptionPolicy
+from schedulemesh.domain.labels import Labels
+from schedulemesh.engine.messages.outcomes import Candidate
+from schedulemesh.engine.state.tasks import RunningTask, RunningTasks, TaskClass
+
+#: Reasons of candidates, one per rule that may allow an eviction.
+LABEL, SAME_POOL, CROSS_POOL, STRATEGY, MANUAL = (
+    "label_based_preemption",
+    "same_pool_preemption",
+    "cross_pool_preemption",
+    "strategy_preemption",
+    "manual",
+)
+
+#: Reasons of refusals, one per rule that may turn a task away, in the order in which they speak.
+PROTECTED, DOMINATES, BELOW_SAME, CROSS_OFF, BELOW_CROSS, BELOW_SCORE, VETOED, LEAVING, NO_USE = (
+    "protected_pool",
+    "dominates_by_label",
+    "below_same_pool_threshold",
+    "cross_pool_disabled",
+    "below_cross_pool_threshold",
+    "below_min_preempt_score",
+    "vetoed_by_strategy",
+    "already_being_preempted",
+    "would_not_make_room",
+)
+
+
+class Incoming(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The task that wants room."""
+
+    priority: float
+    pool_name: str
+    labels: Labels = {}
+
+
+#: Rules 3 and 4: what they refuse, a strategy may allow.
+_MAY_BE_OPENED = (BELOW_SAME, CROSS_OFF, BELOW_CROSS)
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What the rules say of one class of running tasks."""
+
+    #: Why they may go, or why not.
+    reason: str
+    allowed: bool
+    #: Effective difference; 0 where not allowed.
+    delta: float = 0.0
+    #: Why the rules refused them, where only a strategy may still allow one; empty: they did not.
+    refused: str = ""
+
+
+class Consent(Protocol):
+    """What strategies say of single candidates of one decision."""
+
+    def gives(self, task: RunningTask, verdict: Verdict) -> bool:
+        """Whether this task may go, whose class has this verdict."""
+
+    @property
+    def vetoed(self) -> int:
+        """How many tasks it has kept from going that the rules allowed."""
+
+
+class LabelRanks:
+    """The rules of a policy with the rank of each pair: the longest chain from high to low."""
+
+    def __init__(self, rules: LabelRules) -> None:
+        self.rules = rules
+        self.ranks: dict[str, Ranks] = {key: ranks_of(of_key) for key, of_key in rules.items()}
+
+    def named(self) -> dict[str, frozenset[str]]:
+        """Per key the values that any rule names, sorted by key."""
+        return {
+            key: frozenset(value for pair in self.ranks[key] for value in pair)
+            for key in sorted(self.ranks)
+        }
+
+    def rank(self, high: Mapping[str, str], low: Mapping[str, str]) -> int:
+        """How far ``high`` dominates ``low``: the highest rank of any key that matches; 0: not at all."""
+        found = 0
+        for key, ranks in self.ranks.items():
+            if key in high and key in low:
+                found = max(found, ranks.get((high[key], low[key]), 0))
+        return found
+
+
+def judge(
+    policy: PreemptionPolicy,
+    ranks: LabelRanks,
+    incoming: Incoming,
+    pool_name: str,
+    priority: float,
+    labels: Mapping[str, str],
+) -> Verdict:
+    """What the rules say of a running task of this pool, priority and labels.
+
+    The least score is checked by the caller, because it depends on the remaining time.
+    """
+    delta = incoming.priority - priority
+    if pool_name in policy.protected_pools and pool_name != incoming.pool_name:
+        return Verdict(reason=PROTECTED, allowed=False)
+    if policy.enable_label_preemption and ranks.ranks:
+        rank = ranks.rank(incoming.labels, labels)
+        counter = ranks.rank(labels, incoming.labels)
+        if rank and not counter:
+            effective = max(delta, float(rank))
+            if effective >= policy.label_priority_threshold:
+                return Verdict(reason=LABEL, allowed=True, delta=effective)
+        if counter and not rank and policy.label_dominance_protects:
+            return Verdict(reason=DOMINATES, allowed=False)
+    if pool_name == incoming.pool_name:
+        if delta >= policy.same_pool_priority_threshold:
+            return Verdict(reason=SAME_POOL, allowed=True, delta=delta)
+        return Verdict(reason=BELOW_SAME, allowed=False)
+    if not policy.enable_cross_pool_preemption:
+        return Verdict(reason=CROSS_OFF, allowed=False)
+    if delta >= policy.cross_pool_priority_threshold:
+        return Verdict(reason=CROSS_POOL, allowed=True, delta=delta)
+    return Verdict(reason=BELOW_CROSS, allowed=False)
+
+
+_Judged = list[tuple[TaskClass, Verdict]]
+#: A task's place and id, its class with the verdict, and the tasks of the class after it.
+_Head = tuple[float, float, str, TaskClass, Verdict, Iterator[tuple[float, float, str]]]
+
+
+class Preemption:
+    """Judges running tasks by class and remembers verdicts while policy and classes stay."""
+
+    #: Verdict lists kept, one per kind of incoming task.
+    _REMEMBERED = 64
+
+    def __init__(self, policy: PreemptionPolicy) -> None:
+        self.policy = policy
+        self.ranks = LabelRanks(policy.label_preemption_rules)
+        self._version = -1
+        self._judged: dict[object, list[tuple[TaskClass, Verdict]]] = {}
+
+    def verdicts(
+        self, running: RunningTasks, incoming: Incoming, consent: Consent | None = None
+    ) -> list[tuple[TaskClass, Verdict]]:
+        """Every class with what the rules say of it; classes may have become empty since. With consent,
+        a class that rule 3 or 4 refused is allowed, and each of its tasks must be asked for.
+        """
+        if self._version != running.version or len(self._judged) > self._REMEMBERED:
+            self._judged.clear()
+            self._version = running.version
+        relevant = running.relevant(incoming.labels)
+        key = (incoming.priority, incoming.pool_name, relevant, consent is not None)
+        found = self._judged.get(key)
+        if found is None:
+            found = self._judged[key] = [
+                (c, self._judge_class(c, incoming)) for c in running.classes.values()
+            ]
+            if consent is not None:
+                found[:] = [(c, self._opened(c, verdict, incoming)) for c, verdict in found]
+        return found
+
+    def _opened(self, task_class: TaskClass, verdict: Verdict, incoming: Incoming) -> Verdict:
+        """The verdict where strategies are asked, too."""
+        if verdict.reason not in _MAY_BE_OPENED:
+            return verdict
+        delta = incoming.priority - task_class.priority
+        return Verdict(reason=STRATEGY, allowed=True, delta=delta, refused=verdict.reason)
+
+    def judge(self, task: RunningTask, incoming: Incoming) -> Verdict:
+        """What the rules say of one task; a task that already leaves is no candidate."""
+        if task.task_class is None:
+            return Verdict(reason=LEAVING, allowed=False)
+        return self._judge_class(task.task_class, incoming)
+
+    def candidate(
+        self, task: RunningTask, verdict: Verdict, incoming: Incoming, now: float
+    ) -> Candidate | None:
+        """The task with its score; None where the score is below the least."""
+        remaining = task.remaining(now)
+        score = verdict.delta + self.policy.remaining_time_weight * remaining
+        if score < self.policy.min_preempt_score:
+            return None
+        return Candidate(
+            task_id=task.spec.task_id,
+            agent_name=task.agent_name,
+            pool_name=task.spec.pool_name,
+            priority=task.spec.priority,
+            preempt_score=score,
+            priority_delta=incoming.priority - task.spec.priority,
+            effective_delta=verdict.delta,
+            remaining_time=remaining,
+            reason=verdict.reason,
+            lost_work=task.lost_work(now),
+        )
+
+    def ordered(
+        self,
+        running: RunningTasks,
+        incoming: Incoming,
+        now: float,
+        keep: Callable[[TaskClass], bool] = TaskClass.has_tasks,
+        first: int | None = None,
+        consent: Consent | None = None,
+    ) -> Iterator[Candidate]:
+        """The candidates in the policy's order of victims, found lazily; ``keep`` is asked again for a
+        class before each of its tasks, and once it says no the class is passed over. ``first``: no more
+        than so many. Strategies are asked for a candidate when its turn has come.
+        """
+        likely = [
+            entry
+            for entry in self.verdicts(running, incoming, consent)
+            if entry[1].allowed and keep(entry[0])
+        ]
+        only = first if consent is None else None
+        given = 0
+        for group in self._groups(likely):
+            heap = self._heads(group, now, only)
+            for found in self._merged(heap, running, incoming, now, keep, consent):
+                if given == first:
+                    return
+                given += 1
+                yield found
+
+    def _groups(self, likely: _Judged) -> Iterable[_Judged]:
+        """The classes in groups, of which one is done before the next is begun."""
+        if self.policy.victim_order != "priority_first":
+            return (likely,)
+        likely.sort(key=_priority_of)
+        return (list(group) for _, group in groupby(likely, key=_priority_of))
+
+    def _merged(
+        self,
+        heap: list[_Head],
+        running: RunningTasks,
+        incoming: Incoming,
+        now: float,
+        keep: Callable[[TaskClass], bool],
+        consent: Consent | None,
+    ) -> Iterator[Candidate]:
+        """The candidates of several classes in one order."""
+        heapq.heapify(heap)
+        by_score = self.policy.victim_order != "least_lost_work"
+        while heap:
+            _, _, task_id, task_class, verdict, rest = heap[0]
+            if not keep(task_class):
+                heapq.heappop(heap)
+                continue
+            task = running.by_id[task_id]
+            found = self.candidate(task, verdict, incoming, now)
+            if found is not None and (consent is None or consent.gives(task, verdict)):
+                yield found
+            elif found is None and by_score:
+                return
+            following = next(rest, None)
+            if following is None:
+                heapq.heappop(heap)
+            else:
+                heapq.heapreplace(
+                    heap, (*self._rank(verdict, following), task_class, verdict, rest)
+                )
+
+    def turned_away(
+        self,
+        running: RunningTasks,
+        incoming: Incoming,
+        now: float,
+        consent: Consent | None = None,
+    ) -> dict[str, int]:
+        """How many tasks each rule turns away, most first, where nobody is evicted: candidates, too,
+        because their leaving would not make room. Strategies are not asked again: those they turned away
+        are the ones they were asked for.
+        """
+        counts: dict[str, int] = {}
+        leaving = len(running)
+        for task_class, verdict in self.verdicts(running, incoming, consent):
+            size = len(task_class)
+            leaving -= size
+            if verdict.allowed and not verdict.refused:
+                below = self._below_score(task_class, verdict, now)
+                counts[BELOW_SCORE] = counts.get(BELOW_SCORE, 0) + below
+                counts[NO_USE] = counts.get(NO_USE, 0) + size - below
+            else:
+                reason = verdict.refused or verdict.reason
+                counts[reason] = counts.get(reason, 0) + size
+        if consent is not None:
+            counts[VETOED] = consent.vetoed
+            counts[NO_USE] = counts.get(NO_USE, 0) - consent.vetoed
+        counts[LEAVING] = leaving
+        order = sorted((-n, reason) for reason, n in counts.items() if n)
+        return {reason: -n for n, reason in order}
+
+    def _below_score(self, task_class: TaskClass, verdict: Verdict, now: float) -> int:
+        """How many tasks of an allowed class miss the least score: the last ones in its order."""
+        policy = self.policy
+        if verdict.delta >= policy.min_preempt_score:
+            return 0
+        if task_class.unsettled(now):
+            task_class.settle(now)
+        weight = policy.remaining_time_weight
+        if not task_class.by_time and weight:
+            times = (max(0.0, end - now) for _, _, end in task_class.overdue)
+            return sum(verdict.delta + weight * left < policy.min_preempt_score for left in times)
+        timed = task_class.timed
+        least, most = 0, len(timed)
+        while least < most:
+            middle = (least + most) // 2
+            remaining = -timed[middle][0] - now
+            if verdict.delta + weight * remaining < policy.min_preempt_score:
+                most = middle
+            else:
+                least = middle + 1
+        return len(task_class) - least
+
+    def _judge_class(self, task_class: TaskClass, incoming: Incoming) -> Verdict:
+        return judge(
+            self.policy,
+            self.ranks,
+            incoming,
+            task_class.pool_name,
+            task_class.priority,
+            task_class.labels,
+        )
+
+    def _heads(self, likely: _Judged, now: float, first: int | None) -> list[_Head]:
+        """One entry per class: its best task, and an iterator over the others.
+
+        Of the classes only the ``first`` best can contribute, so the others are not opened.
+        """
+        weight = self.policy.remaining_time_weight
+        scored = []
+        for task_class, verdict in likely:
+            if task_class.unsettled(now):
+                task_class.settle(now)
+            best = verdict.delta
+            if task_class.latest > now:
+                best += weight * (task_class.latest - now)
+            scored.append((best, task_class, verdict))
+        by_score = self.policy.victim_order != "least_lost_work"
+        if first is not None and by_score and len(scored) > first:
+            least = heapq.nlargest(first, [score for score, _, _ in scored])[-1]
+            scored = [entry for entry in scored if entry[0] >= least]
+        heads = []
+        for _, task_class, verdict in scored:
+            rest = task_class.ordered(now)
+            heads.append((*self._rank(verdict, next(rest)), task_class, verdict, rest))
+        return heads
+
+    def _rank(self, verdict: Verdict, entry: tuple[float, float, str]) -> tuple[float, float, str]:
+        """The place of a task among the others of its group: ascending is first.
+
+        By score, then newest start, then id; by lost work the class's own order is it.
+        """
+        remaining, start, task_id = entry
+        if self.policy.victim_order == "least_lost_work":
+            return (start, -verdict.delta, task_id)
+        return (-(verdict.delta + self.policy.remaining_time_weight * remaining), start, task_id)
+
+
+def _priority_of(entry: tuple[TaskClass, Verdict]) -> float:
+    return entry[0].priority
+
+
+def dominant(turned_away: Iterable[str]) -> str:
+    """The rule that turned away most tasks; the counts are ordered so."""
+    return next(iter(turned_away), "no_running_tasks")

@@ -1,0 +1,80 @@
+"""A draft: try who leaves, look whether the newcomer fits, keep or discard.
+
+It lies over the books and changes none of them; dropping it is the undo. Only the victim search uses it.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from schedulemesh.domain.resources import NOTHING, Resources
+from schedulemesh.engine.messages.facts import Devices
+from schedulemesh.engine.state.mesh_state import Agent
+from schedulemesh.engine.state.nodes import Node, devices_for
+
+
+class Draft:
+    """What would be if some agents were gone, for one newcomer on at most one node."""
+
+    def __init__(self, need: Resources, short_quota: Resources, node: Node | None) -> None:
+        #: ``node`` None: room on a node is not in question.
+        self._need = need
+        self._short_quota = short_quota
+        self._node = node
+        self._freed = NOTHING
+        self._room = node.free if node is not None else NOTHING
+        self._devices = list(node.devices) if node is not None else []
+
+    def release(self, agent: Agent) -> None:
+        """Try this agent gone."""
+        self._move(agent, 1)
+
+    def take_back(self, agent: Agent) -> None:
+        """Let this agent stay after all."""
+        self._move(agent, -1)
+
+    @property
+    def short_quota(self) -> Resources:
+        """The quota still lacking."""
+        return self._short_quota.beyond(self._freed)
+
+    @property
+    def short_room(self) -> Resources:
+        """What the node still lacks; free shares of several devices count as if they were one."""
+        return NOTHING if self._node is None else self._need.beyond(self._room)
+
+    @property
+    def short_device(self) -> bool:
+        """Whether no device, or not enough of them, is free for the newcomer's GPU amount."""
+        return self._node is not None and devices_for(self._devices, self._need.gpu) is None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the node, down to its devices, takes the newcomer."""
+        if self._node is None:
+            return True
+        return self._need.fits(self._room) and not self.short_device
+
+    @property
+    def fits(self) -> bool:
+        """Whether both books agree."""
+        return self.has_room and not self.short_quota
+
+    def devices(self) -> Devices:
+        """The devices that the newcomer gets once all have left; call only where it fits."""
+        return devices_for(self._devices, self._need.gpu) or Devices()
+
+    def _move(self, agent: Agent, sign: int) -> None:
+        paid = agent.spec.resources
+        self._freed = self._freed + paid if sign > 0 else self._freed - paid
+        if self._node is None or agent.node_id != self._node.node_id:
+            return
+        standing = self._node.standing.get(agent.spec.name)
+        if standing is None:
+            return
+        gpu = 0
+        for i, units in standing.devices.units:
+            self._devices[i] += sign * units
+            gpu += units
+        held = msgspec.structs.replace(standing.held, gpu=gpu)
+        self._room = self._room + held if sign > 0 else self._room - held

@@ -1,0 +1,53 @@
+"""The priority with which a refused submission would have been accepted."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable
+
+from schedulemesh.engine.preemption.rules import Incoming
+from schedulemesh.engine.state.mesh_state import MeshState
+
+#: With more classes of running tasks than this the question is not asked: each try judges all of them.
+MAX_CLASSES = 200
+
+
+def sufficient_priority(
+    state: MeshState, incoming: Incoming, seats: Callable[[float], bool]
+) -> float | None:
+    """The lowest priority with which the task would fit; None: no priority would do, or it is not known.
+
+    ``seats`` says whether the whole decision, made with this priority, finds victims that make room. More
+    priority never makes fewer tasks eligible, so the thresholds are searched by halves.
+    """
+    if len(state.running.classes) > MAX_CLASSES:
+        return None
+    steps = _thresholds(state, incoming)
+    if not steps or not seats(steps[-1]):
+        return None
+    return steps[bisect_left(steps, True, hi=len(steps) - 1, key=seats)]
+
+
+def _thresholds(state: MeshState, incoming: Incoming) -> list[float]:
+    """Every higher priority at which some running task may become eligible, ascending."""
+    policy = state.policy
+    found = set()
+    for task_class in filter(lambda c: c.has_tasks(), state.running.classes.values()):
+        own = task_class.pool_name == incoming.pool_name
+        rule = policy.same_pool_priority_threshold if own else policy.cross_pool_priority_threshold
+        for delta in (rule, policy.label_priority_threshold, policy.min_preempt_score):
+            found.add(_above(task_class.priority, delta))
+    account = state.ledger.accounts[incoming.pool_name]
+    if account.spec.groups is not None:
+        # Above this a task may also have a reserved group.
+        found.add(math.floor(account.spec.groups.entitled_above) + 1.0)
+    return sorted(priority for priority in found if priority > incoming.priority)
+
+
+def _above(priority: float, delta: float) -> float:
+    """The lowest number that lies at least ``delta`` above a priority, rounding errors included."""
+    found = priority + delta
+    while found - priority < delta:
+        found = math.nextafter(found, math.inf)
+    return found

@@ -1,0 +1,1 @@
+"""The books: what is true now."""

@@ -1,0 +1,165 @@
+"""How facts change the book of placement groups, and the room that their bundles hold on nodes."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.pool import PoolSpec
+from schedulemesh.engine.messages import facts as f
+from schedulemesh.engine.state.groups import Group, GroupBook, GroupPhase
+from schedulemesh.engine.state.nodes import Cluster
+
+
+class Dweller(Protocol):
+    """What the book must know of an agent that lives in a group."""
+
+    @property
+    def spec(self) -> AgentSpec:
+        """How it is made."""
+
+    @property
+    def group_id(self) -> str | None:
+        """Its group."""
+
+    @property
+    def admitted_at(self) -> float:
+        """When it asked for one."""
+
+    @property
+    def waits_for(self) -> frozenset[str]:
+        """Agents that leave for it."""
+
+    @property
+    def waits_for_groups(self) -> frozenset[str]:
+        """Groups that leave or are made for it."""
+
+
+class GroupFacts:
+    """The only hand that writes the book of groups."""
+
+    def __init__(self, book: GroupBook, cluster: Cluster) -> None:
+        self._book = book
+        self._cluster = cluster
+
+    def ensured(self, spec: PoolSpec) -> None:
+        """The pool is defined (again): groups that were destroyed on demand are wanted again."""
+        for key in [key for key in self._book.dropped if key[0] == spec.name]:
+            del self._book.dropped[key]
+        self._book.define(spec.name, spec.groups)
+
+    def planned(self, fact: f.GroupPlanned) -> None:
+        """A group without room as yet."""
+        self._book.add(
+            Group(
+                group_id=fact.group_id,
+                pool_name=fact.pool_name,
+                shape=fact.shape,
+                reserved=fact.reserved,
+                phase=GroupPhase.PLANNED,
+                node_ids=fact.node_ids,
+                wanted=fact.wanted,
+                agent=fact.agent_name,
+                idle_since=fact.at,
+            )
+        )
+        self._book.next_number += 1
+
+    def grew(self, fact: f.GroupGrew) -> None:
+        """A bundle holds more on its node."""
+        group = self._book.by_id[fact.group_id]
+        node_id = group.node_ids[fact.bundle]
+        self._cluster.take(node_id, group.key(fact.bundle), fact.held, fact.devices)
+
+    def whole(self, fact: f.GroupWhole) -> None:
+        """Every bundle has its room."""
+        group = self._book.by_id[fact.group_id]
+        group.phase = GroupPhase.CREATING
+        self._book.sort(group)
+
+    def ready(self, fact: f.GroupReady) -> str | None:
+        """Ray has made it; the name of the agent that waits for it."""
+        group = self._book.by_id[fact.group_id]
+        group.phase, group.made, group.idle_since = GroupPhase.READY, True, fact.at
+        counts = self._book.counts[group.pool_name]
+        counts.created += 1
+        counts.error = ""
+        self._book.sort(group)
+        return group.agent
+
+    def claimed(self, fact: f.GroupClaimed) -> None:
+        """Its room is for somebody else."""
+        group = self._book.by_id[fact.group_id]
+        group.leaves_for = fact.for_agent
+        self._book.sort(group)
+
+    def ending(self, fact: f.GroupEnding) -> None:
+        """It is being removed."""
+        group = self._book.by_id[fact.group_id]
+        group.leaves_for = fact.for_agent or group.leaves_for
+        self._book.end(group)
+        if fact.dropped:
+            self._book.drop(group.pool_name, group.shape)
+
+    def ended(self, fact: f.GroupEnded) -> Group:
+        """It is gone, and so is what it held."""
+        group = self._book.remove(fact.group_id)
+        for i, node_id in enumerate(group.node_ids):
+            self._cluster.leave(node_id, group.key(i))
+        counts = self._book.counts[group.pool_name]
+        counts.destroyed += group.made
+        if fact.error:
+            counts.failed_at, counts.error = fact.at, fact.error
+        return group
+
+    def admitted(self, agent: Dweller) -> None:
+        """An agent is to live in a group: at once, or after the one that lives there now."""
+        group = self._book.by_id[agent.group_id or ""]
+        if group.agent not in (None, agent.spec.name):
+            group.promised_to = agent.spec.name
+            return
+        group.agent = agent.spec.name
+        self._book.sort(group)
+        if not agent.waits_for and not agent.waits_for_groups:
+            self.entered(agent, agent.admitted_at)
+
+    def entered(self, agent: Dweller, at: float) -> None:
+        """The group is the agent's: count it."""
+        group = self._book.by_id.get(agent.group_id or "")
+        if group is None:
+            return
+        counts = self._book.counts[group.pool_name]
+        counts.entered += 1
+        counts.waited_s += max(0.0, at - agent.admitted_at)
+        counts.reused += group.used > 0
+        group.used += 1
+
+    def stood(self, agent: Dweller, node_id: str | None, gpu_ids: tuple[str, ...]) -> None:
+        """The agent told which GPUs of this node the first bundle has."""
+        group = self._book.by_id.get(agent.group_id or "")
+        need = agent.spec.bundles[0] if agent.spec.bundles else agent.spec.resources
+        if group is None or not need.gpu or need.gpu != group.shape.bundles[0].gpu:
+            return
+        if node_id in (None, group.node_ids[0]):
+            bundle = group.shape.bundles[0]
+            self._cluster.settle(group.node_ids[0], group.key(0), bundle, gpu_ids)
+
+    def unclaimed(self, agent: Dweller) -> None:
+        """The agent is gone, and groups that were to leave for it need not."""
+        for group in map(self._book.by_id.get, agent.waits_for_groups):
+            if group is not None and group.leaves_for == agent.spec.name:
+                group.leaves_for = None
+                self._book.sort(group)
+
+    def left(self, agent: Dweller, at: float) -> None:
+        """The agent is gone, or wants its group no more."""
+        name = agent.spec.name
+        group = self._book.by_id.get(agent.group_id or "")
+        if group is None:
+            return
+        if group.promised_to == name:
+            group.promised_to = None
+        if group.agent == name:
+            group.agent, group.promised_to = group.promised_to, None
+            group.idle_since = at
+        self._book.sort(group)

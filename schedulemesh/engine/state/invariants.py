@@ -1,0 +1,196 @@
+"""What must hold after every step; the tests call this after each."""
+
+from __future__ import annotations
+
+from schedulemesh.domain.agent import AgentPhase
+from schedulemesh.domain.resources import NOTHING, UNIT, Resources
+from schedulemesh.domain.task import TaskPhase
+from schedulemesh.engine.state.groups import MARK, Group, GroupPhase
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.nodes import Node
+
+
+class BrokenInvariant(AssertionError):
+    """The books contradict each other."""
+
+
+def check(state: MeshState) -> None:
+    """Raise BrokenInvariant, saying where, if any book contradicts another."""
+    _check_ledger(state)
+    _check_cluster(state)
+    _check_running(state)
+    _check_agents(state)
+    _check_groups(state)
+    _check_requests(state)
+
+
+def _expect(holds: bool, what: str) -> None:
+    if not holds:
+        raise BrokenInvariant(what)
+
+
+def _check_ledger(state: MeshState) -> None:
+    """Every account is the sum of the shares of claims and holds, and never above its total."""
+    zero = dict.fromkeys(state.ledger.accounts, NOTHING)
+    reserved, used, lent, borrowed = dict(zero), dict(zero), dict(zero), dict(zero)
+
+    def charge(book: dict[str, Resources], owner: str, pool: str, amount: Resources) -> None:
+        book[owner] = book[owner] + amount
+        if owner != pool:
+            lent[owner] = lent[owner] + amount
+            borrowed[pool] = borrowed[pool] + amount
+
+    for agent in state.agents.values():
+        for share in agent.shares:
+            book = used if agent.committed else reserved
+            charge(book, share.pool_name, agent.spec.pool_name, share.amount)
+    for hold in state.ledger.holds.values():
+        for share in hold.shares:
+            charge(reserved, share.pool_name, hold.for_pool, share.amount)
+    for name, account in state.ledger.accounts.items():
+        told = (account.reserved, account.used, account.lent, account.borrowed)
+        summed = (reserved[name], used[name], lent[name], borrowed[name])
+        _expect(told == summed, f"pool {name}: account {told} is not the sum of claims {summed}")
+        _expect(
+            (account.reserved + account.used).fits(account.spec.resources),
+            f"pool {name} is over-allocated",
+        )
+        _expect(not any(part.negative() for part in told), f"pool {name} has a negative amount")
+    total_lent = sum((a.lent for a in state.ledger.accounts.values()), NOTHING)
+    total_borrowed = sum((a.borrowed for a in state.ledger.accounts.values()), NOTHING)
+    _expect(total_lent == total_borrowed, "loans do not balance")
+
+
+def _check_cluster(state: MeshState) -> None:
+    """What stands on a node and what is free make up its total; no device is reported twice.
+
+    The sum may exceed the total: an agent may report that it runs where one stands whose death nobody has
+    reported yet.
+    """
+    for node in state.cluster.nodes.values():
+        held = NOTHING
+        on_device: dict[int, int] = {}
+        for name, standing in node.standing.items():
+            _check_standing(state, node.node_id, name)
+            gpu = sum(units for _, units in standing.devices.units)
+            held = held + standing.held + Resources(gpu=gpu)
+            if standing.reported:
+                for i, units in standing.devices.units:
+                    on_device[i] = on_device.get(i, 0) + units
+        free = node.total - held - node.others_use
+        _expect(node.free == free, f"node {node.node_id}: free is {node.free}, not {free}")
+        _expect(node.free.gpu == sum(node.devices), f"node {node.node_id}: devices do not add up")
+        _expect(all(units <= UNIT for units in node.devices), f"node {node.node_id}: a device grew")
+        _expect(
+            max(on_device.values(), default=0) <= UNIT,
+            f"node {node.node_id}: a device is given twice",
+        )
+    state.cluster.check_index()
+
+
+def _check_standing(state: MeshState, node_id: str, name: str) -> None:
+    """Who stands on a node is an agent without a group, or a bundle of a group, and says so itself."""
+    if name.startswith(MARK):
+        group_id, _, bundle = name[len(MARK) :].rpartition("/")
+        group = state.groups.by_id.get(group_id)
+        _expect(group is not None, f"{group_id} stands on {node_id} but is not on the book")
+        at = None if group is None else group.node_ids[int(bundle)]
+        _expect(at == node_id, f"bundle {bundle} of {group_id} stands on {node_id} too")
+        return
+    agent = state.agents.get(name)
+    _expect(agent is not None, f"{name} stands on {node_id} but is not on the book")
+    here = agent is not None and agent.node_id == node_id and agent.group_id is None
+    _expect(here, f"{name} stands elsewhere too")
+
+
+def _check_groups(state: MeshState) -> None:
+    """A group that is being made or stands has its room, and those who live in it know it."""
+    state.groups.check()
+    for group_id, group in state.groups.by_id.items():
+        if group.phase in (GroupPhase.CREATING, GroupPhase.READY):
+            _expect(_has_room(state, group), f"group {group_id} has not all its room")
+        claimer = state.agents.get(group.leaves_for or "")
+        _expect(
+            group.leaves_for is None
+            or (claimer is not None and group_id in claimer.waits_for_groups),
+            f"group {group_id} leaves for {group.leaves_for}, which does not wait for it",
+        )
+        for name in (group.agent, group.promised_to):
+            agent = state.agents.get(name or "")
+            _expect(
+                name is None or (agent is not None and agent.group_id == group_id),
+                f"group {group_id} is {name}'s, which lives elsewhere",
+            )
+    for name, agent in state.agents.items():
+        home = state.groups.by_id.get(agent.group_id or "")
+        if home is not None:
+            _expect(name in (home.agent, home.promised_to), f"{name} is not in its group")
+        runs = agent.phase in (AgentPhase.RUNNING, AgentPhase.WAITING)
+        _expect(
+            not runs or agent.group_id is None or home is not None, f"{name} has lost its group"
+        )
+        missing = agent.waits_for_groups - set(state.groups.by_id)
+        _expect(not missing, f"{name} waits for groups that are gone: {sorted(missing)}")
+        for group_id in agent.waits_for_groups - missing - {agent.group_id}:
+            leaves_for = state.groups.by_id[group_id].leaves_for
+            _expect(leaves_for == name, f"{group_id} leaves for {leaves_for}, not for {name}")
+
+
+def _check_requests(state: MeshState) -> None:
+    """Every open request will be answered: by the start or the end of an agent, or the eviction of a task."""
+    answering = {agent.request_id for agent in state.agents.values() if not agent.committed}
+    answering |= {agent.ended_by for agent in state.agents.values()}
+    answering |= {task.evicted_by for task in state.running.by_id.values()}
+    for request_id, agent_name in state.requests.items():
+        _expect(request_id in answering, f"nobody will answer {request_id} about {agent_name}")
+
+
+def _has_room(state: MeshState, group: Group) -> bool:
+    nodes = state.cluster.nodes
+    return all(
+        node_id not in nodes or _held(nodes[node_id], group.key(i)) == group.shape.bundles[i]
+        for i, node_id in enumerate(group.node_ids)
+    )
+
+
+def _held(node: Node, key: str) -> Resources:
+    standing = node.standing.get(key)
+    if standing is None:
+        return NOTHING
+    return standing.held + Resources(gpu=sum(units for _, units in standing.devices.units))
+
+
+def _check_running(state: MeshState) -> None:
+    """Exactly the running tasks that nobody evicts are candidates, each in one class."""
+    classes = state.running.classes.values()
+    in_classes = [task_id for task_class in classes for _, _, task_id in task_class.timed]
+    in_classes += [task_id for task_class in classes for _, task_id, _ in task_class.overdue]
+    candidates = {
+        task_id for task_id, task in state.running.by_id.items() if task.phase is TaskPhase.RUNNING
+    }
+    _expect(len(in_classes) == len(set(in_classes)), "a task is in two classes")
+    _expect(set(in_classes) == candidates, "the classes are not the running tasks")
+    for task_id, task in state.running.by_id.items():
+        _expect(
+            task_id in state.running.on_agent(task.agent_name), f"{task_id} is not on its agent"
+        )
+
+
+def _check_agents(state: MeshState) -> None:
+    """Claims are whole once an agent starts; whoever waits has someone to wait for."""
+    for name, agent in state.agents.items():
+        _expect(name in state.agents_of[agent.spec.pool_name], f"{name} is not in its pool")
+        if agent.phase is AgentPhase.WAITING:
+            waits = agent.waits_for or agent.waits_for_groups
+            _expect(bool(waits), f"{name} waits for nobody")
+            for victim in agent.waits_for:
+                leaving = state.agents.get(victim)
+                _expect(
+                    leaving is not None and leaving.leaves_for == name,
+                    f"{name} waits for {victim}, which does not leave for it",
+                )
+        elif not (agent.phase is AgentPhase.ENDING and not agent.committed):
+            _expect(agent.paid == agent.spec.resources, f"{name} runs on a claim that is not whole")
+        _expect(
+            agent.committed == (agent.started_at is not None), f"{name}: commit and start differ"
+        )

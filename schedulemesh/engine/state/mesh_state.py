@@ -1,0 +1,452 @@
+"""The state: everything that is true, folded from facts and changed by nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from schedulemesh.config.policy import PreemptionPolicy
+from schedulemesh.domain.agent import AgentPhase, AgentSpec
+from schedulemesh.domain.resources import NOTHING, Resources
+from schedulemesh.domain.task import TaskPhase, TaskSpec
+from schedulemesh.engine.messages import facts as f
+from schedulemesh.engine.messages.outcomes import Candidate, Done, RequestOutcome
+from schedulemesh.engine.preemption.rules import Preemption
+from schedulemesh.engine.state.group_updates import GroupFacts
+from schedulemesh.engine.state.groups import GroupBook
+from schedulemesh.engine.state.nodes import Cluster
+from schedulemesh.engine.state.quota import Hold, Ledger, merged
+from schedulemesh.engine.state.tasks import RunningTask, RunningTasks
+
+#: How many past preemptions, and how many lost agents, are kept for statistics and restoring.
+RECENT = 1000
+
+#: Why an agent ended whose process died without our doing.
+LOST = "lost"
+
+
+class Agent(msgspec.Struct, kw_only=True, gc=False):
+    """An agent on the book, from its admission until its process is known gone."""
+
+    spec: AgentSpec
+    incarnation: int
+    phase: AgentPhase
+    admitted_at: float
+    #: Who pays for what is reserved or used of its claim.
+    shares: tuple[f.Share, ...] = ()
+    #: Whether its shares are used (True) or only reserved.
+    committed: bool = False
+    #: The task that it was submitted with.
+    task_id: str | None = None
+    node_id: str | None = None
+    #: The GPUs that it reported, by their names on its node.
+    gpu_ids: tuple[str, ...] = ()
+    wanted_devices: f.Devices = f.Devices()
+    evicting: tuple[Candidate, ...] = ()
+    #: Agents that still have to leave before it can start.
+    waits_for: frozenset[str] = frozenset()
+    #: Groups that still have to leave, or to be made, before it can start.
+    waits_for_groups: frozenset[str] = frozenset()
+    #: The placement group that it lives in, and how it came to it; None: it stands on the node itself.
+    group_id: str | None = None
+    group_path: str = ""
+    #: Whether its group goes with it; None: what the pool's definition says.
+    destroy_group: bool | None = None
+    request_id: str | None = None
+    state_key: str | None = None
+    state_restored: bool | None = None
+    pid: int = 0
+    actor_name: str = ""
+    actor_namespace: str = ""
+    started_at: float | None = None
+    #: How often Ray restarted its process by itself.
+    restarts: int = 0
+    #: Why it is being ended; empty while it is not.
+    ending: str = ""
+    #: The agent that it leaves for, if it is a victim of a submission.
+    leaves_for: str | None = None
+    #: Once it is gone, its quota is held for this pool.
+    hold_for: str | None = None
+    #: Which request its end answers.
+    ended_by: str | None = None
+    #: Which control methods its class has.
+    abilities: tuple[str, ...] = ()
+
+    @property
+    def paid(self) -> Resources:
+        """The sum of its shares."""
+        total = NOTHING
+        for share in self.shares:
+            total = total + share.amount
+        return total
+
+
+class Preempted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A past preemption; with the specs, enough to run the task again."""
+
+    fact: f.TaskPreempted
+    #: The key of the state saved for it; None: none was.
+    state_key: str | None = None
+
+
+class LostAgent(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent whose process died without our doing, with what is needed to make it again."""
+
+    spec: AgentSpec
+    at: float
+    #: Each of its tasks with the key of its last saved state, if any.
+    tasks: tuple[tuple[TaskSpec, str | None], ...] = ()
+    #: Whether somebody was told that it cannot be rebuilt.
+    told: bool = False
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A remembered answer."""
+
+    at: float
+    outcome: RequestOutcome
+
+
+class MeshState:
+    """All books together. ``evolve`` is the only way in, live and on recovery alike."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self.cluster = Cluster()
+        self.running = RunningTasks()
+        self.groups = GroupBook()
+        #: By name.
+        self.agents: dict[str, Agent] = {}
+        #: Names of the agents of each pool.
+        self.agents_of: dict[str, set[str]] = {}
+        self.policy = PreemptionPolicy()
+        self.preemption = Preemption(self.policy)
+        #: The last policy changes, oldest first.
+        self.policy_changes: list[f.PolicyChanged] = []
+        #: By pool.
+        self.handlers: dict[str, f.StateHandlersRegistered] = {}
+        #: Keys of classes that have loaded at least once.
+        self.loaded: set[str] = set()
+        #: The last preemptions by task, oldest first.
+        self.preempted: dict[str, Preempted] = {}
+        #: Agents that died without our doing and were not made again, by name, oldest first.
+        self.lost: dict[str, LostAgent] = {}
+        #: Preemptions so far, by reason.
+        self.preemption_counts: dict[str, int] = {}
+        self.answers: dict[str, Answer] = {}
+        #: Which agent's start will answer a request.
+        self.requests: dict[str, str] = {}
+        #: The incarnation that the next agent gets; never given twice.
+        self.next_incarnation = 1
+        self.epoch = 0
+        groups = self._group_facts = GroupFacts(self.groups, self.cluster)
+        self._apply: dict[type[f.Fact], Callable[[Any], None]] = {
+            f.PoolEnsured: self._pool_ensured,
+            f.StateHandlersRegistered: self._handlers_registered,
+            f.PolicyChanged: self._policy_changed,
+            f.NodeSeen: self._node_seen,
+            f.NodeLost: lambda fact: self.cluster.lose(fact.node_id),
+            f.NodeCordoned: lambda fact: self.cluster.cordon(fact.node_id, fact.cordoned),
+            f.ClassLoaded: lambda fact: self.loaded.add(fact.class_key),
+            f.AgentAdmitted: self._agent_admitted,
+            f.ClaimGrew: self._claim_grew,
+            f.AgentReady: self._agent_ready,
+            f.AgentStarted: self._agent_started,
+            f.AgentReborn: self._agent_reborn,
+            f.LostTold: self._lost_told,
+            f.AgentEnding: self._agent_ending,
+            f.AgentEnded: self._agent_ended,
+            f.GroupPlanned: groups.planned,
+            f.GroupGrew: groups.grew,
+            f.GroupWhole: groups.whole,
+            f.GroupReady: self._group_ready,
+            f.GroupClaimed: groups.claimed,
+            f.GroupEnding: groups.ending,
+            f.GroupEnded: self._group_ended,
+            f.TaskRegistered: self._task_registered,
+            f.TaskCompleted: self._task_completed,
+            f.EvictionStarted: self._eviction_started,
+            f.StateSaved: self._state_saved,
+            f.TaskPreempted: self._task_preempted,
+            f.StatesForgotten: self._states_forgotten,
+            f.QuotaHeld: self._quota_held,
+            f.HoldShrank: lambda fact: self.ledger.shrink_hold(fact.hold_id, fact.shares),
+            f.RequestAnswered: self._request_answered,
+            f.AnswersForgotten: self._answers_forgotten,
+            f.EpochBegun: self._epoch_begun,
+        }
+
+    def evolve(self, fact: f.AnyFact) -> None:
+        """Make the fact true. A fact that cannot be is a broken promise and raises."""
+        self._apply[type(fact)](fact)
+
+    @classmethod
+    def fold(cls, facts: Iterable[f.AnyFact]) -> MeshState:
+        """The state that these facts lead to."""
+        state = cls()
+        for fact in facts:
+            state.evolve(fact)
+        return state
+
+    @property
+    def nodes_known(self) -> bool:
+        """Whether the cluster has been seen; until then only quota decides."""
+        return bool(self.cluster.nodes)
+
+    def _pool_ensured(self, fact: f.PoolEnsured) -> None:
+        self.ledger.ensure(fact.spec)
+        self.agents_of.setdefault(fact.spec.name, set())
+        self._group_facts.ensured(fact.spec)
+
+    def _handlers_registered(self, fact: f.StateHandlersRegistered) -> None:
+        self.handlers[fact.pool_name] = fact
+
+    def _policy_changed(self, fact: f.PolicyChanged) -> None:
+        preemption = Preemption(fact.policy)
+        self.policy, self.preemption = fact.policy, preemption
+        self.running.partition_by(
+            self.preemption.ranks.named(),
+            by_time=fact.policy.remaining_time_weight > 0,
+            by_lost_work=fact.policy.victim_order == "least_lost_work",
+        )
+        for node in self.cluster.nodes.values():
+            node.version += 1
+        self.policy_changes = [*self.policy_changes[-99:], fact]
+
+    def _node_seen(self, fact: f.NodeSeen) -> None:
+        node_id = fact.report.node_id
+        new = node_id not in self.cluster.nodes
+        self.cluster.see(fact.report)
+        if not new:
+            return
+        for name, agent in self.agents.items():
+            here = agent.node_id == node_id and agent.group_id is None
+            if here and agent.phase is not AgentPhase.WAITING:
+                self.cluster.settle(node_id, name, agent.spec.resources, agent.gpu_ids)
+
+    def _agent_admitted(self, fact: f.AgentAdmitted) -> None:
+        spec = fact.agent
+        waits_for = frozenset(c.agent_name for c in fact.evicting)
+        self.agents[spec.name] = Agent(
+            spec=spec,
+            incarnation=fact.incarnation,
+            phase=(
+                AgentPhase.WAITING if waits_for or fact.waits_for_groups else AgentPhase.STARTING
+            ),
+            admitted_at=fact.at,
+            shares=fact.shares,
+            task_id=None if fact.task is None else fact.task.task_id,
+            node_id=fact.node_id,
+            wanted_devices=fact.wanted_devices,
+            evicting=fact.evicting,
+            waits_for=waits_for,
+            request_id=fact.request_id,
+            state_key=fact.state_key,
+            waits_for_groups=frozenset(fact.waits_for_groups),
+            group_id=fact.group_id,
+            group_path=fact.group_path,
+        )
+        self.agents_of[spec.pool_name].add(spec.name)
+        self.lost.pop(spec.name, None)
+        self.next_incarnation = fact.incarnation + 1
+        self.ledger.reserve(spec.pool_name, fact.shares)
+        self.cluster.workload.note(spec.resources)
+        if fact.group_id is not None:
+            self._group_facts.admitted(self.agents[spec.name])
+        elif fact.node_id is not None:
+            self.cluster.take(fact.node_id, spec.name, fact.held, fact.devices)
+        if fact.request_id is not None:
+            self.requests[fact.request_id] = spec.name
+        if fact.task is not None:
+            self._add_task(fact.task, spec.name, fact.at, TaskPhase.STARTING)
+            self.running.by_id[fact.task.task_id].state_key = fact.state_key
+
+    def _claim_grew(self, fact: f.ClaimGrew) -> None:
+        agent = self.agents[fact.agent_name]
+        self.ledger.reserve(agent.spec.pool_name, fact.shares)
+        agent.shares = merged((*agent.shares, *fact.shares))
+        if agent.node_id is not None and (fact.held or fact.devices.units):
+            self.cluster.take(agent.node_id, fact.agent_name, fact.held, fact.devices)
+
+    def _agent_ready(self, fact: f.AgentReady) -> None:
+        agent = self.agents[fact.agent_name]
+        agent.phase = AgentPhase.STARTING
+        agent.waits_for = frozenset()
+        self._group_facts.entered(agent, fact.at)
+
+    def _agent_started(self, fact: f.AgentStarted) -> None:
+        agent = self.agents[fact.agent_name]
+        agent.phase = AgentPhase.RUNNING
+        agent.committed = True
+        agent.started_at = fact.at
+        agent.pid, agent.state_restored = fact.pid, fact.state_restored
+        agent.abilities = fact.abilities
+        agent.actor_name, agent.actor_namespace = fact.actor_name, fact.actor_namespace
+        self.ledger.commit(agent.shares)
+        self.loaded.add(agent.spec.class_key)
+        self._stand(agent, fact)
+        for task_id in self.running.on_agent(fact.agent_name):
+            if self.running.by_id[task_id].phase is TaskPhase.STARTING:
+                self.running.start(task_id, fact.at)
+            else:
+                self.running.adopt(task_id, agent.spec.resources)
+        self._touch(agent)
+
+    def _stand(self, agent: Agent, fact: f.AgentStarted | f.AgentReborn) -> None:
+        """Put the agent where it says that it is."""
+        name = agent.spec.name
+        if agent.group_id is not None:
+            agent.gpu_ids = fact.gpu_ids
+            self._group_facts.stood(agent, fact.node_id, fact.gpu_ids)
+            return
+        if fact.node_id is None:
+            return
+        if agent.node_id is not None and agent.node_id != fact.node_id:
+            self.cluster.leave(agent.node_id, name)
+        agent.node_id, agent.gpu_ids = fact.node_id, fact.gpu_ids
+        self.cluster.settle(fact.node_id, name, agent.spec.resources, fact.gpu_ids)
+
+    def _agent_reborn(self, fact: f.AgentReborn) -> None:
+        agent = self.agents[fact.agent_name]
+        agent.pid = fact.pid
+        agent.restarts += 1
+        self._stand(agent, fact)
+
+    def _lost_told(self, fact: f.LostTold) -> None:
+        lost = self.lost[fact.agent_name]
+        self.lost[fact.agent_name] = msgspec.structs.replace(lost, told=True)
+
+    def _agent_ending(self, fact: f.AgentEnding) -> None:
+        agent = self.agents[fact.agent_name]
+        agent.phase = AgentPhase.ENDING
+        agent.ending, agent.hold_for = fact.reason, fact.hold_for
+        agent.destroy_group = fact.destroy_group
+        agent.ended_by = fact.request_id
+        if fact.request_id is not None:
+            self.requests[fact.request_id] = fact.agent_name
+        for task_id in self.running.on_agent(fact.agent_name):
+            if self.running.by_id[task_id].phase is TaskPhase.RUNNING:
+                self.running.set_phase(task_id, TaskPhase.ENDING)
+        self._touch(agent)
+
+    def _agent_ended(self, fact: f.AgentEnded) -> None:
+        tasks = [self.running.remove(t) for t in self.running.on_agent(fact.agent_name)]
+        agent = self.agents.pop(fact.agent_name)
+        if fact.reason == LOST:
+            self._remember_lost(agent, tasks, fact.at)
+        self.agents_of[agent.spec.pool_name].discard(fact.agent_name)
+        self.ledger.release(agent.spec.pool_name, agent.shares, committed=agent.committed)
+        if agent.group_id is not None:
+            self._group_facts.left(agent, fact.at)
+        elif agent.node_id is not None:
+            self.cluster.leave(agent.node_id, fact.agent_name)
+        if agent.request_id is not None:
+            self.requests.pop(agent.request_id, None)
+        newcomer = self.agents.get(agent.leaves_for or "")
+        if newcomer is not None:
+            newcomer.waits_for -= {fact.agent_name}
+        for victim in agent.waits_for:
+            self.agents[victim].leaves_for = None
+        self._group_facts.unclaimed(agent)
+
+    def _group_ready(self, fact: f.GroupReady) -> None:
+        agent_name = self._group_facts.ready(fact)
+        if agent_name is not None:
+            self.agents[agent_name].waits_for_groups -= {fact.group_id}
+
+    def _group_ended(self, fact: f.GroupEnded) -> None:
+        group = self._group_facts.ended(fact)
+        newcomer = self.agents.get(group.leaves_for or "")
+        if newcomer is not None:
+            newcomer.waits_for_groups -= {fact.group_id}
+
+    def _remember_lost(self, agent: Agent, tasks: list[RunningTask], at: float) -> None:
+        self.lost.pop(agent.spec.name, None)
+        self.lost[agent.spec.name] = LostAgent(
+            spec=agent.spec, at=at, tasks=tuple((task.spec, task.state_key) for task in tasks)
+        )
+        if len(self.lost) > RECENT:
+            del self.lost[next(iter(self.lost))]
+
+    def _task_registered(self, fact: f.TaskRegistered) -> None:
+        agent = self.agents.get(fact.agent_name)
+        runs = agent is None or agent.phase is AgentPhase.RUNNING
+        phase = TaskPhase.RUNNING if runs else TaskPhase.STARTING
+        self._add_task(fact.task, fact.agent_name, fact.at, phase)
+
+    def _add_task(self, spec: TaskSpec, agent_name: str, at: float, phase: TaskPhase) -> None:
+        if spec.task_id in self.running.by_id:
+            raise ValueError(f"task {spec.task_id!r} is on the book already")
+        agent = self.agents.get(agent_name)
+        self.running.add(
+            RunningTask(
+                spec=spec,
+                agent_name=agent_name,
+                started_at=at,
+                phase=phase,
+                resources=NOTHING if agent is None else agent.spec.resources,
+            )
+        )
+        self._touch(agent)
+
+    def _task_completed(self, fact: f.TaskCompleted) -> None:
+        task = self.running.remove(fact.task_id)
+        self._touch(self.agents.get(task.agent_name))
+        if fact.request_id is not None:
+            self.answers[fact.request_id] = Answer(at=fact.at, outcome=Done())
+
+    def _touch(self, agent: Agent | None) -> None:
+        """What the victim search summed up for the agent's node no longer holds."""
+        node = self.cluster.nodes.get(agent.node_id or "") if agent is not None else None
+        if node is not None:
+            node.version += 1
+
+    def _eviction_started(self, fact: f.EvictionStarted) -> None:
+        task = self.running.by_id[fact.task_id]
+        task.evicted_as, task.preempt_score = fact.reason, fact.preempt_score
+        task.evicted_for, task.evicted_by = fact.for_agent, fact.request_id
+        if fact.request_id is not None:
+            self.requests[fact.request_id] = task.agent_name
+        self.running.set_phase(fact.task_id, TaskPhase.PREEMPTING)
+        agent = self.agents.get(task.agent_name)
+        if agent is not None and fact.for_agent is not None:
+            agent.leaves_for = fact.for_agent
+        self._touch(agent)
+
+    def _state_saved(self, fact: f.StateSaved) -> None:
+        self.running.save(fact.task_id, fact.at, fact.state_key)
+        self._touch(self.agents.get(self.running.by_id[fact.task_id].agent_name))
+
+    def _task_preempted(self, fact: f.TaskPreempted) -> None:
+        task = self.running.remove(fact.task_id)
+        self._touch(self.agents.get(task.agent_name))
+        self.preemption_counts[fact.reason] = self.preemption_counts.get(fact.reason, 0) + 1
+        self.preempted.pop(fact.task_id, None)
+        self.preempted[fact.task_id] = Preempted(fact=fact, state_key=task.state_key)
+        if len(self.preempted) > RECENT:
+            del self.preempted[next(iter(self.preempted))]
+
+    def _states_forgotten(self, fact: f.StatesForgotten) -> None:
+        gone = set(fact.state_keys)
+        for task_id, past in self.preempted.items():
+            if past.state_key in gone:
+                self.preempted[task_id] = msgspec.structs.replace(past, state_key=None)
+        for name, lost in self.lost.items():
+            tasks = tuple((task, None if key in gone else key) for task, key in lost.tasks)
+            self.lost[name] = msgspec.structs.replace(lost, tasks=tasks)
+
+    def _quota_held(self, fact: f.QuotaHeld) -> None:
+        hold = Hold(for_pool=fact.for_pool, shares=fact.shares, until=fact.until)
+        self.ledger.hold(fact.hold_id, hold)
+
+    def _request_answered(self, fact: f.RequestAnswered) -> None:
+        self.answers[fact.request_id] = Answer(at=fact.at, outcome=fact.outcome)
+        self.requests.pop(fact.request_id, None)
+
+    def _answers_forgotten(self, fact: f.AnswersForgotten) -> None:
+        self.answers = {k: a for k, a in self.answers.items() if a.at >= fact.before}
+
+    def _epoch_begun(self, fact: f.EpochBegun) -> None:
+        self.epoch = fact.epoch

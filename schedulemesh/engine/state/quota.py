@@ -1,0 +1,167 @@
+"""The quota book: what each pool has, who pays for which claim, and what is on loan.
+
+A claim is paid for by *shares*: a pool and an amount. A share of another pool than the claim's own is
+a loan: it counts against the owner's total as reserved or used, and shows as lent there and as borrowed
+at the pool of the claim. So no pool's total is ever exceeded, and the loan ends with the claim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from schedulemesh.domain.pool import PoolSpec
+from schedulemesh.domain.resources import NOTHING, Resources
+from schedulemesh.engine.messages.facts import Share
+
+
+class Account(msgspec.Struct, kw_only=True, gc=False):
+    """The quota of one pool. Invariant: reserved + used <= total, kind by kind."""
+
+    spec: PoolSpec
+    #: Held by claims whose agent does not run yet, and by holds; loans to others included.
+    reserved: Resources = NOTHING
+    #: Held by running agents; loans to others included.
+    used: Resources = NOTHING
+    #: The part of reserved + used that other pools' claims hold.
+    lent: Resources = NOTHING
+    #: What other pools pay for this pool's claims.
+    borrowed: Resources = NOTHING
+
+    @property
+    def free(self) -> Resources:
+        """What of the total nobody holds; negative only after a shrink that was forced."""
+        return self.spec.resources - self.reserved - self.used
+
+
+class Hold(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Quota kept for one pool after an eviction by hand."""
+
+    for_pool: str
+    shares: tuple[Share, ...]
+    until: float
+
+
+class Ledger:
+    """Accounts of all pools, and the holds between them."""
+
+    def __init__(self) -> None:
+        #: By pool name, in the order in which the pools were made.
+        self.accounts: dict[str, Account] = {}
+        self.holds: dict[str, Hold] = {}
+
+    def ensure(self, spec: PoolSpec) -> None:
+        """Open an account, or change what the pool of this name is."""
+        account = self.accounts.get(spec.name)
+        if account is None:
+            self.accounts[spec.name] = Account(spec=spec)
+        else:
+            account.spec = spec
+
+    def reserve(self, pool_name: str, shares: Iterable[Share]) -> None:
+        """Charge these shares for a claim of the pool."""
+        for share in shares:
+            owner = self.accounts[share.pool_name]
+            owner.reserved = owner.reserved + share.amount
+            if share.pool_name != pool_name:
+                self._lend(owner, pool_name, share.amount)
+
+    def commit(self, shares: Iterable[Share]) -> None:
+        """What was reserved is used now."""
+        for share in shares:
+            owner = self.accounts[share.pool_name]
+            owner.reserved = owner.reserved - share.amount
+            owner.used = owner.used + share.amount
+
+    def release(self, pool_name: str, shares: Iterable[Share], *, committed: bool) -> None:
+        """Give the shares of a claim back to the pools that paid."""
+        for share in shares:
+            owner = self.accounts[share.pool_name]
+            if committed:
+                owner.used = owner.used - share.amount
+            else:
+                owner.reserved = owner.reserved - share.amount
+            if share.pool_name != pool_name:
+                self._lend(owner, pool_name, NOTHING - share.amount)
+
+    def hold(self, hold_id: str, hold: Hold) -> None:
+        """Keep shares for a pool."""
+        self.reserve(hold.for_pool, hold.shares)
+        self.holds[hold_id] = hold
+
+    def shrink_hold(self, hold_id: str, left: tuple[Share, ...]) -> None:
+        """Only these shares are still kept."""
+        hold = self.holds.pop(hold_id)
+        self.release(hold.for_pool, hold.shares, committed=False)
+        if left:
+            self.hold(hold_id, Hold(for_pool=hold.for_pool, shares=left, until=hold.until))
+
+    def holds_for(self, pool_name: str) -> list[tuple[str, Hold]]:
+        """The holds that a claim of this pool may use, the first to run out first."""
+        mine = [(key, hold) for key, hold in self.holds.items() if hold.for_pool == pool_name]
+        return sorted(mine, key=lambda entry: (entry[1].until, entry[0]))
+
+    def _lend(self, owner: Account, pool_name: str, amount: Resources) -> None:
+        owner.lent = owner.lent + amount
+        borrower = self.accounts[pool_name]
+        borrower.borrowed = borrower.borrowed + amount
+
+
+class Payment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How a claim is paid: its shares, the holds they use up, and what is still short."""
+
+    shares: tuple[Share, ...]
+    #: What is left of each hold that was drawn on.
+    holds_left: tuple[tuple[str, tuple[Share, ...]], ...] = ()
+    short: Resources = NOTHING
+
+
+def pay(ledger: Ledger, pool_name: str, need: Resources) -> Payment:
+    """Pay for a claim of this pool: first from what is held for it, then from its own free quota.
+
+    What neither has is ``short``; the shares then cover the rest.
+    """
+    if not ledger.holds and need.fits(free := ledger.accounts[pool_name].free):
+        return Payment(shares=(Share(pool_name=pool_name, amount=need),) if need else ())
+    shares: list[Share] = []
+    holds_left = []
+    for key, hold in ledger.holds_for(pool_name):
+        taken, left, need = _draw(hold.shares, need)
+        if taken:
+            shares += taken
+            holds_left.append((key, left))
+    free = ledger.accounts[pool_name].free
+    own = need.within(free)
+    if own:
+        shares.append(Share(pool_name=pool_name, amount=own))
+    return Payment(shares=merged(shares), holds_left=tuple(holds_left), short=need - own)
+
+
+def pass_on(freed: Iterable[Share], need: Resources) -> tuple[tuple[Share, ...], Resources]:
+    """What of a victim's shares goes to the newcomer (no more than it lacks), and what it lacks then."""
+    taken, _, left = _draw(tuple(freed), need)
+    return tuple(taken), left
+
+
+def merged(shares: Iterable[Share]) -> tuple[Share, ...]:
+    """The same shares with one entry a pool."""
+    total: dict[str, Resources] = {}
+    for share in shares:
+        total[share.pool_name] = total.get(share.pool_name, NOTHING) + share.amount
+    return tuple(Share(pool_name=name, amount=amount) for name, amount in total.items() if amount)
+
+
+def _draw(
+    shares: tuple[Share, ...], need: Resources
+) -> tuple[list[Share], tuple[Share, ...], Resources]:
+    """Take what is needed from these shares: what was taken, what is left of them, what is still needed."""
+    taken, left = [], []
+    for share in shares:
+        part = need.within(share.amount)
+        if part:
+            taken.append(Share(pool_name=share.pool_name, amount=part))
+            need = need - part
+        if rest := share.amount - part:
+            left.append(Share(pool_name=share.pool_name, amount=rest))
+    return taken, tuple(left), need

@@ -1,0 +1,212 @@
+"""Snapshots: the whole state as a value, so that a journal need not keep every fact for ever.
+
+``picture`` copies what can change and shares the rest, so a snapshot stays as it is while the state goes
+on. ``restored`` gives back the same state, field by field; what is derived (classes of tasks, the node
+index, the names in each pool) is derived again.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from schedulemesh.config.policy import PreemptionPolicy
+from schedulemesh.domain.placement import GroupShape
+from schedulemesh.engine.messages import facts as f
+from schedulemesh.engine.preemption.rules import Preemption
+from schedulemesh.engine.state.groups import Group, PoolCounts
+from schedulemesh.engine.state.mesh_state import Agent, Answer, LostAgent, MeshState, Preempted
+from schedulemesh.engine.state.nodes import Node
+from schedulemesh.engine.state.quota import Account, Hold
+from schedulemesh.engine.state.tasks import RunningTask
+
+#: Entries of one list in one part.
+PART = 1000
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A state, or a part of one: parts in their order, put together, are the whole.
+
+    Every list is in the order of the book that it was taken from.
+    """
+
+    #: None: in another part.
+    policy: PreemptionPolicy | None = None
+    epoch: int | None = None
+    next_incarnation: int | None = None
+    preemption_counts: dict[str, int] = {}
+    policy_changes: list[f.PolicyChanged] = []
+    handlers: list[f.StateHandlersRegistered] = []
+    loaded: list[str] = []
+    accounts: list[Account] = []
+    holds: list[tuple[str, Hold]] = []
+    nodes: list[Node] = []
+    groups: list[Group] = []
+    #: (pool name, counts).
+    group_counts: list[tuple[str, PoolCounts]] = []
+    #: (pool name, shape, how many reserved groups of it were destroyed on demand).
+    groups_dropped: list[tuple[str, GroupShape, int]] = []
+    next_group: int | None = None
+    #: (CPU, GPU, how many tasks of this kind were admitted).
+    workload: list[tuple[int, int, int]] = []
+    agents: list[Agent] = []
+    tasks: list[RunningTask] = []
+    preempted: list[Preempted] = []
+    lost: list[LostAgent] = []
+    #: (request id, agent name).
+    requests: list[tuple[str, str]] = []
+    #: (request id, answer).
+    answers: list[tuple[str, Answer]] = []
+
+
+def picture(state: MeshState) -> Snapshot:
+    """The state as it is now."""
+    return Snapshot(
+        policy=state.policy,
+        epoch=state.epoch,
+        next_incarnation=state.next_incarnation,
+        preemption_counts=dict(state.preemption_counts),
+        policy_changes=list(state.policy_changes),
+        handlers=list(state.handlers.values()),
+        loaded=sorted(state.loaded),
+        accounts=[copy.copy(account) for account in state.ledger.accounts.values()],
+        holds=list(state.ledger.holds.items()),
+        nodes=[_node(node) for node in state.cluster.nodes.values()],
+        groups=[copy.copy(group) for group in state.groups.by_id.values()],
+        group_counts=[(pool, copy.copy(c)) for pool, c in state.groups.counts.items()],
+        groups_dropped=[(*key, n) for key, n in state.groups.dropped.items()],
+        next_group=state.groups.next_number,
+        workload=[(*kind, n) for kind, n in state.cluster.workload.counts.items()],
+        agents=[copy.copy(agent) for agent in state.agents.values()],
+        tasks=[
+            msgspec.structs.replace(task, task_class=None) for task in state.running.by_id.values()
+        ],
+        preempted=list(state.preempted.values()),
+        lost=list(state.lost.values()),
+        requests=list(state.requests.items()),
+        answers=list(state.answers.items()),
+    )
+
+
+def parts(snapshot: Snapshot, size: int = PART) -> Iterator[Snapshot]:
+    """The snapshot in parts of at most ``size`` entries, so that none of them takes long to write."""
+    fields = msgspec.structs.asdict(snapshot)
+    lists: dict[str, Any] = {
+        name: entries for name, entries in fields.items() if isinstance(entries, list)
+    }
+    yield msgspec.structs.replace(snapshot, **{name: [] for name in lists})
+    for name, entries in lists.items():
+        for first in range(0, len(entries), size):
+            yield msgspec.structs.replace(Snapshot(), **{name: entries[first : first + size]})
+
+
+def restored(stored: Iterable[Snapshot]) -> MeshState:
+    """The state that these parts are a picture of; without any, an empty one."""
+    state = MeshState()
+    for part in stored:
+        _put_head(state, part)
+        _put_books(state, part)
+        _put_lives(state, part)
+    return state
+
+
+def referenced(state: MeshState) -> frozenset[str]:
+    """The keys of all stored bytes that the state may still ask for."""
+    keys: set[str | None] = set()
+    specs = [agent.spec for agent in state.agents.values()]
+    tasks = [task.spec for task in state.running.by_id.values()]
+    keys.update(agent.state_key for agent in state.agents.values())
+    keys.update(task.state_key for task in state.running.by_id.values())
+    for past in state.preempted.values():
+        keys.add(past.state_key)
+        specs += [] if past.fact.agent is None else [past.fact.agent]
+        tasks += [] if past.fact.task is None else [past.fact.task]
+    for lost in state.lost.values():
+        specs.append(lost.spec)
+        tasks += [task for task, _ in lost.tasks]
+        keys.update(state_key for _, state_key in lost.tasks)
+    for handlers in state.handlers.values():
+        keys |= {handlers.preserver_key, handlers.restorer_key}
+    keys.update(key for spec in specs for key in (spec.class_key, spec.arguments_key))
+    for account in state.ledger.accounts.values():
+        if account.spec.groups is not None and account.spec.groups.warm is not None:
+            keys.add(account.spec.groups.warm.class_key)
+    keys.update(task.payload_key for task in tasks)
+    return frozenset(key for key in keys if key)
+
+
+def past_states(state: MeshState) -> dict[str, float]:
+    """The saved states of tasks that run no more, each with when that was, oldest first."""
+    found = [(past.fact.at, past.state_key) for past in state.preempted.values()]
+    found += [(lost.at, key) for lost in state.lost.values() for _, key in lost.tasks]
+    return {key: at for at, key in sorted((at, key) for at, key in found if key)}
+
+
+def _node(node: Node) -> Node:
+    standing = {name: copy.copy(mine) for name, mine in node.standing.items()}
+    return msgspec.structs.replace(
+        node,
+        devices=list(node.devices),
+        slots=dict(node.slots),
+        standing=standing,
+        version=0,
+        summary=None,
+    )
+
+
+def _put_head(state: MeshState, part: Snapshot) -> None:
+    if part.policy is not None:
+        state.policy = part.policy
+        state.preemption = Preemption(part.policy)
+        state.running.partition_by(
+            state.preemption.ranks.named(),
+            by_time=part.policy.remaining_time_weight > 0,
+            by_lost_work=part.policy.victim_order == "least_lost_work",
+        )
+    state.epoch = state.epoch if part.epoch is None else part.epoch
+    if part.next_group is not None:
+        state.groups.next_number = part.next_group
+    if part.next_incarnation is not None:
+        state.next_incarnation = part.next_incarnation
+    state.preemption_counts.update(part.preemption_counts)
+    state.policy_changes += part.policy_changes
+
+
+def _put_books(state: MeshState, part: Snapshot) -> None:
+    for account in part.accounts:
+        state.ledger.accounts[account.spec.name] = account
+        state.agents_of[account.spec.name] = set()
+        state.groups.define(account.spec.name, account.spec.groups)
+    state.ledger.holds.update(part.holds)
+    for node in part.nodes:
+        state.cluster.adopt(node)
+    for group in part.groups:
+        state.groups.add(group)
+    for pool_name, so_far in part.group_counts:
+        state.groups.counts[pool_name] = so_far
+        state.groups.of_pool.setdefault(pool_name, {})
+    for pool_name, shape, n in part.groups_dropped:
+        state.groups.drop(pool_name, shape, n)
+    if part.workload:
+        counts = {(cpu, gpu): n for cpu, gpu, n in part.workload}
+        state.cluster.workload.learn({**state.cluster.workload.counts, **counts})
+    for handlers in part.handlers:
+        state.handlers[handlers.pool_name] = handlers
+    state.loaded.update(part.loaded)
+
+
+def _put_lives(state: MeshState, part: Snapshot) -> None:
+    for agent in part.agents:
+        state.agents[agent.spec.name] = agent
+        state.agents_of[agent.spec.pool_name].add(agent.spec.name)
+    for task in part.tasks:
+        state.running.add(task)
+    for past in part.preempted:
+        state.preempted[past.fact.task_id] = past
+    for lost in part.lost:
+        state.lost[lost.spec.name] = lost
+    state.requests.update(part.requests)
+    state.answers.update(part.answers)

@@ -1,0 +1,54 @@
+"""One step under way: facts become true as they are emitted, so the next decision sees them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from schedulemesh.engine.messages.facts import AnyFact, RequestAnswered
+from schedulemesh.engine.messages.instructions import AnswerRequest, AnyInstruction
+from schedulemesh.engine.messages.outcomes import Pending, RequestOutcome
+from schedulemesh.engine.placement.strategies import Strategies
+from schedulemesh.engine.state.mesh_state import MeshState
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What came of a stimulus. The facts must be durable before an instruction is carried out or the
+    outcome is told.
+    """
+
+    facts: tuple[AnyFact, ...] = ()
+    instructions: tuple[AnyInstruction, ...] = ()
+    outcome: RequestOutcome | None = None
+
+
+class Turn:
+    """Collects the facts and instructions of one stimulus."""
+
+    __slots__ = ("at", "facts", "instructions", "state", "strategies")
+
+    def __init__(self, state: MeshState, at: float, strategies: Strategies) -> None:
+        self.state = state
+        self.at = at
+        self.strategies = strategies
+        self.facts: list[AnyFact] = []
+        self.instructions: list[AnyInstruction] = []
+
+    def emit(self, fact: AnyFact) -> None:
+        """Make a fact true."""
+        self.state.evolve(fact)
+        self.facts.append(fact)
+
+    def instruct(self, instruction: AnyInstruction) -> None:
+        """Ask the hands for something."""
+        self.instructions.append(instruction)
+
+    def answer(self, request_id: str | None, outcome: RequestOutcome) -> RequestOutcome:
+        """The outcome of a request; a final one is remembered and told to whoever waits."""
+        if request_id is not None and not isinstance(outcome, Pending):
+            self.emit(RequestAnswered(request_id=request_id, at=self.at, outcome=outcome))
+            self.instruct(AnswerRequest(request_id=request_id))
+        return outcome
+
+    def done(self, outcome: RequestOutcome | None) -> Step:
+        """The finished step."""
+        return Step(facts=tuple(self.facts), instructions=tuple(self.instructions), outcome=outcome)

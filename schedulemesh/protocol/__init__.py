@@ -1,0 +1,1 @@
+"""Messages between clients, supervisor and agents."""

@@ -1,0 +1,154 @@
+"""The making of one agent: what it takes, and how its end is told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+import msgspec
+from ray.exceptions import RayError
+
+from schedulemesh.core.backend.ray_backend import ActorRequest, RayApi
+from schedulemesh.core.backend.ray_groups import Seat
+from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.resources import Resources
+from schedulemesh.engine.messages.instructions import StartAgent
+from schedulemesh.engine.messages.stimuli import AgentReported, AgentStartFailed
+from schedulemesh.protocol.agents import Boot, MessageError, Report, pack, unpack
+
+logger = logging.getLogger(__name__)
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True):
+    """A host that stands ready: its class is loaded, its object not built."""
+
+    handle: Any
+    #: In Ray, in the scheduler's namespace.
+    name: str
+
+
+class Birth(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent that is to be made, with all that it takes."""
+
+    order: StartAgent
+    shipped: bytes
+    boot: Boot
+    #: Object references: whole arguments, and those within others.
+    refs: tuple[list[Any], list[Any]]
+    supervisor: Any
+    timeout_s: float
+    #: The placement group that it lives in; None: it lives on a node.
+    seat: Seat | None = None
+    #: The host that builds its object; None: a new process does.
+    ready: Ready | None = None
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Its name and incarnation."""
+        return self.order.agent.name, self.order.incarnation
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """What a new host builds the object from."""
+        return pack(self.boot), self.supervisor, *self.refs
+
+    @property
+    def remaining_arguments(self) -> tuple[Any, ...]:
+        """What a ready host, which has the class and the supervisor, builds the object from."""
+        boot = msgspec.structs.replace(self.boot, shipped=b"")
+        return pack(boot), *self.refs
+
+    def request(self, cls: type, address: tuple[str, str]) -> ActorRequest:
+        """The actor of a host of its own, with this (namespace, name)."""
+        options = json.loads(self.order.agent.options)
+        for decided in ("name", "namespace"):
+            options.pop(decided, None)
+        return ActorRequest(
+            cls=cls,
+            name=address[1],
+            namespace=address[0],
+            resources=own_need(self.order.agent),
+            node_id=self.order.node_id,
+            seat=self.seat,
+            options=options,
+            args=self.arguments,
+        )
+
+    def reported(self, report: Report, address: tuple[str, str]) -> AgentReported:
+        """It runs."""
+        agent = self.order.agent
+        return AgentReported(
+            at=0.0,
+            agent_name=agent.name,
+            incarnation=self.order.incarnation,
+            node_id=report.node_id,
+            gpu_ids=report.gpu_ids,
+            pid=report.pid,
+            abilities=report.abilities,
+            actor_name=address[1],
+            actor_namespace=address[0],
+            state_restored=report.state_restored,
+        )
+
+    def failed(self, error: str, reason: str = "agent_start_failed") -> AgentStartFailed:
+        """It could not be made."""
+        return start_failed(self.order, error, reason)
+
+
+class NoReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a host has not said that its object is built."""
+
+    error: str
+    reason: str = "agent_start_failed"
+    #: Whether its process is dead, for a reason that need not be the user's class.
+    died: bool = False
+
+
+def start_failed(
+    order: StartAgent, error: str, reason: str = "agent_start_failed"
+) -> AgentStartFailed:
+    """The agent could not be made."""
+    logger.warning("agent %s did not start: %s", order.agent.name, error)
+    return AgentStartFailed(
+        at=0.0,
+        agent_name=order.agent.name,
+        incarnation=order.incarnation,
+        reason=reason,
+        error=f"agent {order.agent.name!r}: {error}",
+    )
+
+
+async def first_report(
+    ray_api: RayApi, timeout_s: float, handle: Any, method: str, *args: Any
+) -> Report | NoReport:
+    """The host's first report, or why there is none."""
+    call = asyncio.ensure_future(ray_api.call(handle, method, *args))
+    done, _ = await asyncio.wait({call}, timeout=timeout_s)
+    if not done:
+        call.cancel()
+        error = (
+            f"not ready after start_timeout = {timeout_s:g} s: its class was still loading or its "
+            "constructor running; the process was ended"
+        )
+        return NoReport(error=error, reason="agent_start_timeout")
+    try:
+        report = unpack(call.result(), Report)
+    except MessageError as error:
+        return NoReport(error=f"its first report cannot be read: {error}")
+    except RayError as error:
+        told = f"its process died while the class was loaded and built. {_short(error)}"
+        return NoReport(error=told, died=True)
+    return NoReport(error=report.error) if report.error else report
+
+
+def own_need(agent: AgentSpec) -> Resources:
+    """What the agent's own actor takes: the first of its bundles, or all."""
+    return agent.bundles[0] if agent.bundles else agent.resources
+
+
+def _short(error: RayError) -> str:
+    """What Ray says of a death, without the ids and the list of common causes."""
+    said = [line for line in str(error).splitlines() if not line.startswith("\t")]
+    return " ".join(said).partition(" Some common causes")[0]

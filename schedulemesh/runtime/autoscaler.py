@@ -1,0 +1,59 @@
+"""What Ray's autoscaler is asked for: nodes for placement groups that no node has room for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from ray.exceptions import RayError
+
+from schedulemesh.core.backend.ray_backend import RayApi
+from schedulemesh.core.backend.ray_resources import bundle_amounts
+from schedulemesh.engine.explain import unplaced
+from schedulemesh.engine.state.mesh_state import MeshState
+
+logger = logging.getLogger(__name__)
+
+
+class AutoscalerWish:
+    """Keeps Ray's one global slot for requests up to date, if a pool says ``request_resources``.
+
+    Ray Train and Ray Data write the same slot, and the last writer wins: only one of them may be used.
+    """
+
+    def __init__(self, ray_api: RayApi) -> None:
+        self._ray = ray_api
+        #: What was asked for last; None: nothing yet, though a former supervisor may have.
+        self._asked: list[dict[str, float]] | None = None
+
+    async def tell(self, state: MeshState) -> None:
+        """Ask for what is wanted now, where that is something new; withdraw it when nothing is."""
+        asking = [
+            account.spec.name
+            for account in state.ledger.accounts.values()
+            if account.spec.groups is not None and account.spec.groups.autoscale
+        ]
+        if not asking and not self._asked:
+            return
+        wish = [
+            bundle_amounts(bundle)
+            for name in asking
+            for shape, _ in unplaced(state, name)
+            for bundle in shape.bundles
+        ]
+        if wish != self._asked:
+            await self._ask(wish)
+
+    async def withdraw(self) -> None:
+        """Ask for nothing any more."""
+        if self._asked:
+            await self._ask([])
+
+    async def _ask(self, wish: list[dict[str, float]]) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(None, self._ray.ask_autoscaler, wish)
+        except (RayError, RuntimeError) as error:
+            logger.warning("the autoscaler cannot be asked: %s", error)
+            return
+        self._asked = wish

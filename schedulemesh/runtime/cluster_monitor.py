@@ -1,0 +1,188 @@
+"""The look around: which nodes live, what others use there, and which agents are gone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from schedulemesh.core.backend.ray_backend import NodeView, RayApi
+from schedulemesh.domain.agent import AgentPhase
+from schedulemesh.domain.node import NodeReport
+from schedulemesh.domain.resources import NOTHING, Resources
+from schedulemesh.engine.messages.stimuli import (
+    AgentGone,
+    ClockTicked,
+    ClusterObserved,
+    GroupGone,
+    WorldObserved,
+)
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.nodes import Node
+from schedulemesh.runtime.agent_registry import Agents
+from schedulemesh.runtime.autoscaler import AutoscalerWish
+from schedulemesh.runtime.executor import Hands
+from schedulemesh.runtime.pg_manager import groups_gone, ready_groups
+
+logger = logging.getLogger(__name__)
+
+#: Ray's view lags; what others use is believed only where none of our claims changed for so long.
+QUIET_S = 1.0
+
+
+class _Quiet(msgspec.Struct, frozen=True):
+    version: int
+    since: float
+
+
+class NodeWatch:
+    """Turns Ray's view of nodes into reports, telling others' use from our own claims."""
+
+    def __init__(self) -> None:
+        self._quiet: dict[str, _Quiet] = {}
+
+    def reports(
+        self, state: MeshState, views: list[NodeView], now: float
+    ) -> tuple[NodeReport, ...]:
+        """One report per living node; others_use is None where our own claims changed lately."""
+        living = {view.node_id for view in views}
+        self._quiet = {node_id: q for node_id, q in self._quiet.items() if node_id in living}
+        return tuple(self._report(state.cluster.nodes.get(v.node_id), v, now) for v in views)
+
+    def _report(self, node: Node | None, view: NodeView, now: float) -> NodeReport:
+        others: Resources | None = None
+        if node is None:
+            others = _positive(view.total - view.free)
+        elif self._is_quiet(node, now):
+            ours = node.total - node.others_use - node.free
+            others = _positive(view.total - view.free - ours)
+        return NodeReport(
+            node_id=view.node_id, total=view.total, labels=view.labels, others_use=others
+        )
+
+    def _is_quiet(self, node: Node, now: float) -> bool:
+        known = self._quiet.get(node.node_id)
+        if known is None or known.version != node.version:
+            self._quiet[node.node_id] = _Quiet(node.version, now)
+            return False
+        return now - known.since >= QUIET_S
+
+
+class Patrol:
+    """Compares the books with what lives in Ray: once after a recovery, then again and again."""
+
+    def __init__(self, ray_api: RayApi, agents: Agents, hands: Hands) -> None:
+        self._ray = ray_api
+        self._agents = agents
+        self._scribe = hands.scribe
+        self._groups, self._ready = hands.groups, hands.ready
+        self._wish = AutoscalerWish(ray_api)
+        self._watch = NodeWatch()
+
+    async def look_around(self) -> None:
+        """Feed what changed: nodes, what others use there, agents that died, and the time."""
+        state = self._scribe.state
+        before = agents_with_process(state)
+        stood, were_ready = ready_groups(state.groups), self._ready.names()
+        views = await off_loop(self._ray.nodes)
+        living = await off_loop(self._ray.living_actors)
+        groups = await self._groups.living() if stood else {}
+        now = self._scribe.now()
+        nodes = self._watch.reports(self._scribe.state, views, now)
+        await self._scribe.step(ClusterObserved(at=now, nodes=nodes))
+        for group_id, why in groups_gone(self._scribe.state.groups, stood, groups):
+            await self._strike_off(group_id, why)
+        for gone in agents_gone(self._scribe.state, before, living, now):
+            logger.warning("agent %s is gone; its quota is free again", gone.agent_name)
+            await self._agents.end(gone.agent_name, gone.incarnation)
+            await self._scribe.step(gone)
+        for name, incarnation in self._died_while_ending(before, living):
+            logger.warning("agent %s died before its end; nobody waits for its answers", name)
+            await self._agents.end(name, incarnation)
+        await self._scribe.step(ClockTicked(at=now))
+        self._ready.lose(were_ready - {name for _, name in living})
+        self._ready.tend(self._scribe.state)
+        await self._wish.tell(self._scribe.state)
+
+    async def _strike_off(self, group_id: str, why: str) -> None:
+        """A placement group is not what it was; whatever of it is left goes, too."""
+        logger.warning("placement group %s is gone: %s", group_id, why)
+        await self._ready.leave(group_id)
+        await self._groups.remove(group_id)
+        await self._scribe.step(GroupGone(at=0.0, group_id=group_id))
+        self._groups.tell()
+
+    async def withdraw(self) -> None:
+        """Nothing is wanted any more."""
+        await self._wish.withdraw()
+
+    def _died_while_ending(
+        self, before: set[tuple[str, int]], living: set[tuple[str, str]]
+    ) -> list[tuple[str, int]]:
+        """Agents whose eviction is under way, and that are dead; the eviction itself strikes them off."""
+        return [
+            (name, agent.incarnation)
+            for name, agent in self._scribe.state.agents.items()
+            if agent.phase is AgentPhase.ENDING
+            and (name, agent.incarnation) in before
+            and self._agents.handle(name, agent.incarnation) is not None
+            and self._agents.where(agent) not in living
+        ]
+
+    async def settle(self) -> None:
+        """After a recovery: take over what lives, end what nobody claims, go on with what was under way."""
+        state = self._scribe.state
+        living = await off_loop(self._ray.living_actors)
+        addresses = {
+            self._agents.where(agent): (name, agent.incarnation)
+            for name, agent in state.agents.items()
+        }
+        strays = self._agents.strays(living, set(addresses))
+        for _, name in strays:
+            logger.warning("actor %s is ours, but nobody claims it; ending it", name)
+        await asyncio.gather(
+            *(self._agents.strike(self._agents.find(namespace, name)) for namespace, name in strays)
+        )
+        groups = await self._groups.settle(state.groups)
+        alive = frozenset(key for address, key in addresses.items() if address in living)
+        for agent in state.agents.values():
+            under_way = agent.phase in (AgentPhase.WAITING, AgentPhase.STARTING)
+            if (agent.spec.name, agent.incarnation) in alive and not under_way:
+                self._agents.adopt(agent)
+        if state.agents or len(state.running) or state.groups.by_id:
+            await self._scribe.step(WorldObserved(at=0.0, living=alive, groups=groups))
+        self._ready.tend(self._scribe.state)
+
+
+async def off_loop(call: Callable[..., Any], *args: Any) -> Any:
+    """Run a blocking call of Ray beside the event loop."""
+    return await asyncio.get_running_loop().run_in_executor(None, call, *args)
+
+
+def agents_gone(
+    state: MeshState, before: set[tuple[str, int]], living: set[tuple[str, str]], now: float
+) -> list[AgentGone]:
+    """Agents that ran ``before`` the look and are not among the living actors."""
+    gone = []
+    for name, agent in state.agents.items():
+        if agent.phase is not AgentPhase.RUNNING or (name, agent.incarnation) not in before:
+            continue
+        if (agent.actor_namespace, agent.actor_name) not in living:
+            gone.append(AgentGone(at=now, agent_name=name, incarnation=agent.incarnation))
+    return gone
+
+
+def agents_with_process(state: MeshState) -> set[tuple[str, int]]:
+    """The agents that run or end now, with their incarnations."""
+    return {
+        (name, agent.incarnation)
+        for name, agent in state.agents.items()
+        if agent.phase in (AgentPhase.RUNNING, AgentPhase.ENDING)
+    }
+
+
+def _positive(amount: Resources) -> Resources:
+    return amount.beyond(NOTHING)

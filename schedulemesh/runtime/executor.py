@@ -1,0 +1,283 @@
+"""The hands: they carry out what the engine instructs, and report what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any
+
+import msgspec
+from ray.exceptions import RayError
+
+from schedulemesh.core.agent.user_workers import probe_class
+from schedulemesh.core.backend.ray_backend import RayApi
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.instructions import (
+    AnyInstruction,
+    CreateGroup,
+    EvictAgent,
+    EvictTask,
+    RemoveGroup,
+    StartAgent,
+    StopAgent,
+)
+from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.engine.placement.strategies import Strategies
+from schedulemesh.engine.state.tasks import RunningTask
+from schedulemesh.errors import JournalError
+from schedulemesh.protocol.agents import Boot, Handled, MessageError, unpack
+from schedulemesh.runtime.agent_registry import Agents
+from schedulemesh.runtime.agent_start import Birth, start_failed
+from schedulemesh.runtime.eviction import Eviction
+from schedulemesh.runtime.pg_manager import Groups
+from schedulemesh.runtime.reactor import Scribe
+from schedulemesh.runtime.warm_pool import ReadyHosts
+from schedulemesh.store.journal import Journal
+
+logger = logging.getLogger(__name__)
+
+#: So many submissions' arguments are remembered, of at most so many bytes each.
+_EXPECTED, _SMALL = 256, 64 * 1024
+#: Object references of a submission: whole arguments, and those within others.
+Refs = tuple[list[Any], list[Any]]
+NO_REFS: Refs = ([], [])
+
+
+class Hands:
+    """Starts, stops and evicts, each as a task of its own on the supervisor's loop."""
+
+    def __init__(
+        self,
+        ray_api: RayApi,
+        agents: Agents,
+        groups: Groups,
+        journal: Journal,
+        scheduler: str,
+        strategies: Strategies,
+        supervisor: Any,
+    ) -> None:
+        self._ray = ray_api
+        self._agents = agents
+        self.groups = groups
+        self.ready = ReadyHosts(ray_api, agents, groups, self.spawn, self._known_class, supervisor)
+        self._scheduler = scheduler
+        self._me = supervisor
+        #: By agent name; only in memory, so lost with this process.
+        self.refs: dict[str, Refs] = {}
+        self._classes: dict[str, bytes] = {}
+        #: Arguments of the last submissions by key, so that their starts need not read them from the journal.
+        self._expected: dict[str, bytes] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.scribe = Scribe(journal, strategies, self.carry_out)
+
+    def stop_all(self) -> None:
+        """Drop whatever is under way, but for the task that says so."""
+        mine = asyncio.current_task()
+        for task in self._tasks:
+            if task is not mine:
+                task.cancel()
+
+    def carry_out(self, instruction: AnyInstruction) -> None:
+        """Begin what is instructed; its result is the next stimulus."""
+        if isinstance(instruction, StartAgent):
+            self.spawn(self._start(instruction))
+        elif isinstance(instruction, EvictAgent):
+            self.spawn(self._evict_agent(instruction))
+        elif isinstance(instruction, EvictTask):
+            self.spawn(self._evict_task(instruction))
+        elif isinstance(instruction, StopAgent):
+            self.spawn(self._stop(instruction.agent_name, instruction.incarnation))
+        elif isinstance(instruction, CreateGroup):
+            self.spawn(self._create_group(instruction))
+        elif isinstance(instruction, RemoveGroup):
+            self.spawn(self._remove_group(instruction.group_id))
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something beside everything else; what it raises is logged."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("a hand failed", exc_info=task.exception())
+
+    async def _start(self, order: StartAgent) -> None:
+        agent = order.agent
+        try:
+            birth = await self._birth(order)
+        except JournalError as failed:
+            await self.scribe.report(start_failed(order, str(failed)))
+            return
+        if agent.references and not any(birth.refs) and not order.adopt:
+            error = "object references given to it were lost with a former supervisor"
+            result: s.AnyStimulus = birth.failed(error)
+        elif order.group_id is not None and birth.seat is None:
+            result = birth.failed(f"its placement group {order.group_id} is gone")
+        else:
+            ready = self.ready.take(order)
+            result = await self._agents.start(msgspec.structs.replace(birth, ready=ready))
+        await self.scribe.report(result)
+
+    async def _birth(self, order: StartAgent) -> Birth:
+        """All that it takes to make the agent."""
+        boot = await self._boot(order)
+        return Birth(
+            order=order,
+            shipped=boot.shipped,
+            boot=boot,
+            refs=self.refs.get(order.agent.name, NO_REFS),
+            supervisor=self._me,
+            timeout_s=self.scribe.state.policy.start_timeout,
+            seat=self.groups.seat(order.group_id or ""),
+        )
+
+    async def _create_group(self, order: CreateGroup) -> None:
+        result = await self.groups.create(order)
+        if result is not None:
+            await self.scribe.report(result)
+            self.groups.tell()
+            self.ready.tend(self.scribe.state)
+
+    async def _remove_group(self, group_id: str) -> None:
+        await self.ready.leave(group_id)
+        await self.groups.remove(group_id)
+        await self.scribe.report(s.GroupGone(at=0.0, group_id=group_id))
+        self.groups.tell()
+
+    async def _boot(self, order: StartAgent) -> Boot:
+        """All that the agent's process needs to build its object."""
+        agent = order.agent
+        return Boot(
+            scheduler=self._scheduler,
+            agent_name=agent.name,
+            incarnation=order.incarnation,
+            labels=agent.labels,
+            shipped=await self.class_bytes(agent.class_key, {}) or b"",
+            arguments=self._expected.get(agent.arguments_key or "")
+            or await self.scribe.fetch(agent.arguments_key),
+            saved=await self.scribe.fetch(order.state_key),
+            may_restart=bool(json.loads(agent.options).get("max_restarts")),
+        )
+
+    async def _stop(self, agent_name: str, incarnation: int) -> None:
+        await self._agents.end(agent_name, incarnation)
+        await self.scribe.report(
+            s.AgentGone(at=0.0, agent_name=agent_name, incarnation=incarnation)
+        )
+        if agent_name not in self.scribe.state.agents:
+            self.refs.pop(agent_name, None)
+
+    async def _evict_agent(self, order: EvictAgent) -> None:
+        evictions = [
+            eviction
+            for task_id in order.task_ids
+            if (eviction := await self.eviction(task_id)) is not None
+        ]
+        await self._all(eviction.notice(order.grace_s) for eviction in evictions)
+        await self._all(eviction.save() for eviction in evictions)
+        await self._all(eviction.cancel() for eviction in evictions if eviction.can_cancel)
+        await self._agents.end(order.agent_name, order.incarnation)
+        await self.scribe.report(
+            s.AgentGone(at=0.0, agent_name=order.agent_name, incarnation=order.incarnation)
+        )
+
+    async def _all(self, steps: Iterable[Coroutine[Any, Any, Any]]) -> None:
+        """Take all steps; one that fails is logged, and the eviction goes on without it."""
+        for result in await asyncio.gather(*steps, return_exceptions=True):
+            if isinstance(result, Exception):
+                logger.error("a step of an eviction failed", exc_info=result)
+
+    async def _evict_task(self, order: EvictTask) -> None:
+        eviction = await self.eviction(order.task_id)
+        if eviction is None:
+            return
+        await eviction.save()
+        answered = await eviction.cancel()
+        await self.scribe.report(answered)
+        hung = answered.error.startswith("cancel() did not return")
+        if hung and order.agent_name in self.scribe.state.agents:
+            await self.scribe.report(s.AgentDeletionRequested(at=0.0, agent_name=order.agent_name))
+
+    async def eviction(self, task_id: str) -> Eviction | None:
+        """What it takes to save and cancel a task; None: it is not on the book."""
+        state = self.scribe.state
+        task: RunningTask | None = state.running.by_id.get(task_id)
+        if task is None:
+            return None
+        agent = state.agents.get(task.agent_name)
+        handlers = state.handlers.get(task.spec.pool_name)
+        return Eviction(
+            ray=self._ray,
+            agents=self._agents,
+            policy=state.policy,
+            feed=self.scribe.report,
+            task=task,
+            incarnation=None if agent is None else agent.incarnation,
+            preserver=None if handlers is None else await self._known(handlers.preserver_key),
+            payload=await self._known(task.spec.payload_key),
+            earlier=await self._known(task.state_key),
+            now=self.scribe.now(),
+        )
+
+    async def _known(self, key: str | None) -> bytes | None:
+        """Stored bytes, without which an eviction goes on all the same; None: none, or not readable."""
+        try:
+            return await self.scribe.fetch(key)
+        except JournalError as error:
+            logger.error("an eviction goes on without what is stored: %s", error)  # noqa: TRY400
+            return None
+
+    def expect(self, key: str | None, blobs: Mapping[str, bytes]) -> None:
+        """An agent with these arguments may be started soon."""
+        data = blobs.get(key or "")
+        if key is None or data is None or len(data) > _SMALL:
+            return
+        if len(self._expected) >= _EXPECTED:
+            self._expected.pop(next(iter(self._expected)))
+        self._expected[key] = data
+
+    async def class_bytes(self, key: str, blobs: Mapping[str, bytes]) -> bytes | None:
+        """The class's bytes, from the request, from memory or from the journal."""
+        found = blobs.get(key) or self._classes.get(key) or await self.scribe.fetch(key)
+        if found is not None:
+            self._classes[key] = found
+        return found
+
+    async def _known_class(self, key: str) -> bytes | None:
+        return await self.class_bytes(key, {})
+
+    async def probe(
+        self, class_key: str, shipped: bytes, stimulus: s.TaskSubmitted
+    ) -> Refused | None:
+        """See the class load in a worker of its own before anyone is evicted for it."""
+        env = json.loads(stimulus.agent.options).get("runtime_env")
+        timeout_s = self.scribe.state.policy.start_timeout
+        try:
+            answer = await self._ray.run(probe_class, (shipped,), timeout_s, env)
+            error = unpack(answer, Handled).error
+        except TimeoutError as late:
+            return Refused(
+                reason="agent_start_timeout",
+                error=f"the class did not load, so nobody was evicted for it: {late}",
+            )
+        except (RayError, MessageError) as died:
+            error = str(died)
+        if error:
+            return Refused(
+                reason="agent_start_failed",
+                error=f"the class cannot be loaded, so nobody was evicted for it: {error}",
+            )
+        await self.scribe.step(s.ClassProbed(at=0.0, class_key=class_key))
+        return None
+
+    async def run_handler(self, function: Any, *args: Any) -> Handled:
+        """Run a state handler in a worker of its own, at most ``save_timeout``."""
+        timeout_s = self.scribe.state.policy.save_timeout
+        try:
+            return unpack(await self._ray.run(function, args, timeout_s, None), Handled)
+        except (TimeoutError, RayError, MessageError) as error:
+            return Handled(error=str(error))

@@ -1,0 +1,46 @@
+"""How a supervisor comes to its journal: where it lies, and whether it may be a new one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from schedulemesh.config.settings import SchedulerSettings
+from schedulemesh.core.backend.ray_backend import RayApi
+from schedulemesh.errors import JournalError
+from schedulemesh.runtime.agent_registry import Agents
+from schedulemesh.runtime.cluster_monitor import off_loop
+from schedulemesh.store.address import Address, address_of
+from schedulemesh.store.sql import SqlJournal
+
+
+def journal_address(settings: SchedulerSettings, session_folder: Path) -> Address:
+    """Where this scheduler's journal lies."""
+    folder = session_folder / "schedulemesh"
+    return address_of(settings.state_path, folder, settings.namespace, settings.name)
+
+
+async def opened(
+    settings: SchedulerSettings, ray_api: RayApi, agents: Agents, *, again: bool
+) -> SqlJournal:
+    """The journal. It must be there if this scheduler lived before (``again``, or agents of it live): a new
+    one would know nothing of the agents that it left behind, and would end them as strays.
+    """
+    living = await off_loop(ray_api.living_actors)
+    left = [] if again else agents.strays(living, set())
+    address = journal_address(settings, ray_api.session_folder())
+    try:
+        return SqlJournal(address, must_exist=again or bool(left))
+    except JournalError as error:
+        if not left:
+            raise
+        names = ", ".join(name for _, name in left[:10])
+        raise JournalError(f"{error}; of {len(left)} actors that it left live {names}") from error
+
+
+def cannot_begin(settings: SchedulerSettings, error: JournalError) -> str:
+    """What callers are told of a supervisor that cannot begin."""
+    return (
+        f"scheduler {settings.name!r} cannot begin: {error}. Once that is mended it begins at the next "
+        "call. To give it up, call shutdown() or run `schedulemesh stop --name "
+        f"{settings.name} --namespace {settings.namespace}`: its agents end, its journal stays as it is"
+    )

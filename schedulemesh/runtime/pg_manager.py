@@ -1,0 +1,244 @@
+"""The hand that makes and removes placement groups; which there are to be is the engine's word."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from ray.exceptions import RayError
+
+from schedulemesh.core.backend.ray_backend import RayApi
+from schedulemesh.core.backend.ray_groups import GroupRequest, GroupView, Seat
+from schedulemesh.domain.placement import GroupShape
+from schedulemesh.domain.resources import NOTHING, Resources
+from schedulemesh.engine.messages.instructions import CreateGroup
+from schedulemesh.engine.messages.stimuli import GroupCreated, GroupCreateFailed
+from schedulemesh.engine.state.groups import Group, GroupBook, GroupPhase
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two looks at a group that Ray is placing or removing: doubled from the first to the last.
+_LOOK_S, _LOOK_MAX_S = 0.002, 0.5
+#: Seconds that the removal of all groups may take at the end.
+_LEAVE_S = 30.0
+#: Threads for calls of Ray that block; each takes milliseconds.
+_THREADS = 4
+
+
+class Groups:
+    """The groups of one scheduler in Ray, by the engine's ids. They are detached, and carry our mark in
+    their names.
+    """
+
+    def __init__(self, ray_api: RayApi, scheduler: str, namespace: str) -> None:
+        self._ray = ray_api
+        # Ray does not show a group's namespace, so the name says whose it is.
+        self._mark = f"schedulemesh:{scheduler}@{namespace}:group:"
+        self._threads = ThreadPoolExecutor(_THREADS, "placement-groups")
+        #: Ray's id of every group that we made or took over, and its shape.
+        self._seats: dict[str, Seat] = {}
+        #: One at a time makes or removes a group.
+        self._locks: dict[str, asyncio.Lock] = {}
+        #: Groups that are to be removed; whoever waits for them to be placed gives up.
+        self._doomed: set[str] = set()
+        self._told = asyncio.Event()
+
+    def name(self, group_id: str) -> str:
+        """The group's name in Ray."""
+        return self._mark + group_id
+
+    def seat(self, group_id: str) -> Seat | None:
+        """The first bundle of a living group; None: there is no such group."""
+        return self._seats.get(group_id)
+
+    def tell(self) -> None:
+        """What became of a group is on the book: tell those who wait for it."""
+        self._told.set()
+        self._told = asyncio.Event()
+
+    async def changed(self, timeout_s: float) -> None:
+        """Return when something became of any group, or when the time is over."""
+        with contextlib.suppress(asyncio.TimeoutError, TimeoutError):
+            await asyncio.wait_for(self._told.wait(), timeout_s)
+
+    async def create(self, order: CreateGroup) -> GroupCreated | GroupCreateFailed | None:
+        """Make the group and wait until Ray has placed it; one of its name that lives is taken over.
+
+        One that is not placed in time is withdrawn. None: it was removed meanwhile.
+        """
+        async with self._lock(order.group_id):
+            try:
+                error = await self._made(order)
+            except RayError as refused:
+                error = f"Ray refused to make it: {refused}"
+            if order.group_id in self._doomed:
+                return None
+            if not error:
+                return GroupCreated(at=0.0, group_id=order.group_id)
+            logger.warning("placement group %s was not made: %s", order.group_id, error)
+            await self._withdraw(order.group_id)
+            return GroupCreateFailed(at=0.0, group_id=order.group_id, error=error)
+
+    async def remove(self, group_id: str) -> None:
+        """Remove the group, and return once Ray says that it is gone."""
+        self._doomed.add(group_id)
+        async with self._lock(group_id):
+            await self._withdraw(group_id)
+        self._doomed.discard(group_id)
+        self._locks.pop(group_id, None)
+
+    async def living(self) -> dict[str, GroupView]:
+        """Every group with our mark that is not removed."""
+        listed: list[GroupView] = await self._call(self._ray.groups)
+        return {
+            view.name.removeprefix(self._mark): view
+            for view in listed
+            if view.name.startswith(self._mark)
+        }
+
+    async def settle(self, book: GroupBook) -> frozenset[str]:
+        """After a recovery: take over the groups that are on the book, and remove all others.
+
+        Returns which live. One that stands elsewhere than the book says is removed, too.
+        """
+        living = await self.living()
+        for group_id, view in living.items():
+            group = book.by_id.get(group_id)
+            shape = GroupShape(bundles=()) if group is None else group.shape
+            self._seats[group_id] = Seat(ray_id=view.ray_id, shape=shape)
+            if group is None or _is_elsewhere(group, view):
+                logger.warning(
+                    "placement group %s is ours, but has no place; removing it", group_id
+                )
+                await self.remove(group_id)
+        return frozenset(self._seats)
+
+    async def leave_nothing(self) -> None:
+        """Remove every group of ours, also one that is being made just now."""
+        await _beside(self._threads.shutdown)
+        self._threads = ThreadPoolExecutor(_THREADS, "placement-groups")
+        try:
+            await asyncio.wait_for(self._remove_all(), _LEAVE_S)
+        except (asyncio.TimeoutError, TimeoutError, RayError) as error:
+            logger.warning("placement groups may be left in Ray: %s", error or "it does not answer")
+
+    async def _remove_all(self) -> None:
+        for group_id, view in (await self.living()).items():
+            self._seats[group_id] = Seat(ray_id=view.ray_id, shape=GroupShape(bundles=()))
+        await asyncio.gather(*(self._withdraw(group_id) for group_id in list(self._seats)))
+
+    async def _made(self, order: CreateGroup) -> str:
+        """Make it; why that did not come about, or nothing."""
+        seat = self._seats.get(order.group_id)
+        if seat is None:
+            seat = Seat(ray_id=await self._ray_id(order), shape=order.shape)
+            self._seats[order.group_id] = seat
+        view = await self._placed(order, seat.ray_id)
+        if view is None:
+            return "somebody else removed it"
+        if not view.placed:
+            return await self._why_not(order)
+        if view.node_ids != order.node_ids:
+            return f"Ray placed it on {', '.join(view.node_ids)} instead of {', '.join(order.node_ids)}"
+        return ""
+
+    async def _ray_id(self, order: CreateGroup) -> str:
+        request = GroupRequest(
+            name=self.name(order.group_id), shape=order.shape, node_ids=order.node_ids
+        )
+        try:
+            found: str = await self._call(self._ray.create_group, request)
+        except RayError:
+            # The name is taken where a former supervisor's call was still on its way to Ray.
+            view = (await self.living()).get(order.group_id)
+            if view is None:
+                raise
+            return view.ray_id
+        return found
+
+    async def _placed(self, order: CreateGroup, ray_id: str) -> GroupView | None:
+        """The group, once it is placed or its time is over."""
+        until, wait_s = time.monotonic() + order.wait_s, _LOOK_S
+        while True:
+            view: GroupView | None = await self._call(self._ray.group, ray_id)
+            over = time.monotonic() >= until or order.group_id in self._doomed
+            if view is None or view.placed or over:
+                return view
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _LOOK_MAX_S)
+
+    async def _withdraw(self, group_id: str) -> None:
+        """Remove what there is of a group; it is tried until Ray says that it is gone."""
+        seat = self._seats.pop(group_id, None)
+        wait_s = _LOOK_S
+        while seat is not None:
+            try:
+                await self._call(self._ray.remove_group, seat.ray_id)
+                if await self._call(self._ray.group, seat.ray_id) is None:
+                    return
+            except RayError as error:
+                logger.warning("placement group %s cannot be removed yet: %s", group_id, error)
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _LOOK_MAX_S)
+
+    async def _why_not(self, order: CreateGroup) -> str:
+        """Which bundle lacks what on which node, as Ray sees it."""
+        free = {view.node_id: view.free for view in await self._call(self._ray.nodes)}
+        return f"not placed within {order.wait_s:g} s: {lacking(order, free)}"
+
+    def _lock(self, group_id: str) -> asyncio.Lock:
+        return self._locks.setdefault(group_id, asyncio.Lock())
+
+    async def _call(self, function: Callable[..., Any], *args: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
+
+
+def lacking(order: CreateGroup, free: dict[str, Resources]) -> str:
+    """Which bundle of a group lacks what on which node; bundles on one node are taken in their order."""
+    left = dict(free)
+    for index, (need, node_id) in enumerate(zip(order.shape.bundles, order.node_ids, strict=True)):
+        if node_id not in left:
+            return f"bundle {index} is to stand on node {node_id}, which is gone"
+        short = need.beyond(left[node_id])
+        if short:
+            return (
+                f"bundle {index} needs {need} on node {node_id}, which lacks {short}: "
+                f"{left[node_id].beyond(NOTHING)} is free there"
+            )
+        left[node_id] = left[node_id] - need
+    return "its nodes seem to have room, but Ray has not placed it there"
+
+
+def groups_gone(
+    book: GroupBook, before: Iterable[str], living: dict[str, GroupView]
+) -> list[tuple[str, str]]:
+    """The groups that were ready ``before`` the look and are no more where the book has them, and why."""
+    found = []
+    for group_id in before:
+        group, view = book.by_id.get(group_id), living.get(group_id)
+        if group is None or group.phase is not GroupPhase.READY:
+            continue
+        if view is None:
+            found.append((group_id, "somebody else removed it"))
+        elif _is_elsewhere(group, view):
+            found.append((group_id, "Ray took it from its nodes"))
+    return found
+
+
+def ready_groups(book: GroupBook) -> list[str]:
+    """The groups that stand ready, by the book."""
+    return [g for g, group in book.by_id.items() if group.phase is GroupPhase.READY]
+
+
+def _is_elsewhere(group: Group, view: GroupView) -> bool:
+    """Whether Ray has placed it on other nodes, or has to place it anew."""
+    return view.state == "RESCHEDULING" or (view.placed and view.node_ids != group.node_ids)
+
+
+async def _beside(call: Callable[[], Any]) -> Any:
+    return await asyncio.get_running_loop().run_in_executor(None, call)

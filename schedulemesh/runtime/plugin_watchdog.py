@@ -1,0 +1,159 @@
+"""The keeper of the strategies: loads them, times them, and ends what never returns.
+
+A hook runs on the supervisor's only thread, so nothing there can stop one that hangs. A watchdog thread
+does: it notes in the journal that the strategy is disabled, and exits the process. Ray makes the supervisor
+again, which folds its journal and goes on without that strategy.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from schedulemesh.config.settings import STRATEGY_HANG_S, STRATEGY_LOAD_S, StrategyRef
+from schedulemesh.core.transport.user_code import load_value, see_folders
+from schedulemesh.errors import InvalidRequestError, JournalError
+from schedulemesh.plugins.discovery import SCHEDULING_GROUP, load_class
+from schedulemesh.plugins.guard import Guarded
+from schedulemesh.plugins.scheduling import SchedulingStrategyPlugin
+from schedulemesh.store.journal import Journal
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two looks of the watchdog.
+_LOOK_S = 0.1
+#: The journal's note of those that are disabled.
+_NOTE = "disabled strategies"
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a strategy is disabled, and since when (seconds since 1970)."""
+
+    reason: str
+    at: float
+
+
+class StrategyKeeper:
+    """Holds the plugins of one supervisor. Those that are disabled are noted in ``journal``."""
+
+    def __init__(self, refs: Sequence[StrategyRef], journal: Journal) -> None:
+        self._refs = refs
+        #: Where it is noted who is disabled.
+        self.journal = journal
+        self._disabled = _noted(journal)
+        #: Notes are written one after the other, so that the last is the fullest.
+        self._noting = threading.Lock()
+        #: Those that have loaded and are not disabled, in their order.
+        self.plugins: tuple[Guarded, ...] = ()
+        #: The strategy that is being loaded, and since when; None: none.
+        self._loading: tuple[str, float] | None = None
+
+    def load(self) -> None:
+        """Load every strategy that is not disabled; one that cannot be loaded is disabled in this life."""
+        if not self._refs:
+            return
+        threading.Thread(target=self._watch, name="strategy watchdog", daemon=True).start()
+        self.plugins = tuple(
+            guarded
+            for ref in self._refs
+            if ref.name not in self._disabled and (guarded := self._load(ref)) is not None
+        )
+
+    def status(self) -> list[dict[str, Any]]:
+        """Every strategy: its hooks, how often it was asked, and why it is disabled (empty: it is not)."""
+        loaded = {guarded.name: guarded for guarded in self.plugins}
+        return [self._shown(ref.name, loaded.get(ref.name)) for ref in self._refs]
+
+    def _shown(self, name: str, guarded: Guarded | None) -> dict[str, Any]:
+        record = self._disabled.get(name)
+        return {
+            "name": name,
+            "hooks": [] if guarded is None else list(guarded.hooks),
+            "calls": 0 if guarded is None else guarded.calls,
+            "failures": 0 if guarded is None else guarded.failures,
+            "slow_calls": 0 if guarded is None else guarded.slow,
+            "disabled": "" if record is None else record.reason,
+        }
+
+    def _load(self, ref: StrategyRef) -> Guarded | None:
+        self._loading = (ref.name, time.monotonic())
+        try:
+            plugin = _made(ref)
+        except (Exception, SystemExit) as error:
+            reason = f"it cannot be loaded: {type(error).__name__}: {error}"
+            logger.exception("scheduling strategy %s is disabled: %s", ref.name, reason)
+            self._disabled[ref.name] = Record(reason=reason, at=time.time())
+            return None
+        finally:
+            self._loading = None
+        return Guarded(ref.name, plugin, time.monotonic, self._was_disabled)
+
+    def _was_disabled(self, guarded: Guarded) -> None:
+        self._disabled[guarded.name] = Record(reason=guarded.disabled, at=time.time())
+        # A hook runs in the middle of a step, which must not wait for a disk.
+        threading.Thread(target=self._keep, name="strategy record", daemon=True).start()
+
+    def _keep(self) -> None:
+        """Make durable who is disabled; where the journal refuses, it is so in this life only."""
+        with self._noting:
+            try:
+                self.journal.put_note(_NOTE, msgspec.json.encode(dict(self._disabled)))
+            except JournalError:
+                logger.exception("who is disabled cannot be noted; another life will not know it")
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(_LOOK_S)
+            hung = self._hung(time.monotonic())
+            if hung is not None:
+                name, reason = hung
+                logger.critical(
+                    "scheduling strategy %s: %s; disabled, and the supervisor begins again",
+                    name,
+                    reason,
+                )
+                self._disabled[name] = Record(reason=reason, at=time.time())
+                self._keep()
+                os._exit(1)
+
+    def _hung(self, now: float) -> tuple[str, str] | None:
+        """The strategy that has not returned in time, and what is said of it."""
+        loading = self._loading
+        if loading is not None and now - loading[1] > STRATEGY_LOAD_S:
+            return loading[0], f"it did not load within {STRATEGY_LOAD_S:g} s"
+        for guarded in self.plugins:
+            under_way = guarded.under_way
+            if under_way is not None and now - under_way[1] > STRATEGY_HANG_S:
+                return guarded.name, f"{under_way[0]} did not return within {STRATEGY_HANG_S:g} s"
+        return None
+
+
+def _made(ref: StrategyRef) -> SchedulingStrategyPlugin:
+    see_folders(ref.sys_path)
+    made = load_value(ref.code) if ref.code is not None else _constructed(ref.path)
+    if not isinstance(made, SchedulingStrategyPlugin):
+        raise InvalidRequestError(f"{made!r} is no SchedulingStrategyPlugin")
+    return made
+
+
+def _constructed(path: str) -> object:
+    make: Callable[[], object] = load_class(path, SCHEDULING_GROUP)
+    return make()
+
+
+def _noted(journal: Journal) -> dict[str, Record]:
+    """Who was disabled before; a note that cannot be read says nothing, and that is logged."""
+    try:
+        data = journal.note(_NOTE)
+        return {} if data is None else msgspec.json.decode(data, type=dict[str, Record])
+    except (JournalError, msgspec.MsgspecError) as error:
+        logger.warning(
+            "no strategy is taken as disabled, because the note cannot be read: %s", error
+        )
+        return {}

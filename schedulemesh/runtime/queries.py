@@ -1,0 +1,197 @@
+"""Queries: the state as plain data, for callers, the command line and pages. They change nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from schedulemesh.config.groups import public_groups
+from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.task import TaskSpec
+from schedulemesh.engine.preemption.rules import CROSS_POOL, LABEL, SAME_POOL
+from schedulemesh.engine.state.mesh_state import Agent, MeshState
+from schedulemesh.runtime.agent_registry import Agents
+from schedulemesh.runtime.pg_manager import Groups
+
+#: Preemptions listed by get_preemption_stats.
+RECENT = 100
+
+
+def past_of(state: MeshState, task_id: str) -> tuple[TaskSpec, AgentSpec | None] | None:
+    """How a task that was preempted or lost was made; None: it is not on record."""
+    past = state.preempted.get(task_id)
+    if past is not None and past.fact.task is not None:
+        return past.fact.task, past.fact.agent
+    for lost in state.lost.values():
+        for spec, _ in lost.tasks:
+            if spec.task_id == task_id:
+                return spec, lost.spec
+    return None
+
+
+def saved_key(state: MeshState, task_id: str) -> str | None:
+    """The key of the state last saved of a task, wherever it stands; None: none was."""
+    task = state.running.by_id.get(task_id)
+    if task is not None and task.state_key is not None:
+        return task.state_key
+    for lost in state.lost.values():
+        for spec, key in lost.tasks:
+            if spec.task_id == task_id and key is not None:
+                return key
+    past = state.preempted.get(task_id)
+    return None if past is None else past.state_key
+
+
+class View:
+    """The queries, by name."""
+
+    def __init__(self, state: MeshState, agents: Agents, groups: Groups, now: float) -> None:
+        self._state = state
+        self._agents = agents
+        self._groups = groups
+        self._now = now
+
+    def agents(self, pool_name: str | None = None) -> list[tuple[dict[str, Any], Any]]:
+        """Each agent of the pool (None: of all) with its Ray handle."""
+        return [
+            (self._agent(agent), self._agents.handle(agent.spec.name, agent.incarnation))
+            for agent in self._state.agents.values()
+            if pool_name in (None, agent.spec.pool_name)
+        ]
+
+    def pools(self) -> list[dict[str, Any]]:
+        """Each pool with its quota: total, free, reserved, used, lent, borrowed."""
+        return [
+            {
+                "name": name,
+                "labels": account.spec.labels,
+                "resources": account.spec.resources.public(),
+                "target_agents": account.spec.target_agents,
+                "placement_strategy": account.spec.placement_strategy,
+                "pg_pool_config": public_groups(account.spec.groups),
+                "free": account.free.public(),
+                "reserved": account.reserved.public(),
+                "used": account.used.public(),
+                "lent": account.lent.public(),
+                "borrowed": account.borrowed.public(),
+                "agents": sorted(self._state.agents_of[name]),
+            }
+            for name, account in self._state.ledger.accounts.items()
+        ]
+
+    def tasks(self) -> list[dict[str, Any]]:
+        """Each task on the book."""
+        return [
+            {
+                "task_id": task_id,
+                "agent_name": task.agent_name,
+                "pool_name": task.spec.pool_name,
+                "priority": task.spec.priority,
+                "labels": task.spec.labels,
+                "phase": task.phase.value,
+                "started_at": task.started_at,
+                "estimated_duration": task.spec.estimated_duration,
+                "remaining_time": task.remaining(self._now),
+                "last_metrics": self._agents.metrics.get(task.agent_name, {}),
+            }
+            for task_id, task in self._state.running.by_id.items()
+        ]
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """Each living node with what is free there by our own book."""
+        return [
+            {
+                "node_id": node.node_id,
+                "labels": node.labels,
+                "total": node.total.public(),
+                "free": node.free.public(),
+                "others_use": node.others_use.public(),
+                "cordoned": node.cordoned,
+                "agents": sorted(node.standing),
+            }
+            for node in self._state.cluster.nodes.values()
+        ]
+
+    def saved_states(self) -> list[dict[str, Any]]:
+        """Every task of which a state is stored: running, preempted or lost."""
+        state = self._state
+        where: dict[str, str] = {}
+        where.update((t.task_id, "lost") for a in state.lost.values() for t, key in a.tasks if key)
+        where.update((t, "preempted") for t, past in state.preempted.items() if past.state_key)
+        where.update((t, "running") for t, task in state.running.by_id.items() if task.state_key)
+        return [{"task_id": task_id, "status": status} for task_id, status in where.items()]
+
+    def policy(self) -> dict[str, Any]:
+        """The policy in force."""
+        return self._state.policy.public()
+
+    def policy_changes(self) -> list[dict[str, Any]]:
+        """The last changes of the policy, oldest first: when, by which client, what."""
+        return [
+            {
+                "timestamp": change.at,
+                "client": change.client,
+                "changes": {name: change.policy.public()[name] for name in change.changes},
+                "preemption_aggressiveness": change.level,
+            }
+            for change in self._state.policy_changes
+        ]
+
+    def preemption_stats(self) -> dict[str, Any]:
+        """Counts of preemptions by reason, and the last ones, newest last."""
+        counts = self._state.preemption_counts
+        return {
+            "total_preemptions": sum(counts.values()),
+            "same_pool_preemptions": counts.get(SAME_POOL, 0),
+            "cross_pool_preemptions": counts.get(CROSS_POOL, 0),
+            "label_preemptions": counts.get(LABEL, 0),
+            "running_tasks": len(self._state.running),
+            "recent_preemptions": [
+                {
+                    "timestamp": past.fact.at,
+                    "task_id": task_id,
+                    "agent_name": past.fact.agent_name,
+                    "pool_name": past.fact.pool_name,
+                    "priority": past.fact.priority,
+                    "reason": past.fact.reason,
+                    "preempt_score": past.fact.preempt_score,
+                    "state_saved": past.state_key is not None,
+                }
+                for task_id, past in list(self._state.preempted.items())[-RECENT:]
+            ],
+        }
+
+    def stats(self) -> dict[str, Any]:
+        """The preemption stats, and the books in numbers."""
+        return {
+            **self.preemption_stats(),
+            "pools": {pool["name"]: pool for pool in self.pools()},
+            "agents": len(self._state.agents),
+            "nodes": len(self._state.cluster.nodes),
+        }
+
+    def _agent(self, agent: Agent) -> dict[str, Any]:
+        return {
+            "name": agent.spec.name,
+            "pool": agent.spec.pool_name,
+            "resources": agent.spec.resources.public(),
+            "labels": agent.spec.labels,
+            "ray_options": json.loads(agent.spec.options),
+            "state": agent.phase.value,
+            "node_id": agent.node_id,
+            "placement_group": self._group(agent.group_id),
+            "pid": agent.pid,
+            "restarts": agent.restarts,
+            "tasks": list(self._state.running.on_agent(agent.spec.name)),
+            "last_metrics": self._agents.metrics.get(agent.spec.name, {}),
+        }
+
+    def _group(self, group_id: str | None) -> dict[str, Any] | None:
+        group = self._state.groups.by_id.get(group_id or "")
+        if group is None:
+            return None
+        return {
+            "id": group.group_id,
+            "name": self._groups.name(group.group_id),
+            "node_ids": list(group.node_ids),
+        }

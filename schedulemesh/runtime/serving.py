@@ -1,0 +1,52 @@
+"""What every part of the supervisor's service has: its books and hands, and when it is ready."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from schedulemesh.config.settings import SchedulerSettings
+from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.errors import JournalError
+from schedulemesh.runtime.agent_registry import Agents
+from schedulemesh.runtime.executor import Hands
+from schedulemesh.runtime.reactor import Scribe
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+class Serving:
+    """One life of a supervisor, as far as all its calls share it."""
+
+    _settings: SchedulerSettings
+    _agents: Agents
+    #: Set when it begins.
+    _hands: Hands
+    #: Whether it has recovered and settled.
+    settled = False
+
+    @property
+    def _scribe(self) -> Scribe:
+        return self._hands.scribe
+
+    async def ready(self) -> None:
+        """Return once it has recovered and settled."""
+        raise NotImplementedError
+
+
+def when_ready(method: Method) -> Method:
+    """Have a method of the supervisor wait until it has recovered and settled."""
+
+    @functools.wraps(method)
+    async def waiting(self: Serving, *args: Any, **kwargs: Any) -> Any:
+        if not self.settled:
+            await self.ready()
+        return await method(self, *args, **kwargs)
+
+    return cast("Method", waiting)
+
+
+def unavailable(error: JournalError) -> Refused:
+    """The answer while the journal cannot be written."""
+    return Refused(reason="journal_unavailable", error=str(error))

@@ -1,0 +1,112 @@
+"""The supervisor's calls about saved states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from schedulemesh.core.agent.user_workers import restore
+from schedulemesh.domain.task import TaskPhase
+from schedulemesh.engine.lifecycle.agents import current
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.outcomes import Done, Refused, RequestOutcome
+from schedulemesh.errors import JournalError
+from schedulemesh.protocol.agents import SavedState, key_of, pack
+from schedulemesh.protocol.clients import Reply
+from schedulemesh.runtime.executor import NO_REFS, Refs
+from schedulemesh.runtime.queries import past_of, saved_key
+from schedulemesh.runtime.serving import Serving, unavailable, when_ready
+
+
+class StateService(Serving):
+    """Save, hand back, restore."""
+
+    async def submit(
+        self, stimulus: s.TaskSubmitted, blobs: Mapping[str, bytes], refs: Refs
+    ) -> Reply:
+        """A submission."""
+        raise NotImplementedError
+
+    @when_ready
+    async def restore(
+        self, given: bytes, request_id: str, task_id: str, pool_name: str | None
+    ) -> Reply:
+        """Hand a saved state to the pool's restorer, and run the task again where it is known how."""
+        state = self._scribe.state
+        task, agent = past_of(state, task_id) or (None, None)
+        pool = pool_name or ("" if task is None else task.pool_name)
+        handlers = state.handlers.get(pool)
+        try:
+            restorer = None if handlers is None else await self._scribe.blob(handlers.restorer_key)
+        except JournalError as unreadable:
+            return Reply(outcome=unavailable(unreadable))
+        if restorer is not None:
+            handled = await self._hands.run_handler(restore, restorer, given)
+            if handled.error:
+                return Reply(outcome=Refused(reason="restore_failed", error=handled.error))
+        if agent is None or not agent.class_key:
+            return Reply(outcome=_cannot_resubmit(task_id, restored=restorer is not None))
+        if not agent.restartable:
+            error = (
+                f"task {task_id!r} had object references within its arguments and cannot be rebuilt"
+            )
+            return Reply(outcome=Refused(reason="not_restartable", error=error))
+        try:
+            await self._scribe.keep({key_of(given): given})
+        except JournalError as error:
+            return Reply(outcome=unavailable(error))
+        stimulus = s.TaskSubmitted(
+            at=0.0, agent=agent, task=task, request_id=request_id, state_key=key_of(given)
+        )
+        return await self.submit(stimulus, {}, self._hands.refs.get(agent.name, NO_REFS))
+
+    @when_ready
+    async def saved_state(self, task_id: str) -> bytes | Refused | None:
+        """The stored state of a task that was preempted; None: there is none."""
+        key = await self._scribe.read(lambda: saved_key(self._scribe.state, task_id))
+        try:
+            return await self._scribe.blob(key)
+        except JournalError as error:
+            return unavailable(error)
+
+    @when_ready
+    async def last_saved(self, agent_name: str, incarnation: int) -> bytes | None:
+        """The state last saved of any task of an agent that Ray restarted; None: there is none."""
+        state = self._scribe.state
+        tasks = [state.running.by_id[t] for t in state.running.on_agent(agent_name)]
+        keys = [task.state_key for task in tasks if task.state_key is not None]
+        agent = current(state, agent_name, incarnation)
+        return None if agent is None or not keys else await self._scribe.fetch(keys[0])
+
+    @when_ready
+    async def checkpoint(self, task_id: str) -> bytes | Refused | None:
+        """Save a running task's state, and let it go on; None: it is not running."""
+        eviction = await self._hands.eviction(task_id)
+        if eviction is None or eviction.task.phase is not TaskPhase.RUNNING:
+            return None
+        # The caller can ask again, so that it need not wait for a journal that cannot be written.
+        eviction.feed = self._scribe.step
+        try:
+            return self._if_kept(task_id, await eviction.checkpoint())
+        except JournalError as error:
+            return unavailable(error)
+        finally:
+            await eviction.resume()
+
+    def _if_kept(self, task_id: str, saved: SavedState | str) -> bytes | Refused:
+        if isinstance(saved, str):
+            return Refused(reason="save_failed", error=f"task {task_id!r} was not saved: {saved}")
+        limit, data = self._settings.journal.saved_state_bytes, pack(saved)
+        if len(data) <= limit:
+            return data
+        size = f"the state of task {task_id!r} has {len(data)} bytes"
+        return Refused(reason="state_too_large", error=f"{size}; more than {limit} are not kept")
+
+
+def _cannot_resubmit(task_id: str, *, restored: bool) -> RequestOutcome:
+    if restored:
+        return Done(detail="restored")
+    return Refused(
+        reason="not_resubmittable",
+        error=f"task {task_id!r} was not submitted through ScheduleMesh (or its preemption is no longer on "
+        "record) and its pool has no restorer, so there is no way to start it again",
+    )

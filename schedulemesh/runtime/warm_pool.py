@@ -1,0 +1,259 @@
+"""The hand that keeps hosts ready in reserved placement groups: class loaded, object not yet built."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any
+
+import msgspec
+from ray.exceptions import RayError
+
+from schedulemesh.core.agent.user_workers import accelerators
+from schedulemesh.core.backend.ray_backend import ActorRequest, RayApi
+from schedulemesh.core.backend.ray_groups import Seat
+from schedulemesh.domain.placement import WarmSpec
+from schedulemesh.domain.resources import NOTHING
+from schedulemesh.engine.messages.instructions import StartAgent
+from schedulemesh.engine.state.groups import Group, GroupPhase
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.protocol.agents import Accelerators, Handled, MessageError, unpack
+from schedulemesh.runtime.agent_registry import Agents
+from schedulemesh.runtime.agent_start import Ready, own_need
+from schedulemesh.runtime.pg_manager import Groups
+
+logger = logging.getLogger(__name__)
+
+#: Hosts that are made at a time; each loads a class, which takes a core.
+_AT_A_TIME = 2
+#: Seconds after a host was used before the next one is made: its process must not slow the first replies.
+REPLACED_AFTER_S = 1.0
+#: Tries in a row that may fail for another reason than the class; then it is not tried again by itself.
+_TRIES = 3
+#: Seconds that the accelerators of a bundle may take to be learnt.
+_PROBE_S = 30.0
+
+
+class _Host(msgspec.Struct, kw_only=True):
+    """A host that stands ready, or will."""
+
+    name: str
+    group_id: str
+    class_key: str
+    options: str
+    handle: Any = None
+    ready: bool = False
+
+
+class ReadyHosts:
+    """The ready hosts of one scheduler's groups; they are used once, and strays to the next supervisor."""
+
+    def __init__(
+        self,
+        ray_api: RayApi,
+        agents: Agents,
+        groups: Groups,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        class_bytes: Callable[[str], Awaitable[bytes | None]],
+        supervisor: Any,
+    ) -> None:
+        self._ray = ray_api
+        self._me = supervisor
+        self._agents = agents
+        self._groups = groups
+        self._spawn = spawn
+        self._class_bytes = class_bytes
+        self._hosts: dict[str, list[_Host]] = {}
+        #: By group; learnt once, because a bundle keeps its devices.
+        self._accelerators: dict[str, Accelerators] = {}
+        #: By group, on the monotonic clock: when the next host may be made.
+        self._not_before: dict[str, float] = {}
+        #: By pool: tries in a row that failed, and why no more are made.
+        self._failed: dict[str, int] = {}
+        self._errors: dict[str, str] = {}
+        self._at_once = asyncio.Semaphore(_AT_A_TIME)
+
+    def take(self, order: StartAgent) -> Ready | None:
+        """A ready host for this agent, which is its own from now on; None: it starts cold."""
+        if order.group_id is None or order.adopt or not self._may_use(order):
+            return None
+        agent = order.agent
+        for host in self._hosts.get(order.group_id, []):
+            same = (host.class_key, host.options) == (agent.class_key, agent.options)
+            if host.ready and same:
+                self._hosts[order.group_id].remove(host)
+                self._not_before[order.group_id] = time.monotonic() + REPLACED_AFTER_S
+                return Ready(handle=host.handle, name=host.name)
+        return None
+
+    def tend(self, state: MeshState) -> None:
+        """End the hosts that nobody wants any more, and begin to make those that are wanted."""
+        for group_id, hosts in list(self._hosts.items()):
+            warm = wanted(state, group_id)
+            fit = [] if warm is None else [h for h in hosts if _serves(h, warm)][: warm.count]
+            for host in [h for h in hosts if h not in fit]:
+                self._drop(host)
+        for group_id, group in state.groups.by_id.items():
+            warm = wanted(state, group_id)
+            if warm is not None and self._may_make(group):
+                for _ in range(warm.count - len(self._hosts.get(group_id, []))):
+                    self._begin(group, warm, state)
+
+    def names(self) -> set[str]:
+        """The actors that stand ready."""
+        return {h.name for hosts in self._hosts.values() for h in hosts if h.ready}
+
+    def lose(self, names: Iterable[str]) -> None:
+        """These actors have died."""
+        dead = set(names)
+        for hosts in list(self._hosts.values()):
+            for host in [h for h in hosts if h.name in dead]:
+                logger.warning("ready host %s is gone", host.name)
+                self._drop(host)
+
+    async def leave(self, group_id: str) -> None:
+        """End what stands ready in a group that is about to be removed."""
+        hosts = self._hosts.pop(group_id, [])
+        await asyncio.gather(*(self._agents.strike(h.handle) for h in hosts))
+        self._accelerators.pop(group_id, None)
+        self._not_before.pop(group_id, None)
+
+    async def leave_nothing(self) -> None:
+        """End all of them."""
+        await asyncio.gather(*(self.leave(group_id) for group_id in list(self._hosts)))
+
+    def forgive(self, pool_name: str) -> None:
+        """The pool was defined anew: what failed is tried again."""
+        self._failed.pop(pool_name, None)
+        self._errors.pop(pool_name, None)
+
+    def status(self, state: MeshState, pool_name: str) -> dict[str, Any]:
+        """How many hosts of a pool are ready and starting, and why no more are made."""
+        mine = [
+            host
+            for group_id, hosts in self._hosts.items()
+            if (group := state.groups.by_id.get(group_id)) and group.pool_name == pool_name
+            for host in hosts
+        ]
+        ready = sum(host.ready for host in mine)
+        errors = [self._errors[pool_name]] if pool_name in self._errors else []
+        return {"ready": ready, "starting": len(mine) - ready, "errors": errors}
+
+    def _may_use(self, order: StartAgent) -> bool:
+        """Whether the agent wants all GPUs of the bundle; a ready host sees them all."""
+        seat = self._groups.seat(order.group_id or "")
+        return seat is not None and own_need(order.agent).gpu == seat.shape.bundles[0].gpu
+
+    def _may_make(self, group: Group) -> bool:
+        if group.pool_name in self._errors or self._groups.seat(group.group_id) is None:
+            return False
+        needs_probe = group.shape.bundles[0].gpu and group.group_id not in self._accelerators
+        if needs_probe and (group.agent is not None or group.promised_to is not None):
+            return False
+        return time.monotonic() >= self._not_before.get(group.group_id, 0.0)
+
+    def _begin(self, group: Group, warm: WarmSpec, state: MeshState) -> None:
+        host = _Host(
+            name=self._agents.mark(f"ready:{group.group_id}:{secrets.token_hex(4)}"),
+            group_id=group.group_id,
+            class_key=warm.class_key,
+            options=warm.options,
+        )
+        self._hosts.setdefault(group.group_id, []).append(host)
+        self._spawn(self._make(host, group.pool_name, state.policy.start_timeout))
+
+    async def _make(self, host: _Host, pool_name: str, timeout_s: float) -> None:
+        """Make the actor and wait until its class is loaded."""
+        async with self._at_once:
+            try:
+                error = await self._made(host, timeout_s)
+            except (RayError, MessageError, TimeoutError, asyncio.TimeoutError) as failed:
+                self._fail(host, pool_name, str(failed) or f"not ready after {timeout_s:g} s")
+                return
+        if error:
+            self._errors[pool_name] = error
+            logger.warning(
+                "the class for ready hosts of pool %s does not load: %s", pool_name, error
+            )
+        if error or host.handle is None or not self._is_wanted(host):
+            self._drop(host)
+            return
+        self._failed.pop(pool_name, None)
+        host.ready = True
+
+    async def _made(self, host: _Host, timeout_s: float) -> str:
+        """Why its class cannot be loaded; empty: it is, or there is no place for the host just now."""
+        shipped = await self._class_bytes(host.class_key)
+        if shipped is None:
+            return "its bytes are not stored any more; define the pool again"
+        seat = self._groups.seat(host.group_id)
+        devices = None if seat is None else await self._devices(host.group_id, seat)
+        if devices is None or not self._is_wanted(host):
+            return ""
+        request = ActorRequest(
+            cls=self._agents.host(host.class_key, shipped, ready=True),
+            name=host.name,
+            namespace=self._agents.namespace,
+            resources=NOTHING,
+            node_id=None,
+            seat=seat,
+            options=json.loads(host.options),
+            args=(shipped, devices, self._me),
+        )
+        host.handle = self._ray.start_actor(request)
+        call = self._ray.call(host.handle, "schedulemesh_ready")
+        return unpack(await asyncio.wait_for(call, timeout_s), Handled).error
+
+    async def _devices(self, group_id: str, seat: Seat) -> Accelerators | None:
+        """The GPUs of the group's first bundle; learnt by a task that takes them all for a moment. None:
+        somebody came to live there before.
+        """
+        if not seat.shape.bundles[0].gpu:
+            return Accelerators()
+        known = self._accelerators.get(group_id)
+        if known is None:
+            try:
+                answer = await self._ray.run(accelerators, (), _PROBE_S, None, seat)
+            except TimeoutError:
+                return None
+            known = self._accelerators[group_id] = unpack(answer, Accelerators)
+        return known
+
+    def _is_wanted(self, host: _Host) -> bool:
+        return host in self._hosts.get(host.group_id, [])
+
+    def _fail(self, host: _Host, pool_name: str, error: str) -> None:
+        """It was not the class; it is tried again, but not for ever."""
+        if not self._is_wanted(host):
+            self._drop(host)
+            return
+        tries = self._failed[pool_name] = self._failed.get(pool_name, 0) + 1
+        logger.warning("a ready host of pool %s was not made: %s", pool_name, error)
+        if tries >= _TRIES:
+            self._errors[pool_name] = f"failed {tries} times, lastly: {error}"
+        self._not_before[host.group_id] = time.monotonic() + 2.0**tries
+        self._drop(host)
+
+    def _drop(self, host: _Host) -> None:
+        if self._is_wanted(host):
+            self._hosts[host.group_id].remove(host)
+        if host.handle is not None:
+            self._ray.kill_actor(host.handle)
+
+
+def wanted(state: MeshState, group_id: str) -> WarmSpec | None:
+    """What is to stand ready in a group; None: nothing."""
+    group = state.groups.by_id.get(group_id)
+    if group is None or not group.reserved or group.phase is not GroupPhase.READY:
+        return None
+    account = state.ledger.accounts.get(group.pool_name)
+    spec = None if account is None else account.spec.groups
+    return None if spec is None else spec.warm
+
+
+def _serves(host: _Host, warm: WarmSpec) -> bool:
+    return (host.class_key, host.options) == (warm.class_key, warm.options)
