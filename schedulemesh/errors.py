@@ -20,6 +20,10 @@ class InvalidRequestError(ScheduleMeshError, ValueError):
     """The request is malformed; nothing was changed and nothing is held."""
 
 
+class NotStorableError(InvalidRequestError):
+    """The request has a value that the journal could not give back as it was; nothing was changed."""
+
+
 class SchedulerExistsError(ScheduleMeshError):
     """A living scheduler of another job has this name; choose another name or attach to it."""
 

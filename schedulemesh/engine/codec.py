@@ -6,16 +6,20 @@ Parts of snapshots are deflated: they say the same words over and over.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
 from schedulemesh.engine.messages.facts import AnyFact
 from schedulemesh.engine.state.snapshot import Snapshot
+from schedulemesh.errors import JournalError, NotStorableError
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(list[AnyFact])
 _part_decoder = msgspec.json.Decoder(Snapshot)
+#: Characters of a value that an error shows.
+_SHOWN = 100
 
 
 def encode_facts(facts: Sequence[AnyFact]) -> bytes:
@@ -28,11 +32,52 @@ def decode_facts(stored: bytes) -> list[AnyFact]:
     return _decoder.decode(stored)
 
 
+def storable(facts: Sequence[AnyFact]) -> bytes:
+    """As ``encode_facts``, and read back. Raises NotStorableError where that does not give the same facts."""
+    try:
+        record = _encoder.encode(facts)
+        back = _decoder.decode(record)
+    except (msgspec.MsgspecError, ValueError, TypeError, OverflowError) as error:
+        raise NotStorableError(f"{_culprit(facts)} cannot be stored: {error}") from error
+    if len(back) != len(facts) or any(a != b for a, b in zip(back, facts, strict=True)):
+        raise NotStorableError(
+            f"{_culprit(facts)} cannot be stored: it does not read back the same"
+        )
+    return record
+
+
+def joined(records: Iterable[bytes]) -> bytes:
+    """One record with the facts of all of these, in order."""
+    return b"[" + b",".join(record[1:-1] for record in records if len(record) > 2) + b"]"
+
+
 def encode_part(part: Snapshot) -> bytes:
-    """A JSON object, deflated."""
-    return zlib.compress(_encoder.encode(part), 1)
+    """A JSON object, deflated. Raises JournalError where it could not be read back."""
+    encoded = _encoder.encode(part)
+    try:
+        _part_decoder.decode(encoded)
+    except msgspec.MsgspecError as error:
+        raise JournalError(f"a snapshot of the state could not be read back: {error}") from error
+    return zlib.compress(encoded, 1)
 
 
 def decode_part(stored: bytes) -> Snapshot:
     """A part of a snapshot. Raises msgspec.DecodeError or zlib.error where it is none."""
     return _part_decoder.decode(zlib.decompress(stored))
+
+
+def _culprit(facts: Sequence[AnyFact]) -> str:
+    """The first field of a fact that does not come back the same."""
+    for fact in facts:
+        for field in msgspec.structs.fields(fact):
+            value = getattr(fact, field.name)
+            if not _comes_back(value, field.type):
+                return f"{field.name} of {type(fact).__name__}, {ascii(value)[:_SHOWN]},"
+    return "a fact"
+
+
+def _comes_back(value: Any, kind: Any) -> bool:
+    try:
+        return bool(msgspec.json.decode(_encoder.encode(value), type=kind) == value)
+    except (msgspec.MsgspecError, ValueError, TypeError, OverflowError):
+        return False

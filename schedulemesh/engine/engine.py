@@ -55,6 +55,8 @@ class Engine:
     ) -> None:
         self.state = state or MeshState()
         self.strategies = strategies or Strategies(node_strategy)
+        #: Whether a step failed after it had made something true, so that the state holds half of it.
+        self.torn = False
         self._handlers: dict[
             type[s.Stimulus], Callable[[Turn, s.AnyStimulus], RequestOutcome | None]
         ] = {}
@@ -87,7 +89,11 @@ class Engine:
     def handle(self, stimulus: s.AnyStimulus) -> Step:
         """Take a stimulus: the state changes by the step's facts, and by nothing else ever."""
         turn = Turn(self.state, stimulus.at, self.strategies)
-        outcome = self._handlers[type(stimulus)](turn, stimulus)
+        try:
+            outcome = self._handlers[type(stimulus)](turn, stimulus)
+        except BaseException:
+            self.torn = self.torn or bool(turn.facts)
+            raise
         return turn.done(outcome)
 
     def evaluate(self, query: s.PreemptionQuery) -> Evaluation:

@@ -35,8 +35,9 @@ class Turn:
 
     def emit(self, fact: AnyFact) -> None:
         """Make a fact true."""
-        self.state.evolve(fact)
+        # Noted first: where evolving fails half-way, the state is no longer what it was.
         self.facts.append(fact)
+        self.state.evolve(fact)
 
     def instruct(self, instruction: AnyInstruction) -> None:
         """Ask the hands for something."""

@@ -12,23 +12,19 @@ from typing import Any, TypeVar
 import msgspec
 
 from schedulemesh.config.settings import JournalSettings
-from schedulemesh.engine.codec import encode_part
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages.facts import AgentEnded
 from schedulemesh.engine.messages.instructions import AnswerRequest, AnyInstruction
-from schedulemesh.engine.messages.outcomes import RequestOutcome
-from schedulemesh.engine.messages.stimuli import (
-    AnyStimulus,
-    StatesOutlived,
-    StateStored,
-    SupervisorBegan,
-)
+from schedulemesh.engine.messages.outcomes import Refused, RequestOutcome
+from schedulemesh.engine.messages.stimuli import AnyStimulus, StateStored, SupervisorBegan
 from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.snapshot import Snapshot, parts, past_states, picture, referenced
 from schedulemesh.engine.transaction import Step
-from schedulemesh.errors import JournalError, JournalTakenOverError
+from schedulemesh.errors import JournalError, JournalTakenOverError, NotStorableError
+from schedulemesh.runtime.clock import ClockMark, SteadyClock
+from schedulemesh.runtime.snapshots import Snapshots
 from schedulemesh.store.journal import Journal
+from schedulemesh.store.recovery import Stored
 from schedulemesh.store.writer import GroupWriter
 
 logger = logging.getLogger(__name__)
@@ -39,6 +35,8 @@ Value = TypeVar("Value")
 _RETRY_S, _RETRY_MAX_S = 0.2, 10.0
 #: Seconds for which stored bytes are asked for again where the journal cannot be read.
 _FETCH_S = 15.0
+#: The journal's note of where the clock stood, and the seconds between two of them.
+_CLOCK_NOTE, _CLOCK_S = "clock", 60.0
 
 
 class Scribe:
@@ -49,22 +47,31 @@ class Scribe:
     """
 
     def __init__(
-        self, journal: Journal, strategies: Strategies, carry_out: Callable[[AnyInstruction], None]
+        self,
+        journal: Journal,
+        strategies: Strategies,
+        carry_out: Callable[[AnyInstruction], None],
+        clock: SteadyClock | None = None,
     ) -> None:
         self._journal = journal
         self._strategies = strategies
         self._carry_out = carry_out
         self._settings = JournalSettings()
         self._writer: GroupWriter = None  # type: ignore[assignment]  # set when it begins
+        self._clock = clock or SteadyClock()
+        self._noted_at = 0.0
         self._healthy = asyncio.Event()
         self._healthy.set()
         self._trouble = ""
-        self._last = 0.0
+        #: Clear while the state holds half of a step that failed, and is being read again.
+        self._whole = asyncio.Event()
+        self._whole.set()
         self._answers: dict[str, list[asyncio.Future[RequestOutcome]]] = {}
         self._ends: dict[str, list[asyncio.Future[None]]] = {}
         self._healing: asyncio.Task[None] | None = None
-        self._tidying: asyncio.Task[None] | None = None
-        self._tidied_at = time.monotonic()
+        self._reloading: asyncio.Task[None] | None = None
+        self._noting: asyncio.Task[None] | None = None
+        self._snapshots: Snapshots | None = None
         self.engine = Engine(strategies=strategies)
 
     @property
@@ -74,8 +81,7 @@ class Scribe:
 
     def now(self) -> float:
         """Seconds since 1970, never going back."""
-        self._last = max(self._last, time.time())
-        return self._last
+        return self._clock.now()
 
     async def begin(
         self, settings: JournalSettings | None = None, *, take_over: bool = False
@@ -88,53 +94,77 @@ class Scribe:
         epoch = await _beside(functools.partial(self._journal.begin, take_over=take_over))
         stored = await _beside(self._journal.load)
         self.engine = Engine(await _beside(stored.fold), strategies=self._strategies)
+        self._clock.resume(await _beside(self._last_mark), _newest(self.state))
+        await _beside(self._note_clock)
         self._writer = GroupWriter(self._journal, stored)
+        self._snapshots = Snapshots(self, self._journal, self._writer, self._settings)
         await self.step(SupervisorBegan(at=0.0, epoch=epoch))
         return epoch
 
     async def step(self, stimulus: AnyStimulus, blobs: Mapping[str, bytes] | None = None) -> Step:
         """Decide, and return once the facts (and the blobs, where there are facts) are durable.
 
-        Instructions are carried out by then. Raises JournalError where they could not be kept; then
-        nothing changed.
+        Instructions are carried out by then. Raises JournalError where they could not be kept, and
+        NotStorableError where they can never be; then nothing changed.
         """
+        while not self._whole.is_set():
+            await self.whole()
         if not self._healthy.is_set():
             raise JournalError(
                 f"the journal cannot be written, so nothing can be changed now: {self._trouble}"
             )
         if isinstance(stimulus, StateStored) and not self._small_enough(stimulus, blobs or {}):
             return Step()
+        step, kept = self._decide(stimulus, blobs)
         try:
-            step = self.engine.handle(msgspec.structs.replace(stimulus, at=self.now()))
-        except Exception:
-            # A promise is broken half-way: what was made true of it must not stay.
-            self._start_over()
-            raise
-        try:
-            if step.facts:
-                await self._writer.append(step.facts, blobs)
-            else:
-                await self._writer.flushed()
+            await (kept if kept is not None else self._writer.flushed())
         except JournalError:
             self._fall_back()
             raise
         self._take_effect(step)
-        self._tidy_if_due()
+        self._look_after_journal()
         return step
 
+    def _decide(
+        self, stimulus: AnyStimulus, blobs: Mapping[str, bytes] | None
+    ) -> tuple[Step, asyncio.Future[None] | None]:
+        """The step, and the future of its facts; None: it has none. A step that fails leaves nothing."""
+        try:
+            step = self.engine.handle(msgspec.structs.replace(stimulus, at=self.now()))
+            if not step.facts:
+                return step, None
+            # What a refusal came with is not needed again.
+            wanted = None if isinstance(step.outcome, Refused) else blobs
+            return step, self._writer.append(step.facts, wanted)
+        except NotStorableError:
+            self._start_over()
+            raise
+        except Exception:
+            logger.exception("a step failed: %s", type(stimulus).__name__)
+            if self.engine.torn:
+                self._start_over()
+            raise
+
     async def report(self, stimulus: AnyStimulus, blobs: Mapping[str, bytes] | None = None) -> Step:
-        """As ``step``, for what the hands did: it has happened, so it is tried until it is kept."""
+        """As ``step``, for what the hands did: it has happened, so it is tried until it is kept. Raises
+        NotStorableError where it never can be.
+        """
         while True:
             try:
                 return await self.step(stimulus, blobs)
             except JournalError:
                 await self._healthy.wait()
 
+    async def whole(self) -> None:
+        """Return while the state holds whole steps only."""
+        await self._whole.wait()
+
     async def read(self, look: Callable[[], Value]) -> Value:
         """What ``look`` gives, once everything that it saw is durable; it looks again where that was taken
         back.
         """
         while True:
+            await self.whole()
             seen, value = self.engine, look()
             await self.flushed()
             if self.engine is seen:
@@ -154,9 +184,7 @@ class Scribe:
         known = self.state.answers.get(request_id)
         if known is not None:
             return known.outcome
-        future: asyncio.Future[RequestOutcome] = asyncio.get_running_loop().create_future()
-        self._answers.setdefault(request_id, []).append(future)
-        return await future
+        return await _told(self._answers, request_id)
 
     async def end_of(self, agent_name: str) -> None:
         """Return once the agent is durably off the book."""
@@ -164,9 +192,7 @@ class Scribe:
             await self.flushed()
         if agent_name not in self.state.agents:
             return
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._ends.setdefault(agent_name, []).append(future)
-        await future
+        await _told(self._ends, agent_name)
 
     async def keep(self, blobs: Mapping[str, bytes]) -> None:
         """Store blobs for a fact that is about to come."""
@@ -194,9 +220,11 @@ class Scribe:
 
     async def close(self, *, destroy: bool) -> None:
         """Write what is queued and let the journal go, or forget it all."""
-        for task in (self._healing, self._tidying):
+        for task in (self._healing, self._reloading, self._noting):
             if task is not None:
                 task.cancel()
+        if self._snapshots is not None:
+            self._snapshots.cancel()
         if self._writer is not None:
             await self._writer.close()
         if destroy:
@@ -225,20 +253,26 @@ class Scribe:
         self._healing = asyncio.ensure_future(self._heal())
 
     def _start_over(self) -> None:
-        """Go back to what is durable, once what was decided before is."""
-        self._healthy.clear()
-        self._trouble = "a step failed half-way, and the books are being read again"
-        self._healing = asyncio.ensure_future(self._refold())
+        """Go back to what was decided before the step that failed; others wait meanwhile."""
+        self._whole.clear()
+        self._reloading = asyncio.ensure_future(self._reload())
 
-    async def _refold(self) -> None:
+    async def _reload(self) -> None:
         try:
-            await self._writer.flushed()
+            stored = await self._writer.copy()
         except JournalError:
-            self._healthy.set()
             self._fall_back()
-            return
-        self.engine = Engine(self._writer.stored.fold(), strategies=self._strategies)
-        self._healthy.set()
+        else:
+            await self._fold(stored)
+        self._whole.set()
+
+    async def _fold(self, stored: Stored) -> None:
+        try:
+            self.engine = Engine(await _beside(stored.fold), strategies=self._strategies)
+        except JournalError as error:
+            self._trouble = str(error)
+            self._healthy.clear()
+            logger.critical("this supervisor changes nothing any more: %s", error)
 
     async def _heal(self) -> None:
         wait_s = _RETRY_S
@@ -270,53 +304,64 @@ class Scribe:
         )
         return False
 
-    def _tidy_if_due(self) -> None:
-        """Begin a snapshot when enough has come since the last; one at a time."""
-        if self._tidying is not None and not self._tidying.done():
-            return
-        limits, writer = self._settings, self._writer
-        many = writer.fresh_facts >= limits.snapshot_facts
-        many = many or writer.fresh_bytes >= limits.snapshot_bytes
-        late = time.monotonic() - self._tidied_at >= limits.snapshot_s and writer.fresh_facts > 0
-        # A snapshot of a large state must pay off.
-        if late or (many and writer.fresh_bytes >= sum(map(len, writer.stored.parts))):
-            self._tidied_at = time.monotonic()
-            self._tidying = asyncio.ensure_future(self._tidy())
+    def _look_after_journal(self) -> None:
+        """Begin a snapshot, or note the time, when it is due."""
+        if self._snapshots is not None:
+            self._snapshots.take_if_due()
+        if self.now() - self._noted_at >= _CLOCK_S and (
+            self._noting is None or self._noting.done()
+        ):
+            self._noting = asyncio.ensure_future(self._note_clock_beside())
 
-    async def _tidy(self) -> None:
+    async def _note_clock_beside(self) -> None:
         try:
-            await self._forget_states()
-            snapshot, keep = picture(self.state), referenced(self.state)
-            upto = await self._writer.mark()
-            written = await _beside(functools.partial(_encoded, snapshot))
-            await self._writer.compact(written, upto, keep)
+            await _beside(self._note_clock)
         except JournalError as error:
-            logger.warning("no snapshot of the journal could be made: %s", error)
+            logger.warning("the time cannot be noted: %s", error)
 
-    async def _forget_states(self) -> None:
-        """Let saved states go that are too old, and the oldest of too many."""
-        sizes = await _beside(self._journal.blob_sizes)
-        past = past_states(self.state)
-        oldest = self.now() - self._settings.saved_state_s
-        over = sum(sizes.get(key, 0) for key in past) - self._settings.saved_states_bytes
-        outlived = []
-        for key, at in past.items():
-            if at >= oldest and over <= 0:
-                break
-            outlived.append(key)
-            over -= sizes.get(key, 0)
-        if outlived:
-            logger.info("%d saved states are kept no longer", len(outlived))
-            await self.step(StatesOutlived(at=0.0, state_keys=tuple(outlived)))
+    def _note_clock(self) -> None:
+        self._noted_at = self.now()
+        self._journal.put_note(_CLOCK_NOTE, msgspec.json.encode(self._clock.mark()))
+
+    def _last_mark(self) -> ClockMark | None:
+        """Where the clock of the last life stood; None: that is not known."""
+        try:
+            noted = self._journal.note(_CLOCK_NOTE)
+            return None if noted is None else msgspec.json.decode(noted, type=ClockMark)
+        except (JournalError, msgspec.MsgspecError) as error:
+            logger.warning("the time of the former life cannot be read: %s", error)
+            return None
 
 
-def _encoded(snapshot: Snapshot) -> list[bytes]:
-    return [encode_part(part) for part in parts(snapshot)]
+def _newest(state: MeshState) -> float:
+    """The newest time in the books."""
+    found = [0.0, *(answer.at for answer in state.answers.values())]
+    found += [max(task.started_at, task.saved_at or 0.0) for task in state.running.by_id.values()]
+    for agent in state.agents.values():
+        found.append(max(agent.admitted_at, agent.started_at or 0.0))
+    found += [past.fact.at for past in state.preempted.values()]
+    found += [lost.at for lost in state.lost.values()]
+    found += [change.at for change in state.policy_changes]
+    return max(found)
 
 
 async def _beside(call: Callable[[], Value]) -> Value:
     """Run something that blocks beside the loop."""
     return await asyncio.get_running_loop().run_in_executor(None, call)
+
+
+async def _told(waiting: dict[str, list[asyncio.Future[Value]]], key: str) -> Value:
+    """Wait to be told; whoever gives up is forgotten."""
+    future: asyncio.Future[Value] = asyncio.get_running_loop().create_future()
+    waiting.setdefault(key, []).append(future)
+    try:
+        return await future
+    finally:
+        others = waiting.get(key, [])
+        if future in others:
+            others.remove(future)
+            if not others:
+                del waiting[key]
 
 
 def _settle(futures: list[asyncio.Future[Any]], value: object) -> None:

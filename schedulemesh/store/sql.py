@@ -17,7 +17,18 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, text, update
+from sqlalchemy import (
+    Connection,
+    Row,
+    Update,
+    bindparam,
+    delete,
+    func,
+    insert,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.exc import SQLAlchemyError
 
 from schedulemesh.errors import JournalError, JournalTakenOverError
@@ -33,6 +44,17 @@ logger = logging.getLogger(__name__)
 
 #: Seconds that a lock may still be held by a process that is on its way out.
 _PATIENCE_S = 2.0
+
+#: Statements of every commit, made once: making them anew takes longer than carrying them out.
+_MINE = update(journals).where(
+    journals.c.id == bindparam("mine"), journals.c.epoch == bindparam("my_epoch")
+)
+_ADVANCE = _MINE.where(journals.c.last == bindparam("found")).values(last=bindparam("to"))
+_GO_BACK = _MINE.where(journals.c.last >= bindparam("to")).values(last=bindparam("to"))
+_COMPACT = _MINE.where(journals.c.last >= bindparam("upto")).values(
+    base=bindparam("upto"), parts=bindparam("number_of_parts")
+)
+_COMMIT = insert(commits)
 
 
 class SqlJournal:
@@ -109,10 +131,10 @@ class SqlJournal:
             if doubt:
                 self._forget_after(connection, self._last)
             number = self._last + (1 if record else 0)
-            self._claim(connection, journals.c.last == self._last, last=number)
+            self._claim(connection, _ADVANCE, found=self._last, to=number)
             if record:
                 stored = {"number": number, "crc": zlib.crc32(record), "facts": record}
-                connection.execute(insert(commits), {"journal": self._id, **stored})
+                connection.execute(_COMMIT, {"journal": self._id, **stored})
             for key, data in given.items():
                 self._put_blob(connection, key, data, number)
             if not record and not given:
@@ -122,7 +144,7 @@ class SqlJournal:
     def compact(self, parts: Sequence[bytes], upto: int, keep: AbstractSet[str]) -> None:
         """See Journal."""
         with self._transaction("be compacted") as connection:
-            self._claim(connection, journals.c.last >= upto, base=upto, parts=len(parts))
+            self._claim(connection, _COMPACT, upto=upto, number_of_parts=len(parts))
             connection.execute(delete(snapshots).where(snapshots.c.journal == self._id))
             for number, part in enumerate(parts, 1):
                 stored = {"number": number, "crc": zlib.crc32(part), "part": part}
@@ -186,12 +208,12 @@ class SqlJournal:
             raise JournalError(f"the journal {self.address} was removed while it was in use")
         return found
 
-    def _claim(self, connection: Connection, condition: Any, **values: Any) -> None:
+    def _claim(self, connection: Connection, change: Update, **values: int) -> None:
         """Change the journal's row if this epoch still writes. Comes first in a transaction, so that
         writers wait for each other there.
         """
-        mine = (journals.c.id == self._id) & (journals.c.epoch == self._epoch) & condition
-        if connection.execute(update(journals).where(mine).values(**values)).rowcount != 1:
+        given = {"mine": self._id, "my_epoch": self._epoch, **values}
+        if connection.execute(change, given).rowcount != 1:
             raise JournalTakenOverError(
                 f"epoch {self._epoch} of the journal {self.address} is over: another process has taken "
                 "it over and writes now"
@@ -199,7 +221,7 @@ class SqlJournal:
 
     def _forget_after(self, connection: Connection, last: int) -> None:
         """Take back what of a failed append became durable nevertheless; nobody was told of it."""
-        self._claim(connection, journals.c.last >= last, last=last)
+        self._claim(connection, _GO_BACK, to=last)
         late = (commits.c.journal == self._id) & (commits.c.number > last)
         connection.execute(delete(commits).where(late))
 

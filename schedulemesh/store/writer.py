@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from schedulemesh.engine.codec import encode_facts
+from schedulemesh.engine.codec import joined, storable
 from schedulemesh.engine.messages.facts import AnyFact
 from schedulemesh.errors import JournalError
 from schedulemesh.store.journal import Journal
@@ -19,7 +19,9 @@ from schedulemesh.store.recovery import Stored
 
 
 class _Entry(msgspec.Struct, frozen=True):
-    facts: Sequence[AnyFact]
+    #: The facts as they are stored; empty: none.
+    record: bytes
+    facts: int
     blobs: Mapping[str, bytes]
     done: asyncio.Future[Any]
 
@@ -46,8 +48,9 @@ class GroupWriter:
         self._broken: str | None = None
         #: All that is durable. Changed by the thread alone; read it where ``broken``.
         self.stored = stored
-        #: Facts and bytes of records since the last snapshot.
+        #: Facts, and bytes of records and of blobs, since the last snapshot.
         self.fresh_facts, self.fresh_bytes = 0, sum(map(len, self.stored.records))
+        self.fresh_blob_bytes = 0
         self._thread = threading.Thread(target=self._run, name="journal-writer", daemon=True)
         self._thread.start()
 
@@ -59,8 +62,15 @@ class GroupWriter:
     def append(
         self, facts: Sequence[AnyFact], blobs: Mapping[str, bytes] | None = None
     ) -> asyncio.Future[None]:
-        """Done once the facts are durable; fails with JournalError."""
-        return self._put(_Entry, facts, blobs or {})
+        """Done once the facts are durable; fails with JournalError.
+
+        Raises NotStorableError at once for facts that would not be read back as they are.
+        """
+        return self._put(_Entry, storable(facts) if facts else b"", len(facts), blobs or {})
+
+    def copy(self) -> asyncio.Future[Stored]:
+        """A copy of what is stored with all that was appended so far; fails with JournalError."""
+        return self._put(_Call, self._copy)
 
     def mark(self) -> asyncio.Future[int]:
         """The number of the commit that has the last fact appended so far; fails with JournalError."""
@@ -81,8 +91,7 @@ class GroupWriter:
 
     async def flushed(self) -> None:
         """Return once everything appended so far is durable; raises JournalError if it is not."""
-        if self._broken is not None:
-            raise JournalError(self._broken)
+        self._insist_it_works()
         last = self._last
         if last is not None and not last.done():
             await asyncio.shield(last)
@@ -128,28 +137,35 @@ class GroupWriter:
     def _write(self, entries: Sequence[_Entry]) -> tuple[None, JournalError | None]:
         if self._broken is not None:
             return None, JournalError(self._broken)
-        facts = [fact for entry in entries for fact in entry.facts]
+        facts = sum(entry.facts for entry in entries)
         blobs = {key: data for entry in entries for key, data in entry.blobs.items()}
-        record, error = self._attempt(lambda: encode_facts(facts) if facts else b"")
-        if error is None:
-            _, error = self._attempt(lambda: self._journal.append(record, blobs))
+        record = joined(entry.record for entry in entries) if facts else b""
+        _, error = self._attempt(lambda: self._journal.append(record, blobs))
         if error is not None:
             self._broken = str(error)
-        elif record:
+            return None, error
+        if record:
             self.stored.records.append(record)
-            self.fresh_facts += len(facts)
-            self.fresh_bytes += len(record)
-        return None, error
+        self.fresh_facts += facts
+        self.fresh_bytes += len(record)
+        self.fresh_blob_bytes += sum(map(len, blobs.values()))
+        return None, None
 
     def _number(self) -> int:
-        if self._broken is not None:
-            raise JournalError(self._broken)
-        self.fresh_facts = self.fresh_bytes = 0
+        self._insist_it_works()
+        self.fresh_facts = self.fresh_bytes = self.fresh_blob_bytes = 0
         return self.stored.last
 
-    def _compact(self, parts: Sequence[bytes], upto: int, keep: AbstractSet[str]) -> None:
+    def _copy(self) -> Stored:
+        self._insist_it_works()
+        return self.stored.copy()
+
+    def _insist_it_works(self) -> None:
         if self._broken is not None:
             raise JournalError(self._broken)
+
+    def _compact(self, parts: Sequence[bytes], upto: int, keep: AbstractSet[str]) -> None:
+        self._insist_it_works()
         self._journal.compact(parts, upto, keep)
         self.stored.compact(parts, upto)
 

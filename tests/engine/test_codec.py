@@ -8,9 +8,10 @@ import msgspec
 import pytest
 
 from schedulemesh.config.policy import PreemptionPolicy
-from schedulemesh.engine.codec import decode_facts, encode_facts
+from schedulemesh.engine.codec import decode_facts, encode_facts, joined, storable
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages.facts import AnyFact
+from schedulemesh.errors import NotStorableError
 from tests.engine.builders import Mesh, amount, node, on, pool
 
 
@@ -74,3 +75,30 @@ def test_a_stored_policy_that_is_wrong_is_refused():
     bad[0]["policy"]["same_pool_priority_threshold"] = -1
     with pytest.raises(msgspec.ValidationError, match="above 0"):
         decode_facts(json.dumps(bad).encode())
+
+
+@pytest.mark.parametrize(
+    ("fact", "said"),
+    [
+        (f.NodeCordoned(node_id="n", cordoned=1), "cordoned of NodeCordoned, 1,"),
+        (f.EpochBegun(epoch=1, at=float("nan")), "at of EpochBegun, nan,"),
+        (f.EpochBegun(epoch=1, at=float("inf")), "at of EpochBegun, inf,"),
+        (f.AgentEnded(agent_name=7, incarnation=1, at=0.0, reason=""), "agent_name of AgentEnded"),
+        (f.ClassLoaded(class_key="\udcff"), "class_key of ClassLoaded"),
+        (f.ClassLoaded(class_key=object()), "class_key of ClassLoaded"),
+        (f.StatesForgotten(state_keys=("a", None)), "state_keys of StatesForgotten"),
+        (f.HoldShrank(hold_id="h", shares=[]), "shares of HoldShrank"),
+    ],
+)
+def test_what_would_not_be_read_back_the_same_is_refused(fact, said):
+    good = f.EpochBegun(epoch=1, at=0.0)
+    with pytest.raises(NotStorableError, match="cannot be stored") as raised:
+        storable([good, fact, good])
+    assert said in str(raised.value)
+
+
+def test_records_are_joined_in_order():
+    facts = [f.EpochBegun(epoch=n, at=0.0) for n in range(5)]
+    records = [storable(facts[:2]), storable([]), storable(facts[2:])]
+    assert joined(records) == storable(facts)
+    assert decode_facts(joined([])) == []

@@ -15,11 +15,13 @@ from schedulemesh.engine.messages.facts import PoolEnsured
 from schedulemesh.engine.messages.outcomes import Accepted, Pending
 from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.state.invariants import check
-from schedulemesh.errors import JournalError
+from schedulemesh.errors import JournalError, NotStorableError
+from schedulemesh.protocol.agents import key_of
 from schedulemesh.runtime import reactor as scribe_module
 from schedulemesh.runtime.reactor import Scribe
 from schedulemesh.store.journal import MemoryJournal
 from schedulemesh.store.sql import SqlJournal
+from tests.core.test_clock import Machine
 from tests.engine.builders import Mesh, differences, pool
 
 
@@ -78,8 +80,10 @@ def submission(name, pool_name="p", **more):
     return Mesh().submission(name, pool_name, cpu=1, more={"request_id": f"r-{name}"}, **more)
 
 
-def reported(order):
-    return s.AgentReported(at=0.0, agent_name=order.agent.name, incarnation=order.incarnation)
+def reported(order, **more):
+    return s.AgentReported(
+        at=0.0, agent_name=order.agent.name, incarnation=order.incarnation, **more
+    )
 
 
 @on_loop
@@ -128,23 +132,145 @@ async def test_a_read_never_tells_what_is_lost_a_moment_later(scribe, journal, o
         await lost
 
 
-@on_loop
-async def test_a_step_that_fails_half_way_leaves_nothing(scribe, journal, orders):
-    await scribe.step(wanted("p"))
-    kept = asyncio.ensure_future(scribe.step(wanted("q")))
-    await asyncio.sleep(0)
+def fails_half_way(scribe, name):
+    """Have the step that makes this pool raise in its midst."""
+    handle = scribe.engine._handlers[s.PoolRequested]
 
-    def half_way(stimulus):
-        scribe.state.evolve(PoolEnsured(spec=pool("half", cpu=1)))
+    def handler(turn, stimulus):
+        if stimulus.spec.name != name:
+            return handle(turn, stimulus)
+        turn.emit(PoolEnsured(spec=pool("half", cpu=1)))
         raise KeyError("a broken promise")
 
-    scribe.engine.handle = half_way
-    with pytest.raises(KeyError, match="a broken promise"):
-        await scribe.step(wanted("r"))
-    await asyncio.wait_for(scribe._healthy.wait(), 10)
-    await kept
-    assert list(scribe.state.ledger.accounts) == ["p", "q"]
+    scribe.engine._handlers[s.PoolRequested] = handler
+
+
+@on_loop
+async def test_a_step_that_fails_half_way_leaves_nothing_and_nobody_else_notices(
+    scribe, journal, orders
+):
+    await scribe.step(wanted("p"))
+    fails_half_way(scribe, "bad")
+    names = ["q", "bad", "r", "bad", "s"]
+    asked = [asyncio.ensure_future(scribe.step(wanted(name))) for name in names]
+    reads = asyncio.ensure_future(scribe.read(lambda: set(scribe.state.ledger.accounts)))
+    found = await asyncio.gather(*asked, return_exceptions=True)
+    assert [type(each).__name__ for each in found] == ["Step", "KeyError", "Step", "Step", "Step"]
+    # The second of that name met a new engine, which had not been made to fail.
+    assert "half" not in await reads
+    assert list(scribe.state.ledger.accounts) == ["p", "q", "r", "bad", "s"]
+
+
+@on_loop
+async def test_a_step_that_fails_before_it_changed_anything_costs_nothing(scribe, journal, orders):
+    await scribe.step(wanted("p"))
+    before = scribe.engine
+    unhashable = s.PreemptionRequested(at=0.0, task_id=["x"])
+    other = asyncio.ensure_future(scribe.step(wanted("q")))
+    with pytest.raises(TypeError, match="unhashable"):
+        await scribe.step(unhashable)
+    await other
+    assert scribe.engine is before
     await scribe.step(wanted("r"))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        s.CordonRequested(at=0.0, node_id="n", cordoned=1),
+        s.TaskAnnounced(
+            at=0.0,
+            task=s.TaskSpec(task_id="t", pool_name="p", priority=float("inf")),
+            agent_name="x",
+        ),
+        s.TaskAnnounced(at=0.0, task=s.TaskSpec(task_id="\udcff", pool_name="p"), agent_name="x"),
+        s.TaskAnnounced(
+            at=0.0, task=s.TaskSpec(task_id="t", pool_name="p", labels={"k": 1}), agent_name="x"
+        ),
+        s.TaskAnnounced(at=0.0, task=s.TaskSpec(task_id=("t", 1), pool_name="p"), agent_name="x"),
+    ],
+    ids=["number for truth", "infinity", "lone surrogate", "number for text", "tuple for text"],
+)
+def test_what_would_not_be_read_back_is_refused_alone(bad, tmp_path):
+    @on_loop
+    async def story(scribe, journal, orders):
+        await scribe.step(wanted("p"))
+        nodes = (s.NodeReport(node_id="n", total=pool("x", cpu=4).resources, labels={}),)
+        await scribe.step(s.ClusterObserved(at=0.0, nodes=nodes))
+        asked = (wanted("q"), bad, wanted("r"))
+        found = await asyncio.gather(*map(scribe.step, asked), return_exceptions=True)
+        assert [type(each).__name__ for each in found] == ["Step", "NotStorableError", "Step"]
+        assert "cannot be stored" in str(found[1])
+        assert list(scribe.state.ledger.accounts) == ["p", "q", "r"]
+        assert len(scribe.state.running) == 0
+
+    story(tmp_path)
+
+
+@on_loop
+async def test_a_report_that_can_never_be_kept_is_not_tried_for_ever(scribe, journal, orders):
+    await scribe.step(wanted("p"))
+    await scribe.step(submission("a"))
+    strange = reported(orders.pop(), actor_name="\udcff")
+    with pytest.raises(NotStorableError, match="actor_name of AgentStarted"):
+        await asyncio.wait_for(scribe.report(strange), 10)
+    await scribe.step(wanted("q"))
+
+
+@on_loop
+async def test_a_refused_submission_leaves_no_bytes(scribe, journal, orders):
+    await scribe.step(wanted("p"))
+    data = b"a class of a megabyte"
+    refused = await scribe.step(submission("a", "no such pool"), {key_of(data): data})
+    assert refused.outcome.reason == "pool_not_found"
+    assert journal.blob_sizes() == {}
+
+
+@on_loop
+async def test_whoever_gives_up_waiting_is_forgotten(scribe, journal, orders):
+    await scribe.step(wanted("p"))
+    await scribe.step(submission("a"))
+    waiting = [asyncio.ensure_future(scribe.answer("r-a")) for _ in range(3)]
+    waiting.append(asyncio.ensure_future(scribe.end_of("a")))
+    await asyncio.sleep(0)
+    for each in waiting:
+        each.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert (scribe._answers, scribe._ends) == ({}, {})
+
+
+def lives_of(machine, tmp_path):
+    """A scribe of each life; the machine's clock is read anew."""
+    return Scribe(
+        SqlJournal(tmp_path / "j.sqlite"), Strategies(), lambda order: None, machine.clock()
+    )
+
+
+@pytest.mark.parametrize("by_s", [-4 * 86_400.0, 86_400.0])
+def test_a_clock_that_is_set_between_two_lives_changes_no_duration(by_s, tmp_path):
+    """Set back, a task of 100 s must not have days left; set forward, no answer may be forgotten early."""
+
+    async def story():
+        machine = Machine()
+        first = lives_of(machine, tmp_path)
+        await first.begin()
+        await first.step(wanted("p"))
+        task = s.TaskSpec(task_id="t", pool_name="p", estimated_duration=100.0)
+        await first.step(s.TaskAnnounced(at=0.0, task=task, agent_name="x"))
+        refused = submission("a", "no such pool")
+        told = await first.step(refused)
+        await first.close(destroy=False)
+        machine.system += by_s
+        machine.passes(30.0)
+        second = lives_of(machine, tmp_path)
+        await second.begin()
+        assert second.state.running.by_id["t"].remaining(second.now()) == pytest.approx(70.0)
+        await second.step(s.ClockTicked(at=0.0))
+        assert (await second.step(refused)).outcome == told.outcome
+        assert refused.request_id in second.state.answers
+        await second.close(destroy=True)
+
+    asyncio.run(asyncio.wait_for(story(), 60))
 
 
 @on_loop
@@ -248,8 +374,8 @@ async def in_life(journal, settings, story):
     scribe = Scribe(journal, Strategies(), lambda order: None)
     await scribe.begin(settings)
     await story(scribe)
-    if scribe._tidying is not None:
-        await scribe._tidying
+    if scribe._snapshots.taking is not None:
+        await scribe._snapshots.taking
     await scribe.flushed()
     stored = journal.load()
     assert differences(scribe.state, stored.fold()) == []
@@ -319,7 +445,7 @@ def test_saved_states_have_limits(caplog):
                 await preempt(scribe, f"t{number}", 1000)
             assert scribe.state.preempted["huge"].state_key is None
             for _ in range(3):
-                await scribe._tidy()
+                await scribe._snapshots.take()
 
         settings = JournalSettings(saved_state_bytes=1000, saved_states_bytes=2500)
         scribe, _ = await in_life(journal, settings, change)
@@ -332,15 +458,15 @@ def test_saved_states_have_limits(caplog):
     assert "the saved state of task huge has 1001 bytes" in caplog.text
 
 
-def test_saved_states_grow_too_old(monkeypatch):
+def test_saved_states_grow_too_old():
     async def story():
         journal = MemoryJournal()
 
         async def change(scribe):
             await preempt(scribe, "old", 10)
-            monkeypatch.setattr(scribe, "_last", scribe.now() + 1000)
+            scribe._clock.resume(None, scribe.now() + 1000)
             await preempt(scribe, "new", 10)
-            await scribe._tidy()
+            await scribe._snapshots.take()
 
         scribe, _ = await in_life(journal, JournalSettings(saved_state_s=999), change)
         assert [p.state_key for p in scribe.state.preempted.values()] == [None, "state-new"]
@@ -356,13 +482,13 @@ def test_bytes_kept_for_a_fact_to_come_outlive_a_snapshot():
         async def change(scribe):
             await scribe.step(wanted("p"))
             await scribe.keep({"k": b"v"})
-            await scribe._tidy()
+            await scribe._snapshots.take()
             assert await scribe.blob("k") == b"v"
             assert await scribe.blob(None) is None
             await scribe.step(wanted("q"))
-            await scribe._tidy()
+            await scribe._snapshots.take()
             await scribe.step(wanted("r"))
-            await scribe._tidy()
+            await scribe._snapshots.take()
             assert await scribe.blob("k") is None
 
         scribe, _ = await in_life(journal, None, change)

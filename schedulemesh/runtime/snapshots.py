@@ -1,0 +1,115 @@
+"""When a snapshot takes the place of the journal's oldest facts, and which saved states are forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import time
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from schedulemesh.config.settings import JournalSettings
+from schedulemesh.engine.codec import encode_part
+from schedulemesh.engine.messages.stimuli import AnyStimulus, StatesOutlived
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.snapshot import Snapshot, parts, past_states, picture, referenced
+from schedulemesh.engine.transaction import Step
+from schedulemesh.errors import JournalError
+from schedulemesh.store.journal import Journal
+from schedulemesh.store.writer import GroupWriter
+
+Value = TypeVar("Value")
+
+logger = logging.getLogger(__name__)
+
+#: Bytes of blobs after which a snapshot is taken: those that nothing refers to go with the one after it.
+_BLOB_BYTES = 64 * 1024 * 1024
+
+
+class Decider(Protocol):
+    """What a snapshot needs of whoever decides."""
+
+    @property
+    def state(self) -> MeshState:
+        """The state as decided."""
+
+    def now(self) -> float:
+        """Seconds since 1970."""
+
+    async def whole(self) -> None:
+        """Return while the state holds whole steps only; nothing is awaited after that."""
+
+    async def step(self, stimulus: AnyStimulus) -> Step:
+        """Decide, and return once the facts are durable."""
+
+
+class Snapshots:
+    """Takes snapshots beside everything else, one at a time."""
+
+    def __init__(
+        self, decider: Decider, journal: Journal, writer: GroupWriter, settings: JournalSettings
+    ) -> None:
+        self._decider = decider
+        self._journal = journal
+        self._writer = writer
+        self._settings = settings
+        self.taking: asyncio.Task[None] | None = None
+        self._taken_at = time.monotonic()
+
+    def take_if_due(self) -> None:
+        """Begin one when enough has come since the last."""
+        if self.taking is not None and not self.taking.done():
+            return
+        limits, writer = self._settings, self._writer
+        many = writer.fresh_facts >= limits.snapshot_facts
+        many = many or writer.fresh_bytes >= limits.snapshot_bytes
+        # A snapshot of a large state must pay off.
+        many = many and writer.fresh_bytes >= sum(map(len, writer.stored.parts))
+        many = many or writer.fresh_blob_bytes >= _BLOB_BYTES
+        late = time.monotonic() - self._taken_at >= limits.snapshot_s
+        if many or (late and (writer.fresh_facts > 0 or writer.fresh_blob_bytes > 0)):
+            self._taken_at = time.monotonic()
+            self.taking = asyncio.ensure_future(self.take())
+
+    async def take(self) -> None:
+        """Take one; where that fails, the log says why."""
+        try:
+            await self._forget_states()
+            await self._decider.whole()
+            snapshot, keep = picture(self._decider.state), referenced(self._decider.state)
+            upto = await self._writer.mark()
+            written = await _beside(functools.partial(_encoded, snapshot))
+            await self._writer.compact(written, upto, keep)
+        except JournalError as error:
+            logger.warning("no snapshot of the journal could be made: %s", error)
+
+    def cancel(self) -> None:
+        """The journal is being closed."""
+        if self.taking is not None:
+            self.taking.cancel()
+
+    async def _forget_states(self) -> None:
+        """Let saved states go that are too old, and the oldest of too many."""
+        sizes = await _beside(self._journal.blob_sizes)
+        past = past_states(self._decider.state)
+        oldest = self._decider.now() - self._settings.saved_state_s
+        over = sum(sizes.get(key, 0) for key in past) - self._settings.saved_states_bytes
+        outlived = []
+        for key, at in past.items():
+            if at >= oldest and over <= 0:
+                break
+            outlived.append(key)
+            over -= sizes.get(key, 0)
+        if outlived:
+            logger.info("%d saved states are kept no longer", len(outlived))
+            await self._decider.step(StatesOutlived(at=0.0, state_keys=tuple(outlived)))
+
+
+def _encoded(snapshot: Snapshot) -> list[bytes]:
+    return [encode_part(part) for part in parts(snapshot)]
+
+
+async def _beside(call: Callable[[], Value]) -> Value:
+    """Run something that blocks beside the loop."""
+    return await asyncio.get_running_loop().run_in_executor(None, call)
