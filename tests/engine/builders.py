@@ -123,7 +123,7 @@ class Mesh:
         self.facts += step.facts
         check(self.state)
         _check_transitions(before, _phases(self.state))
-        if not isinstance(stimulus, s.AgentReported | s.ClusterObserved):
+        if not isinstance(stimulus, s.AgentReported | s.AgentRestarted | s.ClusterObserved):
             assert _overfull(self.state) <= over, "the engine gave away more than there is"
         for order in step.instructions:
             self._take_order(order)
@@ -421,10 +421,11 @@ def pictures(state: MeshState) -> dict[str, object]:
     }
     shown["groups"] = {
         field: (
-            {kind: list(entries) for kind, entries in value.items()} if field == "_free" else value
+            {kind: list(entries) for kind, entries in value.items()} if field in ("_free", "_coming") else value
         )
         for field, value in vars(state.groups).items()
     }
+    shown["pools with groups"] = list(state.groups.of_pool)
     shown["accounts"] = list(state.ledger.accounts.items())
     shown["holds"] = state.ledger.holds
     shown["nodes"] = {
@@ -438,7 +439,8 @@ def pictures(state: MeshState) -> dict[str, object]:
     shown["standing order"] = {
         name: list(found.standing) for name, found in state.cluster.nodes.items()
     }
-    shown["workload"] = state.cluster.workload.counts
+    workload = state.cluster.workload
+    shown["workload"] = (workload.counts, workload.told, workload.renew_at)
     shown["index"] = list(state.cluster._index)
     shown["tasks"] = {
         task_id: [getattr(task, field) for field in task.__struct_fields__ if field != "task_class"]

@@ -170,7 +170,7 @@ def _overdue(state: MeshState, now: float) -> list[Group]:
             if group.idle_since + idle_s > now:
                 break
             found.append(group)
-    return found
+    return sorted(found, key=lambda group: (group.idle_since, group.group_id))
 
 
 def _fills(state: MeshState, spec: GroupsSpec, group: Group) -> bool:

@@ -352,7 +352,7 @@ class RequestAnswered(Fact, frozen=True, kw_only=True):
 
 
 class AnswersForgotten(Fact, frozen=True, kw_only=True):
-    """Answers given before this time are no longer remembered."""
+    """The first answers are no longer remembered, up to the first one that was given at this time or later."""
 
     before: float
 

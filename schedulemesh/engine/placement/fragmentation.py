@@ -54,10 +54,14 @@ class Workload:
     def __init__(self) -> None:
         self.counts: dict[Kind, int] = {}
         self._total = 0
-        self._renew_at = 1
-        #: Grows when the typical kinds are to be told anew; scores of an older version are void.
+        #: The counts when the typical kinds were last told: at fixed numbers of tasks and never on looking, so
+        #: that a dry run changes nothing and a snapshot tells the same.
+        self.told: dict[Kind, int] = {}
+        #: So many tasks make the typical kinds be told anew.
+        self.renew_at = 1
+        #: Grows when the typical kinds are told anew; scores of an older version are void.
         self.version = 0
-        self._told = -1
+        self._derived = -1
         self._demands: tuple[_Demand, ...] = ()
         self._typical = 0
         self._usable: dict[tuple[int, ...], tuple[int, ...]] = {}
@@ -68,17 +72,25 @@ class Workload:
         kind = (need.cpu, need.gpu)
         self.counts[kind] = self.counts.get(kind, 0) + 1
         self._total += 1
-        if self._total >= self._renew_at:
-            self.version += 1
-            self._renew_at = self._total + max(16, self._total // 4)
         if self._total > _MOST_COUNTED:
             self._halve()
+        elif self._total >= self.renew_at:
+            self._renew()
 
     def learn(self, counts: Mapping[Kind, int]) -> None:
         """Begin with these counts, in the place of all that were noted."""
         self.counts = dict(counts)
         self._total = sum(counts.values())
-        self._renew_at = self._total + max(16, self._total // 4)
+        self._renew()
+
+    def adopt(
+        self, counts: Mapping[Kind, int], told: Mapping[Kind, int], renew_at: int | None
+    ) -> None:
+        """More of what a snapshot has."""
+        self.counts.update(counts)
+        self._total = sum(self.counts.values())
+        self.told.update(told)
+        self.renew_at = self.renew_at if renew_at is None else renew_at
         self.version += 1
 
     def score(self, cpu: int, devices: Sequence[int], need: Resources) -> int:
@@ -105,7 +117,7 @@ class Workload:
 
     def _fragment(self, cpu: int, devices: Sequence[int]) -> int:
         """F of a node with so much free, times the number of typical tasks."""
-        self._tell()
+        self._derive()
         shape = tuple(sorted(devices))
         key = (cpu, shape)
         found = self._known.get(key)
@@ -131,13 +143,18 @@ class Workload:
         milli = less / (self._typical or 1) * 1000 / UNIT
         return int(100 / (1 + math.exp(-milli / 1000)))
 
-    def _tell(self) -> None:
-        """Tell the typical kinds, unless they are told already."""
-        if self._told == self.version:
+    def _renew(self) -> None:
+        self.told = dict(self.counts)
+        self.renew_at = self._total + max(16, self._total // 4)
+        self.version += 1
+
+    def _derive(self) -> None:
+        """Work out what follows from the typical kinds, unless that is done."""
+        if self._derived == self.version:
             return
-        self._told = self.version
+        self._derived = self.version
         self._forget()
-        typical = typical_kinds(self.counts)
+        typical = typical_kinds(self.told)
         self._typical = sum(typical.values())
         by_gpu: dict[int, list[tuple[int, int]]] = {}
         for (cpu, gpu), tasks in typical.items():

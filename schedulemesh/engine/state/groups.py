@@ -102,7 +102,7 @@ class GroupBook:
 
     def __init__(self) -> None:
         self.by_id: dict[str, Group] = {}
-        #: Ids by pool name, for pools that keep or kept groups.
+        #: Ids by pool name, for pools that keep or kept groups; the first that did first.
         self.of_pool: dict[str, dict[str, None]] = {}
         #: By pool name.
         self.counts: dict[str, PoolCounts] = {}
@@ -118,8 +118,8 @@ class GroupBook:
         self._lacking: dict[str, dict[GroupShape, int]] = {}
         #: (idle since, id) by kind.
         self._free: dict[_Kind, SortedList[tuple[float, str]]] = {}
-        #: Ids of groups that are being made for nobody in particular, by kind.
-        self._coming: dict[_Kind, dict[str, None]] = {}
+        #: (length of id, id) of groups that are being made for nobody in particular, by kind: by their numbers.
+        self._coming: dict[_Kind, SortedList[tuple[int, str]]] = {}
         self._living: dict[_Kind, int] = {}
         #: By pool name and whether reserved.
         self._standing: dict[tuple[str, bool], int] = {}
@@ -178,7 +178,7 @@ class GroupBook:
         if group.free:
             self._free.setdefault(kind, SortedList()).add(_idle_since(group))
         elif group.coming:
-            self._coming.setdefault(kind, {})[group.group_id] = None
+            self._coming.setdefault(kind, SortedList()).add(_number(group))
 
     def living(self, pool_name: str, *, reserved: bool, shape: GroupShape) -> int:
         """How many groups of this kind there are, those that end not counted."""
@@ -215,7 +215,7 @@ class GroupBook:
 
     def coming_of(self, pool_name: str, *, reserved: bool, shape: GroupShape) -> Iterator[Group]:
         """The groups of one kind that are being made for nobody in particular, the first made first."""
-        for group_id in self._coming.get((pool_name, reserved, shape), ()):
+        for _, group_id in self._coming.get((pool_name, reserved, shape), ()):
             yield self.by_id[group_id]
 
     def free_dynamic(self) -> Iterator[tuple[str, Iterator[Group]]]:
@@ -270,7 +270,7 @@ class GroupBook:
                 del self._free[kind]
         coming = self._coming.get(kind)
         if coming is not None:
-            coming.pop(group.group_id, None)
+            coming.discard(_number(group))
             if not coming:
                 del self._coming[kind]
 
@@ -294,6 +294,11 @@ def _add(counts: dict[_KindT, int], key: _KindT, by: int) -> None:
         counts[key] = number
     else:
         del counts[key]
+
+
+def _number(group: Group) -> tuple[int, str]:
+    """In the order of their numbers, within one pool."""
+    return (len(group.group_id), group.group_id)
 
 
 def _idle_since(group: Group) -> tuple[float, str]:

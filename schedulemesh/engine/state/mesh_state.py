@@ -135,6 +135,7 @@ class MeshState:
         self.lost: dict[str, LostAgent] = {}
         #: Preemptions so far, by reason.
         self.preemption_counts: dict[str, int] = {}
+        #: By request id, the first given first.
         self.answers: dict[str, Answer] = {}
         #: Which agent's start will answer a request.
         self.requests: dict[str, str] = {}
@@ -395,7 +396,7 @@ class MeshState:
         task = self.running.remove(fact.task_id)
         self._touch(self.agents.get(task.agent_name))
         if fact.request_id is not None:
-            self.answers[fact.request_id] = Answer(at=fact.at, outcome=Done())
+            self._remember(fact.request_id, fact.at, Done())
 
     def _touch(self, agent: Agent | None) -> None:
         """What the victim search summed up for the agent's node no longer holds."""
@@ -442,11 +443,19 @@ class MeshState:
         self.ledger.hold(fact.hold_id, hold)
 
     def _request_answered(self, fact: f.RequestAnswered) -> None:
-        self.answers[fact.request_id] = Answer(at=fact.at, outcome=fact.outcome)
+        self._remember(fact.request_id, fact.at, fact.outcome)
         self.requests.pop(fact.request_id, None)
 
+    def _remember(self, request_id: str, at: float, outcome: RequestOutcome) -> None:
+        self.answers.pop(request_id, None)
+        self.answers[request_id] = Answer(at=at, outcome=outcome)
+
     def _answers_forgotten(self, fact: f.AnswersForgotten) -> None:
-        self.answers = {k: a for k, a in self.answers.items() if a.at >= fact.before}
+        while self.answers:
+            oldest = next(iter(self.answers))
+            if self.answers[oldest].at >= fact.before:
+                return
+            del self.answers[oldest]
 
     def _epoch_begun(self, fact: f.EpochBegun) -> None:
         self.epoch = fact.epoch

@@ -41,17 +41,20 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     policy_changes: list[f.PolicyChanged] = []
     handlers: list[f.StateHandlersRegistered] = []
     loaded: list[str] = []
+    #: (pool name, counts) of every pool that keeps or kept groups. Before the pools: its order is told here.
+    group_counts: list[tuple[str, PoolCounts]] = []
     accounts: list[Account] = []
     holds: list[tuple[str, Hold]] = []
     nodes: list[Node] = []
     groups: list[Group] = []
-    #: (pool name, counts).
-    group_counts: list[tuple[str, PoolCounts]] = []
     #: (pool name, shape, how many reserved groups of it were destroyed on demand).
     groups_dropped: list[tuple[str, GroupShape, int]] = []
     next_group: int | None = None
     #: (CPU, GPU, how many tasks of this kind were admitted).
     workload: list[tuple[int, int, int]] = []
+    #: The same when the typical kinds were last told, and how many tasks make them be told anew.
+    workload_told: list[tuple[int, int, int]] = []
+    workload_renew_at: int | None = None
     agents: list[Agent] = []
     tasks: list[RunningTask] = []
     preempted: list[Preempted] = []
@@ -80,6 +83,8 @@ def picture(state: MeshState) -> Snapshot:
         groups_dropped=[(*key, n) for key, n in state.groups.dropped.items()],
         next_group=state.groups.next_number,
         workload=[(*kind, n) for kind, n in state.cluster.workload.counts.items()],
+        workload_told=[(*kind, n) for kind, n in state.cluster.workload.told.items()],
+        workload_renew_at=state.cluster.workload.renew_at,
         agents=[copy.copy(agent) for agent in state.agents.values()],
         tasks=[
             msgspec.structs.replace(task, task_class=None) for task in state.running.by_id.values()
@@ -176,6 +181,9 @@ def _put_head(state: MeshState, part: Snapshot) -> None:
 
 
 def _put_books(state: MeshState, part: Snapshot) -> None:
+    for pool_name, so_far in part.group_counts:
+        state.groups.counts[pool_name] = so_far
+        state.groups.of_pool.setdefault(pool_name, {})
     for account in part.accounts:
         state.ledger.accounts[account.spec.name] = account
         state.agents_of[account.spec.name] = set()
@@ -185,14 +193,14 @@ def _put_books(state: MeshState, part: Snapshot) -> None:
         state.cluster.adopt(node)
     for group in part.groups:
         state.groups.add(group)
-    for pool_name, so_far in part.group_counts:
-        state.groups.counts[pool_name] = so_far
-        state.groups.of_pool.setdefault(pool_name, {})
     for pool_name, shape, n in part.groups_dropped:
         state.groups.drop(pool_name, shape, n)
-    if part.workload:
-        counts = {(cpu, gpu): n for cpu, gpu, n in part.workload}
-        state.cluster.workload.learn({**state.cluster.workload.counts, **counts})
+    if part.workload or part.workload_told or part.workload_renew_at is not None:
+        state.cluster.workload.adopt(
+            {(cpu, gpu): n for cpu, gpu, n in part.workload},
+            {(cpu, gpu): n for cpu, gpu, n in part.workload_told},
+            part.workload_renew_at,
+        )
     for handlers in part.handlers:
         state.handlers[handlers.pool_name] = handlers
     state.loaded.update(part.loaded)

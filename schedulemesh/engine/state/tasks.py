@@ -176,7 +176,7 @@ class RunningTasks:
 
     def __init__(self) -> None:
         self.by_id: dict[str, RunningTask] = {}
-        self._by_agent: dict[str, tuple[str, ...]] = {}
+        self._by_agent: dict[str, dict[str, None]] = {}
         self.classes: dict[ClassKey, TaskClass] = {}
         #: {key: values} that label rules name; only these tell classes apart.
         self._named: Mapping[str, frozenset[str]] = {}
@@ -194,23 +194,22 @@ class RunningTasks:
 
     def on_agent(self, agent_name: str) -> tuple[str, ...]:
         """The ids of the tasks on this agent."""
-        return self._by_agent.get(agent_name, ())
+        return tuple(self._by_agent.get(agent_name, ()))
 
     def add(self, task: RunningTask) -> None:
         """Put a task on the book."""
         task_id = task.spec.task_id
         self.by_id[task_id] = task
-        self._by_agent[task.agent_name] = (*self._by_agent.get(task.agent_name, ()), task_id)
+        self._by_agent.setdefault(task.agent_name, {})[task_id] = None
         self._classify(task)
 
     def remove(self, task_id: str) -> RunningTask:
         """Take a task off the book."""
         task = self.by_id.pop(task_id)
         self._declassify(task)
-        rest = tuple(t for t in self._by_agent[task.agent_name] if t != task_id)
-        if rest:
-            self._by_agent[task.agent_name] = rest
-        else:
+        on_agent = self._by_agent[task.agent_name]
+        del on_agent[task_id]
+        if not on_agent:
             del self._by_agent[task.agent_name]
         return task
 

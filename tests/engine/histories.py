@@ -1,0 +1,599 @@
+"""Random histories: everything that can reach the engine, in any order, with a twin in lockstep.
+
+Users, operators, nodes and Ray do what they like: reports come late, twice, of agents and groups that are no
+more, and contradict each other; supervisors die, agents are lost and made again. After every step the books
+agree (``Mesh.handle``), what was written is read as it was, and a twin that was rebuilt from a snapshot or
+from the facts at a random moment has made the same step.
+
+    python -m tests.engine.histories --stimuli 500000 --seed 7
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+from typing import Any
+
+import msgspec
+
+from schedulemesh.config.policy import PreemptionPolicy
+from schedulemesh.domain.labels import parse_selector
+from schedulemesh.domain.node import NodeReport
+from schedulemesh.domain.placement import PLACEMENT_STRATEGIES, GroupShape, GroupsSpec
+from schedulemesh.domain.pool import PoolSpec
+from schedulemesh.domain.resources import NOTHING
+from schedulemesh.engine import stimuli as s
+from schedulemesh.engine.codec import decode_facts, encode_facts
+from schedulemesh.engine.engine import Engine
+from schedulemesh.engine.strategies import NODE_STRATEGIES, Strategies
+from schedulemesh.engine.turn import Step
+from tests.engine.builders import Mesh, amount, differences, pool, shape
+
+#: Stimuli in one history, after which another mesh begins.
+LENGTH = 400
+
+POOLS = ("p", "q", "r", "unknown")
+NODES: dict[str, tuple[dict[str, Any], ...]] = {
+    "n1": ({"cpu": 4, "memory": 400}, {"cpu": 2, "memory": 400}),
+    "n2": ({"cpu": 4, "memory": 400, "gpu": 2}, {"cpu": 4, "memory": 400, "gpu": 1}),
+    "n3": ({"cpu": 8, "memory": 200, "gpu": 1, "custom": {"x": 2}}, {"cpu": 8, "gpu": 4}),
+    "n4": ({"cpu": 6, "gpu": 0.5},),
+}
+BUNDLES: tuple[tuple[dict[str, Any], ...], ...] = (
+    ({"cpu": 1},),
+    ({"cpu": 2},),
+    ({"cpu": 4},),
+    ({"cpu": 0.5, "gpu": 0.5},),
+    ({"gpu": 0.4},),
+    ({"gpu": 0.6, "cpu": 1},),
+    ({"gpu": 1},),
+    ({"cpu": 1, "gpu": 2},),
+    ({"cpu": 1, "memory": 200},),
+    ({"cpu": 1, "custom": {"x": 1}},),
+    ({"cpu": 1}, {"cpu": 1}),
+    ({"cpu": 1, "gpu": 1}, {"cpu": 1, "gpu": 1}),
+    ({"cpu": 2}, {"cpu": 2}, {"cpu": 2}),
+    ({"cpu": 30},),
+    ({},),
+)
+GPU_IDS = ((), ("0",), ("1",), ("4",), ("5",), ("0", "1"), ("4", "5"), ("0", "0"), ("GPU-a",), ("7",))
+LABELS: tuple[dict[str, str], ...] = (
+    {},
+    {"tier": "premium"},
+    {"tier": "standard", "team": "a"},
+    {"tier": "batch", "team": "b"},
+)
+RULES: tuple[dict[str, Any], ...] = (
+    {},
+    {"tier": {"premium": ("standard", "batch"), "standard": ("batch",)}},
+    {"tier": {"premium": ("batch",)}, "team": {"a": ("b",)}},
+)
+PRIORITIES = (-1e9, 0.0, 1.0, 1.5, 4.0, 5.0, 9.0, 20.0, 1e9)
+DURATIONS = (None, None, 0.0, 8.0, 40.0, 1e10)
+AGENTS = tuple(f"a{number}" for number in range(10))
+TASKS = (*AGENTS, "x0", "x1", "x2")
+KEYS = ("", "c1", "c2")
+
+
+class Diverged(AssertionError):
+    """A twin that was rebuilt does something else than the original."""
+
+
+def unlike(step: Step, told: Step) -> list[str]:
+    """What two steps do not have in common, one message a line."""
+    pairs = (*zip_longest(step.facts, told.facts), *zip_longest(step.instructions, told.instructions))
+    return [
+        f"  original: {one}\n  twin:     {other}"
+        for one, other in (*pairs, (step.outcome, told.outcome))
+        if one != other
+    ]
+
+
+class TwinMesh(Mesh):
+    """A mesh with a twin that is told the same and must do the same."""
+
+    twin: Engine | None = None
+
+    def handle(self, stimulus: s.AnyStimulus) -> Step:
+        """One step of both."""
+        step = super().handle(stimulus)
+        if list(decode_facts(encode_facts(step.facts))) != list(step.facts):
+            raise Diverged(f"what was written is not what is read: {step.facts}")
+        if self.twin is not None:
+            told = self.twin.handle(stimulus)
+            if told != step:
+                raise Diverged("\n".join(unlike(step, told)))
+        return step
+
+    def rebuild_twin(self, *, from_facts: bool) -> None:
+        """A new twin, as a supervisor that begins has it."""
+        state = self.refolded() if from_facts else self.rewritten()
+        if found := differences(self.state, state):
+            raise Diverged("; ".join(found))
+        strategies = self.engine.strategies
+        self.twin = Engine(state, strategies=Strategies(strategies.node, strategies.pool))
+
+
+class History:
+    """One mesh, and the dice that decide what happens to it."""
+
+    def __init__(self, seed: str) -> None:
+        self.dice = random.Random(seed)
+        self.mesh = TwinMesh(strategy=self.dice.choice(NODE_STRATEGIES))
+        self.epoch = 0
+        self.requests = 0
+        self.stimuli = 0
+        self.log: list[s.AnyStimulus] = []
+        self.up = {name for name in NODES if self.dice.random() < 0.8}
+        self._events: tuple[tuple[int, Callable[[], None]], ...] = (
+            (24, self.submit),
+            (16, self.hands),
+            (4, self.dry_run),
+            (3, self.query),
+            (6, self.finish),
+            (4, self.delete),
+            (4, self.announce),
+            (5, self.preempt),
+            (6, self.late_report),
+            (3, self.lose_agent),
+            (4, self.rebuild),
+            (3, self.late_group_report),
+            (2, self.late_task_report),
+            (3, self.nodes),
+            (2, self.define_pool),
+            (2, self.policy),
+            (1, self.cordon),
+            (3, self.tick),
+            (1, self.world),
+            (1, self.handlers),
+            (3, self.new_twin),
+        )
+
+    def run(self, length: int = LENGTH) -> None:
+        """Let so many stimuli happen."""
+        for name in POOLS[:3]:
+            self.tell(s.PoolRequested(at=self.now, spec=self.pool(name)))
+        self.nodes()
+        events = [event for _, event in self._events]
+        weights = [weight for weight, _ in self._events]
+        while self.stimuli < length:
+            self.dice.choices(events, weights)[0]()
+        self.new_twin()
+
+    @property
+    def now(self) -> float:
+        """The time of the next stimulus."""
+        return self.mesh.now
+
+    def tell(self, stimulus: s.AnyStimulus) -> Step:
+        """The next stimulus."""
+        self.stimuli += 1
+        self.log.append(stimulus)
+        return self.mesh.handle(stimulus)
+
+    def any(self, options: Sequence[Any]) -> Any:
+        """One of them."""
+        return self.dice.choice(options)
+
+    def chance(self, part: float) -> bool:
+        """Whether it happens this time."""
+        return self.dice.random() < part
+
+    # -- users ------------------------------------------------------------------------------------
+
+    def submission(self, **more: Any) -> s.TaskSubmitted:
+        """Anything that somebody may submit."""
+        bundles = self.any(BUNDLES)
+        many = len(bundles) > 1 or self.chance(0.1)
+        fields: dict[str, Any] = {
+            "may_preempt": self.chance(0.9),
+            "for_group": self.chance(0.1),
+            "choose_node": self.chance(0.95),
+            "default_resources": self.chance(0.05) and not many,
+            "request_id": self.request(),
+            **more,
+        }
+        pool_name = self.any(POOLS) if self.chance(0.9) else ""
+        found = self.mesh.submission(
+            self.any(AGENTS),
+            pool_name,
+            self.any(PRIORITIES),
+            task=self.chance(0.85),
+            labels=self.any(LABELS),
+            duration=self.any(DURATIONS),
+            selector=None if pool_name else self.any(({}, {"name": "p"}, {"name": "none"})),
+            class_key=self.any(KEYS),
+            restartable=self.chance(0.9),
+            bundles=bundles if many else (),
+            more=fields,
+            **({} if many else bundles[0]),
+        )
+        if found.task is not None and self.chance(0.2):
+            task = msgspec.structs.replace(found.task, task_id=self.any(TASKS))
+            found = msgspec.structs.replace(found, task=task)
+        return found
+
+    def request(self) -> str | None:
+        """An id for a request: a new one, none, or one that was used."""
+        if self.chance(0.1):
+            return None
+        if self.chance(0.9):
+            self.requests += 1
+        return f"r{self.requests}"
+
+    def submit(self) -> None:
+        self.tell(self.submission())
+        if self.chance(0.5):
+            self.hands()
+
+    def dry_run(self) -> None:
+        """Only the original is asked: its answer may change nothing."""
+        asked = self.submission(dry_run=True, request_id=None)
+        step = self.mesh.engine.handle(asked)
+        assert step.facts == ()
+        assert step.instructions == ()
+
+    def query(self) -> None:
+        """A look at the decision, now or at another time; the twin is asked too, or is not."""
+        query = s.PreemptionQuery(
+            at=self.now + self.any((0.0, 0.0, 30.0, -5.0)),
+            priority=self.any(PRIORITIES),
+            pool_name=self.any(POOLS),
+            labels=self.any(LABELS),
+            resources=None if self.chance(0.5) else amount(**self.any(BUNDLES)[0]),
+            limit=self.any((0, 1, 100)),
+        )
+        found = self.mesh.engine.evaluate(query)
+        if self.mesh.twin is not None and self.chance(0.5):
+            told = self.mesh.twin.evaluate(query)
+            if found != told:
+                raise Diverged(f"{query}\n  original: {found}\n  twin:     {told}")
+
+    def finish(self) -> None:
+        self.tell(
+            s.TaskFinished(
+                at=self.now,
+                task_id=self.any(TASKS),
+                end_agent=self.chance(0.6),
+                request_id=self.request(),
+            )
+        )
+
+    def delete(self) -> None:
+        self.tell(
+            s.AgentDeletionRequested(
+                at=self.now,
+                agent_name=self.any((*AGENTS, "unknown")),
+                destroy_group=self.any((None, None, True, False)),
+            )
+        )
+
+    def announce(self) -> None:
+        task = self.mesh.submission(
+            self.any(TASKS),
+            self.any(POOLS),
+            self.any(PRIORITIES),
+            labels=self.any(LABELS),
+            duration=self.any(DURATIONS),
+        ).task
+        assert task is not None
+        agent_name = self.any((*AGENTS, "elsewhere"))
+        self.tell(s.TaskAnnounced(at=self.now, task=task, agent_name=agent_name))
+
+    def preempt(self) -> None:
+        self.tell(
+            s.PreemptionRequested(
+                at=self.now,
+                task_id=self.any(TASKS) if self.chance(0.7) else None,
+                agent_name=self.any(AGENTS) if self.chance(0.5) else None,
+                end_agent=self.chance(0.5),
+                for_pool=self.any((None, None, *POOLS)),
+                preempt_score=self.any((None, 2.0)),
+                request_id=self.request(),
+            )
+        )
+
+    # -- Ray and the hands ------------------------------------------------------------------------
+
+    def hands(self) -> None:
+        """Some of what was ordered comes about."""
+        mesh = self.mesh
+        orders = [
+            *((self._start, name) for name in mesh.starts),
+            *((self._end, name) for name in mesh.ends),
+            *((self._make, group_id) for group_id in mesh.makes),
+            *((self._remove, group_id) for group_id in sorted(mesh.removes)),
+            *((self._cancel, task_id) for task_id in mesh.task_evictions),
+        ]
+        self.dice.shuffle(orders)
+        for carry_out, name in orders[: self.any((1, 2, 20))]:
+            carry_out(name)
+
+    def _start(self, name: str) -> None:
+        order = self.mesh.starts.pop(name, None)
+        if order is None:
+            return
+        if self.chance(0.15):
+            reason = self.any(("agent_start_failed", "agent_start_timeout"))
+            self.tell(
+                s.AgentStartFailed(
+                    at=self.now,
+                    agent_name=name,
+                    incarnation=order.incarnation,
+                    reason=reason,
+                    error="it could not be made",
+                )
+            )
+            return
+        self.tell(self._report(name, order.incarnation, order.node_id))
+
+    def _report(self, name: str, incarnation: int, node_id: str | None) -> s.AgentReported:
+        """Where it runs: as ordered on devices as assumed, or something else."""
+        gpu_ids = self.any(GPU_IDS)
+        if self.chance(0.6):
+            found = self.mesh.state.cluster.nodes.get(node_id or "")
+            mine = None if found is None else found.standing.get(name)
+            units = () if mine is None else mine.devices.units
+            first = 4 if node_id == "n2" else 0
+            gpu_ids = tuple(str(first + i) for i, _ in units)
+        if self.chance(0.1):
+            node_id = self.any((None, "nowhere", *NODES))
+        return s.AgentReported(
+            at=self.now,
+            agent_name=name,
+            incarnation=incarnation,
+            node_id=node_id,
+            gpu_ids=gpu_ids,
+            pid=self.dice.randrange(9999),
+            abilities=self.any(((), ("save_state", "cancel"))),
+            state_restored=self.any((None, True, False)),
+        )
+
+    def _end(self, name: str) -> None:
+        order = self.mesh.ends.pop(name, None)
+        if order is None:
+            return
+        for task_id in getattr(order, "task_ids", ()):
+            if self.chance(0.7):
+                self._store(task_id)
+        self.tell(s.AgentGone(at=self.now, agent_name=name, incarnation=order.incarnation))
+
+    def _store(self, task_id: str) -> None:
+        self.tell(
+            s.StateStored(
+                at=self.now,
+                task_id=task_id,
+                state_key=f"state-{self.dice.randrange(99)}",
+                consistent=self.chance(0.5),
+                source="save_state",
+            )
+        )
+
+    def _cancel(self, task_id: str) -> None:
+        self.mesh.task_evictions.pop(task_id, None)
+        went_well = self.chance(0.5)
+        self.tell(s.CancelAnswered(at=self.now, task_id=task_id, cancel_success=went_well))
+
+    def _make(self, group_id: str) -> None:
+        self.mesh.makes.pop(group_id, None)
+        if self.chance(0.8):
+            self.tell(s.GroupCreated(at=self.now, group_id=group_id))
+        else:
+            self.tell(s.GroupCreateFailed(at=self.now, group_id=group_id, error="no"))
+
+    def _remove(self, group_id: str) -> None:
+        self.mesh.removes.discard(group_id)
+        self.tell(s.GroupGone(at=self.now, group_id=group_id))
+
+    def late_report(self) -> None:
+        """Of this life or a former one, in any phase, whether it was asked for or not."""
+        agents = self.mesh.state.agents
+        name = self.any(AGENTS)
+        agent = agents.get(name)
+        incarnation = 0 if agent is None else agent.incarnation - self.any((0, 0, 1))
+        node_id = self.any(("nowhere", None, *NODES))
+        at, kind = self.now, self.dice.randrange(4)
+        if kind == 0:
+            self.tell(self._report(name, incarnation, node_id))
+        elif kind == 1:
+            self.tell(s.AgentGone(at=at, agent_name=name, incarnation=incarnation))
+        elif kind == 2:
+            self.tell(
+                s.AgentStartFailed(
+                    at=at, agent_name=name, incarnation=incarnation, reason="late", error="late"
+                )
+            )
+        else:
+            self.tell(
+                s.AgentRestarted(
+                    at=at,
+                    agent_name=name,
+                    incarnation=incarnation,
+                    pid=1,
+                    node_id=node_id,
+                    gpu_ids=self.any(GPU_IDS),
+                )
+            )
+
+    def lose_agent(self) -> None:
+        agents = self.mesh.state.agents
+        if agents:
+            name = self.any(list(agents))
+            incarnation = agents[name].incarnation
+            self.tell(s.AgentGone(at=self.now, agent_name=name, incarnation=incarnation))
+
+    def rebuild(self) -> None:
+        name = self.any([*self.mesh.state.lost, self.any(AGENTS)])
+        self.tell(s.RebuildRequested(at=self.now, agent_name=name, request_id=self.request()))
+
+    def late_group_report(self) -> None:
+        group_id = self.any([*self.mesh.state.groups.by_id, "p-pg-1", "none"])
+        kind = self.dice.randrange(3)
+        if kind == 0:
+            self.tell(s.GroupCreated(at=self.now, group_id=group_id))
+        elif kind == 1:
+            self.tell(s.GroupCreateFailed(at=self.now, group_id=group_id, error="late"))
+        else:
+            self.tell(s.GroupGone(at=self.now, group_id=group_id))
+
+    def late_task_report(self) -> None:
+        if self.chance(0.5):
+            self._store(self.any(TASKS))
+        else:
+            self._cancel(self.any(TASKS))
+
+    def world(self) -> None:
+        """The supervisor died; what it had ordered may or may not have come about."""
+        self.epoch += 1
+        self.tell(s.SupervisorBegan(at=self.now, epoch=self.epoch))
+        for orders in (self.mesh.starts, self.mesh.ends, self.mesh.makes, self.mesh.task_evictions):
+            orders.clear()
+        self.mesh.removes.clear()
+        agents = [(name, agent.incarnation) for name, agent in self.mesh.state.agents.items()]
+        self.tell(
+            s.WorldObserved(
+                at=self.now,
+                living=frozenset(one for one in [*agents, ("ghost", 1)] if self.chance(0.7)),
+                groups=frozenset(g for g in self.mesh.state.groups.by_id if self.chance(0.7)),
+            )
+        )
+
+    # -- operators, nodes and the clock -----------------------------------------------------------
+
+    def pool(self, name: str) -> PoolSpec:
+        """Some definition of a pool."""
+        quota = {"cpu": self.any((2, 6, 12)), "memory": 600, "gpu": self.any((0.5, 2, 4))}
+        return pool(
+            name,
+            labels={"name": name},
+            agents=self.any((0, 2, 3)),
+            groups=self.groups() if self.chance(0.5) else None,
+            custom={"x": 2},
+            **quota,
+        )
+
+    def groups(self) -> GroupsSpec:
+        """Some way to keep placement groups."""
+        return GroupsSpec(
+            reserved=tuple(self.shape() for _ in range(self.any((0, 0, 1, 2)))),
+            dynamic=self.chance(0.8),
+            max_dynamic=self.any((0, 1, 2, 4)),
+            reuse=self.chance(0.6),
+            strategy=self.any(PLACEMENT_STRATEGIES),
+            idle_s=self.any((5.0, 300.0)),
+            entitled_labels=parse_selector(self.any(({}, {"tier": "premium"}))),
+            fill_target=self.chance(0.3),
+        )
+
+    def shape(self) -> GroupShape:
+        """Some reserved group."""
+        return shape(*self.any(BUNDLES[:13]), strategy=self.any(PLACEMENT_STRATEGIES))
+
+    def define_pool(self) -> None:
+        self.tell(
+            s.PoolRequested(
+                at=self.now, spec=self.pool(self.any(POOLS[:3])), must_be_new=self.chance(0.1)
+            )
+        )
+
+    def policy(self) -> None:
+        policy = PreemptionPolicy(
+            same_pool_priority_threshold=self.any((0.5, 1.0, 3.0)),
+            cross_pool_priority_threshold=self.any((0.5, 1.0, 5.0)),
+            label_priority_threshold=self.any((0.1, 0.5, 1.5)),
+            remaining_time_weight=self.any((0.0, 0.1, 1.0)),
+            min_preempt_score=self.any((-20.0, 0.5)),
+            enable_cross_pool_preemption=self.chance(0.8),
+            enable_label_preemption=self.chance(0.8),
+            label_dominance_protects=self.chance(0.5),
+            protected_pools=self.any(((), ("q",))),
+            label_preemption_rules=self.any(RULES),
+            victim_order=self.any(("score", "score", "least_lost_work")),
+        )
+        self.tell(
+            s.PolicyChangeRequested(at=self.now, policy=policy, client="me", changes=("all",))
+        )
+
+    def nodes(self) -> None:
+        for name in NODES:
+            if self.chance(0.2):
+                (self.up.discard if name in self.up else self.up.add)(name)
+        seen = [self._node(name) for name in sorted(self.up)]
+        self.tell(s.ClusterObserved(at=self.now, nodes=tuple(seen)))
+
+    def _node(self, name: str) -> NodeReport:
+        total = amount(**(NODES[name][0] if self.chance(0.9) else self.any(NODES[name])))
+        used = amount(**self.any(({}, {"cpu": 1}, {"gpu": 0.5}))) if self.chance(0.3) else NOTHING
+        return NodeReport(
+            node_id=name, total=total, others_use=None if self.chance(0.3) else used.within(total)
+        )
+
+    def cordon(self) -> None:
+        self.tell(
+            s.CordonRequested(
+                at=self.now, node_id=self.any((*NODES, "none")), cordoned=self.chance(0.4)
+            )
+        )
+
+    def tick(self) -> None:
+        """Time goes by; sometimes the clock is set back."""
+        self.mesh.now += self.any((0.0, 0.25, 1.0, 5.0, 30.0, 61.0, -2.0, 90_000.0))
+        self.tell(s.ClockTicked(at=self.now))
+
+    def handlers(self) -> None:
+        kind = self.dice.randrange(3)
+        if kind == 0:
+            self.tell(
+                s.StateHandlersGiven(
+                    at=self.now, pool_name=self.any(POOLS), preserver_key="k", restorer_key=None
+                )
+            )
+        elif kind == 1:
+            self.tell(s.ClassProbed(at=self.now, class_key=self.any(KEYS[1:])))
+        else:
+            keys = tuple(f"state-{self.dice.randrange(99)}" for _ in range(30))
+            self.tell(s.StatesOutlived(at=self.now, state_keys=keys))
+
+    def new_twin(self) -> None:
+        """A supervisor that began now would have this state."""
+        self.mesh.rebuild_twin(from_facts=self.chance(0.2))
+
+
+class Failed(AssertionError):
+    """A history that went wrong, with what is needed to see it again."""
+
+
+def run(seed: str, stimuli: int) -> int:
+    """Run histories until there were so many stimuli; how many there were."""
+    done = number = 0
+    while done < stimuli:
+        history = History(f"{seed}/{number}")
+        try:
+            history.run()
+        except Exception as error:
+            raise Failed(
+                f"seed {seed}, history {number}, stimulus {history.stimuli}: {history.log[-1]}"
+            ) from error
+        done += history.stimuli
+        number += 1
+    return done
+
+
+def main() -> None:
+    """As told on the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--stimuli", type=int, default=20_000)
+    parser.add_argument("--seed", default=str(random.SystemRandom().randrange(10**6)))
+    given = parser.parse_args()
+    print(f"seed {given.seed}", flush=True)
+    began = time.monotonic()
+    done = run(given.seed, given.stimuli)
+    print(f"{done} stimuli in {time.monotonic() - began:.0f} s; every twin stayed in lockstep")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
