@@ -421,7 +421,9 @@ def pictures(state: MeshState) -> dict[str, object]:
     }
     shown["groups"] = {
         field: (
-            {kind: list(entries) for kind, entries in value.items()} if field in ("_free", "_coming") else value
+            {kind: list(entries) for kind, entries in value.items()}
+            if field in ("_free", "_coming")
+            else value
         )
         for field, value in vars(state.groups).items()
     }

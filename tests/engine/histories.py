@@ -15,6 +15,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 from itertools import zip_longest
 from typing import Any
 
@@ -26,11 +27,11 @@ from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.placement import PLACEMENT_STRATEGIES, GroupShape, GroupsSpec
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import NOTHING
-from schedulemesh.engine import stimuli as s
 from schedulemesh.engine.codec import decode_facts, encode_facts
 from schedulemesh.engine.engine import Engine
-from schedulemesh.engine.strategies import NODE_STRATEGIES, Strategies
-from schedulemesh.engine.turn import Step
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.placement.strategies import NODE_STRATEGIES, Strategies
+from schedulemesh.engine.transaction import Step
 from tests.engine.builders import Mesh, amount, differences, pool, shape
 
 #: Stimuli in one history, after which another mesh begins.
@@ -60,7 +61,18 @@ BUNDLES: tuple[tuple[dict[str, Any], ...], ...] = (
     ({"cpu": 30},),
     ({},),
 )
-GPU_IDS = ((), ("0",), ("1",), ("4",), ("5",), ("0", "1"), ("4", "5"), ("0", "0"), ("GPU-a",), ("7",))
+GPU_IDS = (
+    (),
+    ("0",),
+    ("1",),
+    ("4",),
+    ("5",),
+    ("0", "1"),
+    ("4", "5"),
+    ("0", "0"),
+    ("GPU-a",),
+    ("7",),
+)
 LABELS: tuple[dict[str, str], ...] = (
     {},
     {"tier": "premium"},
@@ -85,7 +97,10 @@ class Diverged(AssertionError):
 
 def unlike(step: Step, told: Step) -> list[str]:
     """What two steps do not have in common, one message a line."""
-    pairs = (*zip_longest(step.facts, told.facts), *zip_longest(step.instructions, told.instructions))
+    pairs = (
+        *zip_longest(step.facts, told.facts),
+        *zip_longest(step.instructions, told.instructions),
+    )
     return [
         f"  original: {one}\n  twin:     {other}"
         for one, other in (*pairs, (step.outcome, told.outcome))
@@ -98,9 +113,16 @@ class TwinMesh(Mesh):
 
     twin: Engine | None = None
 
+    def __init__(self, strategy: str) -> None:
+        #: Of all that was decided.
+        self.digest = sha256()
+        super().__init__(strategy=strategy)
+
     def handle(self, stimulus: s.AnyStimulus) -> Step:
         """One step of both."""
         step = super().handle(stimulus)
+        self.digest.update(encode_facts(step.facts))
+        self.digest.update(repr(step.instructions).encode())
         if list(decode_facts(encode_facts(step.facts))) != list(step.facts):
             raise Diverged(f"what was written is not what is read: {step.facts}")
         if self.twin is not None:
@@ -567,9 +589,10 @@ class Failed(AssertionError):
     """A history that went wrong, with what is needed to see it again."""
 
 
-def run(seed: str, stimuli: int) -> int:
-    """Run histories until there were so many stimuli; how many there were."""
+def run(seed: str, stimuli: int) -> tuple[int, str]:
+    """Run histories until there were so many stimuli: how many there were, and a digest of all decisions."""
     done = number = 0
+    digests = sha256()
     while done < stimuli:
         history = History(f"{seed}/{number}")
         try:
@@ -580,7 +603,8 @@ def run(seed: str, stimuli: int) -> int:
             ) from error
         done += history.stimuli
         number += 1
-    return done
+        digests.update(history.mesh.digest.digest())
+    return done, digests.hexdigest()
 
 
 def main() -> None:
@@ -591,8 +615,9 @@ def main() -> None:
     given = parser.parse_args()
     print(f"seed {given.seed}", flush=True)
     began = time.monotonic()
-    done = run(given.seed, given.stimuli)
+    done, digest = run(given.seed, given.stimuli)
     print(f"{done} stimuli in {time.monotonic() - began:.0f} s; every twin stayed in lockstep")
+    print(f"decisions {digest}")
 
 
 if __name__ == "__main__":

@@ -352,7 +352,7 @@ class RequestAnswered(Fact, frozen=True, kw_only=True):
 
 
 class AnswersForgotten(Fact, frozen=True, kw_only=True):
-    """The first answers are no longer remembered, up to the first one that was given at this time or later."""
+    """The oldest answers are no longer remembered, up to the first that was given at this time or later."""
 
     before: float
 

@@ -54,8 +54,8 @@ class Workload:
     def __init__(self) -> None:
         self.counts: dict[Kind, int] = {}
         self._total = 0
-        #: The counts when the typical kinds were last told: at fixed numbers of tasks and never on looking, so
-        #: that a dry run changes nothing and a snapshot tells the same.
+        #: The counts when the typical kinds were last told: at fixed numbers of tasks and never on looking,
+        #: so that a dry run changes nothing and a snapshot tells the same.
         self.told: dict[Kind, int] = {}
         #: So many tasks make the typical kinds be told anew.
         self.renew_at = 1

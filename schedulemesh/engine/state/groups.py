@@ -118,7 +118,8 @@ class GroupBook:
         self._lacking: dict[str, dict[GroupShape, int]] = {}
         #: (idle since, id) by kind.
         self._free: dict[_Kind, SortedList[tuple[float, str]]] = {}
-        #: (length of id, id) of groups that are being made for nobody in particular, by kind: by their numbers.
+        #: (length of id, id), that is by number, of groups that are being made for nobody in particular, by
+        #: kind.
         self._coming: dict[_Kind, SortedList[tuple[int, str]]] = {}
         self._living: dict[_Kind, int] = {}
         #: By pool name and whether reserved.
