@@ -64,7 +64,7 @@ def test_with_too_many_classes_it_is_not_asked(monkeypatch):
     assert enough(mesh, priority=3.0, cpu=1) is None
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(60))
 def test_the_named_priority_is_accepted_and_the_next_lower_one_is_not(seed):
     rng = random.Random(seed)
     mesh = Mesh(

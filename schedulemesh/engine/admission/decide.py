@@ -14,6 +14,7 @@ from schedulemesh.engine import explain
 from schedulemesh.engine.admission.admit import Request, admit, would_run
 from schedulemesh.engine.lifecycle.registration import duplicate_task, register
 from schedulemesh.engine.messages.outcomes import (
+    Candidate,
     Pending,
     ProbeNeeded,
     Refused,
@@ -25,7 +26,7 @@ from schedulemesh.engine.placement.plugin_views import submitted_view
 from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.preemption.group_victims import GroupPlan, GroupSearch, with_groups
 from schedulemesh.engine.preemption.rules import Consent
-from schedulemesh.engine.preemption.search import Plan, Search
+from schedulemesh.engine.preemption.search import Plan, Search, evicted
 from schedulemesh.engine.preemption.sufficient_priority import sufficient_priority
 from schedulemesh.engine.preemption.veto import ask
 from schedulemesh.engine.state.mesh_state import MeshState, Preempted
@@ -272,14 +273,15 @@ def _sufficient_priority(turn: Turn, request: Request) -> float | None:
     if task is None or not stimulus.may_preempt or turn.strategies.plugins:
         return None
 
-    def seats(priority: float) -> bool:
+    def victims(priority: float) -> tuple[Candidate, ...] | None:
         raised = msgspec.structs.replace(task, priority=priority)
         again = understand(turn, msgspec.structs.replace(stimulus, task=raised))
-        if isinstance(again, Refused):
-            return False
-        return again.settled or find_victims(turn, again, None) is not None
+        if isinstance(again, Refused) or again.settled:
+            return None if isinstance(again, Refused) else ()
+        plan = find_victims(turn, again, None)
+        return None if plan is None else evicted(plan.units)
 
-    return sufficient_priority(turn.state, request.incoming, seats)
+    return sufficient_priority(turn.state, request.incoming, victims)
 
 
 def readmit(turn: Turn, past: Preempted, made: set[str]) -> bool:

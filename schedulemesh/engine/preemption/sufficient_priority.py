@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from schedulemesh.engine.preemption.rules import Incoming
+from schedulemesh.engine.messages.outcomes import Candidate
+from schedulemesh.engine.preemption.rules import LABEL, Incoming
 from schedulemesh.engine.state.mesh_state import MeshState
 
 #: With more classes of running tasks than this the question is not asked: each try judges all of them.
@@ -14,19 +15,31 @@ MAX_CLASSES = 200
 
 
 def sufficient_priority(
-    state: MeshState, incoming: Incoming, seats: Callable[[float], bool]
+    state: MeshState, incoming: Incoming, victims: Callable[[float], Sequence[Candidate] | None]
 ) -> float | None:
     """The lowest priority with which the task would fit; None: no priority would do, or it is not known.
 
-    ``seats`` says whether the whole decision, made with this priority, finds victims that make room. More
-    priority never makes fewer tasks eligible, so the thresholds are searched by halves.
+    ``victims`` makes the whole decision with a priority: who would leave, or None for a refusal. More
+    priority never makes fewer tasks eligible, so the thresholds are searched by halves, from the one that
+    the victims of the highest need downwards.
     """
     if len(state.running.classes) > MAX_CLASSES:
         return None
     steps = _thresholds(state, incoming)
-    if not steps or not seats(steps[-1]):
+    chosen = victims(steps[-1]) if steps else None
+    if chosen is None:
         return None
-    return steps[bisect_left(steps, True, hi=len(steps) - 1, key=seats)]
+    needed = max((_above(c.priority, _least_delta(state, incoming, c)) for c in chosen), default=0.0)
+    top = min(bisect_left(steps, needed), len(steps) - 1) if chosen else len(steps) - 1
+    return steps[bisect_left(steps, True, hi=top, key=lambda p: victims(p) is not None)]
+
+
+def _least_delta(state: MeshState, incoming: Incoming, victim: Candidate) -> float:
+    """The difference of priority at which this task may surely be evicted."""
+    policy, own = state.policy, victim.pool_name == incoming.pool_name
+    rule = policy.same_pool_priority_threshold if own else policy.cross_pool_priority_threshold
+    by_label = victim.reason == LABEL
+    return max(policy.label_priority_threshold if by_label else rule, policy.min_preempt_score)
 
 
 def _thresholds(state: MeshState, incoming: Incoming) -> list[float]:
