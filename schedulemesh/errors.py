@@ -25,7 +25,9 @@ class NotStorableError(InvalidRequestError):
 
 
 class SchedulerExistsError(ScheduleMeshError):
-    """A living scheduler of another job has this name; choose another name or attach to it."""
+    """A living scheduler of another job, or one made with other settings, has this name; choose another
+    name or attach to it.
+    """
 
 
 class SchedulerNotFoundError(ScheduleMeshError):

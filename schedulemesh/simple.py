@@ -174,12 +174,15 @@ class SimpleScheduler:
         """Preemptions so far, by kind, running tasks, and the last preemptions."""
         return self.scheduler.get_preemption_stats()
 
-    def shutdown(self) -> None:
-        """End every agent and the scheduler, and a Ray that was started here."""
-        self.scheduler.shutdown()
+    def shutdown(self, force: bool = False) -> dict[str, Any]:
+        """End every agent and the scheduler, and a Ray that was started here; see RayScheduler.shutdown."""
+        answer = self.scheduler.shutdown(force)
+        if not answer["success"]:
+            logger.warning("%s; %s", answer["error"], answer["hint"])
         if self._started_ray:
             ray.shutdown()
             self._started_ray = False
+        return answer
 
 
 def _start_ray() -> bool:

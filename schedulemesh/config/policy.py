@@ -55,6 +55,9 @@ _ALIASES = {
 #: In which order candidates are taken as victims; see PreemptionPolicy.victim_order.
 VICTIM_ORDERS = ("score", "priority_first", "least_lost_work")
 
+#: Seconds beside the time limits of the policy that a request may take.
+_MARGIN_S = 120.0
+
 _ABOVE_ZERO = (
     "same_pool_priority_threshold",
     "cross_pool_priority_threshold",
@@ -126,6 +129,14 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
         force = msgspec.structs.force_setattr
         force(self, "protected_pools", _parse_pools(self.protected_pools))
         force(self, "label_preemption_rules", parse_label_rules(self.label_preemption_rules))
+
+    @property
+    def longest_s(self) -> float:
+        """Seconds within which every request is answered: notice, save and cancel of the victims, a class
+        that is probed and a start that is tried twice, and room for what Ray and the journal take.
+        """
+        leaving = self.preemption_grace_s + self.save_timeout + self.cancel_timeout
+        return leaving + 3 * self.start_timeout + _MARGIN_S
 
     def public(self) -> dict[str, Any]:
         """Every field as plain data: numbers, lists and dicts."""

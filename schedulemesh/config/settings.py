@@ -107,3 +107,8 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     health_interval_s: float | None = None
     #: Seconds between looks at the cluster and at who still lives.
     patrol_interval_s: float = 1.0
+
+    def told(self) -> SchedulerSettings:
+        """The same for other processes, without the code of strategies and the folders they come from."""
+        bare = tuple(StrategyRef(name=ref.name, path=ref.path) for ref in self.strategies)
+        return msgspec.structs.replace(self, strategies=bare)

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from schedulemesh.config.settings import SchedulerSettings
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.engine.messages.outcomes import RequestOutcome
 from schedulemesh.protocol.agents import SavedState, pack
@@ -21,6 +22,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     detached: bool
     #: The job that made it.
     job_id: str
+    #: What it was made with, without the code of strategies.
+    settings: SchedulerSettings
 
 
 class GroupPlace(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ import msgspec
 import ray
 from ray.exceptions import RayError
 
-from schedulemesh.config.policy import changed_policy
+from schedulemesh.config.policy import PreemptionPolicy, changed_policy
 from schedulemesh.config.settings import PROTOCOL_VERSION, SchedulerSettings
 from schedulemesh.core.agent.control_channel import restarted_by_ray
 from schedulemesh.core.backend.ray_backend import LiveRay
@@ -114,7 +114,15 @@ class SupervisorService(StateService, PoolService):
             ray=ray.__version__,
             detached=self._settings.detached,
             job_id=self._job_id,
+            settings=self._settings.told(),
         )
+
+    async def alive(self) -> tuple[bool, float]:
+        """A sign of life, given at once: whether it has begun, and how many seconds a request may take that
+        starts, saves and ends agents.
+        """
+        policy = self._scribe.state.policy if self.settled else PreemptionPolicy()
+        return self.settled, policy.longest_s
 
     @when_ready
     async def act(self, stimulus: s.AnyStimulus, blobs: Mapping[str, bytes] | None = None) -> Reply:

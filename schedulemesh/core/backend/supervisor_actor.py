@@ -12,6 +12,7 @@ from typing import Any
 CALLS = (
     "about",
     "act",
+    "alive",
     "change_policy",
     "checkpoint",
     "command_done",

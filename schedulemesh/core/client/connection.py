@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 import time
 from typing import Any
 
 import ray
-from ray.exceptions import ActorUnschedulableError, RayActorError, RayError
+from ray.exceptions import ActorDiedError, ActorUnschedulableError, RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from schedulemesh.config.settings import PROTOCOL_VERSION, SchedulerSettings
 from schedulemesh.core.backend.ray_backend import actor_id
 from schedulemesh.core.backend.supervisor_actor import Supervisor
+from schedulemesh.core.client.contradictions import refuse_contradictions
+from schedulemesh.core.client.deadline import answer, ask_ray
 from schedulemesh.errors import (
     InvalidRequestError,
     ProtocolMismatchError,
@@ -22,8 +25,10 @@ from schedulemesh.errors import (
 )
 from schedulemesh.protocol.clients import Hello
 
-#: Seconds that a supervisor may take to begin.
-_BEGIN_S = 60.0
+logger = logging.getLogger(__name__)
+
+#: Seconds that a supervisor may take to withdraw.
+_WITHDRAW_S = 5.0
 #: Seconds that the name of an actor which has ended may still be taken.
 _NAME_S = 2.0
 
@@ -36,19 +41,23 @@ class Connection:
         self.settings = settings
         self.hello = hello
 
+    @property
+    def standing(self) -> bool:
+        """Whether it was to be tied to this job, and a detached scheduler of that name was found."""
+        return self.hello.detached and not self.settings.detached
+
     def call(self, method: str, *args: Any) -> Any:
-        """Call the supervisor and wait. Raises SchedulerUnavailableError where it is gone."""
+        """Call the supervisor and wait. Raises SchedulerUnavailableError where it is gone or silent."""
+        require_ray()
+        name = self.settings.name
         try:
-            return ray.get(getattr(self.handle, method).remote(*args))
+            return answer(self.handle, name, method, getattr(self.handle, method).remote(*args))
         except ActorUnschedulableError as error:
-            raise SchedulerUnavailableError(_without_node(self.settings.name)) from error
+            raise SchedulerUnavailableError(_without_node(name)) from error
         except SchedulerUnavailableError as error:
             raise _as_told(error) from None
         except RayActorError as error:
-            raise SchedulerUnavailableError(
-                f"scheduler {self.settings.name!r} does not answer: {error}. If it was shut down, "
-                "make a new one"
-            ) from error
+            raise SchedulerUnavailableError(_gone(name, error)) from None
 
     def end(self) -> None:
         """Have the supervisor end everything, then end it."""
@@ -58,9 +67,11 @@ class Connection:
 def end(handle: Any, name: str) -> None:
     """Have a supervisor end everything, also one that cannot begin, then end it."""
     try:
-        ray.get(handle.shutdown.remote())
+        answer(handle, name, "shutdown", handle.shutdown.remote())
     except RayActorError:
         return
+    except SchedulerUnavailableError as error:
+        raise _as_told(error) from None
     except ActorUnschedulableError:
         # It can never come back, but its name is taken until it is killed.
         ray.kill(handle)
@@ -72,10 +83,35 @@ def connect(settings: SchedulerSettings, node_id: str | None = None) -> Connecti
     """The connection to the living supervisor of this name, or to a new one.
 
     A new one is pinned to ``node_id`` (None: this node), because its journal lies there. Raises
-    SchedulerExistsError where a living one belongs to another job and is not detached.
+    SchedulerExistsError where a living one belongs to another job and is not detached, or was made with
+    other settings.
     """
     require_ray()
     job_id = ray.get_runtime_context().get_job_id()
+    handle = ask_ray("start the supervisor", lambda: _registered_or_new(settings, job_id, node_id))
+    try:
+        hello = _greet(handle, settings)
+    except SchedulerUnavailableError:
+        _withdraw(handle, settings)
+        raise
+    if not hello.detached and hello.job_id != job_id:
+        raise SchedulerExistsError(
+            f"scheduler {settings.name!r} in namespace {settings.namespace!r} is alive and tied to job "
+            f"{hello.job_id}; choose another name, or make it detached to share it"
+        )
+    refuse_contradictions(settings, hello.settings)
+    connection = Connection(handle, settings, hello)
+    if connection.standing:
+        logger.warning(
+            "scheduler %r is a standing one, made with detached=True: this object is attached to it, and it "
+            "outlives this job; detach() leaves it, shutdown(force=True) ends it for everybody",
+            settings.name,
+        )
+    return connection
+
+
+def _registered_or_new(settings: SchedulerSettings, job_id: str, node_id: str | None) -> Any:
+    """The handle of the supervisor of this name, made now if there is none."""
     actor = ray.remote(Supervisor).options(
         name=actor_name(settings.name),
         namespace=settings.namespace,
@@ -93,24 +129,13 @@ def connect(settings: SchedulerSettings, node_id: str | None = None) -> Connecti
             soft="://" in (settings.state_path or ""),
         ),
     )
-    handle = actor.remote(settings, job_id)
-    try:
-        hello = _greet(handle, settings)
-    except SchedulerUnavailableError:
-        _withdraw(handle, settings)
-        raise
-    if not hello.detached and hello.job_id != job_id:
-        raise SchedulerExistsError(
-            f"scheduler {settings.name!r} in namespace {settings.namespace!r} is alive and tied to job "
-            f"{hello.job_id}; choose another name, or make it detached to share it"
-        )
-    return Connection(handle, settings, hello)
+    return actor.remote(settings, job_id)
 
 
 def _withdraw(handle: Any, settings: SchedulerSettings) -> None:
     """End a new supervisor that cannot begin; its name is free then."""
     try:
-        ray.get(handle.withdraw.remote(), timeout=_BEGIN_S)
+        ray.get(handle.withdraw.remote(), timeout=_WITHDRAW_S)
     except RayError:
         # It ended itself, which is known a moment before its name is free.
         deadline = time.monotonic() + _NAME_S
@@ -130,7 +155,9 @@ def _is_named(handle: Any, settings: SchedulerSettings) -> bool:
 def find(settings: SchedulerSettings) -> Connection:
     """The connection to a living supervisor. Raises SchedulerNotFoundError where there is none."""
     handle = registered(settings)
-    return Connection(handle, settings, _greet(handle, settings))
+    hello = _greet(handle, settings)
+    refuse_contradictions(settings, hello.settings)
+    return Connection(handle, settings, hello)
 
 
 def registered(settings: SchedulerSettings) -> Any:
@@ -138,16 +165,18 @@ def registered(settings: SchedulerSettings) -> Any:
     SchedulerNotFoundError.
     """
     require_ray()
+    name = actor_name(settings.name)
     try:
-        return ray.get_actor(actor_name(settings.name), namespace=settings.namespace)
-    except ValueError as error:
+        return ask_ray("find it", lambda: ray.get_actor(name, namespace=settings.namespace))
+    except ValueError:
         start = f"RayScheduler({settings.name!r}, namespace={settings.namespace!r}, detached=True"
         if settings.state_path is not None:
             start += f", state_path={settings.state_path!r}"
         raise SchedulerNotFoundError(
             f"no scheduler {settings.name!r} lives in namespace {settings.namespace!r}; "
-            f"start one with {start})"
-        ) from error
+            f"start one with {start}), or on the head node with `schedulemesh start --name {settings.name} "
+            f"--namespace {settings.namespace}`"
+        ) from None
 
 
 def actor_name(name: str) -> str:
@@ -164,24 +193,46 @@ def require_ray() -> None:
 
 
 def _greet(handle: Any, settings: SchedulerSettings) -> Hello:
+    name = settings.name
     try:
-        hello: Hello = ray.get(handle.hello.remote(), timeout=_BEGIN_S)
+        hello: Hello = answer(handle, name, "hello", handle.hello.remote())
     except ActorUnschedulableError as error:
-        raise SchedulerUnavailableError(_without_node(settings.name)) from error
+        raise SchedulerUnavailableError(_without_node(name)) from error
     except SchedulerUnavailableError as error:
         raise _as_told(error) from None
+    except RayActorError as error:
+        raise SchedulerUnavailableError(_gone(name, error)) from None
     except RayError as error:
-        raise SchedulerUnavailableError(
-            f"scheduler {settings.name!r} could not begin: {error}"
-        ) from error
-    mine = platform.python_version_tuple()[:2]
-    theirs = tuple(hello.python.split(".")[:2])
-    if hello.protocol != PROTOCOL_VERSION or mine != theirs:
-        raise ProtocolMismatchError(
-            f"the supervisor speaks protocol {hello.protocol} on Python {hello.python}, this process "
-            f"protocol {PROTOCOL_VERSION} on Python {platform.python_version()}; use the same versions"
-        )
+        raise SchedulerUnavailableError(f"scheduler {name!r} could not begin: {error}") from error
+    _refuse_other_versions(name, hello)
     return hello
+
+
+def _refuse_other_versions(name: str, hello: Hello) -> None:
+    """Raise ProtocolMismatchError where the supervisor and this process would not understand each other."""
+    mine, theirs = platform.python_version(), hello.python
+    if mine.split(".")[:2] != theirs.split(".")[:2]:
+        raise ProtocolMismatchError(
+            f"scheduler {name!r} runs on Python {theirs} and this process on Python {mine}; classes travel "
+            "between them, so run this process on the scheduler's minor version, or start the scheduler "
+            "anew on this one"
+        )
+    if hello.protocol != PROTOCOL_VERSION:
+        raise ProtocolMismatchError(
+            f"scheduler {name!r} speaks protocol {hello.protocol} and this process protocol "
+            f"{PROTOCOL_VERSION}; install the same version of ScheduleMesh on both sides"
+        )
+
+
+def _gone(name: str, error: RayActorError) -> str:
+    """What is said of a supervisor that Ray calls dead or unreachable."""
+    if isinstance(error, ActorDiedError):
+        return (
+            f"scheduler {name!r} has ended: it was shut down, or the job that it was tied to is over. "
+            f"Make a new one with RayScheduler({name!r})"
+        )
+    told = str(error).strip().partition("\n")[0]
+    return f"scheduler {name!r} cannot be reached at the moment: {told}"
 
 
 def _as_told(error: SchedulerUnavailableError) -> SchedulerUnavailableError:

@@ -148,6 +148,17 @@ def refused(outcome: Refused) -> SubmitResult:
     return answer
 
 
+def standing_scheduler(name: str) -> Result:
+    """The refusal to end a standing scheduler that was found, not made."""
+    return {
+        "success": False,
+        "error": f"scheduler {name!r} is a standing one (detached=True) that this object found, so it is not "
+        "ended with it: others may be using it",
+        "reason": "standing_scheduler",
+        "hint": "shutdown(force=True) ends it for everybody; detach() leaves it",
+    }
+
+
 def submitted(
     outcome: RequestOutcome,
     handle: Any,

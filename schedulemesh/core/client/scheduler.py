@@ -134,8 +134,14 @@ class RayScheduler(PoolCalls, SubmitCalls, PreemptionCalls, StateCalls):
         """Leave; the scheduler lives on if it is detached."""
         self._connection = _gone(self.name)
 
-    def shutdown(self) -> dict[str, Any]:
-        """End every agent, forget everything, and end the scheduler, without asking."""
+    def shutdown(self, force: bool = False) -> dict[str, Any]:
+        """End every agent, forget everything, and end the scheduler, without asking.
+
+        Without ``force`` it is refused with ``standing_scheduler`` where this object was made without
+        ``detached`` and found a standing scheduler of that name, which others may be using.
+        """
+        if self._connection.standing and not force:
+            return dict(replies.standing_scheduler(self.name))
         self._connection.end()
         return {"success": True}
 

@@ -29,7 +29,9 @@ def sufficient_priority(
     chosen = victims(steps[-1]) if steps else None
     if chosen is None:
         return None
-    needed = max((_above(c.priority, _least_delta(state, incoming, c)) for c in chosen), default=0.0)
+    needed = max(
+        (_above(c.priority, _least_delta(state, incoming, c)) for c in chosen), default=0.0
+    )
     top = min(bisect_left(steps, needed), len(steps) - 1) if chosen else len(steps) - 1
     return steps[bisect_left(steps, True, hi=top, key=lambda p: victims(p) is not None)]
 

@@ -1,0 +1,48 @@
+"""Settings that contradict those of the living scheduler: told, instead of silently not used."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from schedulemesh.config.settings import SchedulerSettings
+from schedulemesh.errors import SchedulerExistsError
+
+#: What a scheduler is made with beside its name; a default says nothing.
+_FIELDS = (
+    "state_path",
+    "node_strategy",
+    "pool_strategy",
+    "strategies",
+    "health_interval_s",
+    "journal",
+)
+_DEFAULTS = SchedulerSettings(name="")
+_PASSWORD = re.compile(r"(://[^:/@]*):[^@]*@")
+
+
+def refuse_contradictions(given: SchedulerSettings, living: SchedulerSettings) -> None:
+    """Raise SchedulerExistsError where anything was given that the living scheduler was not made with."""
+    for field in _FIELDS:
+        wanted, found = getattr(given.told(), field), getattr(living, field)
+        if wanted == getattr(_DEFAULTS, field) or _same(field, wanted, found):
+            continue
+        raise SchedulerExistsError(
+            f"scheduler {given.name!r} is alive with {field} {_shown(field, found)}, but "
+            f"{_shown(field, wanted)} was given; leave {field} out to attach to it, shut it down first, or "
+            "choose another name"
+        )
+
+
+def _same(field: str, wanted: object, found: object) -> bool:
+    if field == "state_path" and isinstance(wanted, str) and isinstance(found, str):
+        return wanted == found or os.path.realpath(wanted) == os.path.realpath(found)
+    return wanted == found
+
+
+def _shown(field: str, value: object) -> str:
+    if field == "state_path":
+        return "none" if value is None else repr(_PASSWORD.sub(r"\1:***@", str(value)))
+    if field == "strategies" and isinstance(value, tuple):
+        return "[" + ", ".join(ref.name for ref in value) + "]"
+    return repr(value)

@@ -1,0 +1,110 @@
+"""Waiting for a supervisor: no longer than it shows that it lives, and not for ever.
+
+A submission may take minutes, because an agent is saved, cancelled and started meanwhile, so no fixed time
+suits every call. While a call is open the supervisor is asked for a sign of life, which it gives at once
+whatever else it does.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import ray
+from ray.exceptions import GetTimeoutError
+
+from schedulemesh.errors import SchedulerUnavailableError
+
+Value = TypeVar("Value")
+
+#: Seconds after which a supervisor that has not answered is asked whether it lives, again and again.
+LOOK_S = 5.0
+#: Seconds that it has to give that sign. A supervisor that Ray is restarting needs some of them.
+SILENCE_S = 25.0
+#: Seconds for calls that only read or write the books.
+BOOKS_S = 60.0
+#: Seconds for a question to Ray itself.
+RAY_S = 30.0
+
+#: Calls that start, save or end agents, which takes as long as the policy allows.
+_SLOW = frozenset(
+    {
+        "checkpoint",
+        "define_pool",
+        "end",
+        "ensure_health",
+        "preempt",
+        "resize_pool",
+        "restore",
+        "shutdown",
+        "submit",
+    }
+)
+
+
+def answer(handle: Any, name: str, method: str, ref: Any) -> Any:
+    """What a call of the supervisor gives. Raises what it raised, and SchedulerUnavailableError where the
+    supervisor shows no sign of life or exceeds the time that its policy allows.
+    """
+    began = time.monotonic()
+    while True:
+        try:
+            return ray.get(ref, timeout=LOOK_S)
+        except GetTimeoutError:
+            sign = handle.alive.remote()
+            done, _ = ray.wait([ref, sign], num_returns=1, timeout=SILENCE_S)
+            if ref in done:
+                continue
+            waited = time.monotonic() - began
+            if not done:
+                raise SchedulerUnavailableError(silent(name, method, waited)) from None
+            settled, slow_s = ray.get(sign)
+            limit_s = slow_s if method in _SLOW else BOOKS_S
+            if waited > limit_s:
+                raise SchedulerUnavailableError(_late(name, method, waited, settled)) from None
+
+
+def silent(name: str, method: str, waited_s: float) -> str:
+    """What is said of a supervisor whose process gives no sign of life."""
+    return (
+        f"scheduler {name!r} shows no sign of life after {waited_s:.0f} s of waiting for {method!r}: its "
+        "process is stopped, not started yet or cut off, or its node hangs. The request may still be "
+        "carried out once it goes on; give a submission a request_id to repeat it safely"
+    )
+
+
+def _late(name: str, method: str, waited_s: float, settled: bool) -> str:
+    doing = (
+        "it lives, but its journal or Ray does not answer it"
+        if settled
+        else "it is still recovering"
+    )
+    return (
+        f"scheduler {name!r} has not answered {method!r} after {waited_s:.0f} s: {doing}. The request may "
+        "still be carried out; see the supervisor's log"
+    )
+
+
+def ask_ray(what: str, call: Callable[[], Value]) -> Value:
+    """What a blocking call of Ray gives. Raises SchedulerUnavailableError where Ray does not answer."""
+    box: list[Value | BaseException] = []
+
+    def run() -> None:
+        try:
+            box.append(call())
+        except BaseException as error:  # noqa: BLE001  # raised again by the caller
+            box.append(error)
+
+    thread = threading.Thread(target=run, name=f"ray: {what}", daemon=True)
+    thread.start()
+    thread.join(RAY_S)
+    if not box:
+        raise SchedulerUnavailableError(
+            f"Ray did not answer within {RAY_S:g} s while it was asked to {what}: its head process "
+            "(GCS) hangs or cannot be reached"
+        )
+    if isinstance(box[0], BaseException):
+        raise box[0]
+    return box[0]

@@ -1,0 +1,105 @@
+"""A frozen supervisor is told within the deadline, and serves again when it goes on; standing schedulers."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+
+import pytest
+import ray
+
+from schedulemesh.core import RayScheduler
+from schedulemesh.core.client import deadline
+from schedulemesh.errors import SchedulerExistsError, SchedulerUnavailableError
+from tests.integration.agents import Plain
+from tests.integration.test_beginning import command, supervisor_pid
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Callers that wait two seconds."""
+    monkeypatch.setattr(deadline, "LOOK_S", 0.5)
+    monkeypatch.setattr(deadline, "SILENCE_S", 1.5)
+
+
+@pytest.fixture
+def frozen(make_scheduler, impatient):
+    """A scheduler whose supervisor is stopped."""
+    scheduler = make_scheduler(detached=True)
+    scheduler.create_pool("pool", resources={"cpu": 1.0})
+    pid = supervisor_pid(scheduler)
+    os.kill(pid, signal.SIGSTOP)
+    yield scheduler
+    os.kill(pid, signal.SIGCONT)
+
+
+def test_every_call_of_a_frozen_supervisor_says_what_it_waited_for(frozen, namespace):
+    calls = {
+        "view": frozen.list_pools,
+        "submit": lambda: frozen.submit_task_with_preemption("t", "pool", Plain),
+        "hello": lambda: RayScheduler.attach("mesh", namespace=namespace),
+        "shutdown": frozen.shutdown,
+    }
+    for method, call in calls.items():
+        began = time.monotonic()
+        with pytest.raises(SchedulerUnavailableError, match=f"'mesh' shows no sign .*'{method}'"):
+            call()
+        assert time.monotonic() - began < 10.0
+
+
+def test_a_request_that_was_given_up_is_repeated_safely(frozen, namespace):
+    def submit():
+        return frozen.submit_task_with_preemption("t", "pool", Plain, request_id="r1")
+
+    with pytest.raises(SchedulerUnavailableError):
+        submit()
+    os.kill(frozen_pid(namespace), signal.SIGCONT)
+    assert submit()["success"]
+    assert [task["task_id"] for task in frozen.list_tasks()["tasks"]] == ["t"]
+
+
+def frozen_pid(namespace):
+    """The process of the supervisor, as Ray knows it."""
+    handle = ray.get_actor("schedulemesh:mesh", namespace=namespace)
+    known = ray._private.state.actors(handle._actor_id.hex())
+    return int(known["Pid"])
+
+
+def test_one_that_is_not_detached_says_that_it_found_a_standing_one(
+    make_scheduler, namespace, caplog
+):
+    standing = make_scheduler(detached=True)
+    with caplog.at_level(logging.WARNING):
+        found = RayScheduler("mesh", namespace=namespace)
+    assert "'mesh' is a standing one" in caplog.text
+    refused = found.shutdown()
+    assert (refused["success"], refused["reason"]) == (False, "standing_scheduler")
+    assert standing.list_pools()["success"]
+    assert found.shutdown(force=True) == {"success": True}
+    with pytest.raises(SchedulerUnavailableError, match="'mesh' has ended: it was shut down"):
+        standing.list_pools()
+
+
+def test_arguments_that_contradict_the_living_scheduler_are_told(
+    make_scheduler, namespace, tmp_path
+):
+    make_scheduler(detached=True, state_path=tmp_path / "a", node_strategy="spread")
+    again = {"namespace": namespace, "detached": True}
+    RayScheduler("mesh", **again, state_path=tmp_path / "a", node_strategy="spread")
+    with pytest.raises(SchedulerExistsError, match=r"/a', but .*/b' was given"):
+        RayScheduler("mesh", **again, state_path=tmp_path / "b")
+    with pytest.raises(SchedulerExistsError, match="'spread', but 'best_fit' was given"):
+        RayScheduler("mesh", **again, node_strategy="best_fit")
+    with pytest.raises(SchedulerExistsError, match=r"/a', but .*/c' was given"):
+        RayScheduler.attach("mesh", namespace=namespace, state_path=tmp_path / "c")
+
+
+def test_status_without_a_scheduler_is_one_sentence(namespace):
+    told = command("status", namespace)
+    assert told.returncode == 1
+    assert told.stdout == ""
+    (sentence,) = told.stderr.splitlines()
+    assert "no scheduler 'mesh' lives" in sentence
+    assert f"`schedulemesh start --name mesh --namespace {namespace}`" in sentence
