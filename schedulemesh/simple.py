@@ -10,6 +10,7 @@ from typing import Any
 
 import ray
 
+from schedulemesh.core.client.ray_cluster import join_or_start
 from schedulemesh.core.client.results import Result, SubmitResult
 from schedulemesh.core.client.scheduler import RayScheduler
 
@@ -44,7 +45,8 @@ class SimpleScheduler:
     """Pools, policy, submit, complete. Starts Ray where none runs.
 
     Ray is looked for at ``RAY_ADDRESS``, then at a cluster on this machine, then a local one is started
-    (and ended by ``shutdown``). The other arguments are those of RayScheduler, which ``scheduler`` gives
+    (and ended by ``shutdown``); an address that does not answer is given up after 10 s, and the log says
+    which Ray it is. The other arguments are those of RayScheduler, which ``scheduler`` gives
     for everything that has no shorter word.
     """
 
@@ -59,7 +61,7 @@ class SimpleScheduler:
         pool_strategy: str = "dominant_share",
         strategies: Sequence[Any] = (),
     ) -> None:
-        self._started_ray = not ray.is_initialized() and _start_ray()
+        self._started_ray = not ray.is_initialized() and join_or_start()
         self.scheduler = RayScheduler(
             name,
             detached=detached,
@@ -183,17 +185,3 @@ class SimpleScheduler:
             ray.shutdown()
             self._started_ray = False
         return answer
-
-
-def _start_ray() -> bool:
-    """Connect to a Ray; whether a new one had to be started."""
-    if os.environ.get("RAY_ADDRESS"):
-        ray.init()
-        return False
-    try:
-        ray.init(address="auto")
-    except ConnectionError:
-        logger.info("no Ray cluster runs here; starting a local one")
-        ray.init(address="local")
-        return True
-    return False

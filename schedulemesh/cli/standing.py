@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from schedulemesh.core.client.head import ScheduleMeshHead
+from schedulemesh.core.client.ray_cluster import join
 from schedulemesh.core.client.scheduler import RayScheduler
 from schedulemesh.errors import ScheduleMeshError
 
@@ -93,12 +94,9 @@ def stop(name: str, namespace: str, address: str, *, asked: bool) -> int:
 def _connected(address: str) -> Iterator[bool]:
     """A connection to a running Ray; False, told on stderr, where there is none."""
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+        join(address, log_to_driver=False)
     except ConnectionError as error:
-        _fail(
-            f"no Ray cluster at {address!r}: {error}. Start one with `ray start --head`; where it asks for "
-            "tokens, set RAY_AUTH_MODE=token"
-        )
+        _fail(f"no Ray cluster was joined: {error}. `ray start --head` starts one on this machine")
         yield False
         return
     try:

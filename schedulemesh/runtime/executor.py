@@ -70,10 +70,14 @@ class Hands:
         #: Arguments of the last submissions by key, so that their starts need not read them from the journal.
         self._expected: dict[str, bytes] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._stopped = False
         self.scribe = Scribe(journal, strategies, self.carry_out)
 
     def stop_all(self) -> None:
-        """Drop whatever is under way, but for the task that says so."""
+        """Drop whatever is under way, but for the task that says so, and begin nothing any more: a request
+        that is decided while the scheduler is shut down must not start an agent.
+        """
+        self._stopped = True
         mine = asyncio.current_task()
         for task in self._tasks:
             if task is not mine:
@@ -96,6 +100,9 @@ class Hands:
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something beside everything else; what it raises is logged."""
+        if self._stopped:
+            work.close()
+            return
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._finished)

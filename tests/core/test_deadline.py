@@ -14,7 +14,6 @@ from schedulemesh.config.settings import (
     SchedulerSettings,
     StrategyRef,
 )
-from schedulemesh.protocol.clients import Hello
 from schedulemesh.core.client import connection, deadline
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.contradictions import refuse_contradictions
@@ -23,6 +22,7 @@ from schedulemesh.errors import (
     SchedulerExistsError,
     SchedulerUnavailableError,
 )
+from schedulemesh.protocol.clients import Hello
 
 SETTINGS = SchedulerSettings(name="x")
 

@@ -18,20 +18,16 @@ from tests.integration.test_beginning import command, supervisor_pid
 
 
 @pytest.fixture
-def impatient(monkeypatch):
-    """Callers that wait two seconds."""
-    monkeypatch.setattr(deadline, "LOOK_S", 0.5)
-    monkeypatch.setattr(deadline, "SILENCE_S", 1.5)
-
-
-@pytest.fixture
-def frozen(make_scheduler, impatient):
-    """A scheduler whose supervisor is stopped."""
+def frozen(make_scheduler, monkeypatch):
+    """A scheduler whose supervisor is stopped, and callers that wait two seconds."""
     scheduler = make_scheduler(detached=True)
     scheduler.create_pool("pool", resources={"cpu": 1.0})
     pid = supervisor_pid(scheduler)
+    monkeypatch.setattr(deadline, "LOOK_S", 0.5)
+    monkeypatch.setattr(deadline, "SILENCE_S", 1.5)
     os.kill(pid, signal.SIGSTOP)
     yield scheduler
+    monkeypatch.undo()
     os.kill(pid, signal.SIGCONT)
 
 
@@ -49,13 +45,14 @@ def test_every_call_of_a_frozen_supervisor_says_what_it_waited_for(frozen, names
         assert time.monotonic() - began < 10.0
 
 
-def test_a_request_that_was_given_up_is_repeated_safely(frozen, namespace):
+def test_a_request_that_was_given_up_is_repeated_safely(frozen, namespace, monkeypatch):
     def submit():
         return frozen.submit_task_with_preemption("t", "pool", Plain, request_id="r1")
 
     with pytest.raises(SchedulerUnavailableError):
         submit()
     os.kill(frozen_pid(namespace), signal.SIGCONT)
+    monkeypatch.undo()
     assert submit()["success"]
     assert [task["task_id"] for task in frozen.list_tasks()["tasks"]] == ["t"]
 

@@ -81,3 +81,35 @@ def test_a_pool_is_chosen_by_its_labels(make_simple):
     assert ask(need={"gpu": 1}, stage="pre")["reason"] == "no_matching_pool"
     answer = simple.submit("t", actor_class=Plain, resources={"gpu": 1}, pool_selector={})
     assert answer["agent"]["labels"] == {"pool": "gpu-pool", "stage": "rl"}
+
+
+def test_a_living_cluster_that_wants_a_token_is_joined_by_its_address(namespace, tmp_path):
+    """As from another shell: the environment knows nothing but the address."""
+    told = run_driver(
+        f"""
+        address = ray.get_runtime_context().gcs_address
+        ray.shutdown()
+        for name in [name for name in os.environ if name.startswith("RAY_")]:
+            del os.environ[name]
+        os.environ["RAY_ADDRESS"] = address
+        code = '''
+        import ray
+        from schedulemesh.simple import SimpleScheduler
+        simple = SimpleScheduler(namespace={namespace!r})
+        print(ray.get_runtime_context().gcs_address)
+        simple.shutdown()
+        '''
+        import subprocess, textwrap
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True
+        )
+        print(address == done.stdout.strip())
+        print(done.stderr)
+        """,
+        tmp_path,
+    )
+    same, said = told.split("\n", 1)
+    assert same == "True", said
+    assert "[INFO] joined the Ray cluster at" in said
+    assert "(RAY_ADDRESS=" in said
+    assert max(map(len, said.splitlines())) <= 100, said

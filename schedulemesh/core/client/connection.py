@@ -61,15 +61,18 @@ class Connection:
 
     def end(self) -> None:
         """Have the supervisor end everything, then end it."""
-        end(self.handle, self.settings.name)
+        end(self.handle, self.settings)
 
 
-def end(handle: Any, name: str) -> None:
-    """Have a supervisor end everything, also one that cannot begin, then end it."""
+def end(handle: Any, settings: SchedulerSettings) -> bool:
+    """Have a supervisor end everything, also one that cannot begin, then end it; its name is free then.
+    False: it had ended already.
+    """
+    name = settings.name
     try:
         answer(handle, name, "shutdown", handle.shutdown.remote())
     except RayActorError:
-        return
+        return False
     except SchedulerUnavailableError as error:
         raise _as_told(error) from None
     except ActorUnschedulableError:
@@ -77,6 +80,8 @@ def end(handle: Any, name: str) -> None:
         ray.kill(handle)
         raise SchedulerUnavailableError(_without_node(name)) from None
     ray.kill(handle)
+    _await_free_name(handle, settings)
+    return True
 
 
 def connect(settings: SchedulerSettings, node_id: str | None = None) -> Connection:
@@ -137,10 +142,14 @@ def _withdraw(handle: Any, settings: SchedulerSettings) -> None:
     try:
         ray.get(handle.withdraw.remote(), timeout=_WITHDRAW_S)
     except RayError:
-        # It ended itself, which is known a moment before its name is free.
-        deadline = time.monotonic() + _NAME_S
-        while time.monotonic() < deadline and _is_named(handle, settings):
-            time.sleep(0.005)
+        _await_free_name(handle, settings)
+
+
+def _await_free_name(handle: Any, settings: SchedulerSettings) -> None:
+    """An actor's end is known a moment before its name is free."""
+    until = time.monotonic() + _NAME_S
+    while time.monotonic() < until and _is_named(handle, settings):
+        time.sleep(0.005)
 
 
 def _is_named(handle: Any, settings: SchedulerSettings) -> bool:

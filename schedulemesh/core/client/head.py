@@ -78,10 +78,10 @@ class ScheduleMeshHead:
         One that cannot begin is ended, too; its journal stays as it is.
         """
         try:
-            end(registered(self._settings), self._settings.name)
+            ended = end(registered(self._settings), self._settings)
         except SchedulerNotFoundError:
-            return {"success": True, "already_gone": True}
-        return {"success": True}
+            ended = False
+        return {"success": True} if ended else {"success": True, "already_gone": True}
 
     def _health(self, connection: Connection) -> dict[str, Any]:
         return {"success": True, "alive": True, **connection.call("about")}

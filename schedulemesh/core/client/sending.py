@@ -8,6 +8,7 @@ import ray
 
 from schedulemesh.core.client import results as replies
 from schedulemesh.core.client.connection import Connection
+from schedulemesh.core.client.console import show_log
 from schedulemesh.core.client.task_request import (
     Caller,
     Submission,
@@ -19,6 +20,7 @@ class Client:
     """Sends requests of one job to one supervisor."""
 
     def _take(self, connection: Connection) -> None:
+        show_log()
         self._connection = connection
         self._caller = _caller()
         self._sent: set[str] = set()

@@ -1,0 +1,166 @@
+"""The Ray of this process: join the cluster that was named, else the one on this machine, else start one.
+
+``ray.init`` tries a dead address for minutes, and reads ``RAY_ADDRESS`` where it is told "auto", too. So an
+address is looked at first: whether anything listens there, whether it is a Ray that takes this process's
+token, and whether one of its nodes runs here, which Ray wants of a driver.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+from ray._private import services
+from ray._private.authentication.authentication_token_setup import (
+    maybe_enable_token_auth_if_token_available,
+)
+from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled
+from ray.exceptions import AuthenticationError, RayError
+
+from schedulemesh.core.client.console import show_log
+
+logger = logging.getLogger(__name__)
+
+#: Seconds that looking at one address may take, and those that a connection to it may take.
+ATTEMPT_S, _CONNECT_S = 10.0, 4.0
+
+_ADDRESS = "RAY_ADDRESS"
+
+
+def join_or_start(**local_options: Any) -> bool:
+    """Connect this process to a Ray, and say to which; whether a new one had to be started.
+
+    The order is ``RAY_ADDRESS``, the cluster that runs on this machine, a new one (``local_options`` are
+    those of ``ray.init``). What failed is logged.
+    """
+    show_log()
+    named = os.environ.get(_ADDRESS, "")
+    attempts = [] if named in ("", "auto", "local") else [(named, f"{_ADDRESS}={named}")]
+    if named != "local":
+        attempts.append(("auto", "the cluster on this machine"))
+    for address, what in attempts:
+        try:
+            joined = join(address)
+        except ConnectionError as error:
+            level = logging.INFO if address == "auto" else logging.WARNING
+            logger.log(level, "%s is not joined: %s", what, error)
+        else:
+            logger.info("joined the Ray cluster at %s (%s)", joined, what)
+            return False
+    _start(local_options)
+    return True
+
+
+def join(address: str, **options: Any) -> str:
+    """Connect this process to a running Ray with these options of ``ray.init``; returns its host:port.
+
+    Raises ConnectionError, in one sentence and within seconds, where that cannot be.
+    """
+    if "://" in address:
+        found = address
+    else:
+        with _without_address():
+            found = _resolved(address)
+        _look(found)
+    try:
+        with _quiet(), _without_address():
+            ray.init(address=found, logging_level=logging.ERROR, **options)
+    except (ConnectionError, RuntimeError, RayError, ValueError) as error:
+        raise ConnectionError(_one_line(error)) from error
+    return found
+
+
+def _start(options: dict[str, Any]) -> None:
+    """Start a local Ray, and say where its dashboard is."""
+    with _quiet(), _without_address():
+        context = ray.init(address="local", logging_level=logging.ERROR, **options)
+    cpus = ray.cluster_resources().get("CPU", 0.0)
+    dashboard = f", dashboard at http://{context.dashboard_url}" if context.dashboard_url else ""
+    logger.info("started a local Ray with %g CPUs%s", cpus, dashboard)
+
+
+def _resolved(address: str) -> str:
+    """host:port of an address as users give it."""
+    try:
+        found: str = services.canonicalize_bootstrap_address_or_die(address)
+    except (ConnectionError, ValueError, OSError) as error:
+        if address == "auto" and isinstance(error, ConnectionError):
+            several = "multiple" in str(error)
+            raise ConnectionError(
+                _one_line(error) if several else "no Ray runs on this machine"
+            ) from None
+        raise ConnectionError(
+            f"{address!r} is no address of a Ray cluster (host:port): {_one_line(error)}"
+        ) from None
+    return found
+
+
+def _look(address: str) -> None:
+    """Raise ConnectionError where this process cannot join the cluster at host:port."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+    except (OSError, ValueError) as error:
+        raise ConnectionError(f"nothing answers at {address} ({error})") from None
+    with _quiet():
+        maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+    box: list[set[str] | RayError] = []
+
+    def ask() -> None:
+        try:
+            nodes = GcsClient(address=address).get_all_node_info(timeout=ATTEMPT_S)
+            box.append({node_id.hex() for node_id in nodes})
+        except RayError as error:
+            box.append(error)
+
+    # Ray's own attempt takes 40 s and cannot be shortened; it ends by itself.
+    thread = threading.Thread(target=ask, name="ray cluster", daemon=True)
+    thread.start()
+    thread.join(ATTEMPT_S - _CONNECT_S)
+    if not box:
+        raise ConnectionError(f"what listens at {address} does not answer as a Ray cluster")
+    if isinstance(box[0], AuthenticationError):
+        raise ConnectionError(
+            f"the cluster at {address} does not take this process's token; set RAY_AUTH_MODE=token and "
+            "RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the cluster's"
+        )
+    if isinstance(box[0], RayError):
+        raise ConnectionError(f"the cluster at {address} does not answer: {_one_line(box[0])}")
+    if not box[0].intersection(services.find_node_ids()):
+        raise ConnectionError(
+            f"the cluster at {address} lives, but none of its nodes runs on this machine; run this on one "
+            f"of them, or make this machine one with `ray start --address={address}`"
+        )
+
+
+@contextmanager
+def _without_address() -> Iterator[None]:
+    """RAY_ADDRESS is not set, because Ray would take it for whatever it is told."""
+    named = os.environ.pop(_ADDRESS, None)
+    try:
+        yield
+    finally:
+        if named is not None:
+            os.environ[_ADDRESS] = named
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Ray says nothing of connecting, which is told here in one line."""
+    log = logging.getLogger("ray")
+    level = log.level or logging.INFO
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())

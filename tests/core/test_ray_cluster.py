@@ -1,0 +1,120 @@
+"""Which Ray is joined, in which order, and what is said of one that cannot be."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from schedulemesh.core.client import ray_cluster
+
+
+@pytest.fixture
+def attempts(monkeypatch):
+    """The addresses that are tried; those in ``living`` can be joined."""
+    tried, living = [], set()
+
+    def join(address, **_options):
+        tried.append(address)
+        if address not in living:
+            raise ConnectionError("it is dead")
+        return "10.0.0.1:6379"
+
+    monkeypatch.setattr(ray_cluster, "join", join)
+    monkeypatch.setattr(ray_cluster, "_start", lambda options: tried.append(("start", options)))
+    return tried, living
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        (None, ["auto", "start"]),
+        ("", ["auto", "start"]),
+        ("10.0.0.9:6379", ["10.0.0.9:6379", "auto", "start"]),
+        ("auto", ["auto", "start"]),
+        ("local", ["start"]),
+    ],
+)
+def test_the_order_is_address_then_this_machine_then_a_new_one(
+    monkeypatch, attempts, named, expected
+):
+    if named is None:
+        monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    else:
+        monkeypatch.setenv("RAY_ADDRESS", named)
+    tried, _ = attempts
+    assert ray_cluster.join_or_start(num_cpus=3)
+    assert [one if isinstance(one, str) else one[0] for one in tried] == expected
+    assert tried[-1] == ("start", {"num_cpus": 3})
+
+
+def test_what_failed_and_what_was_joined_is_logged(monkeypatch, attempts, caplog):
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.9:6379")
+    attempts[1].add("auto")
+    with caplog.at_level(logging.INFO):
+        assert not ray_cluster.join_or_start()
+    assert [(r.levelname, r.getMessage()) for r in caplog.records] == [
+        ("WARNING", "RAY_ADDRESS=10.0.0.9:6379 is not joined: it is dead"),
+        ("INFO", "joined the Ray cluster at 10.0.0.1:6379 (the cluster on this machine)"),
+    ]
+
+
+def refusal(address):
+    began = time.monotonic()
+    with pytest.raises(ConnectionError) as raised:
+        ray_cluster.join(address)
+    assert time.monotonic() - began <= ray_cluster.ATTEMPT_S
+    told = str(raised.value)
+    assert "\n" not in told
+    return told
+
+
+def test_a_dead_address_is_told_at_once(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:2")
+    assert "nothing answers at" in refusal("127.0.0.1:1")
+    assert os.environ["RAY_ADDRESS"] == "127.0.0.1:2", "the user's environment is left alone"
+
+
+@pytest.mark.parametrize("address", ["nonsense", "host:port", ":"])
+def test_what_is_no_address_is_told(address):
+    told = refusal(address)
+    assert "is no address of a Ray cluster" in told or "nothing answers" in told
+
+
+def test_what_listens_and_says_nothing_is_given_up(monkeypatch):
+    monkeypatch.setattr(ray_cluster, "ATTEMPT_S", ray_cluster._CONNECT_S + 0.3)
+    with socket.socket() as listening:
+        listening.bind(("0.0.0.0", 0))
+        listening.listen()
+        told = refusal(f"127.0.0.1:{listening.getsockname()[1]}")
+    assert "does not answer as a Ray cluster" in told
+
+
+def said(*lines):
+    """What a program of these lines prints, in a process that has configured no logging."""
+    begin = ["import logging", "from schedulemesh.core.client.console import show_log"]
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join([*begin, *lines])],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return done.stderr.splitlines()
+
+
+SAY = "logging.getLogger('schedulemesh.simple').info('joined')"
+
+
+def test_the_log_is_seen_once_whatever_the_program_does_about_logging():
+    assert said("show_log()", "show_log()", SAY) == ["[INFO] joined"]
+    configured = "logging.basicConfig(level='INFO', format='%(message)s')"
+    assert said(configured, "show_log()", SAY) == ["joined"]
+    assert said("show_log()", configured, SAY) == ["joined"]
+    silent = "logging.getLogger('schedulemesh').setLevel('ERROR')"
+    assert said(silent, "show_log()", SAY) == []
