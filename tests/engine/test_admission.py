@@ -269,15 +269,16 @@ def test_an_agent_without_a_task_comes_with_the_default_priority():
     assert mesh.submit("other", task=False, cpu=2).reason == "preemption_failed"
 
 
-def test_gpu_devices_are_promised_and_held_piece_by_piece():
+def test_gpu_devices_are_held_once_every_victim_has_left():
     mesh = Mesh(pool("p", gpu=2), nodes=[node("a", gpu=2)])
     for name, device in (("x", 0), ("y", 1)):
         mesh.run(name, priority=0.0, gpu=0.5, devices=on((device, 0.5)))
     mesh.submit("high", priority=9.0, gpu=2)
-    assert mesh.state.cluster.nodes["a"].devices == [0, 0]
     mesh.leave("x")
-    assert mesh.state.cluster.nodes["a"].standing["high"].devices == on((0, 1), (1, 0.5))
+    assert mesh.state.cluster.nodes["a"].devices == [10_000, 5_000]
+    assert mesh.dry("late", priority=0.0, gpu=0.5).reason == "preemption_failed"
     mesh.leave("y")
+    assert mesh.state.cluster.nodes["a"].standing["high"].devices == on((0, 1), (1, 1))
     assert mesh.report("high", "a", on((0, 1), (1, 1))).agent_name == "high"
 
 

@@ -19,10 +19,9 @@ def noded(*taken, cpu=8, gpu=2):
     return cluster, cluster.nodes["a"]
 
 
-def grown(cluster, name, need, wanted=None, *, waits):
+def grown(cluster, name, need, *, waits):
     """Take what is free, as the engine does."""
-    node_ = cluster.nodes["a"]
-    held, devices = gained(node_, name, need, wanted or Devices(), waits=waits)
+    held, devices = gained(cluster.nodes["a"], name, need, waits=waits)
     cluster.take("a", name, held, devices)
     return held, devices
 
@@ -39,33 +38,17 @@ def test_a_new_claim_gains_what_is_free_of_it():
 def test_a_whole_claim_gains_nothing_more():
     cluster, found = noded()
     need = amount(cpu=3, gpu=1)
-    grown(cluster, "n", need, on((0, 1)), waits=True)
+    grown(cluster, "n", need, waits=False)
     assert is_whole(found, "n", need)
-    assert grown(cluster, "n", need, on((0, 1)), waits=True) == (amount(), Devices())
+    assert grown(cluster, "n", need, waits=False) == (amount(), Devices())
 
 
-def test_only_wanted_devices_are_taken_while_others_still_leave():
+def test_devices_are_taken_once_nobody_is_waited_for():
     cluster, found = noded(("x", amount(), on((0, 1))))
-    need, wanted = amount(gpu=1), on((0, 1))
-    assert grown(cluster, "n", need, wanted, waits=True)[1] == Devices()
-    cluster.leave("a", "x")
-    assert grown(cluster, "n", need, wanted, waits=True)[1] == wanted
-    assert is_whole(found, "n", need)
-
-
-def test_another_device_will_do_once_nobody_is_waited_for():
-    cluster, found = noded(("x", amount(), on((0, 1))))
-    need = amount(gpu=1)
-    assert grown(cluster, "n", need, on((0, 1)), waits=False)[1] == on((1, 1))
-    assert is_whole(found, "n", need)
-
-
-def test_a_share_grows_piece_by_piece():
-    cluster, found = noded(("x", amount(), on((0, 0.5))), ("y", amount(), on((0, 0.25))), gpu=1)
-    need, wanted = amount(gpu=0.75), on((0, 0.75))
-    assert grown(cluster, "n", need, wanted, waits=True)[1] == on((0, 0.25))
-    cluster.leave("a", "x")
-    assert grown(cluster, "n", need, wanted, waits=True)[1] == on((0, 0.5))
+    need = amount(cpu=1, gpu=1)
+    assert grown(cluster, "n", need, waits=True) == (amount(cpu=1), Devices())
+    assert not is_whole(found, "n", need)
+    assert grown(cluster, "n", need, waits=False) == (amount(), on((1, 1)))
     assert is_whole(found, "n", need)
 
 
@@ -74,7 +57,6 @@ def test_a_share_grows_piece_by_piece():
     [
         (amount(cpu=2), on((0, 1)), True),
         (amount(cpu=1), on((0, 1)), False),
-        (amount(cpu=2), on((0, 0.5), (1, 0.5)), False),
         (amount(cpu=2), on((0, 0.5)), False),
         (amount(cpu=2), Devices(), False),
     ],

@@ -22,7 +22,6 @@ def planned(*, agent=None, reserved=False):
             pool_name="p",
             shape=PAIR,
             node_ids=("a", "b"),
-            wanted=(on((0, 1)), f.Devices()),
             at=1.0,
             reserved=reserved,
             agent_name=agent,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schedulemesh.domain.resources import UNIT, Resources
+from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.placement.bundles import NoSpot, Room, Spot
 from schedulemesh.engine.state.nodes import Cluster, devices_for
 from tests.engine.builders import Mesh, amount, node, on, shape
@@ -146,7 +146,6 @@ def test_a_spot_is_right_and_a_refusal_is_too(reports, needs, strategy):
         distinct = len(set(spot.node_ids))
         assert strategy != "STRICT_PACK" or distinct == 1
         assert strategy != "STRICT_SPREAD" or distinct == len(needs)
-        devices_are_there(cluster, wanted, spot)
         if strategy == "SPREAD" and len(needs) > 1:
             assert spot.node_ids == greedy_spread(cluster, wanted.bundles)
         return
@@ -157,16 +156,6 @@ def test_a_spot_is_right_and_a_refusal_is_too(reports, needs, strategy):
     else:
         assert not greedy_pack(cluster, wanted.bundles)
     it_says_what_lacks(cluster, wanted, spot)
-
-
-def devices_are_there(cluster, wanted, spot):
-    """Each bundle has devices of its amount, and no device is given twice."""
-    given_away: dict[tuple[str, int], int] = {}
-    for need, node_id, devices in zip(wanted.bundles, spot.node_ids, spot.devices, strict=True):
-        assert sum(units for _, units in devices.units) == need.gpu
-        for i, units in devices.units:
-            given_away[node_id, i] = given_away.get((node_id, i), 0) + units
-    assert all(units <= UNIT for units in given_away.values())
 
 
 def it_says_what_lacks(cluster, wanted, spot):
@@ -277,7 +266,7 @@ def test_what_is_tried_gone_is_room_and_is_there_after_all():
     room = Room(cluster)
     assert room.spot(wanted) is None
     room.release("a", "x")
-    assert room.spot(wanted) == Spot(node_ids=("a",), devices=(on((0, 1)),))
+    assert room.spot(wanted) == Spot(node_ids=("a",))
     assert room.free_on("a") == amount(cpu=4, gpu=1)
     room.release("a", "x", -1)
     assert room.spot(wanted) is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from schedulemesh.engine.messages.facts import Devices
 from tests.engine.builders import Mesh, amount, names, node, on, pool
 
 
@@ -299,13 +298,12 @@ def test_a_newcomer_placed_by_its_own_options_asks_only_for_quota():
     assert evicted(mesh, cpu=2, more={"choose_node": False}) == ["x"]
 
 
-def test_whole_devices_that_come_free_are_promised_to_the_newcomer():
+def test_nobody_is_put_on_a_device_that_a_newcomer_was_promised():
     mesh = Mesh(pool("p", gpu=9), nodes=[node("a", gpu=2)])
     mesh.run("x", priority=0.0, gpu=0.5, devices=on((0, 0.5)))
     mesh.run("y", priority=9.0, gpu=1)
     mesh.submit("new", priority=9.0, gpu=1)
-    assert mesh.state.agents["new"].wanted_devices == on((0, 1))
-    assert mesh.state.cluster.nodes["a"].devices == [0, 0]
+    assert mesh.dry("late", priority=0.0, gpu=0.5).reason == "preemption_failed"
     mesh.seat("new")
     assert mesh.state.cluster.nodes["a"].standing["new"].devices == on((0, 1))
 
@@ -392,10 +390,3 @@ def test_evaluate_with_resources_says_why_nobody_would_go(pool_name, need, reaso
     found = mesh.evaluate(9.0, pool_name, **need)
     assert (found.should_preempt, found.reason) == (False, reason)
     assert found.victims == ()
-
-
-def test_devices_of_a_plan_without_gpus_are_none():
-    mesh = Mesh(pool("p", cpu=2), nodes=[node("a", cpu=2, gpu=1)])
-    mesh.run("x", priority=0.0, cpu=2)
-    mesh.submit("new", priority=9.0, cpu=2)
-    assert mesh.state.agents["new"].wanted_devices == Devices()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.resources import UNIT, Resources
 from schedulemesh.domain.task import TaskPhase
+from schedulemesh.engine.state.device_guarantees import is_sure
 from schedulemesh.engine.state.mesh_state import MeshState
 
 Amounts = dict[str, int]
@@ -182,7 +183,7 @@ class Seats:
                 freed[kind] = freed.get(kind, 0) + units
         return {k: n - freed.get(k, 0) for k, n in self.short.items() if n > freed.get(k, 0)}
 
-    def room_left(self, node_id: str, gone: Iterable[str]) -> tuple[Amounts, bool]:
+    def room_left(self, node_id: str, gone: Collection[str]) -> tuple[Amounts, bool]:
         """What the node still lacks in sums, and whether its devices take the newcomer."""
         found = self.state.cluster.nodes[node_id]
         free = dict(found.free.items())
@@ -201,9 +202,11 @@ class Seats:
             fits = self.gpu == 0 or any(units >= self.gpu for units in devices.values())
         else:
             fits = sum(units == UNIT for units in devices.values()) * UNIT >= self.gpu
-        return lack, fits
+        here = [name for name in gone if name in found.standing]
+        waits = bool(gone or self.short)
+        return lack, fits and is_sure(found, (self.gpu,), here, waits=waits)
 
-    def room(self, node_id: str, gone: Iterable[str]) -> bool:
+    def room(self, node_id: str, gone: Collection[str]) -> bool:
         """Whether the node has room."""
         lack, devices = self.room_left(node_id, gone)
         return not lack and devices

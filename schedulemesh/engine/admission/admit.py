@@ -165,7 +165,7 @@ def _stand_on_node(
 ) -> None:
     """Its claim is on the node itself."""
     node = request.node if plan is None else turn.state.cluster.nodes.get(plan.node_id or "")
-    held, devices, wanted = _room_now(request.need, node, plan)
+    held, devices = _room_now(request.need, node, waits=plan is not None)
     leaving = () if plan is None else plan.groups
     turn.emit(
         msgspec.structs.replace(
@@ -173,7 +173,6 @@ def _stand_on_node(
             node_id=None if node is None else node.node_id,
             held=held,
             devices=devices,
-            wanted_devices=wanted,
             waits_for_groups=tuple(group.group_id for group in leaving),
         )
     )
@@ -193,7 +192,14 @@ def _move_in(turn: Turn, request: Request, admitted: AgentAdmitted, home: Home) 
     """Its claim is a placement group: one that is there, or one that is made for it now."""
     name, group = admitted.agent.name, home.group
     if group is None and home.spot is not None and request.wish is not None:
-        group = plan_group(turn, request.pool_name, request.wish.shape, home.spot, agent_name=name)
+        group = plan_group(
+            turn,
+            request.pool_name,
+            request.wish.shape,
+            home.spot,
+            agent_name=name,
+            waits=bool(home.leaving or admitted.evicting),
+        )
     if group is None:
         return
     waits_for = [leaving.group_id for leaving in home.leaving]
@@ -218,18 +224,14 @@ def _move_in(turn: Turn, request: Request, admitted: AgentAdmitted, home: Home) 
         make(turn, group)
 
 
-def _room_now(
-    need: Resources, node: Node | None, plan: Plan | None
-) -> tuple[Resources, Devices, Devices]:
-    """What of the need is held on the node now: amounts, devices; and the devices wanted in the end."""
+def _room_now(need: Resources, node: Node | None, *, waits: bool) -> tuple[Resources, Devices]:
+    """What of the need is held on the node now: amounts, and devices where nobody has to leave before."""
     without_gpu = msgspec.structs.replace(need, gpu=0) if need.gpu else need
     if node is None:
-        return without_gpu, _NO_DEVICES, _NO_DEVICES
-    if plan is None:
-        return without_gpu, devices_for(node.devices, need.gpu) or _NO_DEVICES, _NO_DEVICES
-    free_now = tuple((i, min(units, node.devices[i])) for i, units in plan.devices.units)
-    devices = Devices(units=tuple((i, units) for i, units in free_now if units > 0))
-    return without_gpu.within(node.free), devices, plan.devices
+        return without_gpu, _NO_DEVICES
+    if waits:
+        return without_gpu.within(node.free), _NO_DEVICES
+    return without_gpu, devices_for(node.devices, need.gpu) or _NO_DEVICES
 
 
 def _evict(turn: Turn, units: tuple[Unit, ...], newcomer: str) -> None:

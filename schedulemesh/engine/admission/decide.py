@@ -107,16 +107,18 @@ def understand(turn: Turn, stimulus: TaskSubmitted) -> Request | Refused:
     if account.spec.groups is not None:
         return _in_a_group(state, stimulus, account, need)
     node = None
+    payment = pay(state.ledger, pool_name, need)
     if by_node := stimulus.choose_node and state.nodes_known:
         view = _view(stimulus, pool_name, need) if turn.strategies.plugins else None
-        node = turn.strategies.choose_node(state.cluster, need, view)
+        waits = bool(payment.short)
+        node = turn.strategies.choose_node(state.cluster, need, view, waits=waits)
         if node is None and not state.cluster.could_ever(need):
             return explain.cluster_out_of_resources(state, need)
     return Request(
         stimulus=stimulus,
         pool_name=pool_name,
         need=need,
-        payment=pay(state.ledger, pool_name, need),
+        payment=payment,
         node=node,
         by_node=by_node and node is None,
     )
@@ -202,7 +204,7 @@ def room_of_idle(turn: Turn, request: Request) -> Plan | None:
     if found is None:
         return None
     spot, groups = found
-    return Plan(units=(), node_id=spot.node_ids[0], devices=spot.devices[0], groups=groups)
+    return Plan(units=(), node_id=spot.node_ids[0], groups=groups)
 
 
 def find_victims(turn: Turn, request: Request, consent: Consent | None) -> Plan | GroupPlan | None:

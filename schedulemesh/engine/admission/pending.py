@@ -96,7 +96,6 @@ def _grow(turn: Turn, newcomer: Agent, shares: Iterable[Share]) -> None:
             node,
             newcomer.spec.name,
             newcomer.spec.resources,
-            newcomer.wanted_devices,
             waits=bool(newcomer.waits_for or newcomer.waits_for_groups),
         )
     if newcomer.group_id is None or paid:

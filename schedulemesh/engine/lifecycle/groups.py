@@ -33,8 +33,9 @@ def plan(
     *,
     reserved: bool = False,
     agent_name: str | None = None,
+    waits: bool = False,
 ) -> Group:
-    """Put a group on the book; it holds what is free of its room."""
+    """Put a group on the book; it holds what is free of its room. ``waits``: others leave for it."""
     group_id = f"{pool_name}-pg-{turn.state.groups.next_number}"
     turn.emit(
         GroupPlanned(
@@ -42,14 +43,13 @@ def plan(
             pool_name=pool_name,
             shape=shape,
             node_ids=spot.node_ids,
-            wanted=spot.devices,
             at=turn.at,
             reserved=reserved,
             agent_name=agent_name,
         )
     )
     group = turn.state.groups.by_id[group_id]
-    grow(turn, group, waits=True)
+    grow(turn, group, waits=waits)
     return group
 
 
@@ -59,9 +59,7 @@ def grow(turn: Turn, group: Group, *, waits: bool) -> None:
         node = turn.state.cluster.nodes.get(node_id)
         if node is None:
             continue
-        held, devices = gained(
-            node, group.key(i), group.shape.bundles[i], group.wanted[i], waits=waits
-        )
+        held, devices = gained(node, group.key(i), group.shape.bundles[i], waits=waits)
         if held or devices.units:
             turn.emit(GroupGrew(group_id=group.group_id, bundle=i, held=held, devices=devices))
 

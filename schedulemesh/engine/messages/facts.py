@@ -109,8 +109,6 @@ class AgentAdmitted(Fact, frozen=True, kw_only=True):
     held: Resources = NOTHING
     #: The devices that the book assumes until the agent reports.
     devices: Devices = Devices()
-    #: The GPU devices that it will hold when all its victims have left.
-    wanted_devices: Devices = Devices()
     #: The tasks that are evicted for it, highest score first; it starts when their agents are gone.
     evicting: tuple[Candidate, ...] = ()
     request_id: str | None = None
@@ -207,8 +205,6 @@ class GroupPlanned(Fact, frozen=True, kw_only=True):
     shape: GroupShape
     #: The node of each bundle.
     node_ids: tuple[str, ...]
-    #: The GPU devices that the book assumes for each bundle.
-    wanted: tuple[Devices, ...]
     at: float
     reserved: bool = False
     #: The agent that it is made for.

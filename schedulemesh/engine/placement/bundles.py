@@ -16,6 +16,7 @@ import msgspec
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources, least
 from schedulemesh.engine.messages.facts import Devices
+from schedulemesh.engine.state.device_guarantees import is_sure
 from schedulemesh.engine.state.nodes import Cluster, Node, devices_for
 
 
@@ -23,7 +24,6 @@ class Spot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Where the bundles of a group go, in their order."""
 
     node_ids: tuple[str, ...]
-    devices: tuple[Devices, ...]
 
 
 class NoSpot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -38,10 +38,15 @@ class NoSpot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class _Free:
     """What is free on one node, to be tried out."""
 
-    __slots__ = ("amounts", "devices", "node_id", "taken")
+    __slots__ = ("_gpus", "_node", "amounts", "devices", "gone", "node_id", "taken")
 
     def __init__(self, node: Node, *, total: bool) -> None:
+        #: The node, where its promises count; none count where all of it is thought free.
+        self._node = None if total else node
         self.node_id = node.node_id
+        #: What is tried gone, and the GPU amounts that were put here.
+        self.gone: set[str] = set()
+        self._gpus: list[int] = []
         self.amounts = node.total if total else node.free
         self.devices = _all_devices(node) if total else list(node.devices)
         #: Whether a bundle of the group that is being placed was put here.
@@ -50,17 +55,23 @@ class _Free:
     def copy(self) -> _Free:
         twin = object.__new__(_Free)
         twin.node_id, twin.amounts, twin.taken = self.node_id, self.amounts, self.taken
+        twin._node, twin.gone, twin._gpus = self._node, self.gone, list(self._gpus)
         twin.devices = list(self.devices)
         return twin
 
     def fits(self, need: Resources) -> bool:
-        return need.fits(self.amounts) and devices_for(self.devices, need.gpu) is not None
+        if not need.fits(self.amounts):
+            return False
+        if not need.gpu:
+            return True
+        if devices_for(self.devices, need.gpu) is None:
+            return False
+        return self._node is None or is_sure(self._node, [*self._gpus, need.gpu], self.gone)
 
-    def put(self, need: Resources) -> Devices:
-        devices = devices_for(self.devices, need.gpu) or Devices()
-        self.move(need, devices, -1)
+    def put(self, need: Resources) -> None:
+        self.move(need, devices_for(self.devices, need.gpu) or Devices(), -1)
+        self._gpus.append(need.gpu)
         self.taken = True
-        return devices
 
     def move(self, amounts: Resources, devices: Devices, sign: int) -> None:
         for i, units in devices.units:
@@ -92,6 +103,10 @@ class Room:
         if free is None:
             free = self._changed[node_id] = _Free(node, total=self._total)
         free.move(held, standing.devices, sign)
+        if sign > 0:
+            free.gone.add(key)
+        else:
+            free.gone.discard(key)
 
     def free_on(self, node_id: str) -> Resources:
         """What is free on the node."""
@@ -134,8 +149,7 @@ class Room:
         need = shape.bundles[0]
         for node in self._cluster.with_room(need, "bin_pack"):
             if _has_labels(node, shape):
-                devices = devices_for(node.devices, need.gpu) or Devices()
-                return Spot(node_ids=(node.node_id,), devices=(devices,))
+                return Spot(node_ids=(node.node_id,))
         return None
 
     def _free(self, node: Node) -> _Free:
@@ -167,33 +181,38 @@ def _strict_pack(shape: GroupShape, free: list[_Free]) -> Spot | NoSpot:
 def _pack(shape: GroupShape, free: list[_Free]) -> Spot | NoSpot:
     """Again and again the node that takes most of what is left; of several the fullest."""
     left = _biggest_first(shape)
-    put: dict[int, tuple[str, Devices]] = {}
+    put: dict[int, str] = {}
     while left:
-        best: tuple[int, _Free, dict[int, Devices]] | None = None
+        best: tuple[int, _Free, list[int]] | None = None
         for node in sorted((n for n in free if not n.taken), key=_Free.order):
             trial = node.copy()
-            takes = {i: trial.put(shape.bundles[i]) for i in left if trial.fits(shape.bundles[i])}
+            takes = []
+            for i in left:
+                if trial.fits(shape.bundles[i]):
+                    trial.put(shape.bundles[i])
+                    takes.append(i)
             if takes and (best is None or len(takes) > best[0]):
                 best = (len(takes), node, takes)
         if best is None:
             return _no_spot(shape, left[0], [node for node in free if not node.taken])
         _, node, takes = best
         node.taken = True
-        put.update((i, (node.node_id, devices)) for i, devices in takes.items())
+        put.update((i, node.node_id) for i in takes)
         left = [i for i in left if i not in takes]
     return _spot(shape, put)
 
 
 def _spread(shape: GroupShape, free: list[_Free]) -> Spot | NoSpot:
     """Each on the emptiest node without one; where there is none, on the emptiest."""
-    put: dict[int, tuple[str, Devices]] = {}
+    put: dict[int, str] = {}
     for i in _biggest_first(shape):
         need = shape.bundles[i]
         fitting = [node for node in free if node.fits(need)]
         if not fitting:
             return _no_spot(shape, i, free)
         node = max(fitting, key=lambda n: (not n.taken, n.order()))
-        put[i] = (node.node_id, node.put(need))
+        node.put(need)
+        put[i] = node.node_id
     return _spot(shape, put)
 
 
@@ -208,8 +227,7 @@ def _strict_spread(shape: GroupShape, free: list[_Free]) -> Spot | NoSpot:
                 f"STRICT_SPREAD needs {want} nodes, and there are {have}" if have < want else ""
             )
             return msgspec.structs.replace(short, reason=reason or short.reason)
-    nodes = {node.node_id: node for node in free}
-    return _spot(shape, {i: (n, nodes[n].put(shape.bundles[i])) for n, i in holder.items()})
+    return _spot(shape, {i: node_id for node_id, i in holder.items()})
 
 
 def _augment(
@@ -240,7 +258,8 @@ def _all_on(shape: GroupShape, node: _Free) -> Spot | None:
     for i in _biggest_first(shape):
         if not node.fits(shape.bundles[i]):
             return None
-        put[i] = (node.node_id, node.put(shape.bundles[i]))
+        node.put(shape.bundles[i])
+        put[i] = node.node_id
     return _spot(shape, put)
 
 
@@ -252,9 +271,8 @@ def _biggest_first(shape: GroupShape) -> list[int]:
     return sorted(range(len(shape.bundles)), key=size)
 
 
-def _spot(shape: GroupShape, put: dict[int, tuple[str, Devices]]) -> Spot:
-    order = range(len(shape.bundles))
-    return Spot(node_ids=tuple(put[i][0] for i in order), devices=tuple(put[i][1] for i in order))
+def _spot(shape: GroupShape, put: dict[int, str]) -> Spot:
+    return Spot(node_ids=tuple(put[i] for i in range(len(shape.bundles))))
 
 
 def _no_spot(shape: GroupShape, bundle: int, free: Sequence[_Free]) -> NoSpot:

@@ -48,11 +48,18 @@ class Strategies:
         """Whether any plugin is to be asked this hook."""
         return any(plugin.has(hook) for plugin in self.plugins)
 
-    def choose_node(self, cluster: Cluster, need: Resources, task: TaskView | None) -> Node | None:
-        """A node with room now; None: there is none. Plugins score every node with room."""
+    def choose_node(
+        self, cluster: Cluster, need: Resources, task: TaskView | None, *, waits: bool = False
+    ) -> Node | None:
+        """A node with room now; None: there is none. Plugins score every node with room. ``waits``: others
+        leave before it starts, and it must still have room then.
+        """
+        with_room = cluster.with_room(need, self.node)
+        if waits:
+            with_room = (node for node in with_room if node.fits(need, waits=True))
         if task is None or not self.asks("score"):
-            return cluster.choose(need, self.node)
-        return self._scored(list(cluster.with_room(need, self.node)), node_domain, task)
+            return next(with_room, None)
+        return self._scored(list(with_room), node_domain, task)
 
     def choose_pool(
         self,

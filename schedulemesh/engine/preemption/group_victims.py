@@ -158,7 +158,6 @@ def with_groups(search: Search, plan: Plan | None) -> Plan | None:
     return Plan(
         units=found.units,
         node_id=found.spot.node_ids[0],
-        devices=found.spot.devices[0],
         groups=found.leaving,
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from schedulemesh.domain.resources import NOTHING, Resources
-from schedulemesh.engine.messages.facts import Devices
+from schedulemesh.engine.state.device_guarantees import is_sure
 from schedulemesh.engine.state.mesh_state import Agent
 from schedulemesh.engine.state.nodes import Node, devices_for
 
@@ -24,6 +24,9 @@ class Draft:
         self._freed = NOTHING
         self._room = node.free if node is not None else NOTHING
         self._devices = list(node.devices) if node is not None else []
+        self._gone: set[str] = set()
+        #: Whether others leave before it starts, wherever they are.
+        self._waits = bool(short_quota)
 
     def release(self, agent: Agent) -> None:
         """Try this agent gone."""
@@ -45,8 +48,12 @@ class Draft:
 
     @property
     def short_device(self) -> bool:
-        """Whether no device, or not enough of them, is free for the newcomer's GPU amount."""
-        return self._node is not None and devices_for(self._devices, self._need.gpu) is None
+        """Whether no device, or not enough of them, is surely free for the newcomer's GPU amount."""
+        if self._node is None or not self._need.gpu:
+            return False
+        if devices_for(self._devices, self._need.gpu) is None:
+            return True
+        return not is_sure(self._node, (self._need.gpu,), self._gone, waits=self._waits)
 
     @property
     def has_room(self) -> bool:
@@ -60,18 +67,19 @@ class Draft:
         """Whether both books agree."""
         return self.has_room and not self.short_quota
 
-    def devices(self) -> Devices:
-        """The devices that the newcomer gets once all have left; call only where it fits."""
-        return devices_for(self._devices, self._need.gpu) or Devices()
-
     def _move(self, agent: Agent, sign: int) -> None:
         paid = agent.spec.resources
         self._freed = self._freed + paid if sign > 0 else self._freed - paid
         if self._node is None or agent.node_id != self._node.node_id:
             return
-        standing = self._node.standing.get(agent.spec.name)
+        name = agent.spec.name
+        standing = self._node.standing.get(name)
         if standing is None:
             return
+        if sign > 0:
+            self._gone.add(name)
+        else:
+            self._gone.discard(name)
         gpu = 0
         for i, units in standing.devices.units:
             self._devices[i] += sign * units

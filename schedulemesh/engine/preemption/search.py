@@ -22,13 +22,12 @@ import msgspec
 
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.resources import NOTHING, Resources, least, most
-from schedulemesh.engine.messages.facts import Devices
 from schedulemesh.engine.messages.outcomes import Candidate
 from schedulemesh.engine.preemption.rules import Consent, Incoming, Verdict
 from schedulemesh.engine.preemption.scenario import Draft
 from schedulemesh.engine.state.groups import Group
 from schedulemesh.engine.state.mesh_state import Agent, MeshState
-from schedulemesh.engine.state.nodes import Node, devices_for
+from schedulemesh.engine.state.nodes import Node
 from schedulemesh.engine.state.tasks import RunningTask, TaskClass
 
 #: Top priority, victims, lost work, node id: ascending is better.
@@ -60,8 +59,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     units: tuple[Unit, ...]
     node_id: str | None
-    #: The GPU devices that the newcomer has when all have left.
-    devices: Devices = Devices()
     #: Placement groups that leave too: of victims, and such as nobody uses.
     groups: tuple[Group, ...] = ()
 
@@ -172,7 +169,7 @@ class Search(msgspec.Struct, kw_only=True):
             draft = Draft(self.need, self.short_quota, node)
             draft.release(unit.agent)
             if draft.fits:
-                return Plan(units=(unit,), node_id=node_id, devices=draft.devices())
+                return Plan(units=(unit,), node_id=node_id)
         return None
 
     def _best_node(
@@ -255,10 +252,7 @@ class Search(msgspec.Struct, kw_only=True):
                 kept.remove(unit)
             else:
                 draft.release(unit.agent)
-        if node is None:
-            return Plan(units=tuple(kept), node_id=None)
-        devices = draft.devices() if self.by_node else devices_for(node.devices, self.need.gpu)
-        return Plan(units=tuple(kept), node_id=node.node_id, devices=devices or Devices())
+        return Plan(units=tuple(kept), node_id=None if node is None else node.node_id)
 
     def units(self, keep: Keep) -> Iterator[Unit]:
         """Agents that may leave with tasks of classes that ``keep`` says yes to, in the order of victims."""

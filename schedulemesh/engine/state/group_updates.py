@@ -58,7 +58,6 @@ class GroupFacts:
                 reserved=fact.reserved,
                 phase=GroupPhase.PLANNED,
                 node_ids=fact.node_ids,
-                wanted=fact.wanted,
                 agent=fact.agent_name,
                 idle_since=fact.at,
             )
@@ -85,21 +84,30 @@ class GroupFacts:
         counts.created += 1
         counts.error = ""
         self._book.sort(group)
+        for i, node_id in enumerate(group.node_ids):
+            self._cluster.fulfil(node_id, group.key(i))
         return group.agent
 
     def claimed(self, fact: f.GroupClaimed) -> None:
         """Its room is for somebody else."""
         group = self._book.by_id[fact.group_id]
         group.leaves_for = fact.for_agent
+        self._leaves(group)
         self._book.sort(group)
 
     def ending(self, fact: f.GroupEnding) -> None:
         """It is being removed."""
         group = self._book.by_id[fact.group_id]
         group.leaves_for = fact.for_agent or group.leaves_for
+        self._leaves(group)
         self._book.end(group)
         if fact.dropped:
             self._book.drop(group.pool_name, group.shape)
+
+    def _leaves(self, group: Group) -> None:
+        if group.leaves_for is not None:
+            for i, node_id in enumerate(group.node_ids):
+                self._cluster.release_for(node_id, group.key(i), group.leaves_for)
 
     def ended(self, fact: f.GroupEnded) -> Group:
         """It is gone, and so is what it held."""
@@ -122,6 +130,10 @@ class GroupFacts:
         self._book.sort(group)
         if not agent.waits_for and not agent.waits_for_groups:
             self.entered(agent, agent.admitted_at)
+        if agent.waits_for or agent.waits_for_groups - {group.group_id}:
+            for i, node_id in enumerate(group.node_ids):
+                gpu = group.shape.bundles[i].gpu
+                self._cluster.promise(node_id, group.key(i), gpu, agent.spec.name)
 
     def entered(self, agent: Dweller, at: float) -> None:
         """The group is the agent's: count it."""

@@ -17,7 +17,6 @@ from sortedcontainers import SortedList
 
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.resources import Resources
-from schedulemesh.engine.messages.facts import Devices
 
 #: No agent's name begins with it, so that bundles and agents stand side by side on a node.
 MARK = "\x1f"
@@ -46,8 +45,6 @@ class Group(msgspec.Struct, kw_only=True, gc=False):
     phase: GroupPhase
     #: The node of each bundle.
     node_ids: tuple[str, ...]
-    #: The GPU devices that each bundle will hold when its room is whole.
-    wanted: tuple[Devices, ...] = ()
     #: The agent that lives in it, or that it is made for.
     agent: str | None = None
     #: The agent that gets it once the present one has left.

@@ -43,7 +43,6 @@ class Agent(msgspec.Struct, kw_only=True, gc=False):
     node_id: str | None = None
     #: The GPUs that it reported, by their names on its node.
     gpu_ids: tuple[str, ...] = ()
-    wanted_devices: f.Devices = f.Devices()
     evicting: tuple[Candidate, ...] = ()
     #: Agents that still have to leave before it can start.
     waits_for: frozenset[str] = frozenset()
@@ -240,7 +239,6 @@ class MeshState:
             shares=fact.shares,
             task_id=None if fact.task is None else fact.task.task_id,
             node_id=fact.node_id,
-            wanted_devices=fact.wanted_devices,
             evicting=fact.evicting,
             waits_for=waits_for,
             request_id=fact.request_id,
@@ -258,6 +256,8 @@ class MeshState:
             self._group_facts.admitted(self.agents[spec.name])
         elif fact.node_id is not None:
             self.cluster.take(fact.node_id, spec.name, fact.held, fact.devices)
+            if waits_for or fact.waits_for_groups:
+                self.cluster.promise(fact.node_id, spec.name, spec.resources.gpu, spec.name)
         if fact.request_id is not None:
             self.requests[fact.request_id] = spec.name
         if fact.task is not None:
@@ -414,6 +414,8 @@ class MeshState:
         agent = self.agents.get(task.agent_name)
         if agent is not None and fact.for_agent is not None:
             agent.leaves_for = fact.for_agent
+            if agent.node_id is not None and agent.group_id is None:
+                self.cluster.release_for(agent.node_id, task.agent_name, fact.for_agent)
         self._touch(agent)
 
     def _state_saved(self, fact: f.StateSaved) -> None:

@@ -17,6 +17,7 @@ from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources
 from schedulemesh.engine.messages.facts import Devices
 from schedulemesh.engine.placement.fragmentation import Workload
+from schedulemesh.engine.state.device_guarantees import is_sure
 from schedulemesh.engine.state.node_ranking import Rankings
 
 _EMPTY = Devices()
@@ -32,6 +33,12 @@ class Standing(msgspec.Struct, kw_only=True, gc=False):
     devices: Devices = _EMPTY
     #: Whether the agent itself said so; otherwise the devices are assumed.
     reported: bool = False
+    #: The newcomer whose claim this is while others leave for it, until it has told its devices.
+    promised_to: str = ""
+    #: The GPU units that such a claim will hold.
+    wants: int = 0
+    #: The newcomer for whom this leaves.
+    leaves_for: str = ""
 
 
 class Node(msgspec.Struct, kw_only=True):
@@ -53,6 +60,8 @@ class Node(msgspec.Struct, kw_only=True):
     standing: dict[str, Standing] = {}
     #: Grows with every change of what stands here or of its tasks.
     version: int = 0
+    #: The claims here that others leave for.
+    promised: tuple[str, ...] = ()
     #: What the victim search summed up for one version; it alone reads it.
     summary: object = None
 
@@ -61,11 +70,17 @@ class Node(msgspec.Struct, kw_only=True):
         """The place in the index: by free GPU, then free CPU, then id."""
         return (self.free.gpu, self.free.cpu, self.node_id)
 
-    def fits(self, need: Resources) -> bool:
-        """Whether the node has room for this now."""
-        return need.fits(self.free) and (
-            need.gpu == 0 or devices_for(self.devices, need.gpu) is not None
-        )
+    def fits(self, need: Resources, *, waits: bool = False) -> bool:
+        """Whether the node has room for this now. ``waits``: others leave before it starts, and it must still
+        have room then.
+        """
+        if not need.fits(self.free):
+            return False
+        if need.gpu == 0:
+            return True
+        if devices_for(self.devices, need.gpu) is None:
+            return False
+        return is_sure(self, (need.gpu,), waits=waits)
 
 
 def devices_for(free: list[int], gpu: int) -> Devices | None:
@@ -143,7 +158,7 @@ class Cluster:
             node.standing[agent_name] = Standing(held=held, devices=devices)
         else:
             mine.held = mine.held + held
-            mine.devices = _gathered(node.devices, add_devices(mine.devices, devices))
+            mine.devices = add_devices(mine.devices, devices)
         self._index_again(node)
 
     def leave(self, node_id: str, agent_name: str) -> None:
@@ -153,8 +168,34 @@ class Cluster:
             return
         self._unindex(node)
         mine = node.standing.pop(agent_name)
+        node.promised = tuple(key for key in node.promised if key != agent_name)
         self._charge(node, mine.held, mine.devices, -1)
         self._index_again(node)
+
+    def promise(self, node_id: str, key: str, gpu: int, newcomer: str) -> None:
+        """Others leave for this claim of the newcomer; it gets so much GPU then."""
+        node = self.nodes.get(node_id)
+        if node is None or not gpu:
+            return
+        mine = node.standing.setdefault(key, Standing(held=NOTHING))
+        mine.promised_to, mine.wants = newcomer, gpu
+        node.promised = tuple(sorted({*node.promised, key}))
+        self._touch(node)
+
+    def release_for(self, node_id: str, key: str, newcomer: str) -> None:
+        """What stands here leaves for this newcomer."""
+        node = self.nodes.get(node_id)
+        if node is not None and key in node.standing:
+            node.standing[key].leaves_for = newcomer
+            self._touch(node)
+
+    def fulfil(self, node_id: str, key: str) -> None:
+        """The claim is no promise any more."""
+        node = self.nodes.get(node_id)
+        if node is not None and key in node.promised:
+            node.standing[key].promised_to = ""
+            node.promised = tuple(other for other in node.promised if other != key)
+            self._touch(node)
 
     def settle(
         self, node_id: str, agent_name: str, need: Resources, gpu_ids: tuple[str, ...]
@@ -167,6 +208,7 @@ class Cluster:
         node = self.nodes.get(node_id)
         if node is None:
             return
+        self.fulfil(node_id, agent_name)
         mine = node.standing.get(agent_name)
         devices = named_devices(node, agent_name, need.gpu, gpu_ids)
         told = bool(devices.units) or not need.gpu
@@ -237,9 +279,12 @@ class Cluster:
         """
         return (need.gpu or -_INFINITY, need.cpu or -_INFINITY, "")
 
-    def _index_again(self, node: Node) -> None:
+    def _touch(self, node: Node) -> None:
         node.version += 1
         self._rankings.touch(node.node_id)
+
+    def _index_again(self, node: Node) -> None:
+        self._touch(node)
         if not node.cordoned:
             insort(self._index, node.key)
 
@@ -363,23 +408,6 @@ def _worst_devices(free: list[int], gpu: int) -> Devices:
     if gpu and free:
         taken[0] = taken.get(0, 0) + gpu
     return Devices(units=tuple(sorted(taken.items())))
-
-
-def one_piece(devices: Devices) -> bool:
-    """Whether these are whole devices, or a share of a single one."""
-    return len(devices.units) <= 1 or all(units == UNIT for _, units in devices.units)
-
-
-def _gathered(free: list[int], devices: Devices) -> Devices:
-    """Devices that grew piece by piece, moved together where that can be; ``free`` changes with them."""
-    if one_piece(devices):
-        return devices
-    for i, units in devices.units:
-        free[i] += units
-    gathered = devices_for(free, _gpu(devices)) or devices
-    for i, units in gathered.units:
-        free[i] -= units
-    return gathered
 
 
 def _gpu(devices: Devices) -> int:

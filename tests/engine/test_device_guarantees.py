@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schedulemesh.domain.resources import UNIT
+from schedulemesh.engine.state.device_guarantees import is_sure, surely_fits
+from tests.engine.builders import Mesh, amount, node, on, pool
+
+TENTH = UNIT // 10
+tenths = st.integers(1, 10).map(lambda n: n * TENTH)
+
+
+def could_be_kept_out(free, gpu, others):
+    """Whether some way to put the others leaves no room, found by trying them all."""
+    if not ways(free, gpu):
+        return True
+    return any(
+        could_be_kept_out(left, gpu, others[:i] + others[i + 1 :])
+        for i, other in enumerate(others)
+        for left in ways(free, other)
+    )
+
+
+def ways(free, gpu):
+    """What is left of the devices, for each way to put this amount there."""
+    if gpu > UNIT:
+        left = list(free)
+        for _ in range(gpu // UNIT):
+            if UNIT not in left:
+                return []
+            left[left.index(UNIT)] = 0
+        return [left]
+    return [[*free[:i], f - gpu, *free[i + 1 :]] for i, f in enumerate(free) if f >= gpu]
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.lists(tenths, min_size=1, max_size=4),
+    tenths | st.just(2 * UNIT),
+    st.lists(tenths | st.just(2 * UNIT), max_size=4),
+)
+def test_what_surely_fits_cannot_be_kept_out(free, gpu, others):
+    if surely_fits(free, gpu, others):
+        assert not could_be_kept_out(free, gpu, others)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(tenths, min_size=1, max_size=4), tenths)
+def test_alone_it_fits_where_a_device_has_room(free, gpu):
+    assert surely_fits(free, gpu, ()) == any(units >= gpu for units in free)
+
+
+def meshed(gpus=2):
+    return Mesh(pool("p", cpu=99, gpu=9), nodes=[node("a", cpu=8, gpu=gpus)])
+
+
+def test_a_share_that_may_lie_anywhere_is_counted_before_somebody_is_evicted():
+    """The victim's half is not enough where the untold share may lie on the same device."""
+    mesh = meshed()
+    mesh.run("victim", priority=0.0, gpu=0.5, devices=on((0, 0.5)))
+    mesh.run("fixed", priority=9.0, gpu=0.5, devices=on((1, 0.5)))
+    mesh.submit("untold", priority=9.0, gpu=0.3)
+    assert mesh.dry("new", priority=9.0, gpu=1).reason == "preemption_failed"
+    mesh.report("untold", "a", on((1, 0.3)))
+    assert [v.agent_name for v in mesh.dry("new", priority=9.0, gpu=1).preempted] == ["victim"]
+
+
+def test_who_may_break_a_promise_waits_until_it_is_kept():
+    mesh = meshed()
+    mesh.run("victim", priority=0.0, gpu=0.5, devices=on((0, 0.5)))
+    mesh.run("fixed", priority=9.0, gpu=0.5, devices=on((1, 0.5)))
+    mesh.submit("new", priority=9.0, gpu=1)
+    assert mesh.dry("late", priority=0.0, gpu=0.5).reason == "preemption_failed"
+    mesh.seat("new")
+    assert mesh.submit("late", priority=0.0, gpu=0.5).agent_name == "late"
+
+
+def test_a_share_that_leaves_enough_wherever_it_goes_is_admitted_beside_a_promise():
+    mesh = meshed(gpus=1)
+    mesh.run("victim", priority=0.0, gpu=0.5)
+    mesh.submit("new", priority=9.0, gpu=0.7)
+    assert mesh.submit("late", priority=0.0, gpu=0.3).agent_name == "late"
+    assert mesh.dry("later", priority=0.0, gpu=0.2).reason == "preemption_failed"
+
+
+def test_cpu_alone_is_no_danger_to_a_promise():
+    mesh = meshed()
+    mesh.run("victim", priority=0.0, gpu=2)
+    mesh.submit("new", priority=9.0, gpu=1)
+    found = mesh.state.cluster.nodes["a"]
+    assert found.promised == ("new",)
+    assert is_sure(found, (0,))
+    assert found.fits(amount(cpu=1))
+
+
+def test_a_promise_survives_a_snapshot():
+    mesh = meshed()
+    mesh.run("victim", priority=0.0, gpu=2)
+    mesh.submit("new", priority=9.0, gpu=1)
+    twin = mesh.rewritten().cluster.nodes["a"]
+    assert twin.promised == ("new",)
+    assert twin.standing["new"].wants == UNIT
+    assert twin.standing["victim"].leaves_for == "new"
