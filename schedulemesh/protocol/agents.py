@@ -7,12 +7,14 @@ unpickles. This module loads fast, because every agent's process imports it.
 from __future__ import annotations
 
 import hashlib
-import json
 from typing import Any, TypeVar
 
 import msgspec
 
 Message = TypeVar("Message")
+
+#: Characters of a text of user code that are kept.
+_LONGEST = 10_000
 
 
 class MessageError(ValueError):
@@ -145,6 +147,16 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     success: bool = True
 
 
+class MetricsReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Metrics of an agent, from its own process."""
+
+    agent_name: str
+    #: None: the agent was made elsewhere, and a task is registered on it.
+    incarnation: int | None
+    #: See metric_values.
+    metrics: msgspec.Raw
+
+
 class Handled(msgspec.Struct, frozen=True, kw_only=True):
     """What came of user code that ran in a worker of its own, or of a class that was loaded."""
 
@@ -158,20 +170,12 @@ def key_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def encoded_metrics(metrics: dict[str, Any]) -> bytes:
-    """Metrics as JSON; what JSON does not know becomes its text."""
-    return json.dumps(metrics, default=str, ensure_ascii=False).encode(errors="replace")
-
-
-def decoded_metrics(encoded: bytes) -> dict[str, Any]:
-    """Metrics as they are stored: whole numbers beyond 64 bits become floats."""
-    found: dict[str, Any] = json.loads(encoded, parse_int=_whole)
-    return found
-
-
-def _whole(digits: str) -> int | float:
-    number = int(digits)
-    return number if -(2**63) <= number < 2**64 else float(digits)
+def writable(text: str) -> str:
+    """A text of user code that can be written down: without lone surrogates, and of bounded length."""
+    shown = str.encode(text, errors="backslashreplace").decode()
+    if len(shown) <= _LONGEST:
+        return shown
+    return f"{shown[: _LONGEST // 2]}\n...\n{shown[-_LONGEST // 2 :]}"
 
 
 def pack(value: msgspec.Struct | list[Command]) -> bytes:

@@ -20,6 +20,7 @@ from schedulemesh.engine.state.mesh_state import Agent
 from schedulemesh.protocol.agents import Command, MessageError, Report, Result, ShippedClass, unpack
 from schedulemesh.runtime.agent_start import Birth, NoReport, first_report
 from schedulemesh.runtime.command_queue import Line
+from schedulemesh.runtime.reported_metrics import ReportedMetrics
 
 #: Hosts made for classes that are kept ready.
 _CLASSES = 256
@@ -44,8 +45,7 @@ class Agents:
         self._hosts: dict[tuple[str, bool], type] = {}
         self._results: dict[int, asyncio.Future[Result | None]] = {}
         self._next_command = 1
-        #: By agent name.
-        self.metrics: dict[str, dict[str, Any]] = {}
+        self.metrics = ReportedMetrics()
 
     def handle(self, name: str, incarnation: int) -> Any:
         """The agent's Ray handle; None: it is not known to live."""
@@ -95,6 +95,7 @@ class Agents:
         self._handles[key] = self._ray.find_actor(name, namespace)
         self._lines[key], self._abilities[key] = Line(), agent.abilities
         self._heard[key] = time.monotonic()
+        self.metrics.take_over(agent.spec.name)
 
     async def start(self, birth: Birth) -> AgentReported | AgentStartFailed:
         """Make the actor, or have a ready one build, and wait until the object is built; what failed leaves
@@ -158,7 +159,7 @@ class Agents:
             line.close()
         self._abilities.pop(key, None)
         self._heard.pop(key, None)
-        self.metrics.pop(name, None)
+        self.metrics.forget(name, incarnation)
         self._moved.pop(key, None)
         await self.strike(self._handles.pop(key, None))
 

@@ -31,6 +31,9 @@ __all__ = ["Eviction", "TaskState"]
 
 logger = logging.getLogger(__name__)
 
+#: Seconds that an agent may take to send the metrics that it holds back.
+_PING_S = 1.0
+
 #: Takes a stimulus and blobs; returns once they are durable.
 Feed = Callable[[Any, Mapping[str, bytes]], Awaitable[Any]]
 
@@ -111,8 +114,9 @@ class Eviction(msgspec.Struct, kw_only=True):
 
     async def _saved(self) -> SavedState:
         warning = ""
-        base = self._base()
         if self.preserver is not None:
+            await self._newest_metrics()
+            base = self._base()
             handled = await self._preserve(base)
             if not handled.error:
                 return msgspec.structs.replace(base, source="preserver", state=handled.data)
@@ -121,14 +125,21 @@ class Eviction(msgspec.Struct, kw_only=True):
             result = await self._save_state()
             if not result.error and result.data is not None:
                 return msgspec.structs.replace(
-                    base,
+                    self._base(),
                     source="save_state",
                     state=result.data,
                     consistent=result.consistent,
                     warning=warning,
                 )
             warning = f"{warning} save_state failed: {result.error}".strip()
-        return self._saved_before(warning) or msgspec.structs.replace(base, warning=warning)
+        elif self.preserver is None:
+            await self._newest_metrics()
+        return self._saved_before(warning) or msgspec.structs.replace(self._base(), warning=warning)
+
+    async def _newest_metrics(self) -> None:
+        """Have the agent send metrics that it holds back; one that reports none is not asked."""
+        if self.agents.metrics.may_have_newer(self.task.agent_name):
+            await self._order("ping", _PING_S)
 
     def _saved_before(self, warning: str) -> SavedState | None:
         """The last state that could be saved, which is better than none: an agent may die while it is
@@ -168,7 +179,7 @@ class Eviction(msgspec.Struct, kw_only=True):
             labels=spec.labels,
             source="payload",
             saved_at=self.now,
-            last_metrics=self.agents.metrics.get(self.task.agent_name, {}),
+            last_metrics=self.agents.metrics.of(self.task.agent_name),
             payload=self.payload,
         )
 

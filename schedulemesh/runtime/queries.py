@@ -92,7 +92,7 @@ class View:
                 "started_at": task.started_at,
                 "estimated_duration": task.spec.estimated_duration,
                 "remaining_time": task.remaining(self._now),
-                "last_metrics": self._agents.metrics.get(task.agent_name, {}),
+                "last_metrics": self._agents.metrics.of(task.agent_name),
             }
             for task_id, task in self._state.running.by_id.items()
         ]
@@ -183,7 +183,7 @@ class View:
             "pid": agent.pid,
             "restarts": agent.restarts,
             "tasks": list(self._state.running.on_agent(agent.spec.name)),
-            "last_metrics": self._agents.metrics.get(agent.spec.name, {}),
+            "last_metrics": self._agents.metrics.of(agent.spec.name),
         }
 
     def _group(self, group_id: str | None) -> dict[str, Any] | None:

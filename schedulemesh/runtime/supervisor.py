@@ -36,7 +36,7 @@ from schedulemesh.engine.messages.outcomes import (
 from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.errors import JournalError, SchedulerUnavailableError
 from schedulemesh.plugins.guard import Guarded
-from schedulemesh.protocol.agents import MessageError, Report, decoded_metrics, pack, unpack
+from schedulemesh.protocol.agents import MessageError, Report, pack, unpack
 from schedulemesh.protocol.clients import GroupPlace, Hello, Reply
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.cluster_monitor import Patrol, off_loop
@@ -356,9 +356,9 @@ class SupervisorService(StateService, PoolService):
         self._agents.done(command_id, result)
 
     @when_ready
-    async def report_metrics(self, agent_name: str, metrics: bytes) -> None:
-        """An agent says how far it is."""
-        self._agents.metrics[agent_name] = decoded_metrics(metrics)
+    async def report_metrics(self, message: bytes) -> bool:
+        """An agent says how far it is: a MetricsReport. Returns whether it was taken."""
+        return self._agents.metrics.take(self._scribe.state, message)
 
     async def _begin_patiently(self) -> None:
         while True:

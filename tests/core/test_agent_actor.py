@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import queue
 import threading
+from types import SimpleNamespace
 
 import pytest
 
+from schedulemesh.core.agent import metrics_sender
 from schedulemesh.core.agent.agent_actor import AgentActor
 from schedulemesh.core.agent.metrics_agent import MetricsReportingAgent
+from schedulemesh.protocol.agents import MetricsReport, unpack
+from schedulemesh.protocol.metric_values import decode_metrics
 
 
 def test_work_is_handed_back():
@@ -50,18 +55,16 @@ def test_metrics_without_a_scheduler_go_nowhere():
     assert MetricsReportingAgent("a").report_metrics({"step": 1}) is False
 
 
-def test_metrics_are_sent_at_most_once_per_interval():
-    sent = []
-
-    class Remote:
-        def remote(self, name, metrics):
-            sent.append((name, metrics))
-
-    class Supervisor:
-        report_metrics = Remote()
-
-    agent = MetricsReportingAgent("a", supervisor=Supervisor(), report_interval=3600.0)
+def test_metrics_of_an_agent_made_elsewhere_go_to_the_given_supervisor(monkeypatch):
+    arrived = queue.Queue()
+    supervisor = SimpleNamespace(report_metrics=SimpleNamespace(remote=arrived.put))
+    monkeypatch.setattr(metrics_sender.ray, "get", lambda ref: None)
+    agent = MetricsReportingAgent("a", supervisor=supervisor, report_interval=3600.0)
     assert agent.report_metrics({"step": 1}, loss=0.5)
+    report = unpack(arrived.get(timeout=10), MetricsReport)
+    assert (report.agent_name, report.incarnation) == ("a", None)
+    assert decode_metrics(report.metrics) == {"step": 1, "loss": 0.5}
     assert not agent.report_metrics({"step": 2})
     assert agent.report_metrics({"step": 3}, at_once=True)
-    assert sent == [("a", b'{"step": 1, "loss": 0.5}'), ("a", b'{"step": 3}')]
+    report = unpack(arrived.get(timeout=10), MetricsReport)
+    assert decode_metrics(report.metrics) == {"step": 3}

@@ -10,13 +10,14 @@ from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.protocol.agents import SavedState, pack
 from schedulemesh.runtime.eviction import Eviction
+from schedulemesh.runtime.reported_metrics import ReportedMetrics
 
 
 class DeadAgents:
     """No agent answers."""
 
     def __init__(self):
-        self.metrics = {}
+        self.metrics = ReportedMetrics()
 
     def can(self, name, incarnation, method):
         return True

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from schedulemesh.core.agent.user_errors import error_text, writable
+from schedulemesh.core.agent.user_errors import error_text
+from schedulemesh.protocol.agents import writable
 
 
 def caught(error):

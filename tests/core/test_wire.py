@@ -20,8 +20,6 @@ from schedulemesh.protocol.agents import (
     Result,
     SavedState,
     ShippedClass,
-    decoded_metrics,
-    encoded_metrics,
     key_of,
     pack,
     unpack,
@@ -138,10 +136,3 @@ def test_a_state_that_a_caller_hands_in_comes_back():
 def test_what_is_no_report_is_not_taken_for_one(given):
     with pytest.raises(MessageError, match="Report"):
         unpack(given, Report)
-
-
-def test_metrics_can_be_written_down():
-    given = {"a": 1, "b": 0.5, "c": [True, None], "d": {"e": "schön"}, "f": 2**70, "g": "\udcff"}
-    found = decoded_metrics(encoded_metrics({**given, "h": object}))
-    assert found == {**given, "f": float(2**70), "g": "?", "h": "<class 'object'>"}
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(found)) == found

@@ -22,6 +22,7 @@ import ray
 from ray import cloudpickle
 from ray.exceptions import RayError
 
+from schedulemesh.core.agent.metrics_sender import MetricsSender
 from schedulemesh.core.agent.user_errors import error_text
 from schedulemesh.protocol.agents import (
     Boot,
@@ -29,7 +30,6 @@ from schedulemesh.protocol.agents import (
     MessageError,
     Report,
     Result,
-    encoded_metrics,
     pack,
     unpack,
 )
@@ -99,6 +99,7 @@ class AgentLink:
         self.agent_name = boot.agent_name
         self._incarnation = boot.incarnation
         self._supervisor = supervisor
+        self.metrics = MetricsSender(self.agent_name, self._incarnation, self._send_metrics)
         self._object: Any = None
         #: The event loop of an async class; None: its methods are sync.
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -139,10 +140,6 @@ class AgentLink:
         self._supervisor.reborn.remote(self.agent_name, self._incarnation, pack(report))
         self.start()
 
-    def report_metrics(self, metrics: dict[str, Any]) -> None:
-        """Send metrics without waiting for anyone."""
-        self._supervisor.report_metrics.remote(self.agent_name, encoded_metrics(metrics))
-
     def safe_point(self) -> None:
         """Save here if a save is wanted, and wait for what comes of it; else return at once."""
         self._safe_points += 1
@@ -162,12 +159,20 @@ class AgentLink:
                 for command in unpack(answer, list[Command]):
                     if command.epoch < self._epoch:
                         continue
+                    if command.epoch > self._epoch:
+                        # Metrics are kept in memory only, and this supervisor is a new one.
+                        self.metrics.send_again()
                     self._epoch = command.epoch
                     result = self._carry_out(command)
+                    # Who gets the result finds the newest metrics there.
+                    self.metrics.flush()
                     self._supervisor.command_done.remote(command.command_id, pack(result))
             except (RayError, MessageError) as error:
                 logger.debug("no commands from the supervisor: %s", error)
                 time.sleep(_RETRY_S)
+
+    def _send_metrics(self, message: bytes) -> Any:
+        return self._supervisor.report_metrics.remote(message)
 
     def _carry_out(self, command: Command) -> Result:
         if command.kind == "save":

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from schedulemesh.core.agent.agent_actor import AgentActor
 from schedulemesh.core.agent.control_channel import current
-from schedulemesh.protocol.agents import encoded_metrics
+from schedulemesh.core.agent.metrics_sender import MetricsSender
 
 
 class MetricsReportingAgent(AgentActor):
     """An agent that reports metrics while it works, without waiting for anyone.
 
     ``supervisor`` is needed only outside of ScheduleMesh's own agents, which know theirs.
-    ``report_interval`` is the fewest seconds between two reports that are sent.
+    ``report_interval`` is the fewest seconds between two reports that are sent; the last one always is.
     """
 
     def __init__(
@@ -27,30 +26,29 @@ class MetricsReportingAgent(AgentActor):
         super().__init__(name, labels)
         self.supervisor = supervisor
         self.report_interval = report_interval
-        self._last_report = float("-inf")
+        self._sender: MetricsSender | None = None
 
     def report_metrics(
         self, metrics: dict[str, Any] | None = None, *, at_once: bool = False, **more: Any
     ) -> bool:
-        """Send metrics (numbers, texts, flags) at most once per ``report_interval``; also a safe point.
+        """Send metrics (numbers, texts, flags, lists and dicts of them), without waiting; also a safe point.
 
-        ``at_once`` sends them whenever the last were sent, as for the last step of a loop. Returns whether
-        they were sent. ``progress`` (0 to 1) is the one that states of tasks show.
+        Those that come within ``report_interval`` of the last are held back: the newest of them goes out when
+        the interval is over. With ``at_once`` they are not held back, as for the last step of a loop.
+        Returns whether they go out now. ``progress`` (0 to 1) is the one that states of tasks show.
         """
-        sent = self._send({**(metrics or {}), **more}, at_once)
+        sender = self._metrics_sender()
+        interval = self.report_interval
+        given = {**(metrics or {}), **more}
+        sent = sender is not None and sender.report(given, interval, at_once=at_once)
         self.safe_point()
         return sent
 
-    def _send(self, metrics: dict[str, Any], at_once: bool) -> bool:
-        now = time.monotonic()
-        if not at_once and now - self._last_report < self.report_interval:
-            return False
+    def _metrics_sender(self) -> MetricsSender | None:
+        """What sends to the supervisor; None: there is none."""
         link = current()
         if link is not None:
-            link.report_metrics(metrics)
-        elif self.supervisor is not None:
-            self.supervisor.report_metrics.remote(self.name, encoded_metrics(metrics))
-        else:
-            return False
-        self._last_report = now
-        return True
+            return link.metrics
+        if self._sender is None and self.supervisor is not None:
+            self._sender = MetricsSender(self.name, None, self.supervisor.report_metrics.remote)
+        return self._sender

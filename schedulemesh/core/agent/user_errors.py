@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import traceback
 
-#: Characters of a text of user code that are kept.
-_LONGEST = 10_000
+from schedulemesh.protocol.agents import writable
+
 #: Frames of a traceback that are shown, the last ones.
 _FRAMES = 20
 
@@ -27,11 +27,3 @@ def _traceback(error: BaseException) -> str:
     own = [i for i, frame in enumerate(frames) if "/schedulemesh/core/" in frame.filename]
     lines = traceback.format_list(frames[own[-1] + 1 if own else 0 :][-_FRAMES:])
     return writable("".join([*lines, *traceback.format_exception_only(error)]).strip())
-
-
-def writable(text: str) -> str:
-    """A text of user code that can be written down: without lone surrogates, and of bounded length."""
-    shown = str.encode(text, errors="backslashreplace").decode()
-    if len(shown) <= _LONGEST:
-        return shown
-    return f"{shown[: _LONGEST // 2]}\n...\n{shown[-_LONGEST // 2 :]}"

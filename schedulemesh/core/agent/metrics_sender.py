@@ -1,0 +1,144 @@
+"""Sends an agent's metrics to the supervisor: the newest, not too often, and the last one always."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+import ray
+from ray.exceptions import RayError
+
+from schedulemesh.protocol.agents import MetricsReport, pack
+from schedulemesh.protocol.metric_values import MAX_METRICS_BYTES, encode_metrics
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two messages at least, however often metrics are reported.
+_GAP_S = 0.1
+#: And so many times as long as the supervisor took for the last one, so that many agents leave it time.
+_GAP_FACTOR = 10
+#: Seconds after which one that did not arrive is sent again, unless there is a newer one.
+_RETRY_S = 1.0
+
+
+class MetricsSender:
+    """One message is under way at a time; of the reports that come meanwhile the newest goes next.
+
+    ``send`` hands a packed MetricsReport to Ray and gives the reference of its answer.
+    """
+
+    def __init__(
+        self,
+        agent_name: str,
+        incarnation: int | None,
+        send: Callable[[bytes], Any],
+    ) -> None:
+        self._agent_name = agent_name
+        self._incarnation = incarnation
+        self._send = send
+        self._wait: Callable[[Any], object] = ray.get
+        self._changed = threading.Condition()
+        #: The newest report, encoded; None: it was sent.
+        self._newest: bytes | None = None
+        #: The last report that was sent, for a supervisor that has lost it.
+        self._sent: bytes | None = None
+        #: When the newest is to be sent, on the monotonic clock.
+        self._due = 0.0
+        #: When the last report was due that was not held back.
+        self._last_due = float("-inf")
+        self._thread: threading.Thread | None = None
+        self._warned = False
+
+    def report(self, metrics: Mapping[str, Any], interval_s: float, *, at_once: bool) -> bool:
+        """Have these metrics sent, ``interval_s`` after the last at the earliest; never blocks.
+
+        Returns whether they go out now. Those that are held back go out later, unless newer ones come.
+        """
+        data = encode_metrics(metrics)
+        if len(data) > MAX_METRICS_BYTES:
+            self._warn(len(data))
+            return False
+        now = time.monotonic()
+        with self._changed:
+            due = now if at_once else max(now, self._last_due + interval_s)
+            idle = self._newest is None
+            if idle or due < self._due:
+                self._due = due
+                self._changed.notify()
+            self._newest = data
+            if due <= now:
+                self._last_due = now
+            if self._thread is None:
+                self._begin()
+        return due <= now
+
+    def flush(self) -> None:
+        """Send what is held back now, without waiting for it to arrive."""
+        with self._changed:
+            data, self._newest = self._newest, None
+            if data is not None:
+                self._sent = data
+        if data is not None:
+            self._send(self._message(data))
+
+    def send_again(self) -> None:
+        """The supervisor may have lost the last report."""
+        with self._changed:
+            if self._newest is None and self._sent is not None:
+                self._newest, self._due = self._sent, time.monotonic()
+                self._changed.notify()
+
+    def _begin(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="schedulemesh-metrics", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            data, began = self._next(), time.monotonic()
+            try:
+                self._wait(self._send(self._message(data)))
+            except RayError as error:
+                logger.debug("metrics did not arrive: %s", error)
+                self._put_back(data)
+                time.sleep(_RETRY_S)
+            time.sleep(max(_GAP_S, _GAP_FACTOR * (time.monotonic() - began)))
+
+    def _next(self) -> bytes:
+        """The newest report, once it is due."""
+        with self._changed:
+            while True:
+                left = self._due - time.monotonic()
+                if self._newest is not None and left <= 0:
+                    # One that was held back begins an interval when it goes out.
+                    self._last_due = max(self._last_due, self._due)
+                    self._sent, self._newest = self._newest, None
+                    return self._sent
+                self._changed.wait(None if self._newest is None else left)
+
+    def _put_back(self, data: bytes) -> None:
+        with self._changed:
+            if self._newest is None:
+                self._newest, self._due = data, time.monotonic()
+
+    def _message(self, data: bytes) -> bytes:
+        return pack(
+            MetricsReport(
+                agent_name=self._agent_name,
+                incarnation=self._incarnation,
+                metrics=msgspec.Raw(data),
+            )
+        )
+
+    def _warn(self, size: int) -> None:
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "metrics of %d bytes are not sent; up to %d bytes are. Put what is large into a file or the "
+                "saved state",
+                size,
+                MAX_METRICS_BYTES,
+            )
