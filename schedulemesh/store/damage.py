@@ -10,14 +10,21 @@ from pathlib import Path
 
 from schedulemesh.errors import JournalError
 from schedulemesh.store.disk import told
+from schedulemesh.store.files import beside
+from schedulemesh.store.high_mark import HighMark, Mark
 
+_ENDS = "SELECT max(epoch), max(last) FROM schedulemesh_journals"
 _MAGIC = b"SQLite format 3\x00"
 #: The file, and what of it may still lie in its write-ahead log.
 _FILES = ("", "-wal")
 
 
 def check_file(path: Path) -> None:
-    """Raise JournalError, after keeping a copy, if the file is no whole SQLite database."""
+    """Raise JournalError, after keeping a copy, if the file is no whole SQLite database, or does not come as
+    far as it once did.
+    """
+    # Read first: a writer that lives may come further meanwhile.
+    newest = HighMark(path).read()
     with told(f"the journal {path} cannot be read"):
         with path.open("rb") as file:
             head = file.read(len(_MAGIC))
@@ -26,35 +33,61 @@ def check_file(path: Path) -> None:
         if head != _MAGIC:
             raise refused(path, "it does not begin like an SQLite database")
         found = _quick_check(path)
-    if found:
-        raise refused(path, found)
+        if found:
+            raise refused(path, found)
+        if newest is not None:
+            _check_end(path, newest)
 
 
 def refused(path: Path, found: str) -> JournalError:
     """The error for a damaged file; a copy is made unless there is one like it."""
-    try:
-        copy = f"a copy of it is kept as {_kept_aside(path)}"
-    except OSError as error:
-        copy = f"no copy could be made ({error})"
     return JournalError(
-        f"the journal {path} is damaged: {found}. Nothing of it was used, and {copy}. Put a good backup "
-        "in its place; or, to give up what it knew, shut down what still runs of this scheduler, remove "
-        f"{path.name} with its -wal and -shm, and start anew"
+        f"the journal {path} is damaged: {found}. Nothing of it was used, and {_copied(path)}. Put a good "
+        "backup in its place, without the old -wal, -shm and .newest; or, to give up what it knew, shut down "
+        f"what still runs of this scheduler, remove {path.name} with these three, and start anew"
+    )
+
+
+def _copied(path: Path) -> str:
+    try:
+        return f"a copy of it is kept as {_kept_aside(path)}"
+    except OSError as error:
+        return f"no copy could be made ({error})"
+
+
+def _check_end(path: Path, newest: Mark) -> None:
+    """Raise JournalError where the last commits are missing."""
+    with contextlib.closing(_read_only(path)) as connection:
+        try:
+            epoch, last = connection.execute(_ENDS).fetchone()
+        except sqlite3.OperationalError:
+            return  # no journal, or one of an old format, which has no high mark
+    if (last or 0) >= newest.last and (epoch or 0) >= newest.epoch:
+        return
+    raise JournalError(
+        f"the journal {path} ends with commit {last} of epoch {epoch}, but commit {newest.last} of epoch "
+        f"{newest.epoch} was on disk: its write-ahead log ({path.name}-wal) was lost or damaged, or an older "
+        f"copy was put in its place. Nothing of it was used, and {_copied(path)}. Bring the missing file "
+        "back; or, to go on from this copy and forget what came after it, remove "
+        f"{beside(path, '.newest').name} beside it: agents that it does not know are then kept as orphans"
     )
 
 
 def _quick_check(path: Path) -> str:
     """What SQLite finds wrong; empty: nothing."""
-    # Read-only, so that nothing is moved out of the write-ahead log before a copy is made.
-    uri = f"{path.absolute().as_uri()}?mode=ro"
     try:
-        with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=5)) as connection:
+        with contextlib.closing(_read_only(path)) as connection:
             (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.OperationalError):
             raise
         return str(error)
     return "" if found == "ok" else str(found)
+
+
+def _read_only(path: Path) -> sqlite3.Connection:
+    """So that nothing is moved out of the write-ahead log before a copy is made."""
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5)
 
 
 def _kept_aside(path: Path) -> Path:
@@ -65,15 +98,15 @@ def _kept_aside(path: Path) -> Path:
             return copy
         number += 1
     for suffix in _FILES:
-        source = path.with_name(path.name + suffix)
+        source = beside(path, suffix)
         if source.exists():
-            shutil.copy2(source, copy.with_name(copy.name + suffix))
+            shutil.copy2(source, beside(copy, suffix))
     return copy
 
 
 def _digest(path: Path) -> list[str]:
     found = []
     for suffix in _FILES:
-        part = path.with_name(path.name + suffix)
+        part = beside(path, suffix)
         found.append(hashlib.sha256(part.read_bytes()).hexdigest() if part.exists() else "")
     return found

@@ -1,13 +1,11 @@
-"""The disk under a journal's file: whether it can be trusted with one, and who writes there now."""
+"""The disk under a journal's file: whether it can be trusted with one."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import logging
 import os
-import socket
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,7 +87,7 @@ def probe(folder: Path, mounts: Path = _MOUNTS) -> None:
     file = folder / f".probe-{os.getpid()}-{os.urandom(4).hex()}"
     try:
         with told(f"no journal can be kept in {folder}" + (f" ({kind})" if kind else "")):
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             file.touch(mode=0o600)  # the system says more clearly than SQLite why not
             _write_and_read(file)
     finally:
@@ -132,40 +130,3 @@ def reason_of(error: BaseException) -> str:
     if number in (errno.EACCES, errno.EPERM):
         return f"permission is missing ({text}); give this user the folder or choose another state_path"
     return text
-
-
-class WriterLock:
-    """An advisory lock beside a journal's file, held for as long as its writer lives."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path.with_name(path.name + ".lock")
-        self._held: int | None = None
-
-    def take(self) -> str:
-        """Take it if nobody has it. Empty: it is ours; otherwise a word about who has it."""
-        if self._held is not None:
-            return ""
-        with told(f"the lock {self._path} cannot be taken"):
-            file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                gone = os.fstat(file).st_ino != self._path.stat().st_ino
-            except BlockingIOError:
-                holder = os.pread(file, 200, 0).decode(errors="replace").strip()
-                os.close(file)
-                return holder or "an unknown process"
-            except FileNotFoundError:
-                gone = True
-            if gone:  # removed by one who destroyed the journal just now
-                os.close(file)
-                return "a process that is removing it"
-            os.ftruncate(file, 0)
-            os.pwrite(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-        self._held = file
-        return ""
-
-    def release(self) -> None:
-        """Let it go; the file stays, so that two never lock different files."""
-        if self._held is not None:
-            os.close(self._held)
-            self._held = None

@@ -27,6 +27,7 @@ from schedulemesh.errors import JournalError
 from schedulemesh.store.address import Address
 from schedulemesh.store.damage import check_file
 from schedulemesh.store.disk import probe
+from schedulemesh.store.files import check_folder, is_there
 from schedulemesh.store.schema import blobs, commits, journals, meta, metadata, notes
 
 #: The first half of the advisory locks that journals in PostgreSQL take; the second is the journal's id.
@@ -63,10 +64,12 @@ def prepare(address: Address, *, must_exist: bool) -> None:
     path = address.path
     if path is None:
         return
-    if not path.exists() and must_exist:
+    there = is_there(path)
+    if not there and must_exist:
         raise lost(address)
     probe(path.parent)
-    if path.exists():
+    check_folder(path.parent)
+    if there:
         check_file(path)
     else:
         _make(address, path)

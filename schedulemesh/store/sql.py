@@ -7,7 +7,10 @@ alive, writes nothing more. Beside that an advisory lock keeps a second one from
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
+import os
+import socket
 import sqlite3
 import threading
 import time
@@ -35,7 +38,9 @@ from schedulemesh.errors import JournalError, JournalTakenOverError
 from schedulemesh.store import notes, schema
 from schedulemesh.store.address import Address
 from schedulemesh.store.damage import refused
-from schedulemesh.store.disk import WriterLock, reason_of
+from schedulemesh.store.disk import reason_of
+from schedulemesh.store.files import SUFFIXES, WriterLock, beside
+from schedulemesh.store.high_mark import HighMark, Mark
 from schedulemesh.store.opening import LOCK_SPACE, engine_of, enter, prepare
 from schedulemesh.store.recovery import Stored
 from schedulemesh.store.schema import blobs, commits, journals, snapshots
@@ -69,22 +74,27 @@ class SqlJournal:
             address = Address(namespace="", name=address.stem, path=address)
         self.address = address
         self._epoch = 0
+        self._writer = f"process {os.getpid()} on {socket.gethostname()}"
         #: The numbers of the last commit and of the last that the snapshot tells.
         self._last = self._base = 0
         #: Whether an append failed, so that it is not known what of it is durable.
         self._doubt = False
+        #: Keys of blobs that were found damaged.
+        self._damaged_blobs: set[str] = set()
         self._turn = threading.RLock()
-        self._lock = None if address.path is None else WriterLock(address.path)
+        self._lock: WriterLock | None = None
+        self._high_mark: HighMark | None = None
         self._connection: Connection | None = None
         with _told(f"the journal {address} cannot be opened"):
             prepare(address, must_exist=must_exist)
             self._engine = engine_of(address)
-        self._inode = 0 if address.path is None else address.path.stat().st_ino
+        if address.path is not None:
+            self._lock, self._high_mark = WriterLock(address.path), HighMark(address.path)
         try:
             with self._transaction("be opened") as connection:
                 self._id = enter(connection, address, must_exist=must_exist)
         except JournalError:
-            self._hang_up()
+            self.close()
             raise
 
     @property
@@ -100,6 +110,7 @@ class SqlJournal:
             connection.execute(raised.values(epoch=journals.c.epoch + 1))
             found = self._row(connection)
         self._epoch, self._last, self._base = found.epoch, found.last, found.base
+        self._mark_height()
         return self._epoch
 
     def load(self) -> Stored:
@@ -139,6 +150,7 @@ class SqlJournal:
                 self._put_blob(connection, key, data, number)
             if not record and not given:
                 self._write_something(connection)
+        self._mark_height(number)
         self._last, self._doubt = number, False
 
     def compact(self, parts: Sequence[bytes], upto: int, keep: AbstractSet[str]) -> None:
@@ -153,17 +165,23 @@ class SqlJournal:
             connection.execute(delete(commits).where(told))
             self._drop_blobs(connection, keep)
         self._base = upto
+        if self._high_mark is not None:
+            self._high_mark.sync()
 
     def blob(self, key: str) -> bytes | None:
         """See Journal."""
         mine = (blobs.c.journal == self._id) & (blobs.c.key == key)
         with self._transaction("be read") as connection:
-            row = connection.execute(select(blobs.c.data, blobs.c.crc).where(mine)).first()
+            row = connection.execute(select(blobs.c.data).where(mine)).first()
         if row is None:
             return None
         data = bytes(row.data)
-        if zlib.crc32(data) != row.crc:
-            raise JournalError(f"the stored bytes {key} in {self.address} are damaged")
+        if hashlib.sha256(data).hexdigest() != key:
+            self._damaged_blobs.add(key)
+            raise JournalError(
+                f"the stored bytes {key} in {self.address} are damaged: they are not what this key is the "
+                "SHA-256 of. They are replaced when they are given again"
+            )
         return data
 
     def blob_sizes(self) -> dict[str, int]:
@@ -186,6 +204,8 @@ class SqlJournal:
         """See Journal."""
         with self._turn:
             self._hang_up()
+            if self._high_mark is not None:
+                self._high_mark.close()
             if self._lock is not None:
                 self._lock.release()
 
@@ -199,8 +219,8 @@ class SqlJournal:
                 connection.execute(delete(journals).where(journals.c.id == self._id))
         self.close()
         if path is not None:
-            for suffix in ("", "-wal", "-shm", ".lock"):
-                path.with_name(path.name + suffix).unlink(missing_ok=True)
+            for suffix in SUFFIXES:
+                beside(path, suffix).unlink(missing_ok=True)
 
     def _row(self, connection: Connection) -> Row[Any]:
         found = connection.execute(select(journals).where(journals.c.id == self._id)).first()
@@ -237,7 +257,10 @@ class SqlJournal:
     def _put_blob(self, connection: Connection, key: str, data: bytes, number: int) -> None:
         mine = (blobs.c.journal == self._id) & (blobs.c.key == key)
         found = connection.execute(select(blobs.c.number).where(mine)).scalar()
-        if found is not None:
+        if key in self._damaged_blobs:
+            self._damaged_blobs.discard(key)
+            connection.execute(delete(blobs).where(mine))
+        elif found is not None:
             # Rewriting a row rewrites its bytes, so it is done once per snapshot at most.
             if found <= self._base:
                 connection.execute(update(blobs).where(mine).values(number=number))
@@ -288,11 +311,21 @@ class SqlJournal:
 
     def _locked(self, connection: Connection) -> str:
         """Take the lock; a word about who has it, if another does."""
-        if self._lock is not None:
-            return self._lock.take()
+        if self._lock is not None and self._high_mark is not None:
+            return "" if self._lock.take() else self._holder(self._high_mark)
         asked = text("SELECT pg_try_advisory_lock(:space, :id)")
         found = connection.execute(asked, {"space": LOCK_SPACE, "id": self._id}).scalar()
         return "" if found else "another connection to the database"
+
+    def _holder(self, high_mark: HighMark) -> str:
+        mark = high_mark.read()
+        return "an unknown process" if mark is None or not mark.writer else mark.writer
+
+    def _mark_height(self, last: int | None = None) -> None:
+        """Keep beside the file how far it came."""
+        if self._high_mark is not None:
+            last = self._last if last is None else last
+            self._high_mark.write(Mark(epoch=self._epoch, last=last, writer=self._writer))
 
     def _connected(self) -> Connection:
         if self.address.path is not None:
@@ -306,7 +339,9 @@ class SqlJournal:
 
     def _check_same_file(self) -> None:
         path = self.address.path
-        if path is not None and path.stat().st_ino != self._inode:
+        if path is None or self._lock is None:
+            return
+        if path.stat().st_ino != self._lock.inode:
             raise JournalError(f"the file {path} was replaced by another while it was in use")
 
     @contextlib.contextmanager

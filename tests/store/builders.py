@@ -7,6 +7,7 @@ from schedulemesh.domain.resources import parse_resources
 from schedulemesh.engine.codec import encode_facts, encode_part
 from schedulemesh.engine.messages.facts import EpochBegun, PoolEnsured
 from schedulemesh.engine.state.snapshot import parts, picture
+from schedulemesh.protocol.agents import key_of
 
 
 def ensured(name, cpu=1.0):
@@ -20,8 +21,9 @@ def fact(number):
 
 
 def write(journal, *facts, **blobs):
-    """Append one commit."""
-    journal.append(encode_facts(facts) if facts else b"", blobs)
+    """Append one commit; each blob lies under its hash, whatever it is called here."""
+    kept = {key_of(data): data for data in blobs.values()}
+    journal.append(encode_facts(facts) if facts else b"", kept)
 
 
 def facts(journal):

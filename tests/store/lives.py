@@ -20,6 +20,7 @@ from schedulemesh.engine.messages.outcomes import Done, Pending, ProbeNeeded
 from schedulemesh.engine.state.invariants import check
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.snapshot import referenced
+from schedulemesh.protocol.agents import key_of
 from tests.engine.builders import amount, differences, gpu_ids, node, pool
 from tests.store.builders import written
 
@@ -227,7 +228,8 @@ class Lives:
         if task_id not in self.engine.state.running.by_id:
             return
         self._numbers += 1
-        key, data = f"state-{task_id}-{self._numbers}", f"work of {task_id}".encode()
+        data = f"work of {task_id}, {self._numbers}".encode()
+        key = key_of(data)
         self.step(
             s.StateStored(
                 at=self.now, task_id=task_id, state_key=key, consistent=True, source="save_state"

@@ -9,6 +9,7 @@ import pytest
 
 from schedulemesh.engine.messages.facts import FORMAT_VERSION
 from schedulemesh.errors import JournalError
+from schedulemesh.protocol.agents import key_of
 from schedulemesh.store.sql import SqlJournal
 from tests.store.builders import epochs, fact, write
 
@@ -132,13 +133,22 @@ def test_a_snapshot_that_is_gone(path):
     refusal(path, "part 2 of the snapshot is missing")
 
 
-def test_stored_bytes_that_were_changed(path):
+def test_stored_bytes_are_checked_against_their_hash(path):
+    """Also where the checksum of the row was changed with them, or another row's bytes lie there."""
     journal = SqlJournal(path)
     journal.begin()
-    write(journal, k=b"v")
-    execute(path, "UPDATE schedulemesh_blobs SET data = x'00'")
-    with pytest.raises(JournalError, match=r"the stored bytes k in .* are damaged"):
-        journal.blob("k")
+    key = key_of(b"v")
+    write(journal, k=b"v", other=b"w")
+    execute(
+        path,
+        "UPDATE schedulemesh_blobs SET (data, crc) = (SELECT data, crc FROM schedulemesh_blobs "
+        f"WHERE key = '{key_of(b'w')}')",
+    )
+    with pytest.raises(JournalError, match=rf"the stored bytes {key} in .* are damaged"):
+        journal.blob(key)
+    assert journal.blob(key_of(b"w")) == b"w"
+    write(journal, again=b"v")  # given again, the good ones take their place
+    assert journal.blob(key) == b"v"
     journal.close()
 
 

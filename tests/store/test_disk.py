@@ -18,7 +18,9 @@ from tests.store.builders import epochs, fact, write
 def mounted(folder, *options):
     """Mount something there while it lasts; skips where that is not allowed."""
     folder.mkdir(exist_ok=True)
-    done = subprocess.run(["mount", *options, folder], capture_output=True, check=False)
+    done = subprocess.run(
+        ["mount", "-o", "mode=700", *options, folder], capture_output=True, check=False
+    )
     if done.returncode:
         pytest.skip("mounting is not allowed here")
     try:

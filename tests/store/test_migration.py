@@ -39,8 +39,8 @@ def test_format_1_is_read_whole(path):
     assert state.preempted["resnet"].state_key == "state-resnet"
     assert set(state.running.by_id) == {"bert", "llama", "elsewhere"}
     assert state.answers["r1"].outcome.agent_name == "resnet"
-    assert journal.blob("c" * 64) == b"class bytes"
-    assert journal.blob("state-resnet") == b"saved"
+    assert journal.blob_sizes()["c" * 64] == len(b"class bytes")
+    assert journal.blob_sizes()["state-resnet"] == len(b"saved")
     write(journal, fact(2))
     journal.close()
     again = SqlJournal(path)
@@ -90,7 +90,7 @@ def test_format_2_is_read_with_its_snapshot(tmp_path):
     assert list(state.ledger.accounts) == ["train"]
     assert state.agents["llama"].phase is AgentPhase.RUNNING
     assert state.agents["llama"].group_id is None
-    assert journal.blob("c" * 64) == b"class bytes"
+    assert journal.blob_sizes()["c" * 64] == len(b"class bytes")
     journal.close()
     with sqlite3.connect(path) as found:
         wanted = "SELECT value FROM schedulemesh_meta WHERE name = 'format'"

@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from schedulemesh.errors import JournalError
+from schedulemesh.protocol.agents import key_of
 from schedulemesh.store.sql import SqlJournal
 from tests.store.builders import ensured, epochs, fact, pools, write, written
 
@@ -25,14 +26,14 @@ def test_several_schedulers_share_a_database(database):
     write(one, ensured("a"), k=b"1")
     write(two, ensured("b"), k=b"2")
     assert (pools(one), pools(two)) == (["a"], ["b"])
-    assert (one.blob("k"), two.blob("k")) == (b"1", b"2")
+    assert (one.blob(key_of(b"1")), two.blob(key_of(b"2"))) == (b"1", b"2")
     one.compact(written(one.load().fold()), 1, frozenset())
     assert (pools(one), pools(two)) == (["a"], ["b"])
     one.put_note("n", b"1")
     assert two.note("n") is None
     two.put_note("n", b"2")
     one.destroy()
-    assert two.blob("k") == b"2"
+    assert two.blob(key_of(b"2")) == b"2"
     assert two.note("n") == b"2"
     fresh = SqlJournal(database("one"))
     assert fresh.note("n") is None
@@ -71,7 +72,7 @@ def test_it_goes_on_after_the_server_came_back(database, server):
             with pytest.raises(JournalError, match=r"the journal .* cannot be written"):
                 write(journal, fact(2))
         with pytest.raises(JournalError, match="cannot be read"):
-            journal.blob("k")
+            journal.blob(key_of(b"v"))
         with pytest.raises(JournalError, match="cannot be opened"):
             SqlJournal(database("b"))
     finally:

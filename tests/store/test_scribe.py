@@ -531,7 +531,7 @@ def test_settings_that_make_no_sense_are_refused(wrong):
 
 @on_loop
 async def test_the_hands_ask_again_for_bytes_that_cannot_be_read_just_now(scribe, journal, orders):
-    await scribe.keep({"k": b"stored"})
+    await scribe.keep({key_of(b"stored"): b"stored"})
     read, failures = journal.blob, iter([True, True, False])
 
     def blob(key):
@@ -540,7 +540,7 @@ async def test_the_hands_ask_again_for_bytes_that_cannot_be_read_just_now(scribe
         return read(key)
 
     journal.blob = blob
-    assert await scribe.fetch("k") == b"stored"
+    assert await scribe.fetch(key_of(b"stored")) == b"stored"
     assert await scribe.fetch(None) is None
 
 
