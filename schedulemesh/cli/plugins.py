@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 
 from rich.console import Console
 from rich.table import Table
 
 from schedulemesh.config.policy import VICTIM_ORDERS
+from schedulemesh.dispatch import strategies as dispatch
 from schedulemesh.engine.placement.scoring import BUILT_IN
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.plugins.discovery import (
@@ -18,8 +20,11 @@ from schedulemesh.plugins.discovery import (
     load_class,
 )
 
-#: What a group is called in the table.
-_KINDS = {SCHEDULING_GROUP: "scheduling", DISPATCH_GROUP: "dispatch"}
+_ORDERS = {
+    "score": "Highest score first; the default.",
+    "priority_first": "Lowest priority first, whatever time remains.",
+    "least_lost_work": "Fewest seconds since start or saved state first.",
+}
 
 
 def show() -> int:
@@ -32,29 +37,40 @@ def show() -> int:
         table.add_row(name, "node, pool", "built in", _first_line(strategy))
     for order in VICTIM_ORDERS:
         table.add_row(order, "victims", "built in", _ORDERS[order])
+    for name, cut in dispatch.BUILT_IN.items():
+        table.add_row(name, "dispatch", "built in", _first_line(cut))
     broken = False
-    for group, kind in _KINDS.items():
+    for group, kind, load in _INSTALLED:
         for found in installed(group):
-            told, fine = _told(found)
+            told, fine = _told(found, load)
             broken = broken or not fine
             table.add_row(found.name, kind, found.distribution or found.path, told)
     Console().print(table)
     return int(broken)
 
 
-_ORDERS = {
-    "score": "Highest score first; the default.",
-    "priority_first": "Lowest priority first, whatever time remains.",
-    "least_lost_work": "Fewest seconds since start or saved state first.",
-}
+def _scheduling(found: Found) -> object:
+    return load_class(found.path, found.group)
 
 
-def _told(found: Found) -> tuple[str, bool]:
+def _dispatch(found: Found) -> object:
+    return dispatch.installed_strategy(found.name)
+
+
+#: Groups of entry points, what they are called in the table, and how the one who uses them loads them.
+_INSTALLED: tuple[tuple[str, str, Callable[[Found], object]], ...] = (
+    (SCHEDULING_GROUP, "scheduling", _scheduling),
+    (DISPATCH_GROUP, "dispatch", _dispatch),
+)
+
+
+def _told(found: Found, load: Callable[[Found], object]) -> tuple[str, bool]:
     """What an installed strategy says of itself, or why it cannot be loaded; and whether it can."""
     try:
-        return _first_line(load_class(found.path, found.group)) or found.path, True
-    except InvalidRequestError as error:
-        return f"BROKEN: {error}", False
+        return _first_line(load(found)) or found.path, True
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever its module raises is shown
+        told = str(error) if isinstance(error, InvalidRequestError) else repr(error)
+        return f"BROKEN: {told}", False
 
 
 def _first_line(thing: object) -> str:

@@ -72,7 +72,7 @@ def deal(data: Any, strategy: Any, workers_a: Any, workers_b: Any) -> Dealt:
     """
     layout: ParallelLayout = workers_b.layout
     if isinstance(strategy, str):
-        strategy = _BUILT_IN.get(strategy) or _installed(strategy)
+        strategy = BUILT_IN.get(strategy) or installed_strategy(strategy)
     if isinstance(strategy, type):
         strategy = strategy()
     if _is_plugin(strategy):
@@ -123,33 +123,39 @@ def _spec(data: Any, layout: ParallelLayout, cut: Sharding) -> Any:
 
 
 def _data_parallel(layout: ParallelLayout) -> Sharding:
+    """Rows over the data-parallel axis, the same along the others."""
     return Sharding.of(layout, dp=Shard(0, "uneven"))
 
 
 def _every_rank(layout: ParallelLayout) -> Sharding:
+    """Rows over all ranks."""
     placements = tuple((name, Shard(0, "uneven")) for name in reversed(layout.names))
     return Sharding(layout=layout, placements=placements)
 
 
 def _replicate(layout: ParallelLayout) -> Sharding:
+    """Everything to every rank."""
     return Sharding(layout=layout)
 
 
-_BUILT_IN: dict[str, Callable[[ParallelLayout], Sharding]] = {
+#: By name; see ``deal``.
+BUILT_IN: dict[str, Callable[[ParallelLayout], Sharding]] = {
     "data_parallel": _data_parallel,
     "every_rank": _every_rank,
     "replicate": _replicate,
 }
 
 
-def _installed(name: str) -> Any:
-    """The strategy that an installed package offers under this name."""
+def installed_strategy(name: str) -> Any:
+    """The strategy that an installed package offers under this name: any object or class with
+    ``python_dispatch_fn``. Raises InvalidRequestError, or whatever its module raises.
+    """
     for point in entry_points(group=ENTRY_POINTS, name=name):
         found = point.load()
         if _is_plugin(found):
             return found
         raise InvalidRequestError(f"entry point {point.value!r} has no python_dispatch_fn")
-    offered = sorted({*_BUILT_IN, *(point.name for point in entry_points(group=ENTRY_POINTS))})
+    offered = sorted({*BUILT_IN, *(point.name for point in entry_points(group=ENTRY_POINTS))})
     raise InvalidRequestError(f"there is no strategy {name!r}; allowed are {', '.join(offered)}")
 
 

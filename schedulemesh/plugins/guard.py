@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from typing import TypeVar
+from numbers import Real
+from typing import Protocol, TypeVar
 
 from schedulemesh.plugins.scheduling import (
     ResourceDomain,
@@ -28,6 +29,16 @@ Answer = TypeVar("Answer", float, bool)
 Told = Callable[["Guarded"], None]
 
 
+class Mark(Protocol):
+    """Where it is noted who is being asked, so that the next process knows who ended this one."""
+
+    def begin(self, name: str, hook: str) -> None:
+        """From now on this strategy is asked this hook."""
+
+    def end(self) -> None:
+        """Nobody is being asked any more."""
+
+
 class Guarded:
     """A strategy with a name, behind its guard."""
 
@@ -37,6 +48,7 @@ class Guarded:
         plugin: SchedulingStrategyPlugin,
         clock: Callable[[], float] | None = None,
         on_disabled: Told | None = None,
+        mark: Mark | None = None,
     ) -> None:
         self.name = name
         self.hooks = hooks_of(plugin)
@@ -48,6 +60,7 @@ class Guarded:
         self._plugin = plugin
         self._clock = clock
         self._on_disabled = on_disabled
+        self._mark = mark
 
     def has(self, hook: str) -> bool:
         """Whether it is to be asked this hook."""
@@ -82,7 +95,7 @@ class Guarded:
         try:
             answer = call()
             return None if answer is None else check(answer)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # logged  # whatever it raises, the decision goes on
             self.failures += 1
             logger.warning(
                 "scheduling strategy %s, %s: %s: %s; skipped for this decision",
@@ -97,6 +110,8 @@ class Guarded:
             self._end(hook, started)
 
     def _begin(self, hook: str) -> float:
+        if self._mark is not None:
+            self._mark.begin(self.name, hook)
         if self._clock is None:
             return 0.0
         started = self._clock()
@@ -104,6 +119,8 @@ class Guarded:
         return started
 
     def _end(self, hook: str, started: float) -> None:
+        if self._mark is not None:
+            self._mark.end()
         if self._clock is None:
             return
         self.under_way = None
@@ -123,7 +140,8 @@ class Guarded:
 
 
 def _number(answer: object) -> float:
-    if isinstance(answer, bool) or not isinstance(answer, int | float):
+    answer = _plain(answer)
+    if isinstance(answer, bool) or not isinstance(answer, Real):
         raise TypeError(f"answered {answer!r}; a finite number is expected")
     if not math.isfinite(answer):
         raise ValueError(f"answered {answer!r}; a finite number is expected")
@@ -131,6 +149,13 @@ def _number(answer: object) -> float:
 
 
 def _truth(answer: object) -> bool:
+    answer = _plain(answer)
     if not isinstance(answer, bool):
         raise TypeError(f"answered {answer!r}; True, False or None is expected")
     return answer
+
+
+def _plain(answer: object) -> object:
+    """A scalar of NumPy, or of a library that is like it, as Python's own."""
+    item = getattr(answer, "item", None)
+    return item() if getattr(answer, "ndim", None) == 0 and callable(item) else answer

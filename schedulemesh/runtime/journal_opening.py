@@ -19,6 +19,13 @@ def journal_address(settings: SchedulerSettings, session_folder: Path) -> Addres
     return address_of(settings.state_path, folder, settings.namespace, settings.name)
 
 
+def mark_path(settings: SchedulerSettings, session_folder: Path) -> Path:
+    """Where it is noted which strategy is being asked: always on this node, wherever the journal lies."""
+    folder = session_folder / "schedulemesh"
+    address = address_of(None, folder, settings.namespace, settings.name)
+    return Path(f"{address.path}.asked")
+
+
 async def opened(
     settings: SchedulerSettings, ray_api: RayApi, agents: Agents, *, again: bool
 ) -> SqlJournal:

@@ -2,7 +2,8 @@
 
 A hook runs on the supervisor's only thread, so nothing there can stop one that hangs. A watchdog thread
 does: it notes in the journal that the strategy is disabled, and exits the process. Ray makes the supervisor
-again, which folds its journal and goes on without that strategy.
+again, which folds its journal and goes on without that strategy. One that ends the process itself is known
+to the next life by the mark that was set before it was asked.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,6 +24,7 @@ from schedulemesh.errors import InvalidRequestError, JournalError
 from schedulemesh.plugins.discovery import SCHEDULING_GROUP, load_class
 from schedulemesh.plugins.guard import Guarded
 from schedulemesh.plugins.scheduling import SchedulingStrategyPlugin
+from schedulemesh.runtime.call_mark import CallMark
 from schedulemesh.store.journal import Journal
 
 logger = logging.getLogger(__name__)
@@ -40,10 +43,14 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StrategyKeeper:
-    """Holds the plugins of one supervisor. Those that are disabled are noted in ``journal``."""
+    """Holds the plugins of one supervisor. Those that are disabled are noted in ``journal``; which one is
+    being asked, in the file ``mark``.
+    """
 
-    def __init__(self, refs: Sequence[StrategyRef], journal: Journal) -> None:
+    def __init__(self, refs: Sequence[StrategyRef], journal: Journal, mark: Path) -> None:
         self._refs = refs
+        #: Set only where there is anybody to be asked.
+        self._mark = CallMark(mark) if refs else None
         #: Where it is noted who is disabled.
         self.journal = journal
         self._disabled = _noted(journal)
@@ -54,16 +61,38 @@ class StrategyKeeper:
         #: The strategy that is being loaded, and since when; None: none.
         self._loading: tuple[str, float] | None = None
 
-    def load(self) -> None:
-        """Load every strategy that is not disabled; one that cannot be loaded is disabled in this life."""
-        if not self._refs:
+    def load(self, *, again: bool = False) -> None:
+        """Load every strategy that is not disabled; one that cannot be loaded is disabled in this life.
+
+        ``again``: this is not the supervisor's first life, and who was being asked at its end is disabled.
+        """
+        if self._mark is None:
             return
+        if again:
+            self._blame(self._mark)
+        self._mark.end()
         threading.Thread(target=self._watch, name="strategy watchdog", daemon=True).start()
         self.plugins = tuple(
             guarded
             for ref in self._refs
             if ref.name not in self._disabled and (guarded := self._load(ref)) is not None
         )
+
+    def close(self) -> None:
+        """The scheduler ends, and what was noted beside its journal goes too."""
+        if self._mark is not None:
+            self._mark.remove()
+
+    def _blame(self, mark: CallMark) -> None:
+        """Disable the strategy that was being asked when the former process ended."""
+        left = mark.left()
+        if left is None or left[0] in self._disabled:
+            return
+        name, hook = left
+        reason = f"the supervisor's process ended while it was asked {hook}"
+        logger.critical("scheduling strategy %s is disabled: %s", name, reason)
+        self._disabled[name] = Record(reason=reason, at=time.time())
+        self._keep()
 
     def status(self) -> list[dict[str, Any]]:
         """Every strategy: its hooks, how often it was asked, and why it is disabled (empty: it is not)."""
@@ -83,16 +112,20 @@ class StrategyKeeper:
 
     def _load(self, ref: StrategyRef) -> Guarded | None:
         self._loading = (ref.name, time.monotonic())
+        if self._mark is not None:
+            self._mark.begin(ref.name, "to load")
         try:
             plugin = _made(ref)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # logged  # whatever it raises, the supervisor begins
             reason = f"it cannot be loaded: {type(error).__name__}: {error}"
             logger.exception("scheduling strategy %s is disabled: %s", ref.name, reason)
             self._disabled[ref.name] = Record(reason=reason, at=time.time())
             return None
         finally:
             self._loading = None
-        return Guarded(ref.name, plugin, time.monotonic, self._was_disabled)
+            if self._mark is not None:
+                self._mark.end()
+        return Guarded(ref.name, plugin, time.monotonic, self._was_disabled, self._mark)
 
     def _was_disabled(self, guarded: Guarded) -> None:
         self._disabled[guarded.name] = Record(reason=guarded.disabled, at=time.time())

@@ -43,7 +43,12 @@ from schedulemesh.runtime.cluster_monitor import Patrol, off_loop
 from schedulemesh.runtime.command_queue import POLL_S
 from schedulemesh.runtime.executor import Hands, Refs
 from schedulemesh.runtime.health import HealthCheck
-from schedulemesh.runtime.journal_opening import cannot_begin, journal_address, opened
+from schedulemesh.runtime.journal_opening import (
+    cannot_begin,
+    journal_address,
+    mark_path,
+    opened,
+)
 from schedulemesh.runtime.pg_manager import Groups
 from schedulemesh.runtime.plugin_watchdog import StrategyKeeper
 from schedulemesh.runtime.pool_service import PoolService
@@ -331,6 +336,8 @@ class SupervisorService(StateService, PoolService):
             await self._groups.leave_nothing()
             await self._patrol.withdraw()
             await self._scribe.close(destroy=True)
+            if self._keeper is not None:
+                self._keeper.close()
         # The caller kills it as soon as it has this answer.
         asyncio.get_running_loop().call_later(_LAST_WORD_S, self._ray.kill_actor, self._me)
 
@@ -402,8 +409,9 @@ class SupervisorService(StateService, PoolService):
     def _strategies(self, journal: Journal) -> tuple[Guarded, ...]:
         """The plugins, loaded once in a life."""
         if self._keeper is None:
-            self._keeper = StrategyKeeper(self._settings.strategies, journal)
-            self._keeper.load()
+            mark = mark_path(self._settings, self._ray.session_folder())
+            self._keeper = StrategyKeeper(self._settings.strategies, journal, mark)
+            self._keeper.load(again=self._again)
         self._keeper.journal = journal
         return self._keeper.plugins
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import logging
+import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +16,7 @@ from schedulemesh.config.settings import STRATEGY_HANG_S, STRATEGY_LOAD_S, Strat
 from schedulemesh.core.client.strategies import chosen_strategies
 from schedulemesh.errors import InvalidRequestError, JournalError
 from schedulemesh.plugins import SchedulingStrategyPlugin
+from schedulemesh.runtime.call_mark import CallMark
 from schedulemesh.runtime.plugin_watchdog import StrategyKeeper
 from schedulemesh.store.journal import MemoryJournal
 from schedulemesh.store.sql import SqlJournal
@@ -25,10 +31,10 @@ class Hookless(SchedulingStrategyPlugin):
     pass
 
 
-def keeper(journal, *given):
+def keeper(journal, *given, mark=Path("/dev/null/nowhere"), again=False):
     _, refs = chosen_strategies("bin_pack", given)
-    found = StrategyKeeper(refs, journal)
-    found.load()
+    found = StrategyKeeper(refs, journal, mark)
+    found.load(again=again)
     return found
 
 
@@ -84,7 +90,9 @@ def test_an_instance_and_a_path_are_loaded():
 
 def test_one_that_cannot_be_loaded_is_disabled_in_this_life_only(caplog):
     journal = MemoryJournal()
-    found = StrategyKeeper([StrategyRef(name="gone", path="no_such_module:X")], journal)
+    found = StrategyKeeper(
+        [StrategyRef(name="gone", path="no_such_module:X")], journal, Path("/dev/null/nowhere")
+    )
     with caplog.at_level(logging.ERROR):
         found.load()
     assert found.plugins == ()
@@ -131,3 +139,101 @@ def test_who_hangs_is_known_by_the_clock():
     found._loading = ("Mine", 0.0)
     assert found._hung(STRATEGY_LOAD_S + 1) == ("Mine", "it did not load within 30 s")
     found._loading = None
+
+
+class Deadly(SchedulingStrategyPlugin):
+    def score(self, task, resources):
+        os._exit(7)
+
+
+class Interrupted(SchedulingStrategyPlugin):
+    def __init__(self):
+        if "interrupt" in os.environ.get("STRATEGY_TEST", ""):
+            raise KeyboardInterrupt
+
+    def priority(self, task):
+        return 1.0
+
+
+#: One life of a supervisor, as far as its strategies go: what it is asked, and how it ends.
+LIFE = """
+import sys
+from pathlib import Path
+from schedulemesh.store.sql import SqlJournal
+from tests.core.test_strategy_keeper import Deadly, Mine, keeper
+folder, again, last = Path(sys.argv[1]), sys.argv[2] == "again", sys.argv[3]
+journal = SqlJournal(folder / "mesh.sqlite")
+found = keeper(journal, Mine(), Deadly(), mark=folder / "mesh.asked", again=again)
+print({entry["name"]: entry["disabled"] for entry in found.status()}, flush=True)
+for guarded in found.plugins:
+    if guarded.name == "Mine":
+        guarded.priority(None)
+    elif last == "asks":
+        guarded.score(None, None)
+if last == "killed":
+    import os, signal
+    os.kill(os.getpid(), signal.SIGKILL)
+journal.close()
+"""
+
+
+def life(folder, which, last):
+    """How such a life ended, and which strategies it disabled when it began."""
+    done = subprocess.run(
+        [sys.executable, "-c", LIFE, str(folder), which, last],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, ast.literal_eval(done.stdout or "None")
+
+
+def test_one_that_ends_the_process_is_disabled_in_the_next_life(tmp_path):
+    assert life(tmp_path, "first", "asks") == (7, {"Mine": "", "Deadly": ""})
+    reason = "the supervisor's process ended while it was asked score"
+    for _ in range(2):
+        assert life(tmp_path, "again", "asks") == (0, {"Mine": "", "Deadly": reason})
+
+
+def test_a_process_that_is_killed_otherwise_disables_nobody(tmp_path):
+    assert life(tmp_path, "first", "killed") == (-9, {"Mine": "", "Deadly": ""})
+    assert life(tmp_path, "again", "killed") == (-9, {"Mine": "", "Deadly": ""})
+
+
+def test_a_new_scheduler_of_the_same_name_blames_nobody(tmp_path):
+    life(tmp_path, "first", "asks")
+    (tmp_path / "mesh.sqlite").unlink()
+    assert life(tmp_path, "first", "killed") == (-9, {"Mine": "", "Deadly": ""})
+
+
+def test_the_mark_of_one_that_ends_while_it_loads_is_left(tmp_path):
+    mark = CallMark(tmp_path / "asked")
+    assert mark.left() is None
+    mark.begin("Mine", "to load")
+    assert CallMark(tmp_path / "asked").left() == ("Mine", "to load")
+    mark.begin("M" * 9000, "score")
+    assert CallMark(tmp_path / "asked").left() is None, "what is cut off names nobody"
+    mark.end()
+    assert CallMark(tmp_path / "asked").left() is None
+    mark.remove()
+    mark.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mark_follows_no_link(tmp_path, caplog):
+    (tmp_path / "victim").write_text("kept")
+    (tmp_path / "asked").symlink_to(tmp_path / "victim")
+    mark = CallMark(tmp_path / "asked")
+    mark.begin("Mine", "score")
+    assert "will not be known" in caplog.text
+    assert (tmp_path / "victim").read_text() == "kept"
+
+
+def test_one_that_is_interrupted_while_it_loads_is_disabled_alone(monkeypatch, tmp_path):
+    _, refs = chosen_strategies("bin_pack", [Mine(), "tests.core.test_strategy_keeper:Interrupted"])
+    monkeypatch.setenv("STRATEGY_TEST", "interrupt")
+    found = StrategyKeeper(refs, MemoryJournal(), tmp_path / "asked")
+    found.load()
+    assert [guarded.name for guarded in found.plugins] == ["Mine"]
+    assert "KeyboardInterrupt" in found.status()[1]["disabled"]

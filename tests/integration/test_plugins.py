@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import time
 
 import pytest
@@ -106,6 +108,40 @@ def test_one_that_never_returns_is_ended_and_the_call_still_answered(make_schedu
     assert "priority did not return within 5 s" in status(scheduler)["disabled"]
     assert {t["task_id"] for t in scheduler.list_tasks()["tasks"]} == {"before", "poison"}
     assert submit(scheduler, "after", pool_name="p")["success"]
+
+
+class Deadly(SchedulingStrategyPlugin):
+    """Ends the process, as a crash in C code would."""
+
+    def priority(self, task):
+        if task.id == "poison":
+            os._exit(1)
+
+    def preemption_policy(self, high, low):
+        raise asyncio.CancelledError
+
+
+def test_one_that_ends_the_process_is_disabled_and_the_call_still_answered(make_scheduler):
+    scheduler = make_scheduler(strategies=[Deadly()])
+    scheduler.create_pool("p", {}, {"cpu": 0.2})
+    assert submit(scheduler, "before", pool_name="p", priority=1.0)["success"]
+    assert submit(scheduler, "beside", pool_name="p", priority=2.0)["success"]
+
+    answer = submit(scheduler, "poison", pool_name="p", priority=9.0)
+
+    assert answer["success"], answer
+    assert "ended while it was asked priority" in status(scheduler)["disabled"]
+    assert {t["task_id"] for t in scheduler.list_tasks()["tasks"]} == {"beside", "poison"}
+
+
+def test_one_that_is_cancelled_in_a_hook_leaves_nobody_without_an_answer(make_scheduler):
+    scheduler = make_scheduler(strategies=[Deadly()])
+    scheduler.create_pool("p", {}, {"cpu": 0.1})
+    assert submit(scheduler, "low", pool_name="p", priority=1.0)["success"]
+    answer = submit(scheduler, "high", pool_name="p", priority=9.0)
+    assert [victim["task_id"] for victim in answer["preempted"]] == ["low"]
+    assert status(scheduler)["failures"] >= 1
+    assert status(scheduler)["disabled"] == ""
 
 
 def test_an_import_path_is_loaded_by_the_supervisor(make_scheduler):

@@ -29,6 +29,13 @@ class Mine(SchedulingStrategyPlugin):
 class Cuts(DispatchStrategyPlugin):
     """Cuts in two."""
 
+class Duck:
+    """Deals as it likes, and derives from nothing."""
+
+    def python_dispatch_fn(self, data, workers_a, workers_b):
+        return data
+
+duck = Duck()
 nothing = 7
 '''
 
@@ -39,6 +46,9 @@ gone = outsiders:Gone
 
 [schedulemesh.dispatch_strategies]
 cuts = outsiders:Cuts
+duck = outsiders:duck
+stranger = outsiders:Mine
+exits = outsiders_exit:X
 """
 
 
@@ -46,6 +56,7 @@ cuts = outsiders:Cuts
 def outsiders(tmp_path, monkeypatch):
     """A distribution with strategies, installed as far as Python can tell."""
     (tmp_path / "outsiders.py").write_text(SOURCE)
+    (tmp_path / "outsiders_exit.py").write_text("raise SystemExit(3)")
     info = tmp_path / "outsiders-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: outsiders\nVersion: 1.0\n")
@@ -125,3 +136,8 @@ def test_the_command_lists_them_in_80_columns(outsiders, capsys, monkeypatch):
     assert "Scores as it likes." in told["mine"]
     assert "dispatch" in told["cuts"]
     assert "BROKEN" in told["gone"]
+    assert "Deals as it likes" in told["duck"], "what the loader takes is fine"
+    assert "BROKEN" in told["stranger"], "what the loader refuses is not"
+    assert "SystemExit(3)" in told["exits"]
+    for name in ("data_parallel", "every_rank", "replicate"):
+        assert "built in" in told[name]

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import logging
+from asyncio import CancelledError
+from decimal import Decimal
+from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from schedulemesh.plugins import ResourceDomain, SchedulingStrategyPlugin, TaskView
@@ -76,11 +80,6 @@ def test_whether_a_task_may_go_is_true_false_or_none(answer, failures):
     assert guarded.failures == failures
 
 
-def test_an_interrupt_is_no_failure():
-    with pytest.raises(KeyboardInterrupt):
-        Guarded("s", Says(KeyboardInterrupt())).priority(TASK)
-
-
 def test_the_third_call_above_10_ms_disables():
     told = []
     clock = Clock(0, 0.011, 0, 0.010, 0, 0.02, 0, 0.5)
@@ -115,3 +114,67 @@ def test_what_is_under_way_is_told_to_the_watchdog():
     assert guarded.score(TASK, NODE) == 1.0
     assert seen == [("score", 4.0)]
     assert guarded.under_way is None
+
+
+@pytest.mark.parametrize(
+    "given", [np.float32(2.5), np.float64(2.5), np.array(2.5), Fraction(5, 2), Decimal("2.5")]
+)
+def test_numbers_of_numpy_and_the_library_are_numbers(given):
+    guarded = Guarded("s", Says(given))
+    answer = guarded.priority(TASK)
+    if isinstance(given, Decimal):
+        assert (answer, guarded.failures) == (None, 1)  # Decimal is no Real
+    else:
+        assert (answer, type(answer)) == (2.5, float)
+
+
+@pytest.mark.parametrize("given", [np.int64(3), np.uint8(3)])
+def test_integers_of_numpy_are_numbers(given):
+    assert Guarded("s", Says(given)).priority(TASK) == 3.0
+
+
+def test_truth_values_of_numpy_are_truth_values():
+    assert Guarded("s", Says(np.bool_(True))).preemption_policy(TASK, TASK) is True
+    assert Guarded("s", Says(np.bool_(False))).preemption_policy(TASK, TASK) is False
+
+
+@pytest.mark.parametrize(
+    "given", [np.bool_(True), np.float32("nan"), np.array([1.0]), np.str_("3"), 10**400]
+)
+def test_what_is_no_number_is_none_whoever_made_it(given):
+    guarded = Guarded("s", Says(given))
+    assert guarded.priority(TASK) is None
+    assert guarded.failures == 1
+
+
+class OfItsOwn(BaseException):
+    pass
+
+
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), CancelledError(), GeneratorExit(), OfItsOwn()]
+)
+def test_whatever_is_raised_the_decision_goes_on(error):
+    guarded = Guarded("s", Says(error))
+    assert guarded.priority(TASK) is None
+    assert guarded.failures == 1
+
+
+class Marks:
+    """What was marked, in order."""
+
+    def __init__(self):
+        self.marks = []
+
+    def begin(self, name, hook):
+        self.marks.append((name, hook))
+
+    def end(self):
+        self.marks.append(None)
+
+
+@pytest.mark.parametrize("answer", [1.0, RuntimeError("no"), KeyboardInterrupt()])
+def test_a_call_is_marked_while_it_lasts(answer):
+    marks = Marks()
+    Guarded("s", Says(answer), mark=marks).priority(TASK)
+    assert marks.marks == [("s", "priority"), None]
