@@ -8,7 +8,7 @@ The pool is scaled down where the cluster is small. Run it with ``python example
 
 from __future__ import annotations
 
-import os
+import json
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -28,6 +28,8 @@ SIZES = {
 #: CPUs and MB of two reserved groups and two dynamic ones.
 WANTED = {"cpu": 7.0, "memory": 6144.0}
 QUOTA = {"cpu": 6.0, "memory": 8192.0}
+#: Where no Ray is found; its dashboard shows the actors.
+LOCAL_RAY = {"num_cpus": 8, "object_store_memory": 80_000_000, "include_dashboard": True}
 #: Priority and estimated seconds. The reward model still has long to run, so that it scores highest.
 ROLES = {"train": (9.0, 25.0), "reward": (7.0, 90.0), "rollout": (3.0, 12.0)}
 
@@ -55,29 +57,6 @@ class RLHFWorker:
         return {"success": True, "task_id": task_id}
 
 
-def connect() -> None:
-    """The cluster of RAY_ADDRESS, else one on this machine, else a local Ray with 8 CPUs."""
-    if ray.is_initialized():
-        return
-    for address in filter(None, (os.environ.get("RAY_ADDRESS"), "auto")):
-        try:
-            ray.init(address=address, logging_level="ERROR")
-        except (ConnectionError, RuntimeError) as error:
-            print(f"连接 {address} 失败: {error}")
-        else:
-            return
-    print("没有可用的 Ray 集群，启动本地 8 CPU 的 Ray")
-    # Otherwise Ray would look for the cluster of RAY_ADDRESS again.
-    os.environ.pop("RAY_ADDRESS", None)
-    ray.init(
-        address="local",
-        num_cpus=8,
-        object_store_memory=80_000_000,
-        include_dashboard=False,
-        logging_level="ERROR",
-    )
-
-
 def scale() -> float:
     """How much of the wanted sizes the cluster can hold, at most 1."""
     total = ray.cluster_resources()
@@ -94,15 +73,16 @@ def sized(resources: Mapping[str, float], factor: float) -> dict[str, float]:
 
 
 def main() -> None:
-    connect()
-    factor = scale()
-    mesh = SimpleScheduler("pg-pool-rlhf-demo")
+    print("=== PG 池 RLHF 调度示例：train > reward > rollout ===", flush=True)
+    mesh = SimpleScheduler("pg-pool-rlhf-demo", local_ray=LOCAL_RAY)
     try:
+        factor = scale()
         prepare(mesh, factor)
         start_rollouts(mesh, factor)
         start_reward(mesh, factor)
         start_train(mesh, factor)
         grow_rollouts(mesh, factor)
+        show_all(mesh)
         clean_up(mesh)
     finally:
         mesh.shutdown()
@@ -223,8 +203,7 @@ def report(found: Mapping[str, Any], what: str) -> None:
     print(f"    PG {group['id']} ({group['path']})")
     for victim in found["preempted"]:
         print(
-            f"[INFO] 找到抢占目标 victim_task={victim['task_id']} reason={victim['reason']} "
-            f"score={victim['preempt_score']:.2f}"
+            f"    抢占 {victim['task_id']}: {victim['reason']}, score={victim['preempt_score']:.2f}"
         )
 
 
@@ -248,6 +227,13 @@ def show(mesh: SimpleScheduler, when: str) -> None:
     names = ("reserved", "dynamic", "free", "in_use", "created", "reused", "destroyed")
     print(f"[{when}] PG 池: " + ", ".join(f"{name}={groups[name]}" for name in names))
     print(f"[{when}] 抢占: total_preemptions={total_preemptions(mesh)}")
+
+
+def show_all(mesh: SimpleScheduler) -> None:
+    """Both statistics in full."""
+    for name, found in (("stats", mesh.stats()), ("pg_pool_stats", mesh.pg_pool_stats())):
+        print(f"\n=== scheduler.{name}() ===")
+        print(json.dumps(found, indent=2, ensure_ascii=False))
 
 
 def total_preemptions(mesh: SimpleScheduler) -> int:

@@ -46,8 +46,8 @@ class SimpleScheduler:
 
     Ray is looked for at ``RAY_ADDRESS``, then at a cluster on this machine, then a local one is started
     (and ended by ``shutdown``); an address that does not answer is given up after 10 s, and the log says
-    which Ray it is. The other arguments are those of RayScheduler, which ``scheduler`` gives
-    for everything that has no shorter word.
+    which Ray it is. ``local_ray`` are options of ``ray.init`` for a local one that is started. The other
+    arguments are those of RayScheduler, which ``scheduler`` gives for everything that has no shorter word.
     """
 
     def __init__(
@@ -60,8 +60,9 @@ class SimpleScheduler:
         node_strategy: str = "bin_pack",
         pool_strategy: str = "dominant_share",
         strategies: Sequence[Any] = (),
+        local_ray: Mapping[str, Any] | None = None,
     ) -> None:
-        self._started_ray = not ray.is_initialized() and join_or_start()
+        self._started_ray = not ray.is_initialized() and join_or_start(**(local_ray or {}))
         self.scheduler = RayScheduler(
             name,
             detached=detached,

@@ -22,6 +22,7 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.transaction import Step
 from schedulemesh.errors import JournalError, JournalTakenOverError, NotStorableError
 from schedulemesh.runtime.clock import ClockMark, SteadyClock
+from schedulemesh.runtime.decision_log import log_facts
 from schedulemesh.runtime.snapshots import Snapshots
 from schedulemesh.store.journal import Journal
 from schedulemesh.store.recovery import Stored
@@ -234,6 +235,7 @@ class Scribe:
 
     def _take_effect(self, step: Step) -> None:
         """What the step decided is durable: tell those who wait, and have the hands act."""
+        log_facts(step.facts)
         for fact in step.facts:
             if isinstance(fact, AgentEnded):
                 _settle(self._ends.pop(fact.agent_name, []), None)

@@ -41,6 +41,7 @@ from schedulemesh.protocol.clients import GroupPlace, Hello, Reply
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.cluster_monitor import Patrol, off_loop
 from schedulemesh.runtime.command_queue import POLL_S
+from schedulemesh.runtime.decision_log import log_refusal
 from schedulemesh.runtime.executor import Hands, Refs
 from schedulemesh.runtime.health import HealthCheck
 from schedulemesh.runtime.journal_opening import (
@@ -75,7 +76,7 @@ class SupervisorService(StateService, PoolService):
     """One life of a supervisor. Its public coroutines are the calls of clients and agent hosts."""
 
     def __init__(self, settings: SchedulerSettings, job_id: str) -> None:
-        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+        logging.basicConfig(level=logging.INFO, format="[%(levelname)s] %(message)s")
         self._settings = settings
         self._job_id = job_id
         self._ray = LiveRay()
@@ -185,6 +186,7 @@ class SupervisorService(StateService, PoolService):
         except JournalError as error:
             return Reply(outcome=unavailable(error))
         outcome = step.outcome or Done()
+        log_refusal(stimulus, outcome)
         if isinstance(outcome, Pending) and stimulus.request_id is not None:
             outcome = await self._scribe.answer(stimulus.request_id)
         agent = self._scribe.state.agents.get(getattr(outcome, "agent_name", ""))

@@ -64,6 +64,20 @@ def test_what_failed_and_what_was_joined_is_logged(monkeypatch, attempts, caplog
     ]
 
 
+def test_a_machine_without_a_ray_looks_like_no_failure(monkeypatch, caplog):
+    def join(_address):
+        raise ray_cluster.NoRayHereError("no Ray runs on this machine")
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(ray_cluster, "join", join)
+    monkeypatch.setattr(ray_cluster, "_start", lambda options: None)
+    with caplog.at_level(logging.INFO):
+        assert ray_cluster.join_or_start()
+    assert [(r.levelname, r.getMessage()) for r in caplog.records] == [
+        ("INFO", "no Ray runs on this machine yet; starting one")
+    ]
+
+
 def refusal(address):
     began = time.monotonic()
     with pytest.raises(ConnectionError) as raised:

@@ -33,6 +33,10 @@ ATTEMPT_S, _CONNECT_S = 10.0, 4.0
 _ADDRESS = "RAY_ADDRESS"
 
 
+class NoRayHereError(ConnectionError):
+    """No Ray runs on this machine."""
+
+
 def join_or_start(**local_options: Any) -> bool:
     """Connect this process to a Ray, and say to which; whether a new one had to be started.
 
@@ -47,9 +51,10 @@ def join_or_start(**local_options: Any) -> bool:
     for address, what in attempts:
         try:
             joined = join(address)
+        except NoRayHereError:
+            logger.info("no Ray runs on this machine yet; starting one")
         except ConnectionError as error:
-            level = logging.INFO if address == "auto" else logging.WARNING
-            logger.log(level, "%s is not joined: %s", what, error)
+            logger.warning("%s is not joined: %s", what, error)
         else:
             logger.info("joined the Ray cluster at %s (%s)", joined, what)
             return False
@@ -91,10 +96,9 @@ def _resolved(address: str) -> str:
         found: str = services.canonicalize_bootstrap_address_or_die(address)
     except (ConnectionError, ValueError, OSError) as error:
         if address == "auto" and isinstance(error, ConnectionError):
-            several = "multiple" in str(error)
-            raise ConnectionError(
-                _one_line(error) if several else "no Ray runs on this machine"
-            ) from None
+            if services.find_gcs_addresses():
+                raise ConnectionError(_one_line(error)) from None
+            raise NoRayHereError("no Ray runs on this machine") from None
         raise ConnectionError(
             f"{address!r} is no address of a Ray cluster (host:port): {_one_line(error)}"
         ) from None

@@ -1,0 +1,83 @@
+"""What the scheduler decides, as its log tells it: shortage as warnings, victims and the rest as information.
+
+Fields are written ``name=value``, so that one task is found with one search.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from schedulemesh.engine.messages.facts import (
+    AgentAdmitted,
+    AnyFact,
+    EvictionStarted,
+    PolicyChanged,
+    TaskPreempted,
+)
+from schedulemesh.engine.messages.outcomes import Refused, RequestOutcome
+from schedulemesh.engine.messages.stimuli import TaskSubmitted
+
+logger = logging.getLogger(__name__)
+
+#: Refusals for want of something; all others are the caller's to mend.
+SHORTAGES = frozenset(
+    {
+        "cluster_out_of_resources",
+        "group_unplaceable",
+        "insufficient_quota",
+        "preemption_failed",
+    }
+)
+
+
+def log_facts(facts: Iterable[AnyFact]) -> None:
+    """Tell what became durable."""
+    for fact in facts:
+        if isinstance(fact, AgentAdmitted):
+            if fact.evicting:
+                _log_victims(fact)
+        elif isinstance(fact, EvictionStarted):
+            if fact.for_agent is None:
+                logger.info("preempting by request: victim_task=%s", fact.task_id)
+        elif isinstance(fact, TaskPreempted):
+            logger.info(
+                "preempted: task_id=%s agent=%s reason=%s",
+                fact.task_id,
+                fact.agent_name,
+                fact.reason,
+            )
+        elif isinstance(fact, PolicyChanged):
+            _log_policy(fact)
+
+
+def log_refusal(stimulus: TaskSubmitted, outcome: RequestOutcome) -> None:
+    """Tell that a submission found no room; dry runs are not told."""
+    if isinstance(outcome, Refused) and outcome.reason in SHORTAGES and not stimulus.dry_run:
+        name = stimulus.agent.name if stimulus.task is None else stimulus.task.task_id
+        logger.warning("refused: task_id=%s %s: %s", name, outcome.reason, outcome.error)
+
+
+def _log_victims(fact: AgentAdmitted) -> None:
+    name = fact.agent.name if fact.task is None else fact.task.task_id
+    logger.warning(
+        "short of resources: task_id=%s pool=%s needs=(%s)",
+        name,
+        fact.agent.pool_name,
+        fact.agent.resources,
+    )
+    for victim in fact.evicting:
+        logger.info(
+            "victim chosen: victim_task=%s for=%s score=%.2f reason=%s",
+            victim.task_id,
+            name,
+            victim.preempt_score,
+            victim.reason,
+        )
+
+
+def _log_policy(fact: PolicyChanged) -> None:
+    shown = fact.policy.public()
+    level = "" if fact.level is None else f" preemption_aggressiveness={fact.level}"
+    changes = " ".join(f"{name}={shown[name]}" for name in fact.changes if name in shown)
+    logger.info("preemption policy changed by %s:%s %s", fact.client, level, changes)

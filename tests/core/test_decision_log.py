@@ -1,0 +1,95 @@
+"""The scheduler's own log: shortage, victims, cancellations and the policy, at the documented levels."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.runtime.decision_log import log_facts, log_refusal
+from tests.engine.builders import Mesh, pool
+
+
+@pytest.fixture
+def told(caplog):
+    """What was told since the last look: (level, message)."""
+    caplog.set_level(logging.INFO, logger="schedulemesh.runtime.decision_log")
+
+    def look():
+        found = [(record.levelname, record.getMessage()) for record in caplog.records]
+        caplog.clear()
+        return found
+
+    return look
+
+
+def test_a_shortage_is_a_warning_and_its_victims_are_information(told):
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.run("low", priority=1.0, cpu=1)
+    mesh.run("lower", priority=0.5, cpu=1)
+    step = mesh.handle(mesh.submission("high", priority=9.0, cpu=2))
+    log_facts(step.facts)
+    assert told() == [
+        ("WARNING", "short of resources: task_id=high pool=p needs=(cpu 2)"),
+        (
+            "INFO",
+            "victim chosen: victim_task=lower for=high score=8.50 reason=same_pool_preemption",
+        ),
+        ("INFO", "victim chosen: victim_task=low for=high score=8.00 reason=same_pool_preemption"),
+    ]
+    mesh.facts.clear()
+    mesh.leave("low")
+    log_facts(mesh.facts)
+    assert told() == [("INFO", "preempted: task_id=low agent=low reason=same_pool_preemption")]
+
+
+def test_what_fits_is_not_told(told):
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.run("a", cpu=1)
+    log_facts(mesh.facts)
+    assert told() == []
+
+
+def test_an_eviction_by_hand_is_told(told):
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.run("a", cpu=1)
+    step = mesh.handle(s.PreemptionRequested(at=mesh.now, task_id="a", end_agent=True))
+    log_facts(step.facts)
+    assert told() == [("INFO", "preempting by request: victim_task=a")]
+
+
+def test_a_refusal_for_want_of_room_is_a_warning_unless_it_was_a_dry_run(told):
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.run("a", cpu=2)
+    asked = mesh.submission("b", cpu=1)
+    log_refusal(asked, mesh.handle(asked).outcome)
+    ((level, message),) = told()
+    assert level == "WARNING"
+    assert message.startswith("refused: task_id=b preemption_failed: Insufficient resources")
+    dry = mesh.submission("b", cpu=1, more={"dry_run": True})
+    log_refusal(dry, mesh.handle(dry).outcome)
+    elsewhere = mesh.submission("b", "nowhere", cpu=1)
+    log_refusal(elsewhere, mesh.handle(elsewhere).outcome)
+    assert told() == []
+
+
+def test_the_resolved_aggressiveness_is_told(told):
+    mesh = Mesh()
+    policy = mesh.state.policy
+    step = mesh.handle(
+        s.PolicyChangeRequested(
+            at=mesh.now,
+            policy=policy,
+            client="host:7",
+            changes=("label_priority_threshold", "same_pool_priority_threshold"),
+            level="medium",
+        )
+    )
+    log_facts(step.facts)
+    ((level, message),) = told()
+    assert level == "INFO"
+    assert message == (
+        "preemption policy changed by host:7: preemption_aggressiveness=medium "
+        "label_priority_threshold=0.5 same_pool_priority_threshold=1.0"
+    )
