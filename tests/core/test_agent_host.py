@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import Future
 from types import SimpleNamespace
 
 import msgspec
@@ -178,12 +179,17 @@ def test_a_ready_host_builds_as_any_other(fault):
     assert type(fault).__name__ in report.error
 
 
-def test_a_reference_that_stands_for_an_error_is_reported_as_text(monkeypatch):
-    def failing(refs):
-        raise OwnFault(f"{len(refs)} reference")
+class ErrorRef:
+    """An object reference that stands for an error."""
 
-    monkeypatch.setattr(agent_host.ray, "get", failing)
-    host = host_class(shipped(Faulty))(boot_of(Faulty, "nowhere"), None, ["ref"], [])
+    def future(self):
+        found = Future()
+        found.set_exception(OwnFault("1 reference"))
+        return found
+
+
+def test_a_reference_that_stands_for_an_error_is_reported_as_text():
+    host = host_class(shipped(Faulty))(boot_of(Faulty, "nowhere"), None, [ErrorRef()], [])
     assert "OwnFault: 1 reference" in report_of(host).error
 
 

@@ -72,6 +72,9 @@ class Async(Plain):
     async def waits(self):
         return hasattr(self, "event")
 
+    def warned(self):
+        return ray._private.worker.blocking_get_inside_async_warned
+
     async def cancel(self, task_id):
         self.event.set()
         return {"success": True}
@@ -112,6 +115,7 @@ def test_an_async_agent_is_saved_and_cancelled_on_its_loop(pool):
     assert answer["saved_state"]["state"] == {"async": True}
     assert answer["saved_state"]["consistent"] is False
     assert ray.get(waiting) == "cancelled"
+    assert ray.get(agent.warned.remote()) is False, "Ray warns of a loop that nobody blocks"
 
 
 class AsyncRestored(Async):

@@ -13,7 +13,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -52,6 +52,19 @@ _current: AgentLink | None = None
 def current() -> AgentLink | None:
     """The link of the agent in this process; None: this is no agent of ScheduleMesh."""
     return _current
+
+
+def fetched(ref: Any) -> Any:
+    """The value of a reference, waited for on this thread. ``ray.get`` would warn of a blocked event loop in
+    every process whose class has async methods, though it is not the loop that waits here.
+    """
+    (value,) = fetched_all([ref])
+    return value
+
+
+def fetched_all(refs: Sequence[Any]) -> list[Any]:
+    """As ``fetched``, of several."""
+    return [future.result() for future in [ref.future() for ref in refs]]
 
 
 def set_current(link: AgentLink) -> None:
@@ -129,7 +142,7 @@ class AgentLink:
 
     def reborn_boot(self) -> Boot:
         """What to build the object from after Ray restarted the process: the last state that was saved."""
-        saved = ray.get(self._supervisor.last_saved.remote(self.agent_name, self._incarnation))
+        saved = fetched(self._supervisor.last_saved.remote(self.agent_name, self._incarnation))
         return msgspec.structs.replace(self._boot, saved=saved) if saved else self._boot
 
     def reborn(self, report: Report) -> None:
@@ -155,7 +168,7 @@ class AgentLink:
         time.sleep(_BEGIN_S)
         while True:
             try:
-                answer = ray.get(self._supervisor.poll.remote(self.agent_name, self._incarnation))
+                answer = fetched(self._supervisor.poll.remote(self.agent_name, self._incarnation))
                 for command in unpack(answer, list[Command]):
                     if command.epoch < self._epoch:
                         continue

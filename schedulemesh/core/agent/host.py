@@ -19,7 +19,12 @@ import msgspec
 import ray
 from ray import cloudpickle
 
-from schedulemesh.core.agent.control_channel import AgentLink, restarted_by_ray, set_current
+from schedulemesh.core.agent.control_channel import (
+    AgentLink,
+    fetched_all,
+    restarted_by_ray,
+    set_current,
+)
 from schedulemesh.core.agent.user_errors import error_text
 from schedulemesh.core.transport.user_code import load_arguments, load_class
 from schedulemesh.protocol.agents import Boot, Method, Report, SavedState, ShippedClass, pack
@@ -142,7 +147,7 @@ def _resolved(refs: Sequence[Any]) -> Sequence[Any]:
     """The values of references that stand as whole arguments. They are read here and not by Ray, so that one
     that stands for an error is an error of this agent alone.
     """
-    return _beside_the_loop(ray.get, list(refs)) if refs else ()
+    return _beside_the_loop(fetched_all, refs) if refs else ()
 
 
 def _restore(built: Any, saved: bytes) -> bool:
