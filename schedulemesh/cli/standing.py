@@ -26,30 +26,24 @@ def start(
     health_interval_s: float | None,
 ) -> int:
     """Start it; the exit code."""
-    with _connected(address) as reached:
-        if not reached:
-            return 1
+    with _session(address) as session:
         head = ScheduleMeshHead(
             name,
             namespace=namespace,
             state_path=state_path,
             health_interval_s=health_interval_s,
         )
-        try:
-            about = head.start()
-        except ScheduleMeshError as error:
-            return _fail(str(error))
+        about = head.start()
         print(f"scheduler {name!r} is alive (epoch {about['epoch']}, process {about['pid']})")
         print(f"journal: {about['journal']}")
         print(f"attach:  RayScheduler.attach({name!r}, namespace={namespace!r})")
-        return 0
+        session.code = 0
+    return session.code
 
 
 def status(name: str, namespace: str, address: str) -> int:
     """Show it; the exit code, 1 where it does not live."""
-    with _connected(address) as reached:
-        if not reached:
-            return 1
+    with _session(address) as session:
         about = ScheduleMeshHead(name, namespace=namespace).health()
         if not about["alive"]:
             return _fail(about["error"])
@@ -61,14 +55,13 @@ def status(name: str, namespace: str, address: str) -> int:
         scheduler = RayScheduler.attach(name, namespace=namespace)
         console.print(_pools(scheduler.list_pools()["pools"]))
         console.print(_agents(scheduler.list_agents()["agents"]))
-        return 0
+        session.code = 0
+    return session.code
 
 
 def stop(name: str, namespace: str, address: str, *, asked: bool) -> int:
     """End it; the exit code."""
-    with _connected(address) as reached:
-        if not reached:
-            return 1
+    with _session(address) as session:
         head = ScheduleMeshHead(name, namespace=namespace)
         about = head.health()
         if about["alive"]:
@@ -82,25 +75,31 @@ def stop(name: str, namespace: str, address: str, *, asked: bool) -> int:
             return _fail(about["error"])
         if not asked and not typer.confirm(question):
             return 1
-        try:
-            head.stop()
-        except ScheduleMeshError as error:
-            return _fail(str(error))
+        head.stop()
         print(f"scheduler {name!r} has ended")
-        return 0
+        session.code = 0
+    return session.code
+
+
+class _Session:
+    """A command on a running Ray, and its exit code."""
+
+    code = 1
 
 
 @contextmanager
-def _connected(address: str) -> Iterator[bool]:
-    """A connection to a running Ray; False, told on stderr, where there is none."""
+def _session(address: str) -> Iterator[_Session]:
+    """A command connected to a running Ray. What goes wrong is one sentence on stderr, and ends it."""
+    session = _Session()
     try:
         join(address, log_to_driver=False)
     except ConnectionError as error:
         _fail(f"no Ray cluster was joined: {error}. `ray start --head` starts one on this machine")
-        yield False
-        return
+        raise typer.Exit(1) from None
     try:
-        yield True
+        yield session
+    except ScheduleMeshError as error:
+        _fail(str(error))
     finally:
         ray.shutdown()
 

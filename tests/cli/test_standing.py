@@ -1,0 +1,64 @@
+"""Start, status and stop: whatever goes wrong is one sentence on stderr and an exit code."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from schedulemesh.cli import standing
+from schedulemesh.cli.app import app
+from schedulemesh.errors import ProtocolMismatchError, SchedulerUnavailableError
+
+COMMANDS = (["start"], ["status"], ["stop", "--yes"])
+
+
+def run(*words):
+    return CliRunner().invoke(app, list(words))
+
+
+@pytest.fixture
+def connected(monkeypatch):
+    """A Ray that can be joined, with nothing on it."""
+    monkeypatch.setattr(standing, "join", lambda address, **options: address)
+    monkeypatch.setattr(standing.ray, "shutdown", lambda: None)
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_without_a_ray_it_says_so(monkeypatch, words):
+    def refuse(address, **_options):
+        raise ConnectionError("no Ray runs on this machine")
+
+    monkeypatch.setattr(standing, "join", refuse)
+    done = run(*words)
+    assert done.exit_code == 1
+    assert done.stdout == ""
+    assert done.stderr == (
+        "no Ray cluster was joined: no Ray runs on this machine. "
+        "`ray start --head` starts one on this machine\n"
+    )
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+@pytest.mark.parametrize(
+    "error",
+    [
+        ProtocolMismatchError("scheduler 'head' runs on Python 3.12.1 and this process on 3.11.2"),
+        SchedulerUnavailableError("scheduler 'head' shows no sign of life"),
+    ],
+)
+def test_what_the_scheduler_cannot_do_is_one_sentence(monkeypatch, connected, words, error):
+    def refuse(*_args, **_options):
+        raise error
+
+    for method in ("start", "health"):
+        monkeypatch.setattr(standing.ScheduleMeshHead, method, refuse)
+    done = run(*words)
+    assert (done.exit_code, done.stdout, done.stderr) == (1, "", f"{error}\n")
+
+
+@pytest.mark.parametrize("words", COMMANDS[1:])
+def test_without_a_scheduler_it_says_so(monkeypatch, connected, words):
+    told = {"alive": False, "registered": False, "error": "no scheduler 'head' lives"}
+    monkeypatch.setattr(standing.ScheduleMeshHead, "health", lambda self: told)
+    done = run(*words)
+    assert (done.exit_code, done.stdout, done.stderr) == (1, "", "no scheduler 'head' lives\n")
