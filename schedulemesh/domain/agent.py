@@ -51,3 +51,5 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     bundles: tuple[Resources, ...] = ()
     #: Object references among its arguments; they are lost with the supervisor that took them.
     references: int = 0
+    #: Under which the supervisor that took them holds these references; empty: there are none.
+    references_id: str = ""

@@ -30,19 +30,18 @@ from schedulemesh.errors import JournalError
 from schedulemesh.protocol.agents import Boot, Handled, MessageError, unpack
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.agent_start import Birth, start_failed
+from schedulemesh.runtime.blob_cache import BlobCache
 from schedulemesh.runtime.eviction import Eviction
 from schedulemesh.runtime.pg_manager import Groups
 from schedulemesh.runtime.reactor import Scribe
+from schedulemesh.runtime.references import References
 from schedulemesh.runtime.warm_pool import ReadyHosts
 from schedulemesh.store.journal import Journal
 
 logger = logging.getLogger(__name__)
 
-#: So many submissions' arguments are remembered, of at most so many bytes each.
-_EXPECTED, _SMALL = 256, 64 * 1024
-#: Object references of a submission: whole arguments, and those within others.
-Refs = tuple[list[Any], list[Any]]
-NO_REFS: Refs = ([], [])
+#: Bytes of the classes and of the arguments of the last submissions that are remembered.
+_CLASS_BYTES, _ARGUMENT_BYTES = 64 * 1024 * 1024, 16 * 1024 * 1024
 
 
 class Hands:
@@ -64,11 +63,10 @@ class Hands:
         self.ready = ReadyHosts(ray_api, agents, groups, self.spawn, self._known_class, supervisor)
         self._scheduler = scheduler
         self._me = supervisor
-        #: By agent name; only in memory, so lost with this process.
-        self.refs: dict[str, Refs] = {}
-        self._classes: dict[str, bytes] = {}
-        #: Arguments of the last submissions by key, so that their starts need not read them from the journal.
-        self._expected: dict[str, bytes] = {}
+        self.references = References()
+        self._classes = BlobCache(_CLASS_BYTES)
+        #: So that starts need not read them from the journal.
+        self._arguments = BlobCache(_ARGUMENT_BYTES)
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
         self.scribe = Scribe(journal, strategies, self.carry_out)
@@ -136,7 +134,7 @@ class Hands:
             order=order,
             shipped=boot.shipped,
             boot=boot,
-            refs=self.refs.get(order.agent.name, NO_REFS),
+            refs=self.references.of(order.agent),
             supervisor=self._me,
             timeout_s=self.scribe.state.policy.start_timeout,
             seat=self.groups.seat(order.group_id or ""),
@@ -164,7 +162,7 @@ class Hands:
             incarnation=order.incarnation,
             labels=agent.labels,
             shipped=await self.class_bytes(agent.class_key, {}) or b"",
-            arguments=self._expected.get(agent.arguments_key or "")
+            arguments=self._arguments.get(agent.arguments_key)
             or await self.scribe.fetch(agent.arguments_key),
             saved=await self.scribe.fetch(order.state_key),
             may_restart=bool(json.loads(agent.options).get("max_restarts")),
@@ -175,8 +173,7 @@ class Hands:
         await self.scribe.report(
             s.AgentGone(at=0.0, agent_name=agent_name, incarnation=incarnation)
         )
-        if agent_name not in self.scribe.state.agents:
-            self.refs.pop(agent_name, None)
+        self.references.release_unused(self.scribe.state)
 
     async def _evict_agent(self, order: EvictAgent) -> None:
         evictions = [
@@ -241,17 +238,14 @@ class Hands:
     def expect(self, key: str | None, blobs: Mapping[str, bytes]) -> None:
         """An agent with these arguments may be started soon."""
         data = blobs.get(key or "")
-        if key is None or data is None or len(data) > _SMALL:
-            return
-        if len(self._expected) >= _EXPECTED:
-            self._expected.pop(next(iter(self._expected)))
-        self._expected[key] = data
+        if key is not None and data is not None:
+            self._arguments.put(key, data)
 
     async def class_bytes(self, key: str, blobs: Mapping[str, bytes]) -> bytes | None:
         """The class's bytes, from the request, from memory or from the journal."""
         found = blobs.get(key) or self._classes.get(key) or await self.scribe.fetch(key)
         if found is not None:
-            self._classes[key] = found
+            self._classes.put(key, found)
         return found
 
     async def _known_class(self, key: str) -> bytes | None:

@@ -12,8 +12,8 @@ from schedulemesh.engine.messages.outcomes import Done, Refused, RequestOutcome
 from schedulemesh.errors import JournalError
 from schedulemesh.protocol.agents import SavedState, key_of, pack
 from schedulemesh.protocol.clients import Reply
-from schedulemesh.runtime.executor import NO_REFS, Refs
 from schedulemesh.runtime.queries import past_of, saved_key
+from schedulemesh.runtime.references import NO_REFS, Refs
 from schedulemesh.runtime.serving import Serving, unavailable, when_ready
 
 
@@ -57,7 +57,7 @@ class StateService(Serving):
         stimulus = s.TaskSubmitted(
             at=0.0, agent=agent, task=task, request_id=request_id, state_key=key_of(given)
         )
-        return await self.submit(stimulus, {}, self._hands.refs.get(agent.name, NO_REFS))
+        return await self.submit(stimulus, {}, NO_REFS)
 
     @when_ready
     async def saved_state(self, task_id: str) -> bytes | Refused | None:

@@ -42,7 +42,7 @@ from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.cluster_monitor import Patrol, off_loop
 from schedulemesh.runtime.command_queue import POLL_S
 from schedulemesh.runtime.decision_log import log_refusal
-from schedulemesh.runtime.executor import Hands, Refs
+from schedulemesh.runtime.executor import Hands
 from schedulemesh.runtime.health import HealthCheck
 from schedulemesh.runtime.journal_opening import (
     cannot_begin,
@@ -54,6 +54,7 @@ from schedulemesh.runtime.pg_manager import Groups
 from schedulemesh.runtime.plugin_watchdog import StrategyKeeper
 from schedulemesh.runtime.pool_service import PoolService
 from schedulemesh.runtime.queries import View
+from schedulemesh.runtime.references import Refs
 from schedulemesh.runtime.serving import unavailable, when_ready
 from schedulemesh.runtime.state_service import StateService
 from schedulemesh.store.journal import Journal
@@ -173,25 +174,34 @@ class SupervisorService(StateService, PoolService):
         # The journal forgets classes that nothing refers to; this process may remember them for longer.
         blobs = {**blobs, class_key: known}
         self._hands.expect(stimulus.agent.arguments_key, blobs)
-        stimulus = self._with_name(stimulus)
-        if any(refs):
-            self._hands.refs[stimulus.agent.name] = refs
-        try:
-            step = await self._scribe.step(stimulus, blobs)
-            if isinstance(step.outcome, ProbeNeeded):
-                failed = await self._hands.probe(class_key, known, stimulus)
-                if failed is not None:
-                    return Reply(outcome=failed)
-                step = await self._scribe.step(stimulus, blobs)
-        except JournalError as error:
-            return Reply(outcome=unavailable(error))
-        outcome = step.outcome or Done()
-        log_refusal(stimulus, outcome)
-        if isinstance(outcome, Pending) and stimulus.request_id is not None:
-            outcome = await self._scribe.answer(stimulus.request_id)
+        references = self._hands.references
+        stimulus = references.given_with(self._with_name(stimulus), refs)
+        with references.held_for(stimulus.agent, refs):
+            outcome = await self._decided(stimulus, blobs)
+        references.release_unused(self._scribe.state)
         agent = self._scribe.state.agents.get(getattr(outcome, "agent_name", ""))
         handle = None if agent is None else self._agents.handle(agent.spec.name, agent.incarnation)
         return Reply(outcome=outcome, handle=handle, group=self._group_of(outcome))
+
+    async def _decided(
+        self, stimulus: s.TaskSubmitted, blobs: Mapping[str, bytes]
+    ) -> RequestOutcome:
+        """What becomes of a submission."""
+        class_key = stimulus.agent.class_key
+        try:
+            step = await self._scribe.step(stimulus, blobs)
+            if isinstance(step.outcome, ProbeNeeded):
+                failed = await self._hands.probe(class_key, blobs[class_key], stimulus)
+                if failed is not None:
+                    return failed
+                step = await self._scribe.step(stimulus, blobs)
+        except JournalError as error:
+            return unavailable(error)
+        outcome = step.outcome or Done()
+        log_refusal(stimulus, outcome)
+        if isinstance(outcome, Pending) and stimulus.request_id is not None:
+            return await self._scribe.answer(stimulus.request_id)
+        return outcome
 
     def _group_of(self, outcome: RequestOutcome) -> GroupPlace | None:
         """Where the placement group stands that a submission was given."""
@@ -450,6 +460,7 @@ class SupervisorService(StateService, PoolService):
             await asyncio.sleep(self._settings.patrol_interval_s)
             try:
                 await self._patrol.look_around()
+                self._hands.references.release_unused(self._scribe.state)
             except (JournalError, RayError) as error:
                 logger.warning("patrol: %s", error)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from schedulemesh.engine.messages import stimuli as s
-from schedulemesh.engine.messages.facts import AnyFact
+from schedulemesh.engine.messages.facts import AnyFact, ClassLoaded
 from schedulemesh.engine.state import mesh_state as state_module
 from schedulemesh.engine.state.mesh_state import MeshState
 from tests.engine.builders import Mesh, amount, differences, node, pool
@@ -80,3 +80,11 @@ def test_an_incarnation_is_never_given_twice():
 def test_what_an_agent_pays_is_the_sum_of_its_shares():
     mesh = busy()
     assert mesh.state.agents["y"].paid == amount(cpu=4)
+
+
+def test_classes_that_loaded_are_remembered_up_to_a_bound(monkeypatch):
+    monkeypatch.setattr(state_module, "LOADED", 2)
+    mesh = Mesh(pool("p", cpu=4), nodes=[node("a", cpu=8)])
+    for key in ("x", "y", "x", "z"):
+        mesh.state.evolve(ClassLoaded(class_key=key))
+    assert list(mesh.state.loaded) == ["x", "z"], "the one used last stays longest"

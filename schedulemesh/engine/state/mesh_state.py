@@ -22,6 +22,8 @@ from schedulemesh.engine.state.tasks import RunningTask, RunningTasks
 
 #: How many past preemptions, and how many lost agents, are kept for statistics and restoring.
 RECENT = 1000
+#: Classes that are known to load; one that is forgotten is probed again before anyone is evicted for it.
+LOADED = 10_000
 
 #: Why an agent ended whose process died without our doing.
 LOST = "lost"
@@ -126,8 +128,8 @@ class MeshState:
         self.policy_changes: list[f.PolicyChanged] = []
         #: By pool.
         self.handlers: dict[str, f.StateHandlersRegistered] = {}
-        #: Keys of classes that have loaded at least once.
-        self.loaded: set[str] = set()
+        #: Keys of classes that have loaded at least once, the last used last, at most LOADED.
+        self.loaded: dict[str, None] = {}
         #: The last preemptions by task, oldest first.
         self.preempted: dict[str, Preempted] = {}
         #: Agents that died without our doing and were not made again, by name, oldest first.
@@ -149,7 +151,7 @@ class MeshState:
             f.NodeSeen: self._node_seen,
             f.NodeLost: lambda fact: self.cluster.lose(fact.node_id),
             f.NodeCordoned: lambda fact: self.cluster.cordon(fact.node_id, fact.cordoned),
-            f.ClassLoaded: lambda fact: self.loaded.add(fact.class_key),
+            f.ClassLoaded: lambda fact: self._has_loaded(fact.class_key),
             f.AgentAdmitted: self._agent_admitted,
             f.ClaimGrew: self._claim_grew,
             f.AgentReady: self._agent_ready,
@@ -277,6 +279,12 @@ class MeshState:
         agent.waits_for = frozenset()
         self._group_facts.entered(agent, fact.at)
 
+    def _has_loaded(self, class_key: str) -> None:
+        self.loaded.pop(class_key, None)
+        self.loaded[class_key] = None
+        if len(self.loaded) > LOADED:
+            del self.loaded[next(iter(self.loaded))]
+
     def _agent_started(self, fact: f.AgentStarted) -> None:
         agent = self.agents[fact.agent_name]
         agent.phase = AgentPhase.RUNNING
@@ -286,7 +294,7 @@ class MeshState:
         agent.abilities = fact.abilities
         agent.actor_name, agent.actor_namespace = fact.actor_name, fact.actor_namespace
         self.ledger.commit(agent.shares)
-        self.loaded.add(agent.spec.class_key)
+        self._has_loaded(agent.spec.class_key)
         self._stand(agent, fact)
         for task_id in self.running.on_agent(fact.agent_name):
             if self.running.by_id[task_id].phase is TaskPhase.STARTING:

@@ -74,7 +74,7 @@ def picture(state: MeshState) -> Snapshot:
         preemption_counts=dict(state.preemption_counts),
         policy_changes=list(state.policy_changes),
         handlers=list(state.handlers.values()),
-        loaded=sorted(state.loaded),
+        loaded=list(state.loaded),
         accounts=[copy.copy(account) for account in state.ledger.accounts.values()],
         holds=list(state.ledger.holds.items()),
         nodes=[_node(node) for node in state.cluster.nodes.values()],
@@ -203,7 +203,7 @@ def _put_books(state: MeshState, part: Snapshot) -> None:
         )
     for handlers in part.handlers:
         state.handlers[handlers.pool_name] = handlers
-    state.loaded.update(part.loaded)
+    state.loaded.update(dict.fromkeys(part.loaded))
 
 
 def _put_lives(state: MeshState, part: Snapshot) -> None:
