@@ -8,7 +8,8 @@ The pool is scaled down where the cluster is small. Run it with ``python example
 
 from __future__ import annotations
 
-import json
+import pprint
+import textwrap
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -197,7 +198,8 @@ def report(found: Mapping[str, Any], what: str) -> None:
     """Whether it worked, and which way it went."""
     print(f"  {what}: success={found['success']}")
     if not found["success"]:
-        print(f"    {found['reason']}: {found['error']}")
+        told = f"{found['reason']}: {found['error']}"
+        print(textwrap.indent(textwrap.fill(told, 74), "    "))
         return
     group = found["placement_group"]
     print(f"    PG {group['id']} ({group['path']})")
@@ -224,8 +226,10 @@ def show_scores(mesh: SimpleScheduler, task: Mapping[str, Any]) -> None:
 def show(mesh: SimpleScheduler, when: str) -> None:
     """The groups and the preemptions so far."""
     groups = mesh.pg_pool_stats(POOL)
-    names = ("reserved", "dynamic", "free", "in_use", "created", "reused", "destroyed")
-    print(f"[{when}] PG 池: " + ", ".join(f"{name}={groups[name]}" for name in names))
+    kinds = ("reserved", "dynamic", "free", "in_use")
+    fates = ("created", "reused", "destroyed")
+    print(f"[{when}] PG 池: " + " ".join(f"{name}={groups[name]}" for name in kinds))
+    print("    至今: " + " ".join(f"{name}={groups[name]}" for name in fates))
     print(f"[{when}] 抢占: total_preemptions={total_preemptions(mesh)}")
 
 
@@ -233,7 +237,7 @@ def show_all(mesh: SimpleScheduler) -> None:
     """Both statistics in full."""
     for name, found in (("stats", mesh.stats()), ("pg_pool_stats", mesh.pg_pool_stats())):
         print(f"\n=== scheduler.{name}() ===")
-        print(json.dumps(found, indent=2, ensure_ascii=False))
+        pprint.pp(found, width=78, compact=True)
 
 
 def total_preemptions(mesh: SimpleScheduler) -> int:

@@ -62,7 +62,7 @@ class SimpleScheduler:
         strategies: Sequence[Any] = (),
         local_ray: Mapping[str, Any] | None = None,
     ) -> None:
-        self._started_ray = not ray.is_initialized() and join_or_start(**(local_ray or {}))
+        self._started_ray = not ray.is_initialized() and join_or_start(local_ray or {})
         self.scheduler = RayScheduler(
             name,
             detached=detached,

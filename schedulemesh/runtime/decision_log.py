@@ -55,17 +55,13 @@ def log_refusal(stimulus: TaskSubmitted, outcome: RequestOutcome) -> None:
     """Tell that a submission found no room; dry runs are not told."""
     if isinstance(outcome, Refused) and outcome.reason in SHORTAGES and not stimulus.dry_run:
         name = stimulus.agent.name if stimulus.task is None else stimulus.task.task_id
-        logger.warning("refused: task_id=%s %s: %s", name, outcome.reason, outcome.error)
+        lacks = outcome.short_quota or outcome.short_node
+        logger.warning("refused: task_id=%s reason=%s lacks=(%s)", name, outcome.reason, lacks)
 
 
 def _log_victims(fact: AgentAdmitted) -> None:
     name = fact.agent.name if fact.task is None else fact.task.task_id
-    logger.warning(
-        "short of resources: task_id=%s pool=%s needs=(%s)",
-        name,
-        fact.agent.pool_name,
-        fact.agent.resources,
-    )
+    logger.warning("short of resources: task_id=%s needs=(%s)", name, fact.agent.resources)
     for victim in fact.evicting:
         logger.info(
             "victim chosen: victim_task=%s for=%s score=%.2f reason=%s",
@@ -78,6 +74,8 @@ def _log_victims(fact: AgentAdmitted) -> None:
 
 def _log_policy(fact: PolicyChanged) -> None:
     shown = fact.policy.public()
-    level = "" if fact.level is None else f" preemption_aggressiveness={fact.level}"
-    changes = " ".join(f"{name}={shown[name]}" for name in fact.changes if name in shown)
-    logger.info("preemption policy changed by %s:%s %s", fact.client, level, changes)
+    logger.info("preemption policy changed by %s", fact.client)
+    if fact.level is not None:
+        logger.info("policy: preemption_aggressiveness=%s", fact.level)
+    for name in fact.changes:
+        logger.info("policy: %s=%s", name, shown[name])

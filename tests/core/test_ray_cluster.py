@@ -48,16 +48,18 @@ def test_the_order_is_address_then_this_machine_then_a_new_one(
     else:
         monkeypatch.setenv("RAY_ADDRESS", named)
     tried, _ = attempts
-    assert ray_cluster.join_or_start(num_cpus=3)
+    assert ray_cluster.join_or_start({"num_cpus": 3})
     assert [one if isinstance(one, str) else one[0] for one in tried] == expected
-    assert tried[-1] == ("start", {"num_cpus": 3})
+    options = tried[-1][1]
+    assert options.pop("namespace").startswith("job-")
+    assert options == {"num_cpus": 3}
 
 
 def test_what_failed_and_what_was_joined_is_logged(monkeypatch, attempts, caplog):
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.9:6379")
     attempts[1].add("auto")
     with caplog.at_level(logging.INFO):
-        assert not ray_cluster.join_or_start()
+        assert not ray_cluster.join_or_start({})
     assert [(r.levelname, r.getMessage()) for r in caplog.records] == [
         ("WARNING", "RAY_ADDRESS=10.0.0.9:6379 is not joined: it is dead"),
         ("INFO", "joined the Ray cluster at 10.0.0.1:6379 (the cluster on this machine)"),
@@ -65,14 +67,14 @@ def test_what_failed_and_what_was_joined_is_logged(monkeypatch, attempts, caplog
 
 
 def test_a_machine_without_a_ray_looks_like_no_failure(monkeypatch, caplog):
-    def join(_address):
+    def join(_address, **_options):
         raise ray_cluster.NoRayHereError("no Ray runs on this machine")
 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(ray_cluster, "join", join)
     monkeypatch.setattr(ray_cluster, "_start", lambda options: None)
     with caplog.at_level(logging.INFO):
-        assert ray_cluster.join_or_start()
+        assert ray_cluster.join_or_start({})
     assert [(r.levelname, r.getMessage()) for r in caplog.records] == [
         ("INFO", "no Ray runs on this machine yet; starting one")
     ]

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,20 +38,23 @@ class NoRayHereError(ConnectionError):
     """No Ray runs on this machine."""
 
 
-def join_or_start(**local_options: Any) -> bool:
+def join_or_start(local_options: Mapping[str, Any]) -> bool:
     """Connect this process to a Ray, and say to which; whether a new one had to be started.
 
     The order is ``RAY_ADDRESS``, the cluster that runs on this machine, a new one (``local_options`` are
     those of ``ray.init``). What failed is logged.
     """
     show_log()
+    # A namespace of this process alone, as Ray would give it, but of a form that Ray does not warn of
+    # whenever an agent has a name of the user's.
+    namespace = f"job-{secrets.token_hex(4)}"
     named = os.environ.get(_ADDRESS, "")
     attempts = [] if named in ("", "auto", "local") else [(named, f"{_ADDRESS}={named}")]
     if named != "local":
         attempts.append(("auto", "the cluster on this machine"))
     for address, what in attempts:
         try:
-            joined = join(address)
+            joined = join(address, namespace=namespace)
         except NoRayHereError:
             logger.info("no Ray runs on this machine yet; starting one")
         except ConnectionError as error:
@@ -58,7 +62,7 @@ def join_or_start(**local_options: Any) -> bool:
         else:
             logger.info("joined the Ray cluster at %s (%s)", joined, what)
             return False
-    _start(local_options)
+    _start({"namespace": namespace, **local_options})
     return True
 
 
