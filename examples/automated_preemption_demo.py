@@ -1,7 +1,7 @@
-"""Submission that evicts by itself; then, across pools, an eviction by hand.
+"""A submission that evicts automatically; then, across pools, a manual eviction.
 
-Phase 1: one call checks quota, chooses a victim, saves it, ends it and starts the newcomer.
-Phase 2: the difference of priority is too small to cross pools, so an operator frees the quota.
+Phase 1: one call checks quota, chooses a victim, saves it, terminates it and starts the incoming task.
+Phase 2: the priority difference is too small for another pool's task, so an operator frees the quota.
 Run it with ``python examples/automated_preemption_demo.py``.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from schedulemesh.core.agent.agent_actor import AgentActor
+from schedulemesh.core.agent_actor import AgentActor
 from schedulemesh.simple import SimpleScheduler
 
 JOB: dict[str, Any] = {"actor_class": AgentActor, "resources": {"cpu": 0.5}}
@@ -31,7 +31,7 @@ def within_a_pool(mesh: SimpleScheduler) -> None:
     free = mesh.submit(task_id="etl", pool="standard", priority=3.0, **JOB)
     assert free["success"], free
     assert not free["preempted"], free
-    print(f"  etl: quota was free, runs on {free['agent']['name']}")
+    print(f"  etl: quota was free, it runs on {free['agent']['name']}")
 
     taken = mesh.submit(task_id="dashboard", pool="standard", priority=6.0, **JOB)
     assert taken["success"], taken
@@ -45,7 +45,7 @@ def within_a_pool(mesh: SimpleScheduler) -> None:
 
 
 def across_pools(mesh: SimpleScheduler) -> None:
-    print("Phase 2: across pools, by hand")
+    print("Phase 2: across pools, manually")
     mesh.submit(task_id="checkout", pool="premium", priority=8.0, **JOB)
     refused = mesh.submit(task_id="fraud-check", pool="premium", priority=8.0, **JOB)
     assert refused["reason"] == "preemption_failed", refused
@@ -61,21 +61,23 @@ def across_pools(mesh: SimpleScheduler) -> None:
     assert freed["success"], freed
     gone = mesh.delete_agent(agent_name)
     assert gone["success"], gone
-    print(f"  by hand: dashboard preempted, {agent_name} gone; its quota is kept for premium")
+    print(
+        f"  manually: dashboard preempted, {agent_name} terminated; its quota is held for premium"
+    )
 
     late = mesh.submit(task_id="etl", pool="standard", priority=3.0, **JOB)
     assert not late["success"], late
-    print("  etl cannot slip in: the freed quota is held for 60 s")
+    print("  etl is refused: the freed quota is held for 60 s")
 
     seated = mesh.submit(task_id="fraud-check", pool="premium", priority=8.0, **JOB)
     assert seated["success"], seated
     lent, borrowed = loans(mesh)
     assert lent == borrowed == {"cpu": 0.5}, (lent, borrowed)
-    print(f"  fraud-check runs in premium on a loan of {lent} from standard")
+    print(f"  fraud-check runs in premium with a loan of {lent} from standard")
 
     mesh.complete("fraud-check")
     assert loans(mesh) == ({}, {}), loans(mesh)
-    print("  it is done, and the loan is over")
+    print("  fraud-check is completed, and the loan has ended")
     stats = mesh.stats()
     assert stats["total_preemptions"] == 2, stats
     print(f"  preemptions: {stats['total_preemptions']}, pools: {sorted(stats['pools'])}")

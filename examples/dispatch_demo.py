@@ -1,8 +1,9 @@
-"""A step of RLHF: prompts to the rollout group, answers to the trainers, weights back, each in its layout.
+"""A step of RLHF: prompts to the rollout group, answers to the trainers, weights back, all resharded.
 
-Rollout runs as dp=2, tp=2, training as tp=2, pp=2, on eight agents of one pool. The weights go from
-workers to workers; this process only says who sends what to whom. Every result is checked. Run it with
-``python examples/dispatch_demo.py``; it needs NumPy, and uses torch tensors where torch is installed.
+Rollout runs as dp=2, tp=2, training as tp=2, pp=2, on eight agents of one pool. The weights are
+sent from worker to worker; this process only plans which worker sends what to which. Every result is
+checked. Run it with ``python examples/dispatch_demo.py``; it needs NumPy, and uses torch tensors if torch is
+installed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from schedulemesh.core.agent.agent_actor import AgentActor
+from schedulemesh.core.agent_actor import AgentActor
 from schedulemesh.core.worker_groups import ShardHolder, WorkerGroup, reshard
 from schedulemesh.dispatch import ParallelLayout, Sharding, Stage, shard
 from schedulemesh.simple import SimpleScheduler
@@ -28,7 +29,7 @@ PROMPTS = [f"prompt {number}" for number in range(10)]
 
 
 class Worker(ShardHolder, AgentActor):
-    """Both kinds of worker: one writes answers, the other learns from them."""
+    """A worker of either group: rollout workers generate answers, trainers learn from them."""
 
     def generate(self, prompts: list[str]) -> list[str]:
         return [f"{prompt}: answered" for prompt in prompts]
@@ -42,12 +43,12 @@ class Worker(ShardHolder, AgentActor):
 def main() -> None:
     mesh = SimpleScheduler("dispatch-demo")
     try:
-        story(mesh)
+        run_demo(mesh)
     finally:
         mesh.shutdown()
 
 
-def story(mesh: SimpleScheduler) -> None:
+def run_demo(mesh: SimpleScheduler) -> None:
     print("1. Two groups of four agents in one pool")
     mesh.ensure_pool("rlhf", resources={"cpu": 2.0})
     each = {"pool": "rlhf", "resources": {"cpu": 0.25}, "timeout_s": 120.0}
@@ -81,9 +82,9 @@ def story(mesh: SimpleScheduler) -> None:
     moved = reshard(train, rollout, "policy", source=lie, destination=go)
     size = moved.bytes_moved / 2**20
     print(f"   {kind(weights['first'])}, rows of a stage -> columns over tp")
-    print(f"   {size:g} MiB went from worker to worker, and none of it through here")
+    print(f"   {size:g} MiB were sent from worker to worker, none of it through this process")
 
-    print("5. What every rollout worker holds is what cutting the whole would give")
+    print("5. Every rollout worker holds what sharding the whole tensor would give it")
     held = rollout.call("shards", "policy").outputs()
     for rank, (mine, expected) in enumerate(zip(held, shard(weights, go).parts, strict=True)):
         for name in weights:

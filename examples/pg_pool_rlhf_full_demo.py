@@ -1,9 +1,9 @@
 """Three roles of an RLHF job share one pool of placement groups: train > reward > rollout.
 
 Scene 1: two rollouts start in dynamic groups. Scene 2: a reward model takes a reserved group. Scene 3: the
-trainer finds its quota taken, so the placement-group way refuses, and the ordinary way evicts the running
-task with the highest score. Scene 4: one more rollout takes the place, and the group, of an older one.
-The pool is scaled down where the cluster is small. Run it with ``python examples/pg_pool_rlhf_full_demo.py``.
+trainer lacks quota, so the submission for a placement group is refused, and an ordinary submission evicts the
+running task with the highest score. Scene 4: one more rollout evicts an older one and takes over its group.
+The pool is scaled down if the cluster is small. Run it with ``python examples/pg_pool_rlhf_full_demo.py``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from schedulemesh.config.policy import PreemptionAggressiveness
 from schedulemesh.simple import SimpleScheduler, SimpleTaskSpec
 
 POOL = "rlhf-pg-pool"
-#: What each role asks for on a cluster that has 7 CPUs and 6 GiB to spare.
+#: What each role requests on a cluster that has 7 CPUs and 6 GiB free.
 SIZES = {
     "train": {"cpu": 2.0, "memory": 2048.0},
     "reward": {"cpu": 2.0, "memory": 2048.0},
@@ -29,14 +29,14 @@ SIZES = {
 #: CPUs and MB of two reserved groups and two dynamic ones.
 WANTED = {"cpu": 7.0, "memory": 6144.0}
 QUOTA = {"cpu": 6.0, "memory": 8192.0}
-#: Where no Ray is found; its dashboard shows the actors.
+#: Used if no Ray is found; its dashboard shows the actors.
 LOCAL_RAY = {"num_cpus": 8, "object_store_memory": 80_000_000, "include_dashboard": True}
-#: Priority and estimated seconds. The reward model still has long to run, so that it scores highest.
+#: Priority and estimated seconds. The reward model has the longest remaining time, so that it scores highest.
 ROLES = {"train": (9.0, 25.0), "reward": (7.0, 90.0), "rollout": (3.0, 12.0)}
 
 
 class RLHFWorker:
-    """A worker of any role; ``run`` stands for its work."""
+    """A worker of any role; ``run`` simulates its work."""
 
     def __init__(self, name: str, labels: dict[str, str]) -> None:
         self.name = name
@@ -59,7 +59,7 @@ class RLHFWorker:
 
 
 def scale() -> float:
-    """How much of the wanted sizes the cluster can hold, at most 1."""
+    """The fraction of the wanted sizes that the cluster can hold, at most 1."""
     total = ray.cluster_resources()
     has = {"cpu": total.get("CPU", 0.0), "memory": total.get("memory", 0.0) / 2**20}
     found = min(1.0, *(has[kind] / WANTED[kind] for kind in WANTED))
@@ -195,7 +195,7 @@ def clean_up(mesh: SimpleScheduler) -> None:
 
 
 def report(found: Mapping[str, Any], what: str) -> None:
-    """Whether it worked, and which way it went."""
+    """Whether it succeeded, and by which path."""
     print(f"  {what}: success={found['success']}")
     if not found["success"]:
         told = f"{found['reason']}: {found['error']}"
@@ -210,7 +210,7 @@ def report(found: Mapping[str, Any], what: str) -> None:
 
 
 def show_scores(mesh: SimpleScheduler, task: Mapping[str, Any]) -> None:
-    """Whom the task may evict, best first: score = Δ + κ·R."""
+    """The tasks that this task may evict, best first: score = Δ + κ·R."""
     found = mesh.scheduler.evaluate_preemption(
         incoming_task_priority=task["priority"],
         incoming_task_pool=POOL,

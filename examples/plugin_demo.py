@@ -1,17 +1,17 @@
-"""Scheduling strategies of one's own: long jobs step back, and tasks go where it is calm.
+"""Custom scheduling strategies: long jobs get a lower priority, and tasks go to the least used pool.
 
 Run it with ``python -m examples.plugin_demo``.
 """
 
 from __future__ import annotations
 
-from schedulemesh.core.agent.agent_actor import AgentActor
+from schedulemesh.core.agent_actor import AgentActor
 from schedulemesh.plugins import ResourceDomain, SchedulingStrategyPlugin, TaskView
 from schedulemesh.simple import SimpleScheduler
 
 
 class LongJobsLast(SchedulingStrategyPlugin):
-    """Takes one off the priority for each hour of estimated duration, at most four."""
+    """Lowers the priority by one for each hour of estimated duration, by at most four."""
 
     def priority(self, task: TaskView) -> float | None:
         if task.estimated_duration is None:
@@ -20,7 +20,7 @@ class LongJobsLast(SchedulingStrategyPlugin):
 
 
 class CalmPools(SchedulingStrategyPlugin):
-    """Prefers pools with the largest free part of their CPUs; leaves nodes to the built-in strategy."""
+    """Prefers pools with the largest free fraction of their CPUs; leaves nodes to the built-in strategy."""
 
     def score(self, task: TaskView, resources: ResourceDomain) -> float | None:
         wanted = task.resources["cpu"]
@@ -32,12 +32,12 @@ class CalmPools(SchedulingStrategyPlugin):
 def main() -> None:
     mesh = SimpleScheduler("plugin-demo", strategies=[LongJobsLast(), CalmPools()])
     try:
-        story(mesh)
+        run_demo(mesh)
     finally:
         mesh.shutdown()
 
 
-def story(mesh: SimpleScheduler) -> None:
+def run_demo(mesh: SimpleScheduler) -> None:
     mesh.ensure_pool("busy", {"team": "ml"}, {"cpu": 0.5})
     mesh.ensure_pool("calm", {"team": "ml"}, {"cpu": 1.0})
 
@@ -46,11 +46,11 @@ def story(mesh: SimpleScheduler) -> None:
     submit(mesh, "long", 3 * 3600.0)
 
     admitted = {task["task_id"]: task["priority"] for task in mesh.scheduler.list_tasks()["tasks"]}
-    print(f"Admitted with the priorities {admitted}")
+    print(f"Admitted with priorities {admitted}")
     assert admitted == {"short": 5.0, "long": 2.0}, admitted
 
     for found in mesh.scheduler.strategies()["strategies"]:
-        print(f"  {found['name']}: hooks {found['hooks']}, asked {found['calls']} times")
+        print(f"  {found['name']}: hooks {found['hooks']}, called {found['calls']} times")
         assert not found["disabled"], found
 
 

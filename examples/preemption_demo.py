@@ -1,4 +1,4 @@
-"""The basic flow: an agent works for a minute, something more urgent comes, and the same agent takes it on.
+"""The basic flow: an agent works, a more urgent task arrives, and the same agent runs it.
 
 Run it with ``python examples/preemption_demo.py``; docs/preemption_guide.md explains each step.
 """
@@ -9,19 +9,19 @@ import time
 
 import ray
 
-from schedulemesh.core.agent.agent_actor import AgentActor
+from schedulemesh.core.agent_actor import AgentActor
 from schedulemesh.simple import SimpleScheduler
 
 
 def main() -> None:
     mesh = SimpleScheduler("preemption-demo")
     try:
-        story(mesh)
+        run_demo(mesh)
     finally:
         mesh.shutdown()
 
 
-def story(mesh: SimpleScheduler) -> None:
+def run_demo(mesh: SimpleScheduler) -> None:
     scheduler = mesh.scheduler
 
     print("1. A pool with a quota for two agents, and one agent in it")
@@ -36,7 +36,7 @@ def story(mesh: SimpleScheduler) -> None:
     agent = made["agent"]["handle"]
     print(f"   agent-1 holds {made['agent']['resources']}: the quota divided by target_agents")
 
-    print("2. It works on a task of low priority, which is put on the book")
+    print("2. It works on a task of low priority, which is registered")
     work = agent.process.remote({"data": "some work"}, "low-job", simulated_duration=60.0)
     scheduler.register_running_task(
         task_id="low-job",
@@ -47,7 +47,7 @@ def story(mesh: SimpleScheduler) -> None:
         payload={"data": "some work"},
     )
 
-    print("3. Something of priority 5 arrives: whom may it evict?")
+    print("3. A task of priority 5 arrives: which tasks may it evict?")
     found = scheduler.evaluate_preemption(
         incoming_task_priority=5.0, incoming_task_pool="compute-pool"
     )

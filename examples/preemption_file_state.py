@@ -1,4 +1,4 @@
-"""Saved states as files: a preserver writes one, a restorer checks it, and the task goes on from it.
+"""Saved states as files: a preserver writes one, a restorer checks it, and the task continues from it.
 
 Run it with ``python examples/preemption_file_state.py [folder]``. Preserver, restorer and agent may run on
 any node, so on a cluster of several nodes the folder must be one that all of them see.
@@ -16,15 +16,15 @@ from typing import Any
 
 import ray
 
-from schedulemesh.core.agent.metrics_agent import MetricsReportingAgent
-from schedulemesh.runtime.eviction import TaskState
+from schedulemesh.core.actors.control.preemption_controller import TaskState
+from schedulemesh.core.agents import MetricsReportingAgent
 from schedulemesh.simple import SimpleScheduler
 
 POOL = "file-pool"
 
 
 class Counter(MetricsReportingAgent):
-    """Counts, and reports how far it is; ``report_metrics`` is also where it may be interrupted."""
+    """Counts and reports its progress; ``report_metrics`` is also a safe point for an interruption."""
 
     count = 0
 
@@ -41,7 +41,7 @@ class Counter(MetricsReportingAgent):
 
 
 def preserve_to_file(folder: str, task: TaskState) -> dict[str, Any]:
-    """Write what is known of the task; what is returned becomes its saved state."""
+    """Write the state of the task to a file; the return value becomes its saved state."""
     path = Path(folder) / f"{task.task_id}.json"
     path.write_text(
         json.dumps(
@@ -58,7 +58,7 @@ def preserve_to_file(folder: str, task: TaskState) -> dict[str, Any]:
 
 
 def restore_from_file(saved_state: dict[str, Any]) -> None:
-    """Runs before the task is started again; what it raises stops the restore."""
+    """Runs before the task is started again; an exception stops the restore."""
     path = Path(saved_state["checkpoint_path"])
     data = json.loads(path.read_text(encoding="utf-8"))
     path.with_suffix(".restored").write_text(json.dumps(data["payload"]), encoding="utf-8")
@@ -68,12 +68,12 @@ def main(folder: str | None = None) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         mesh = SimpleScheduler("file-state-demo")
         try:
-            story(mesh, folder or temporary)
+            run_demo(mesh, folder or temporary)
         finally:
             mesh.shutdown()
 
 
-def story(mesh: SimpleScheduler, folder: str) -> None:
+def run_demo(mesh: SimpleScheduler, folder: str) -> None:
     Path(folder).mkdir(parents=True, exist_ok=True)
     mesh.ensure_pool(POOL, resources={"cpu": 0.5})
     mesh.scheduler.register_state_handlers(
@@ -95,7 +95,7 @@ def story(mesh: SimpleScheduler, folder: str) -> None:
     assert data["metrics"]["count"] > 10, data
     print(f"   {Path(saved['checkpoint_path']).name} says count {data['metrics']['count']}")
 
-    print("3. It is over; the count is restored")
+    print("3. The urgent task is completed; the count is restored")
     mesh.complete("urgent")
     again = mesh.restore_task(saved)
     assert again["success"], again
@@ -104,7 +104,7 @@ def story(mesh: SimpleScheduler, folder: str) -> None:
     until = data["metrics"]["count"] + 5
     count = ray.get(again["agent"]["handle"].run.remote("counting", until))
     assert count == until, (count, until)
-    print(f"   the restorer ran, and the new agent went on to {count}")
+    print(f"   the restorer ran, and the new agent continued to {count}")
 
 
 def submit(mesh: SimpleScheduler, task_id: str, priority: float, payload: Any = None) -> Any:
@@ -122,7 +122,7 @@ def submit(mesh: SimpleScheduler, task_id: str, priority: float, payload: Any = 
 
 
 def metrics(mesh: SimpleScheduler) -> dict[str, Any]:
-    """What the task of the only agent reported last."""
+    """The last metrics that the task of the only agent reported."""
     return dict(mesh.scheduler.list_tasks()["tasks"][0]["last_metrics"])
 
 

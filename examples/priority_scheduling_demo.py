@@ -1,4 +1,4 @@
-"""Jobs of five priorities and a pool with two places: the most urgent run, the others wait for their turn.
+"""Jobs of five priorities and a pool for two agents: the most urgent run, the others are refused or evicted.
 
 Run it with ``python examples/priority_scheduling_demo.py``.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from schedulemesh.core.agent.agent_actor import AgentActor
+from schedulemesh.core.agent_actor import AgentActor
 from schedulemesh.simple import SimpleScheduler, SimpleTaskSpec
 
 CRITICAL, HIGH, NORMAL, LOW, BACKGROUND = 10.0, 5.0, 1.0, 0.5, 0.1
@@ -16,37 +16,37 @@ CRITICAL, HIGH, NORMAL, LOW, BACKGROUND = 10.0, 5.0, 1.0, 0.5, 0.1
 def main() -> None:
     mesh = SimpleScheduler("priority-demo")
     try:
-        story(mesh)
+        run_demo(mesh)
     finally:
         mesh.shutdown()
 
 
-def story(mesh: SimpleScheduler) -> None:
+def run_demo(mesh: SimpleScheduler) -> None:
     mesh.ensure_pool("shared", resources={"cpu": 1.0})
     mesh.configure_preemption(same_pool_priority_threshold=0.5)
 
-    print("Two places are free, two jobs take them")
+    print("The pool is empty, two jobs start")
     submit(mesh, "nightly-report", LOW)
     submit(mesh, "feature-build", NORMAL)
 
-    print("What would a job of high priority do? Ask first")
+    print("A dry run: what would a job of high priority do?")
     plan = submit(mesh, "model-eval", HIGH, dry_run=True)
     assert [v["task_id"] for v in plan["preempted"]] == ["nightly-report"], plan
     assert running(mesh) == {"nightly-report", "feature-build"}, running(mesh)
 
-    print("Then do it")
+    print("The same submission for real, and a critical one")
     submit(mesh, "model-eval", HIGH)
     submit(mesh, "incident-fix", CRITICAL)
     assert running(mesh) == {"model-eval", "incident-fix"}, running(mesh)
 
-    print("Nobody makes room for a background job")
+    print("Nothing is evicted for a background job")
     refused = submit(mesh, "cache-warmup", BACKGROUND)
     assert refused["reason"] == "preemption_failed", refused
     assert refused["short"] == {"quota": {"cpu": 0.5}}, refused
     print(f"  short of {refused['short']}; held by", end=" ")
     print(", ".join(holder["task_ids"][0] for holder in refused["holders"]))
 
-    print("The urgent work is done; who was evicted runs again")
+    print("The urgent work is completed; evicted jobs run again")
     mesh.complete("incident-fix")
     mesh.complete("model-eval")
     for task_id in ("feature-build", "nightly-report"):
@@ -73,7 +73,7 @@ def submit(
     else:
         evicted = [f"{v['task_id']} (score {v['preempt_score']:g})" for v in answer["preempted"]]
         verb = "would run" if dry_run else "runs"
-        print(f"  {task_id} (priority {priority}): {verb}, evicting {evicted or 'nobody'}")
+        print(f"  {task_id} (priority {priority}): {verb}, evicted: {evicted or 'none'}")
     return dict(answer)
 
 

@@ -1,6 +1,6 @@
-"""A pretraining gives way to an RLHF stage of the same priority, and goes on bit for bit where it was.
+"""Pretraining is preempted by an RLHF stage of the same priority, and later continues bit for bit.
 
-``schedulemesh demo`` tells the same story with progress bars. Run this one with
+``schedulemesh demo`` runs the same scenario with progress bars. Run this one with
 ``python examples/training_preemption_demo.py``; it needs NumPy.
 """
 
@@ -23,12 +23,12 @@ STEPS, INTERRUPTED_AT, RLHF_STEPS = 200, 60, 40
 def main() -> None:
     mesh = SimpleScheduler("training-preemption-demo")
     try:
-        story(mesh)
+        run_demo(mesh)
     finally:
         mesh.shutdown()
 
 
-def story(mesh: SimpleScheduler) -> None:
+def run_demo(mesh: SimpleScheduler) -> None:
     mesh.ensure_pool("pretrain-pool", resources={"cpu": 1.0})
     mesh.configure_preemption(
         label_preemption_rules={
@@ -41,7 +41,7 @@ def story(mesh: SimpleScheduler) -> None:
         preemption_aggressiveness="medium",
     )
 
-    print(f"1. {PRETRAIN} takes the whole pool")
+    print(f"1. {PRETRAIN} uses the whole pool")
     pretraining = submit(mesh, PRETRAIN, "pretraining")
     pretraining["agent"]["handle"].train.remote(PRETRAIN, STEPS)
     while (step := reported_step(mesh)) < INTERRUPTED_AT:
@@ -55,24 +55,24 @@ def story(mesh: SimpleScheduler) -> None:
     saved = mesh.get_saved_state(PRETRAIN)["saved_state"]
     checkpoint = saved["state"]
     assert saved["consistent"], saved["source"]
-    tell("saved", checkpoint)
+    show("saved", checkpoint)
     done = ray.get(rlhf["agent"]["handle"].train.remote(RLHF, RLHF_STEPS))
     assert done["step"] == RLHF_STEPS, done
     mesh.complete(RLHF)
-    print(f"   {RLHF} ran to its end: loss {done['loss']:.4f}")
+    print(f"   {RLHF} completed: loss {done['loss']:.4f}")
 
     print(f"3. {PRETRAIN} is restored")
     answer = mesh.restore_task(saved)
     assert answer["success"], answer
     handle = answer["agent"]["handle"]
     restored = ray.get(handle.status.remote())
-    tell("restored", restored)
+    show("restored", restored)
     for key in ("step", "loss", "hash"):
         assert restored[key] == checkpoint[key], (key, restored[key], checkpoint[key])
     assert restored["pid"] != checkpoint["pid"], "the process is the same: nothing was evicted"
     final = ray.get(handle.train.remote(PRETRAIN, STEPS))
     assert final["step"] == STEPS, final
-    tell("at the end", final)
+    show("at the end", final)
 
 
 def submit(mesh: SimpleScheduler, task_id: str, stage: str) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def reported_step(mesh: SimpleScheduler) -> int:
     return int(mesh.scheduler.list_tasks()["tasks"][0]["last_metrics"].get("step", 0))
 
 
-def tell(what: str, status: dict[str, Any]) -> None:
+def show(what: str, status: dict[str, Any]) -> None:
     print(
         f"   {what}: step {status['step']}, loss {status['loss']:.4f}, "
         f"parameters {status['hash']}, process {status['pid']}"
