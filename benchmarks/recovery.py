@@ -29,8 +29,7 @@ def _heartbeats(hosts: int, seconds: float, callers: int) -> list[Row]:
     """
     scheduler = RayScheduler("beats")
     supervisor = scheduler.supervisor_handle()
-    about = ray.get(supervisor.about.remote())
-    process = psutil.Process(about["pid"])
+    process = psutil.Process(scheduler.about()["pid"])
     ray.get(supervisor.__ray_call__.remote(_open_lines, hosts))
     players = [_player().remote(supervisor, first, hosts, callers) for first in range(callers)]
     idle = _share(process, 5.0)

@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from typing import Any
+
+
+#: Characters of a value that an error shows.
+_SHOWN_CHARS = 200
+
+
+def shown(value: object) -> str:
+    """A value as an error shows it: its ``repr``, shortened, whatever its class makes of that."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001  # a class of the user's may raise anything
+        text = f"a value of type {type(value).__name__}"
+    text = str.encode(text, errors="backslashreplace").decode()
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
+
+
+def nearest(given: str, known: Iterable[str]) -> str:
+    """`` (did you mean 'x'?)`` where one of the known names is near to what was given, else nothing."""
+    near = difflib.get_close_matches(given, sorted(known), n=1, cutoff=0.5)
+    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 class ScheduleMeshError(Exception):

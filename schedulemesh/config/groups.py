@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from schedulemesh.domain.labels import Labels, parse_labels, parse_selector
-from schedulemesh.domain.placement import PLACEMENT_STRATEGIES, GroupShape, GroupsSpec, WarmSpec
-from schedulemesh.domain.resources import NOTHING, Resources, parse_resources
-from schedulemesh.errors import InvalidRequestError
+from schedulemesh.domain.containers import as_elements, as_items
+from schedulemesh.domain.labels import Labels, check_selector, parse_labels, parse_selector
+from schedulemesh.domain.names import as_text
+from schedulemesh.domain.numbers import parse_count, parse_flag, parse_priority, parse_timeout
+from schedulemesh.domain.placement import (
+    PLACEMENT_STRATEGIES,
+    GroupShape,
+    GroupsSpec,
+    WarmSpec,
+    check_bundles,
+)
+from schedulemesh.domain.resources import Resources, parse_resources
+from schedulemesh.errors import InvalidRequestError, shown
 
 #: More dynamic groups than any pool has: the pool's quota is the limit.
 NO_LIMIT = 1_000_000
+
+#: Reserved groups of one pool.
+MAX_RESERVED = 1_000
+#: Hosts that stand ready in one reserved group.
+MAX_WARM = 1_000
 
 _KEYS = (
     "enable",
@@ -61,31 +74,44 @@ def parse_groups(given: object, strategy: str, base: GroupsSpec | None = None) -
 
 def parse_bundles(given: object, what: str = "bundles") -> tuple[Resources, ...]:
     """The bundles of one placement group, each holding something. Raises InvalidRequestError."""
-    if not isinstance(given, list | tuple) or not given:
-        raise InvalidRequestError(
-            f"{what} must be a list of resources such as [{{'cpu': 1.0}}, {{'cpu': 1.0}}], not {given!r}"
-        )
-    bundles = tuple(parse_resources(b, f"{what}[{i}]") for i, b in enumerate(given))
-    for index, bundle in enumerate(bundles):
-        if not bundle:
-            raise InvalidRequestError(
-                f"{what}[{index}] is {given[index]!r}; it must hold something"
-            )
+    expected = "a list of resources such as [{'cpu': 1.0}, {'cpu': 1.0}]"
+    elements = as_elements(given, what, expected)
+    if not elements:
+        raise InvalidRequestError(f"{what} must be {expected}, not {shown(given)}")
+    bundles = tuple(parse_resources(b, f"{what}[{i}]") for i, b in enumerate(elements))
+    check_bundles(bundles, what)
     return bundles
-
-
-def sum_of(bundles: tuple[Resources, ...]) -> Resources:
-    """All bundles together."""
-    return sum(bundles, start=NOTHING)
 
 
 def parse_strategy(given: object, what: str = "placement_strategy") -> str:
     """One of Ray's placement strategies. Raises InvalidRequestError."""
-    if given not in PLACEMENT_STRATEGIES:
+    strategy = as_text(given)
+    if strategy not in PLACEMENT_STRATEGIES:
         raise InvalidRequestError(
-            f"{what} is {given!r}; allowed are " + ", ".join(PLACEMENT_STRATEGIES)
+            f"{what} is {shown(given)}; allowed are " + ", ".join(PLACEMENT_STRATEGIES)
         )
-    return str(given)
+    return strategy
+
+
+def check_groups(spec: GroupsSpec) -> None:
+    """Raise InvalidRequestError for a spec that ``parse_groups`` cannot have made."""
+    if len(spec.reserved) > MAX_RESERVED:
+        raise InvalidRequestError(
+            f"{_what('high_priority_pg_specs')} has more than {MAX_RESERVED} specs"
+        )
+    for shape in spec.reserved:
+        check_bundles(shape.bundles, _what("high_priority_pg_specs"))
+        parse_strategy(shape.strategy)
+        _node_labels(dict(shape.node_labels), _what("bundle_label_selector"))
+    parse_strategy(spec.strategy, _what("placement_strategy"))
+    _node_labels(spec.node_labels, _what("bundle_label_selector"))
+    parse_count(spec.max_dynamic, _what("max_dynamic_pgs"))
+    parse_timeout(spec.idle_s, _what("idle_timeout_s"))
+    parse_timeout(spec.wait_s, _what("wait_timeout_s"))
+    parse_priority(spec.entitled_above, _what("high_priority_threshold"))
+    check_selector(spec.entitled_labels, _what("high_priority_labels"))
+    if spec.warm is not None:
+        parse_count(spec.warm.count, _what("warm"), 1, MAX_WARM)
 
 
 def public_groups(spec: GroupsSpec | None) -> dict[str, Any] | None:
@@ -124,16 +150,15 @@ def _what(key: str) -> str:
 def _config(given: object) -> Mapping[str, Any]:
     if given is None:
         return {}
-    if not isinstance(given, Mapping):
-        raise InvalidRequestError(
-            f"pg_pool_config must be a dict such as {{'enable': True}}, not {given!r}"
-        )
-    for key in given:
-        if key not in _KEYS:
+    found: dict[str, Any] = {}
+    for key, value in as_items(given, "pg_pool_config", "a dict such as {'enable': True}"):
+        name = as_text(key)
+        if name not in _KEYS:
             raise InvalidRequestError(
-                f"pg_pool_config has the unknown key {key!r}; allowed are {', '.join(_KEYS)}"
+                f"pg_pool_config has the unknown key {shown(key)}; allowed are {', '.join(_KEYS)}"
             )
-    return given
+        found[name] = value
+    return found
 
 
 def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,9 +174,10 @@ def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
             found[field] = _flag(config, key, default=False)
     for key, field in (("idle_timeout_s", "idle_s"), ("wait_timeout_s", "wait_s")):
         if key in config:
-            found[field] = _seconds(config[key], _what(key))
+            found[field] = parse_timeout(config[key], _what(key))
     if "high_priority_threshold" in config:
-        found["entitled_above"] = _number(config["high_priority_threshold"])
+        what = _what("high_priority_threshold")
+        found["entitled_above"] = parse_priority(config["high_priority_threshold"], what)
     if "high_priority_labels" in config:
         what, labels = _what("high_priority_labels"), config["high_priority_labels"]
         found["entitled_labels"] = () if labels is None else parse_selector(labels, what)
@@ -164,38 +190,37 @@ def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _shapes(given: object, spec: GroupsSpec) -> tuple[GroupShape, ...]:
     what = _what("high_priority_pg_specs")
-    if not isinstance(given, list | tuple):
-        raise InvalidRequestError(
-            f"{what} must be a list of specs such as [{{'cpu': 2.0}}], not {given!r}"
-        )
-    return tuple(_shape(one, f"{what}[{index}]", spec) for index, one in enumerate(given))
+    elements = as_elements(given, what, "a list of specs such as [{'cpu': 2.0}]")
+    if len(elements) > MAX_RESERVED:
+        raise InvalidRequestError(f"{what} has more than {MAX_RESERVED} specs")
+    return tuple(_shape(one, f"{what}[{index}]", spec) for index, one in enumerate(elements))
 
 
 def _shape(given: object, what: str, spec: GroupsSpec) -> GroupShape:
     """A group of one bundle with these resources, or of several ``bundles``."""
-    if not isinstance(given, Mapping) or not given:
-        raise InvalidRequestError(
-            f"{what} must be resources such as {{'cpu': 2.0}}, or {{'bundles': [...]}}, not {given!r}"
-        )
+    expected = "resources such as {'cpu': 2.0}, or {'bundles': [...]}"
+    config = {as_text(key): value for key, value in as_items(given, what, expected)}
+    if not config:
+        raise InvalidRequestError(f"{what} must be {expected}, not {shown(given)}")
     labels, strategy = spec.node_labels, spec.strategy
     bundles: tuple[Resources, ...]
-    if "bundles" in given:
-        for key in given:
+    if "bundles" in config:
+        for key in config:
             if key not in _SPEC_KEYS:
                 raise InvalidRequestError(
-                    f"{what} has the unknown key {key!r}; beside bundles, allowed are "
+                    f"{what} has the unknown key {shown(key)}; beside bundles, allowed are "
                     + " and ".join(_SPEC_KEYS[1:])
                 )
-        bundles = parse_bundles(given["bundles"], f"{what}['bundles']")
+        bundles = parse_bundles(config["bundles"], f"{what}['bundles']")
         strategy = parse_strategy(
-            given.get("placement_strategy", strategy), f"{what}['placement_strategy']"
+            config.get("placement_strategy", strategy), f"{what}['placement_strategy']"
         )
-        own = given.get("bundle_label_selector")
+        own = config.get("bundle_label_selector")
         labels = {**labels, **_node_labels(own, f"{what}['bundle_label_selector']")}
     else:
         bundles = (parse_resources(given, what),)
         if not bundles[0]:
-            raise InvalidRequestError(f"{what} is {given!r}; it must hold something")
+            raise InvalidRequestError(f"{what} is {shown(given)}; it must hold something")
     return GroupShape(bundles=bundles, strategy=strategy, node_labels=tuple(sorted(labels.items())))
 
 
@@ -213,39 +238,15 @@ def _warm(given: object) -> WarmSpec | None:
     if given is None or isinstance(given, WarmSpec):
         return given
     raise InvalidRequestError(
-        f"{_what('warm')} must be a dict with actor_class and count, not {given!r}"
+        f"{_what('warm')} must be a dict with actor_class and count, not {shown(given)}"
     )
 
 
 def _flag(config: Mapping[str, Any], key: str, *, default: bool) -> bool:
     given = config.get(key, default)
-    if given is None:
-        return False
-    if not isinstance(given, bool):
-        raise InvalidRequestError(f"{_what(key)} must be True or False, not {given!r}")
-    return given
+    return given is not None and parse_flag(given, _what(key))
 
 
 def _most(given: object) -> int:
-    if given is None:
-        return NO_LIMIT
-    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-        raise InvalidRequestError(
-            f"{_what('max_dynamic_pgs')} must be a whole number of at least 0, or None for no limit "
-            f"but the quota, not {given!r}"
-        )
-    return min(given, NO_LIMIT)
-
-
-def _seconds(given: object, what: str) -> float:
-    if isinstance(given, bool) or not isinstance(given, int | float) or not given > 0:
-        raise InvalidRequestError(f"{what} must be seconds above 0, not {given!r}")
-    return float(given)
-
-
-def _number(given: object) -> float:
-    if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
-        raise InvalidRequestError(
-            f"{_what('high_priority_threshold')} must be a finite number, not {given!r}"
-        )
-    return float(given)
+    what = f"{_what('max_dynamic_pgs')} (None: no limit but the quota)"
+    return NO_LIMIT if given is None else parse_count(given, what)

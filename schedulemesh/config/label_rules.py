@@ -14,7 +14,12 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 
-from schedulemesh.errors import InvalidRequestError
+from schedulemesh.domain.containers import as_elements, as_items
+from schedulemesh.domain.names import parse_name
+from schedulemesh.errors import InvalidRequestError, shown
+
+#: Pairs (high, low) of all rules together.
+MAX_RULES = 100_000
 
 LabelRules = dict[str, dict[str, tuple[str, ...]]]
 #: {(high, low): rank} for the pairs of one key.
@@ -26,19 +31,23 @@ _Pairs = tuple[tuple[str, tuple[str, ...]], ...]
 
 def parse_label_rules(given: object) -> LabelRules:
     """The rules in their stored form; anything else raises InvalidRequestError, cycles too."""
-    if not isinstance(given, Mapping):
-        raise InvalidRequestError(f"label_preemption_rules must be a dict, not {given!r}")
     rules: LabelRules = {}
-    for key, of_key in given.items():
-        if not isinstance(key, str) or not isinstance(of_key, Mapping):
-            raise InvalidRequestError(
-                f"label_preemption_rules[{key!r}] must be a dict {{high: [low, ...]}}, not {of_key!r}"
+    for key, of_key in as_items(given, "label_preemption_rules", "a dict"):
+        name = parse_name(key, "each key of label_preemption_rules")
+        what = f"label_preemption_rules[{name!r}]"
+        rules[name] = {
+            parse_name(high, f"each label value of {what}"): _parse_lows(
+                lows, f"{what}[{shown(high)}]"
             )
-        rules[key] = {high: _parse_lows(key, high, lows) for high, lows in of_key.items()}
+            for high, lows in as_items(of_key, what, "a dict {high: [low, ...]}")
+        }
+    if sum(len(lows) for of_key in rules.values() for lows in of_key.values()) > MAX_RULES:
+        raise InvalidRequestError(f"label_preemption_rules has more than {MAX_RULES} pairs")
+    for name, of_name in rules.items():
         try:
-            ranks_of(rules[key])
+            ranks_of(of_name)
         except CycleError as error:
-            raise InvalidRequestError(f"label_preemption_rules[{key!r}] has a {error}") from None
+            raise InvalidRequestError(f"label_preemption_rules[{name!r}] has a {error}") from None
     return rules
 
 
@@ -51,16 +60,10 @@ class CycleError(ValueError):
     """The rules lead from a value back to itself; the text shows the chain."""
 
 
-def _parse_lows(key: str, high: object, lows: object) -> tuple[str, ...]:
-    if not isinstance(high, str):
-        raise InvalidRequestError(
-            f"label_preemption_rules[{key!r}] has {high!r}, which is no label value"
-        )
-    if not isinstance(lows, list | tuple | set) or not all(isinstance(v, str) for v in lows):
-        raise InvalidRequestError(
-            f"label_preemption_rules[{key!r}][{high!r}] must be a list of label values, not {lows!r}"
-        )
-    return tuple(lows) if not isinstance(lows, set) else tuple(sorted(lows))
+def _parse_lows(given: object, what: str) -> tuple[str, ...]:
+    lows = as_elements(given, what, "a list of label values", sets=True)
+    texts = [parse_name(low, f"each label value of {what}") for low in lows]
+    return tuple(sorted(texts) if isinstance(given, set | frozenset) else texts)
 
 
 @lru_cache(maxsize=64)

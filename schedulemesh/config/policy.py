@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any
@@ -11,7 +10,10 @@ from typing import Any
 import msgspec
 
 from schedulemesh.config.label_rules import LabelRules, parse_label_rules
-from schedulemesh.errors import InvalidRequestError
+from schedulemesh.domain.containers import as_elements
+from schedulemesh.domain.names import as_text, parse_name
+from schedulemesh.domain.numbers import MAX_TIMEOUT_S, parse_flag, parse_number, parse_positive
+from schedulemesh.errors import InvalidRequestError, nearest, shown
 
 logger = logging.getLogger(__name__)
 
@@ -58,15 +60,21 @@ VICTIM_ORDERS = ("score", "priority_first", "least_lost_work")
 #: Seconds beside the time limits of the policy that a request may take.
 _MARGIN_S = 120.0
 
-_ABOVE_ZERO = (
+#: No threshold is higher; it is above every difference of priorities.
+MAX_THRESHOLD = 1e10
+#: What a second of remaining time adds to a score at most.
+MAX_WEIGHT = 1e6
+#: Above the score of every candidate.
+MAX_SCORE = 1e17
+#: Protected pools.
+MAX_POOLS = 10_000
+
+_THRESHOLDS = (
     "same_pool_priority_threshold",
     "cross_pool_priority_threshold",
     "label_priority_threshold",
-    "cancel_timeout",
-    "save_timeout",
-    "start_timeout",
 )
-_AT_LEAST_ZERO = ("remaining_time_weight", "preemption_grace_s")
+_TIMEOUTS = ("cancel_timeout", "save_timeout", "start_timeout")
 _SWITCHES = (
     "enable_cross_pool_preemption",
     "enable_label_preemption",
@@ -115,18 +123,18 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     preemption_grace_s: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in (*_ABOVE_ZERO, *_AT_LEAST_ZERO, "min_preempt_score"):
-            _check_number(name, getattr(self, name))
-        for name in _SWITCHES:
-            if not isinstance(getattr(self, name), bool):
-                raise InvalidRequestError(
-                    f"{name} must be True or False, not {getattr(self, name)!r}"
-                )
-        if self.victim_order not in VICTIM_ORDERS:
-            raise InvalidRequestError(
-                f"victim_order is {self.victim_order!r}; allowed are {', '.join(VICTIM_ORDERS)}"
-            )
         force = msgspec.structs.force_setattr
+        for name in _THRESHOLDS:
+            force(self, name, parse_positive(getattr(self, name), name, MAX_THRESHOLD))
+        for name in _TIMEOUTS:
+            force(self, name, parse_positive(getattr(self, name), name, MAX_TIMEOUT_S))
+        force(self, "preemption_grace_s", _number(self, "preemption_grace_s", 0.0, MAX_TIMEOUT_S))
+        weight = _number(self, "remaining_time_weight", 0.0, MAX_WEIGHT)
+        force(self, "remaining_time_weight", weight)
+        force(self, "min_preempt_score", _number(self, "min_preempt_score", -MAX_SCORE, MAX_SCORE))
+        for name in _SWITCHES:
+            force(self, name, parse_flag(getattr(self, name), name))
+        force(self, "victim_order", _parse_order(self.victim_order))
         force(self, "protected_pools", _parse_pools(self.protected_pools))
         force(self, "label_preemption_rules", parse_label_rules(self.label_preemption_rules))
 
@@ -151,11 +159,12 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 def changed_policy(policy: PreemptionPolicy, changes: Mapping[str, Any]) -> PreemptionPolicy:
     """The policy with these fields changed; an unknown field or a bad value raises."""
-    unknown = sorted(set(changes) - set(policy.__struct_fields__))
+    names = policy.__struct_fields__
+    unknown = [name for name in changes if name not in names]
     if unknown:
         raise InvalidRequestError(
-            f"the preemption policy has no {unknown[0]!r}; it has "
-            + ", ".join(policy.__struct_fields__)
+            f"the preemption policy has no {shown(unknown[0])}{nearest(unknown[0], names)}; it has "
+            + ", ".join(names)
         )
     return msgspec.structs.replace(policy, **changes)
 
@@ -185,15 +194,16 @@ def parse_aggressiveness(
     """
     if given is None or isinstance(given, PreemptionAggressiveness):
         return given
-    if isinstance(given, str) and given.lower().startswith("env:"):
-        return _from_environment(given[4:].strip(), environ)
-    level = _ALIASES.get(given.strip().lower()) if isinstance(given, str) else None
+    word = as_text(given)
+    if word is not None and word.lower().startswith("env:"):
+        return _from_environment(word[4:].strip(), environ)
+    level = None if word is None else _ALIASES.get(word.strip().lower())
     if level is None:
         raise InvalidRequestError(
-            f"preemption_aggressiveness is {given!r}; allowed are {', '.join(_ALIASES)}, env:NAME "
+            f"preemption_aggressiveness is {shown(given)}; allowed are {', '.join(_ALIASES)}, env:NAME "
             "and the members of PreemptionAggressiveness"
         )
-    logger.info("preemption_aggressiveness %r means %s", given, level.name)
+    logger.info("preemption_aggressiveness %r means %s", word, level.name)
     return level
 
 
@@ -213,19 +223,21 @@ def _from_environment(name: str, environ: Mapping[str, str]) -> PreemptionAggres
     return None
 
 
-def _check_number(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InvalidRequestError(f"{name} must be a finite number, not {value!r}")
-    if name in _ABOVE_ZERO and value <= 0:
-        raise InvalidRequestError(f"{name} is {value!r}; it must be above 0")
-    if name in _AT_LEAST_ZERO and value < 0:
-        raise InvalidRequestError(f"{name} is {value!r}; it must be at least 0")
+def _number(policy: PreemptionPolicy, name: str, least: float, most: float) -> float:
+    return parse_number(getattr(policy, name), name, least, most)
+
+
+def _parse_order(given: object) -> str:
+    order = as_text(given)
+    if order not in VICTIM_ORDERS:
+        raise InvalidRequestError(
+            f"victim_order is {shown(given)}; allowed are {', '.join(VICTIM_ORDERS)}"
+        )
+    return order
 
 
 def _parse_pools(given: object) -> tuple[str, ...]:
-    if not isinstance(given, list | tuple | set | frozenset):
-        raise InvalidRequestError(f"protected_pools must be a list of pool names, not {given!r}")
-    for name in given:
-        if not isinstance(name, str):
-            raise InvalidRequestError(f"protected_pools has {name!r}, which is no pool name")
-    return tuple(sorted(set(given)))
+    pools = as_elements(given, "protected_pools", "a list of pool names", sets=True)
+    if len(pools) > MAX_POOLS:
+        raise InvalidRequestError(f"protected_pools has more than {MAX_POOLS} names")
+    return tuple(sorted({parse_name(name, "each of protected_pools") for name in pools}))

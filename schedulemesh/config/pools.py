@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-from schedulemesh.config.groups import parse_groups, parse_strategy
-from schedulemesh.domain.labels import is_text, parse_labels
+from schedulemesh.config.groups import check_groups, parse_groups, parse_strategy
+from schedulemesh.domain.labels import Labels, parse_labels
+from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.numbers import parse_count
 from schedulemesh.domain.pool import PoolSpec
-from schedulemesh.domain.resources import Resources, parse_resources
+from schedulemesh.domain.resources import Resources, check_resources, parse_resources
 from schedulemesh.errors import InvalidRequestError
-
-
-def parse_name(given: object, what: str) -> str:
-    """A name: any text that is not empty. Raises InvalidRequestError otherwise."""
-    if not is_text(given) or not given.strip():
-        raise InvalidRequestError(f"{what} must be a text that is not empty, not {given!r}")
-    return given
 
 
 def parse_pool(
@@ -27,12 +22,31 @@ def parse_pool(
     pg_pool_config: object = None,
 ) -> PoolSpec:
     """The pool that these arguments describe. Raises InvalidRequestError naming what is wrong."""
+    return defined(
+        parse_name(name, "the pool's name"),
+        parse_labels(labels),
+        parse_resources(resources),
+        parse_target(target_agents),
+        placement_strategy,
+        pg_pool_config,
+    )
+
+
+def defined(
+    name: str,
+    labels: Labels | None,
+    resources: Resources,
+    target_agents: int,
+    placement_strategy: object,
+    pg_pool_config: object,
+) -> PoolSpec:
+    """The pool of these values, whose groups depend on each other. Raises InvalidRequestError."""
     strategy = parse_strategy(placement_strategy)
     spec = PoolSpec(
-        name=parse_name(name, "the pool's name"),
-        labels=parse_labels(labels),
-        resources=parse_resources(resources),
-        target_agents=parse_target(target_agents),
+        name=name,
+        labels=labels or {},
+        resources=resources,
+        target_agents=target_agents,
         placement_strategy=strategy,
         groups=parse_groups(pg_pool_config, strategy),
     )
@@ -58,11 +72,19 @@ def resized(
 
 def parse_target(given: object) -> int:
     """How many agents a pool is meant for. Raises InvalidRequestError."""
-    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-        raise InvalidRequestError(
-            f"target_agents must be a whole number of at least 0, not {given!r}"
-        )
-    return given
+    return parse_count(given, "target_agents")
+
+
+def check_pool(spec: PoolSpec) -> None:
+    """Raise InvalidRequestError for a pool that ``parse_pool`` cannot have made."""
+    parse_name(spec.name, "the pool's name")
+    parse_labels(spec.labels)
+    check_resources(spec.resources)
+    parse_target(spec.target_agents)
+    parse_strategy(spec.placement_strategy)
+    if spec.groups is not None:
+        check_groups(spec.groups)
+    _consistent(spec)
 
 
 def _consistent(spec: PoolSpec) -> PoolSpec:

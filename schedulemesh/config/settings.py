@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from schedulemesh.errors import InvalidRequestError
+from schedulemesh.domain.names import as_text
+from schedulemesh.domain.numbers import MAX_DURATION_S, parse_count, parse_positive
+from schedulemesh.errors import InvalidRequestError, shown
 
 #: Spoken between client and supervisor; a change that an older side cannot read raises it.
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 DEFAULT_NAMESPACE = "schedulemesh"
 
@@ -19,6 +22,12 @@ ANSWER_MEMORY_S = 24 * 3600.0
 
 #: Quota freed by ``preempt_task(for_pool=...)`` is held this long for that pool.
 POOL_HOLD_S = 60.0
+
+#: Characters of a path or URL.
+_MAX_PATH = 4096
+
+#: Facts or bytes; no limit of a journal is higher.
+_MOST_BYTES = 10**15
 
 #: Constructor arguments and payloads above this many bytes are refused.
 MAX_BLOB_BYTES = 16 * 1024 * 1024
@@ -44,10 +53,14 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
     saved_state_s: float = 7 * 24 * 3600.0
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense."""
+        """Copy to exact numbers, and refuse what makes no sense."""
+        force = msgspec.structs.force_setattr
         for name in self.__struct_fields__:
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be above 0")
+            given = getattr(self, name)
+            if name.endswith("_s"):
+                force(self, name, parse_positive(given, name, MAX_DURATION_S))
+            else:
+                force(self, name, parse_count(given, name, 1, _MOST_BYTES))
 
 
 def parse_state_path(given: object) -> str | None:
@@ -57,12 +70,19 @@ def parse_state_path(given: object) -> str | None:
     """
     if given is None:
         return None
-    if not isinstance(given, str | os.PathLike) or not os.fspath(given):
+    path = as_text(given) if not isinstance(given, os.PathLike) else as_text(_fspath(given))
+    if not path or len(path) > _MAX_PATH or not path.isprintable():
         raise InvalidRequestError(
-            f"state_path must be a folder or the URL of a PostgreSQL database, not {given!r}"
+            f"state_path must be a folder or the URL of a PostgreSQL database, not {shown(given)}"
         )
-    path = os.fspath(given)
     return path if "://" in path else str(Path(path).expanduser().absolute())
+
+
+def _fspath(given: os.PathLike[Any]) -> object:
+    try:
+        return os.fspath(given)
+    except Exception:  # noqa: BLE001  # a path of the user's own class may raise anything
+        return None
 
 
 #: A scheduling strategy that has not returned after so many seconds is disabled, and the supervisor, which

@@ -3,11 +3,34 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Any
 
 import msgspec
 
-from schedulemesh.domain.labels import Labels
-from schedulemesh.domain.resources import Resources
+from schedulemesh.domain.labels import MAX_BYTES, Labels, parse_labels, size_of
+from schedulemesh.domain.names import parse_key, parse_name
+from schedulemesh.domain.placement import check_bundles
+from schedulemesh.domain.resources import Resources, check_resources
+from schedulemesh.errors import InvalidRequestError, shown
+
+#: Ray options that a user may give; Ray checks their values.
+RAY_OPTIONS = frozenset(
+    {
+        "accelerator_type",
+        "allow_out_of_order_execution",
+        "concurrency_groups",
+        "enable_task_events",
+        "fallback_strategy",
+        "label_selector",
+        "max_concurrency",
+        "max_pending_calls",
+        "max_restarts",
+        "max_task_retries",
+        "name",
+        "runtime_env",
+        "scheduling_strategy",
+    }
+)
 
 
 class AgentPhase(str, Enum):
@@ -53,3 +76,43 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     references: int = 0
     #: Under which the supervisor that took them holds these references; empty: there are none.
     references_id: str = ""
+
+
+def check_agent(spec: AgentSpec) -> None:
+    """Raise InvalidRequestError for an agent that no caller may ask for."""
+    for name, what in ((spec.name, "the agent's name"), (spec.pool_name, "the pool's name")):
+        if name:
+            parse_name(name, what)
+    check_resources(spec.resources)
+    if spec.bundles:
+        check_bundles(spec.bundles)
+    parse_labels(spec.labels)
+    check_options(spec.options)
+    if size_of(spec.labels) + len(spec.options) > MAX_BYTES:
+        raise InvalidRequestError(
+            f"labels and ray_options take {size_of(spec.labels) + len(spec.options)} bytes together; up "
+            f"to {MAX_BYTES} are kept with a task"
+        )
+    if spec.references_id:
+        raise InvalidRequestError("references_id is set by the scheduler, not by its callers")
+    parse_key(spec.class_key, "the class's key")
+    if spec.arguments_key is not None:
+        parse_key(spec.arguments_key, "the arguments' key")
+
+
+def check_options(encoded: str) -> None:
+    """Raise InvalidRequestError for what are no Ray options as JSON that a user may give."""
+    if encoded == "{}":
+        return
+    try:
+        options = msgspec.json.decode(encoded, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise InvalidRequestError(f"ray_options are {shown(encoded)}: {error}") from error
+    unknown = sorted(set(options) - RAY_OPTIONS - {"namespace"})
+    if unknown:
+        raise InvalidRequestError(
+            f"ray_options has {unknown[0]!r}; allowed are {', '.join(sorted(RAY_OPTIONS))}"
+        )
+    for key in ("name", "namespace"):
+        if key in options:
+            parse_name(options[key], f"ray_options[{key!r}]")

@@ -2,37 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal, TypeGuard
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
-from schedulemesh.errors import InvalidRequestError
+from schedulemesh.domain.containers import as_items
+from schedulemesh.domain.names import MAX_CHARS, as_text, is_name
+from schedulemesh.errors import InvalidRequestError, shown
 
 Labels = dict[str, str]
 
 
-def is_text(given: object) -> TypeGuard[str]:
-    """Whether this is a text that can be written down: a str without lone surrogates."""
-    if not isinstance(given, str):
-        return False
-    try:
-        given.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+#: Bytes of all labels of one thing, keys and values together.
+MAX_BYTES = 64 * 1024
 
 
 def parse_labels(given: object, what: str = "labels") -> Labels:
-    """A dict of texts; None is no labels. Raises InvalidRequestError naming what is no text."""
+    """A dict of texts as ``parse_name`` takes them, at most 64 KB; None is no labels.
+
+    Raises InvalidRequestError naming what is wrong.
+    """
     if given is None:
         return {}
-    if not isinstance(given, Mapping):
-        raise InvalidRequestError(f"{what} must be a dict of texts, not {given!r}")
-    for key, value in given.items():
-        if not is_text(key) or not key or not is_text(value):
-            raise InvalidRequestError(f"{what} must map texts to texts; it has {key!r}: {value!r}")
-    return dict(given)
+    found: Labels = {}
+    for key, value in as_items(given, what, "a dict of texts"):
+        name, text = as_text(key), as_text(value)
+        if name is None or text is None or not is_name(name) or not is_name(text):
+            raise InvalidRequestError(
+                f"{what} must map texts to texts of 1 to {MAX_CHARS} printable characters; it has "
+                f"{shown(key)}: {shown(value)}"
+            )
+        found[name] = text
+    _check_size(size_of(found), what)
+    return found
+
+
+def size_of(labels: Mapping[str, str]) -> int:
+    """Bytes of all keys and values."""
+    return sum(len(key.encode()) + len(value.encode()) for key, value in labels.items())
+
+
+def _check_size(size: int, what: str) -> None:
+    if size > MAX_BYTES:
+        raise InvalidRequestError(f"{what} take {size} bytes; up to {MAX_BYTES} are allowed")
 
 
 class Requirement(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,14 +75,25 @@ def parse_selector(given: object, what: str = "pool_selector") -> Selector:
 
     Raises InvalidRequestError naming the key whose condition is none of these.
     """
-    if not isinstance(given, Mapping):
-        raise InvalidRequestError(f"{what} must be a dict of conditions, not {given!r}")
-    for key in given:
-        if not isinstance(key, str) or not key:
+    found = []
+    for key, wish in as_items(given, what, "a dict of conditions"):
+        name = as_text(key)
+        if name is None or not is_name(name):
             raise InvalidRequestError(
-                f"{what} must map labels to conditions; it has the key {key!r}"
+                f"{what} must map labels to conditions; it has the key {shown(key)}"
             )
-    return tuple(_requirement(key, wish, what) for key, wish in sorted(given.items()))
+        found.append(_requirement(name, wish, what))
+    texts = (text for r in found for text in (r.key, *r.values))
+    _check_size(sum(len(text.encode()) for text in texts), what)
+    return tuple(sorted(found, key=lambda requirement: requirement.key))
+
+
+def check_selector(selector: Selector, what: str = "pool_selector") -> None:
+    """Raise InvalidRequestError for a selector that ``parse_selector`` cannot have made."""
+    parse_selector(
+        {r.key: {r.operator: r.wanted if r.operator == "exists" else r.values} for r in selector},
+        what,
+    )
 
 
 def matches(selector: Selector, labels: Mapping[str, str]) -> bool:
@@ -77,22 +101,39 @@ def matches(selector: Selector, labels: Mapping[str, str]) -> bool:
     return all(requirement.matches(labels) for requirement in selector)
 
 
-def _are_texts(given: object) -> TypeGuard[list[str] | tuple[str, ...]]:
-    return isinstance(given, list | tuple) and all(isinstance(value, str) for value in given)
+def _values(given: object) -> tuple[str, ...] | None:
+    """The texts of a list of label values; None: it is none."""
+    if not isinstance(given, list | tuple):
+        return None
+    texts = [text for value in given if (text := as_text(value)) is not None and is_name(text)]
+    return tuple(texts) if len(texts) == len(given) else None
 
 
 def _requirement(key: str, wish: object, what: str) -> Requirement:
-    if isinstance(wish, str):
-        return Requirement(key=key, operator="in", values=(wish,))
-    if _are_texts(wish):
-        return Requirement(key=key, operator="in", values=tuple(wish))
-    if isinstance(wish, Mapping) and len(wish) == 1:
-        operator, value = next(iter(wish.items()))
-        if operator == "exists" and isinstance(value, bool):
-            return Requirement(key=key, operator="exists", wanted=value)
-        if operator in ("in", "not_in") and _are_texts(value):
-            return Requirement(key=key, operator=operator, values=tuple(value))
+    text = as_text(wish)
+    values = _values(wish if text is None else (text,))
+    if values is not None:
+        return Requirement(key=key, operator="in", values=values)
+    if isinstance(wish, Mapping):
+        found = _by_operator(key, as_items(wish, f"{what}[{shown(key)}]", "a condition"))
+        if found is not None:
+            return found
     raise InvalidRequestError(
-        f"{what}[{key!r}] is {wish!r}; allowed are a text, a list of texts, "
+        f"{what}[{shown(key)}] is {shown(wish)}; allowed are a text, a list of texts, "
         "{'in': [...]}, {'not_in': [...]} and {'exists': True or False}"
     )
+
+
+def _by_operator(key: str, items: Sequence[tuple[object, object]]) -> Requirement | None:
+    """The condition of ``{operator: value}``; None: there is no such condition."""
+    if len(items) != 1:
+        return None
+    operator, value = as_text(items[0][0]), items[0][1]
+    if operator == "exists" and isinstance(value, bool):
+        return Requirement(key=key, operator="exists", wanted=value)
+    values = _values(value)
+    if values is None:
+        return None
+    if operator == "in":
+        return Requirement(key=key, operator="in", values=values)
+    return Requirement(key=key, operator="not_in", values=values) if operator == "not_in" else None

@@ -5,10 +5,14 @@ from __future__ import annotations
 import msgspec
 
 from schedulemesh.domain.labels import Labels, Selector
-from schedulemesh.domain.resources import Resources, sum_of
+from schedulemesh.domain.resources import Resources, check_resources, sum_of
+from schedulemesh.errors import InvalidRequestError
 
 #: Ray's placement strategies for the bundles of one placement group.
 PLACEMENT_STRATEGIES = ("STRICT_PACK", "PACK", "SPREAD", "STRICT_SPREAD")
+
+#: Bundles of one placement group.
+MAX_BUNDLES = 1_000
 
 
 class GroupShape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -76,3 +80,14 @@ class GroupsSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     autoscale: bool = False
     #: None: every agent starts cold.
     warm: WarmSpec | None = None
+
+
+def check_bundles(bundles: tuple[Resources, ...], what: str = "bundles") -> None:
+    """Raise InvalidRequestError for bundles that nobody may ask for."""
+    if len(bundles) > MAX_BUNDLES:
+        raise InvalidRequestError(f"{what} has more than {MAX_BUNDLES} bundles")
+    for index, bundle in enumerate(bundles):
+        check_resources(bundle, f"{what}[{index}]")
+        if not bundle:
+            raise InvalidRequestError(f"{what}[{index}] is empty; it must hold something")
+    check_resources(sum_of(bundles), f"the sum of {what}")

@@ -6,18 +6,38 @@ Ray itself uses, so that a million reservations and releases drift by nothing.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
 
-from schedulemesh.errors import InvalidRequestError
+from schedulemesh.domain.containers import as_items
+from schedulemesh.domain.names import MAX_CHARS, as_text, is_name
+from schedulemesh.domain.numbers import parse_number
+from schedulemesh.errors import InvalidRequestError, shown
 
 #: How many units make one CPU, one MB, one GPU or one of a custom resource.
 UNIT = 10_000
 
+#: The most of one kind that anything has.
+MAX_AMOUNT = 1e12
+
 _KINDS = ("cpu", "memory", "gpu")
+_KEYS = (*_KINDS, "custom")
+#: What is written for a kind by mistake, in small letters and without "num_" and a plural's "s".
+_MEANT = {
+    "cpu": "cpu",
+    "gpu": "gpu",
+    "mem": "memory",
+    "memory": "memory",
+    "memory_mb": "memory",
+    "ram": "memory",
+    "resource": "custom",
+    "custom": "custom",
+}
+_MOST_UNITS = int(MAX_AMOUNT) * UNIT
+#: Kinds of custom resources of one amount.
+_MAX_CUSTOM = 1_000
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -151,44 +171,69 @@ def parse_resources(given: object, what: str = "resources") -> Resources:
     Raises InvalidRequestError, naming the key and the value, for an unknown key and for an amount that
     is no number, negative, NaN, infinite or below 1/10,000, or a GPU amount above 1 that is not whole.
     """
-    if not isinstance(given, Mapping):
-        raise InvalidRequestError(f"{what} must be a dict such as {{'cpu': 1.0}}, not {given!r}")
-    for key in given:
-        if key not in (*_KINDS, "custom"):
-            raise InvalidRequestError(
-                f"{what} has the unknown key {key!r}; allowed are cpu, memory (MB), gpu and custom"
-            )
-    amounts = {k: _units(given[k], f"{what}[{k!r}]") for k in _KINDS if given.get(k) is not None}
+    items = as_items(given, what, "a dict such as {'cpu': 1.0}")
+    named = {_kind(key, what): value for key, value in items}
+    custom = _parse_custom(named.pop("custom", None), what)
+    amounts = {k: _units(v, f"{what}[{k!r}]") for k, v in named.items() if v is not None}
     if amounts.get("gpu", 0) > UNIT and amounts["gpu"] % UNIT:
         raise InvalidRequestError(
-            f"{what}['gpu'] is {given['gpu']!r}; above 1 it must be a whole number of devices"
+            f"{what}['gpu'] is {shown(named['gpu'])}; above 1 it must be a whole number of devices"
         )
-    return Resources(**amounts, custom=_parse_custom(given.get("custom"), what))
+    return Resources(**amounts, custom=custom)
+
+
+def check_resources(resources: Resources, what: str = "resources") -> None:
+    """Raise InvalidRequestError for amounts that ``parse_resources`` cannot have made, or sums of them."""
+    names = [name for name, _ in resources.custom]
+    amounts = (resources.cpu, resources.memory, resources.gpu, *(n for _, n in resources.custom))
+    if not all(0 <= units <= _MOST_UNITS for units in amounts) or not all(
+        units for _, units in resources.custom
+    ):
+        raise InvalidRequestError(
+            f"{what} are {shown(resources)}; an amount must be from 0 to {MAX_AMOUNT:g}"
+        )
+    if names != sorted(set(names)) or not all(_is_custom(name) for name in names):
+        raise InvalidRequestError(f"{what} have the custom names {shown(names)}")
+
+
+def _kind(given: object, what: str) -> str:
+    """One of the keys of resources; the error of another names the one that was meant, if any."""
+    kind = as_text(given)
+    if kind in _KEYS:
+        return kind
+    meant = None if kind is None else _MEANT.get(kind.lower().removeprefix("num_").rstrip("s"))
+    hint = "" if meant is None else f" (did you mean {meant!r}?)"
+    raise InvalidRequestError(
+        f"{what} has the unknown key {shown(given)}{hint}; allowed are cpu, memory (MB), gpu and custom"
+    )
 
 
 def _parse_custom(given: object, what: str) -> tuple[tuple[str, int], ...]:
     if given is None:
         return ()
-    if not isinstance(given, Mapping):
-        raise InvalidRequestError(f"{what}['custom'] must be a dict of amounts, not {given!r}")
-    found = []
-    for name, amount in given.items():
-        if not isinstance(name, str) or not name or name.lower() in _KINDS:
+    found: dict[str, int] = {}
+    for key, amount in as_items(given, f"{what}['custom']", "a dict of amounts"):
+        name = as_text(key)
+        if name is None or not _is_custom(name):
             raise InvalidRequestError(
-                f"{what}['custom'] has the name {name!r}; it must be a text other than cpu, gpu, memory"
+                f"{what}['custom'] has the name {shown(key)}; it must be a text of 1 to {MAX_CHARS} "
+                "printable characters other than cpu, gpu, memory"
             )
-        found.append((name, _units(amount, f"{what}['custom'][{name!r}]")))
-    return tuple(sorted((name, units) for name, units in found if units))
+        found[name] = _units(amount, f"{what}['custom'][{name!r}]")
+    if len(found) > _MAX_CUSTOM:
+        raise InvalidRequestError(f"{what}['custom'] has more than {_MAX_CUSTOM} kinds")
+    return tuple(sorted((name, units) for name, units in found.items() if units))
+
+
+def _is_custom(name: str) -> bool:
+    return is_name(name) and name.lower() not in _KINDS
 
 
 def _units(amount: object, what: str) -> int:
-    if isinstance(amount, bool) or not isinstance(amount, int | float):
-        raise InvalidRequestError(f"{what} must be a number, not {amount!r}")
-    if not math.isfinite(amount) or amount < 0:
-        raise InvalidRequestError(f"{what} is {amount!r}; it must be a finite number of at least 0")
-    units = round(amount * UNIT)
-    if amount > 0 and units == 0:
-        raise InvalidRequestError(f"{what} is {amount!r}; the smallest amount is 0.0001")
+    number = parse_number(amount, what, 0.0, MAX_AMOUNT)
+    units = round(number * UNIT)
+    if number > 0 and units == 0:
+        raise InvalidRequestError(f"{what} is {shown(amount)}; the smallest amount is 0.0001")
     return units
 
 

@@ -8,7 +8,10 @@ from typing import Any
 
 import msgspec
 
-from schedulemesh.domain.labels import Labels
+from schedulemesh.domain.labels import Labels, parse_labels
+from schedulemesh.domain.names import parse_key, parse_name
+from schedulemesh.domain.numbers import parse_duration, parse_priority
+from schedulemesh.errors import InvalidRequestError
 
 DEFAULT_PRIORITY = 5.0
 
@@ -54,6 +57,21 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
         if self.asked_priority is None:
             return self
         return msgspec.structs.replace(self, priority=self.asked_priority, asked_priority=None)
+
+
+def check_task(spec: TaskSpec) -> None:
+    """Raise InvalidRequestError for a task that no caller may ask for."""
+    parse_name(spec.task_id, "task_id")
+    if spec.pool_name:
+        parse_name(spec.pool_name, "the pool's name")
+    parse_priority(spec.priority)
+    parse_labels(spec.labels)
+    if spec.estimated_duration is not None:
+        parse_duration(spec.estimated_duration)
+    if spec.payload_key is not None:
+        parse_key(spec.payload_key, "the payload's key")
+    if spec.asked_priority is not None:
+        raise InvalidRequestError("asked_priority is set by the scheduler, not by its callers")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
 
-from schedulemesh.config.pools import resized
-from schedulemesh.domain.resources import Resources
+from schedulemesh.config.pools import defined, resized
+from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Refused
 from schedulemesh.engine.state.groups import GroupPhase
-from schedulemesh.errors import JournalError
-from schedulemesh.protocol.clients import PoolReply
+from schedulemesh.protocol.answers import PoolReply, Refusal, Told
+from schedulemesh.protocol.requests import CreatePool, EnsurePool, ResizePool, given_or
 from schedulemesh.runtime.group_queries import GroupViews
-from schedulemesh.runtime.serving import Serving, unavailable, when_ready
+from schedulemesh.runtime.serving import Serving
 
 #: Seconds beyond the wait limit of a pool's groups after which its definition is answered all the same.
 _GRACE_S = 1.0
@@ -23,15 +22,49 @@ _GRACE_S = 1.0
 class PoolService(Serving):
     """Make pools, change them, tell of their groups."""
 
-    @when_ready
-    async def define_pool(
-        self, stimulus: s.PoolRequested, blobs: Mapping[str, bytes] | None = None
+    async def create_pool(self, request: CreatePool) -> PoolReply:
+        """Make a pool that must be new."""
+        stimulus = s.PoolRequested(at=0.0, spec=request.spec, must_be_new=True)
+        return await self._define_pool(stimulus, request.blobs)
+
+    async def ensure_pool(self, request: EnsurePool) -> PoolReply:
+        """Make a pool, or change it to what is asked for."""
+        spec = defined(
+            request.name,
+            given_or(request.labels, None),
+            given_or(request.resources, NOTHING),
+            given_or(request.target_agents, 0),
+            given_or(request.placement_strategy, "STRICT_PACK"),
+            given_or(request.config, None),
+        )
+        return await self._define_pool(s.PoolRequested(at=0.0, spec=spec), request.blobs)
+
+    async def resize_pool(self, request: ResizePool) -> PoolReply:
+        """Change what is given of a pool."""
+        account = self._scribe.state.ledger.accounts.get(request.name)
+        if account is None:
+            error = f"there is no pool {request.name!r}"
+            return PoolReply(outcome=Refused(reason="pool_not_found", error=error))
+        spec = resized(
+            account.spec,
+            given_or(request.resources, None),
+            given_or(request.target_agents, None),
+            given_or(request.config, None),
+        )
+        return await self._define_pool(s.PoolRequested(at=0.0, spec=spec), request.blobs)
+
+    async def group_stats(self, pool_name: str | None = None) -> Told | Refusal:
+        """See GroupViews.stats."""
+        if pool_name is not None and pool_name not in self._scribe.state.ledger.accounts:
+            error = f"there is no pool {pool_name!r}"
+            return Refusal(refused=Refused(reason="pool_not_found", error=error))
+        return Told(facts=await self._scribe.read(lambda: self._group_views().stats(pool_name)))
+
+    async def _define_pool(
+        self, stimulus: s.PoolRequested, blobs: Mapping[str, bytes]
     ) -> PoolReply:
         """A pool is to be like this: answered when its reserved groups are ready, or cannot be."""
-        try:
-            step = await self._scribe.step(stimulus, blobs)
-        except JournalError as error:
-            return PoolReply(outcome=unavailable(error))
+        step = await self._scribe.step(stimulus, blobs)
         outcome, name = step.outcome or Done(), stimulus.spec.name
         if isinstance(outcome, Refused):
             return PoolReply(outcome=outcome)
@@ -45,31 +78,6 @@ class PoolService(Serving):
             spec=stimulus.spec,
             groups=await self._scribe.read(lambda: self._group_views().reserved(name)),
         )
-
-    @when_ready
-    async def resize_pool(
-        self,
-        name: str,
-        resources: Resources | None,
-        target_agents: int | None,
-        pg_pool_config: Mapping[str, Any] | None,
-        blobs: Mapping[str, bytes] | None = None,
-    ) -> PoolReply:
-        """Change what is given of a pool; answered as ``define_pool``."""
-        account = self._scribe.state.ledger.accounts.get(name)
-        if account is None:
-            error = f"there is no pool {name!r}"
-            return PoolReply(outcome=Refused(reason="pool_not_found", error=error))
-        spec = resized(account.spec, resources, target_agents, pg_pool_config)
-        answer: PoolReply = await self.define_pool(s.PoolRequested(at=0.0, spec=spec), blobs)
-        return answer
-
-    @when_ready
-    async def group_stats(self, pool_name: str | None = None) -> dict[str, Any] | Refused:
-        """See GroupViews.stats."""
-        if pool_name is not None and pool_name not in self._scribe.state.ledger.accounts:
-            return Refused(reason="pool_not_found", error=f"there is no pool {pool_name!r}")
-        return await self._scribe.read(lambda: self._group_views().stats(pool_name))
 
     def _group_views(self) -> GroupViews:
         hands = self._hands

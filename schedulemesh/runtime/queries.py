@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from typing_extensions import assert_never
+
 from schedulemesh.config.groups import public_groups
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.preemption.rules import CROSS_POOL, LABEL, SAME_POOL
 from schedulemesh.engine.state.mesh_state import Agent, MeshState
+from schedulemesh.protocol import requests
+from schedulemesh.protocol.answers import Listed, Told, WithHandles
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.pg_manager import Groups
 
@@ -43,7 +47,7 @@ def saved_key(state: MeshState, task_id: str) -> str | None:
 
 
 class View:
-    """The queries, by name."""
+    """The queries that the state alone answers."""
 
     def __init__(self, state: MeshState, agents: Agents, groups: Groups, now: float) -> None:
         self._state = state
@@ -51,13 +55,35 @@ class View:
         self._groups = groups
         self._now = now
 
-    def agents(self, pool_name: str | None = None) -> list[tuple[dict[str, Any], Any]]:
-        """Each agent of the pool (None: of all) with its Ray handle."""
-        return [
-            (self._agent(agent), self._agents.handle(agent.spec.name, agent.incarnation))
-            for agent in self._state.agents.values()
-            if pool_name in (None, agent.spec.pool_name)
-        ]
+    def answer(self, query: requests.AnyStateQuery) -> Listed | Told | WithHandles:
+        """The answer to a query."""
+        match query:
+            case requests.ListAgents():
+                return self.agents(query.pool_name)
+            case requests.ListPools():
+                return Listed(rows=self.pools())
+            case requests.ListTasks():
+                return Listed(rows=self.tasks())
+            case requests.ListNodes():
+                return Listed(rows=self.nodes())
+            case requests.ListSavedStates():
+                return Listed(rows=self.saved_states())
+            case requests.GetPolicy():
+                return Told(facts={"policy": self.policy(), "changes": self.policy_changes()})
+            case requests.GetPreemptionStats():
+                return Told(facts=self.preemption_stats())
+            case requests.GetStats():
+                return Told(facts=self.stats())
+            case _:
+                assert_never(query)
+
+    def agents(self, pool_name: str | None = None) -> WithHandles:
+        """Each agent of the pool (None: of all), with its Ray handle."""
+        found = [a for a in self._state.agents.values() if pool_name in (None, a.spec.pool_name)]
+        return WithHandles(
+            answer=Listed(rows=[self._agent(agent) for agent in found]),
+            handles=[self._agents.handle(a.spec.name, a.incarnation) for a in found],
+        )
 
     def pools(self) -> list[dict[str, Any]]:
         """Each pool with its quota: total, free, reserved, used, lent, borrowed."""

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from schedulemesh.config.settings import SchedulerSettings
+from schedulemesh.core.backend.ray_backend import RayApi
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import JournalError
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.executor import Hands
+from schedulemesh.runtime.pg_manager import Groups
 from schedulemesh.runtime.reactor import Scribe
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -20,7 +22,9 @@ class Serving:
     """One life of a supervisor, as far as all its calls share it."""
 
     _settings: SchedulerSettings
+    _ray: RayApi
     _agents: Agents
+    _groups: Groups
     #: Set when it begins.
     _hands: Hands
     #: Whether it has recovered and settled.

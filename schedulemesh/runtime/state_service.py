@@ -9,12 +9,12 @@ from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.lifecycle.agents import current
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Refused, RequestOutcome
-from schedulemesh.errors import JournalError
 from schedulemesh.protocol.agents import SavedState, key_of, pack
-from schedulemesh.protocol.clients import Reply
+from schedulemesh.protocol.answers import Refusal, Reply, SavedBytes, WithHandles
+from schedulemesh.protocol.requests import RestoreTask
 from schedulemesh.runtime.queries import past_of, saved_key
 from schedulemesh.runtime.references import NO_REFS, Refs
-from schedulemesh.runtime.serving import Serving, unavailable, when_ready
+from schedulemesh.runtime.serving import Serving, when_ready
 
 
 class StateService(Serving):
@@ -22,23 +22,18 @@ class StateService(Serving):
 
     async def submit(
         self, stimulus: s.TaskSubmitted, blobs: Mapping[str, bytes], refs: Refs
-    ) -> Reply:
+    ) -> Reply | WithHandles:
         """A submission."""
         raise NotImplementedError
 
-    @when_ready
-    async def restore(
-        self, given: bytes, request_id: str, task_id: str, pool_name: str | None
-    ) -> Reply:
+    async def restore(self, request: RestoreTask) -> Reply | WithHandles:
         """Hand a saved state to the pool's restorer, and run the task again where it is known how."""
-        state = self._scribe.state
+        state, task_id = self._scribe.state, request.saved.task_id
+        given = pack(request.saved)
         task, agent = past_of(state, task_id) or (None, None)
-        pool = pool_name or ("" if task is None else task.pool_name)
+        pool = request.saved.pool_name or ("" if task is None else task.pool_name)
         handlers = state.handlers.get(pool)
-        try:
-            restorer = None if handlers is None else await self._scribe.blob(handlers.restorer_key)
-        except JournalError as unreadable:
-            return Reply(outcome=unavailable(unreadable))
+        restorer = None if handlers is None else await self._scribe.blob(handlers.restorer_key)
         if restorer is not None:
             handled = await self._hands.run_handler(restore, restorer, given)
             if handled.error:
@@ -50,23 +45,20 @@ class StateService(Serving):
                 f"task {task_id!r} had object references within its arguments and cannot be rebuilt"
             )
             return Reply(outcome=Refused(reason="not_restartable", error=error))
-        try:
-            await self._scribe.keep({key_of(given): given})
-        except JournalError as error:
-            return Reply(outcome=unavailable(error))
+        await self._scribe.keep({key_of(given): given})
         stimulus = s.TaskSubmitted(
-            at=0.0, agent=agent, task=task, request_id=request_id, state_key=key_of(given)
+            at=0.0,
+            agent=agent,
+            task=task,
+            request_id=request.request_id,
+            state_key=key_of(given),
         )
         return await self.submit(stimulus, {}, NO_REFS)
 
-    @when_ready
-    async def saved_state(self, task_id: str) -> bytes | Refused | None:
-        """The stored state of a task that was preempted; None: there is none."""
+    async def saved_state(self, task_id: str) -> SavedBytes:
+        """The stored state of a task that was preempted."""
         key = await self._scribe.read(lambda: saved_key(self._scribe.state, task_id))
-        try:
-            return await self._scribe.blob(key)
-        except JournalError as error:
-            return unavailable(error)
+        return SavedBytes(state=await self._scribe.blob(key))
 
     @when_ready
     async def last_saved(self, agent_name: str, incarnation: int) -> bytes | None:
@@ -77,29 +69,28 @@ class StateService(Serving):
         agent = current(state, agent_name, incarnation)
         return None if agent is None or not keys else await self._scribe.fetch(keys[0])
 
-    @when_ready
-    async def checkpoint(self, task_id: str) -> bytes | Refused | None:
-        """Save a running task's state, and let it go on; None: it is not running."""
+    async def checkpoint(self, task_id: str) -> SavedBytes | Refusal:
+        """Save a running task's state, and let it go on; nothing where it is not running."""
         eviction = await self._hands.eviction(task_id)
         if eviction is None or eviction.task.phase is not TaskPhase.RUNNING:
-            return None
+            return SavedBytes()
         # The caller can ask again, so that it need not wait for a journal that cannot be written.
         eviction.feed = self._scribe.step
         try:
             return self._if_kept(task_id, await eviction.checkpoint())
-        except JournalError as error:
-            return unavailable(error)
         finally:
             await eviction.resume()
 
-    def _if_kept(self, task_id: str, saved: SavedState | str) -> bytes | Refused:
+    def _if_kept(self, task_id: str, saved: SavedState | str) -> SavedBytes | Refusal:
         if isinstance(saved, str):
-            return Refused(reason="save_failed", error=f"task {task_id!r} was not saved: {saved}")
+            error = f"task {task_id!r} was not saved: {saved}"
+            return Refusal(refused=Refused(reason="save_failed", error=error))
         limit, data = self._settings.journal.saved_state_bytes, pack(saved)
         if len(data) <= limit:
-            return data
+            return SavedBytes(state=data)
         size = f"the state of task {task_id!r} has {len(data)} bytes"
-        return Refused(reason="state_too_large", error=f"{size}; more than {limit} are not kept")
+        error = f"{size}; more than {limit} are not kept"
+        return Refusal(refused=Refused(reason="state_too_large", error=error))
 
 
 def _cannot_resubmit(task_id: str, *, restored: bool) -> RequestOutcome:

@@ -5,67 +5,37 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
 import platform
-import secrets
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 import msgspec
 import ray
 from ray.exceptions import RayError
 
-from schedulemesh.config.policy import PreemptionPolicy, changed_policy
+from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.config.settings import PROTOCOL_VERSION, SchedulerSettings
 from schedulemesh.core.agent.control_channel import restarted_by_ray
-from schedulemesh.core.backend.ray_backend import LiveRay
-from schedulemesh.engine.admission.decide import pool_for
+from schedulemesh.core.backend.ray_backend import LiveRay, RayApi
 from schedulemesh.engine.lifecycle.agents import current
 from schedulemesh.engine.messages import stimuli as s
-from schedulemesh.engine.messages.outcomes import (
-    Accepted,
-    AgentEvicted,
-    Done,
-    Evicted,
-    Pending,
-    ProbeNeeded,
-    Refused,
-    RequestOutcome,
-)
 from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.errors import JournalError, SchedulerUnavailableError
 from schedulemesh.plugins.guard import Guarded
 from schedulemesh.protocol.agents import MessageError, Report, pack, unpack
-from schedulemesh.protocol.clients import GroupPlace, Hello, Reply
+from schedulemesh.protocol.answers import Hello
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.cluster_monitor import Patrol, off_loop
 from schedulemesh.runtime.command_queue import POLL_S
-from schedulemesh.runtime.decision_log import log_refusal
 from schedulemesh.runtime.executor import Hands
-from schedulemesh.runtime.health import HealthCheck
-from schedulemesh.runtime.journal_opening import (
-    cannot_begin,
-    journal_address,
-    mark_path,
-    opened,
-)
+from schedulemesh.runtime.journal_opening import cannot_begin, mark_path, opened
 from schedulemesh.runtime.pg_manager import Groups
 from schedulemesh.runtime.plugin_watchdog import StrategyKeeper
-from schedulemesh.runtime.pool_service import PoolService
-from schedulemesh.runtime.queries import View
-from schedulemesh.runtime.references import Refs
-from schedulemesh.runtime.serving import unavailable, when_ready
-from schedulemesh.runtime.state_service import StateService
+from schedulemesh.runtime.request_service import RequestService
+from schedulemesh.runtime.serving import when_ready
 from schedulemesh.store.journal import Journal
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that the answer to a deletion waits for the removal of the agent's placement group.
-_GROUP_GOES_S = 10.0
-
-#: Names of running tasks whose last evaluation is remembered.
-_NAMED = 100_000
 #: A supervisor that comes back to a journal which it cannot use tries for so many seconds before callers
 #: are told; and so long it pauses between two attempts.
 _PATIENCE_S, _PAUSE_S = 5.0, 0.2
@@ -73,24 +43,25 @@ _PATIENCE_S, _PAUSE_S = 5.0, 0.2
 _LAST_WORD_S = 1.0
 
 
-class SupervisorService(StateService, PoolService):
+class SupervisorService(RequestService):
     """One life of a supervisor. Its public coroutines are the calls of clients and agent hosts."""
 
-    def __init__(self, settings: SchedulerSettings, job_id: str) -> None:
+    def __init__(self, settings: bytes, job_id: str) -> None:
+        super().__init__()
         logging.basicConfig(level=logging.INFO, format="[%(levelname)s] %(message)s")
-        self._settings = settings
+        self._settings = msgspec.msgpack.decode(settings, type=SchedulerSettings)
+        name, namespace = self._settings.name, self._settings.namespace
         self._job_id = job_id
-        self._ray = LiveRay()
-        self._agents = Agents(self._ray, settings.name, settings.namespace)
-        self._groups = Groups(self._ray, settings.name, settings.namespace)
+        self._ray: RayApi = LiveRay()
+        self._agents = Agents(self._ray, name, namespace)
+        self._groups = Groups(self._ray, name, namespace)
         self._me = ray.get_runtime_context().current_actor
-        self._named: dict[str, tuple[str, float]] = {}
         self._began: asyncio.Future[None] | None = None
         #: Whether a former life of it may have begun.
         self._again = restarted_by_ray()
         self._patient_until = time.monotonic() + (_PATIENCE_S if self._again else 0.0)
         self._watching: asyncio.Future[None] | None = None
-        self._keeper: StrategyKeeper | None = None
+        self._keeper = None
         self._hands: Hands = None  # type: ignore[assignment]  # set when it begins
         self._patrol: Patrol = None  # type: ignore[assignment]  # set when it begins
         _spare_the_collector()
@@ -113,9 +84,9 @@ class SupervisorService(StateService, PoolService):
             raise SchedulerUnavailableError(cannot_begin(self._settings, error)) from error
 
     @when_ready
-    async def hello(self) -> Hello:
-        """Who this is."""
-        return Hello(
+    async def hello(self) -> bytes:
+        """Who this is: a Hello."""
+        hello = Hello(
             protocol=PROTOCOL_VERSION,
             python=platform.python_version(),
             ray=ray.__version__,
@@ -123,6 +94,7 @@ class SupervisorService(StateService, PoolService):
             job_id=self._job_id,
             settings=self._settings.told(),
         )
+        return pack(hello)
 
     async def alive(self) -> tuple[bool, float]:
         """A sign of life, given at once: whether it has begun, and how many seconds a request may take that
@@ -130,130 +102,6 @@ class SupervisorService(StateService, PoolService):
         """
         policy = self._scribe.state.policy if self.settled else PreemptionPolicy()
         return self.settled, policy.longest_s
-
-    @when_ready
-    async def act(self, stimulus: s.AnyStimulus, blobs: Mapping[str, bytes] | None = None) -> Reply:
-        """A change that is done when it is decided: pools, policy, handlers, cordons, registrations."""
-        try:
-            step = await self._scribe.step(stimulus, blobs)
-        except JournalError as error:
-            return Reply(outcome=unavailable(error))
-        return Reply(outcome=step.outcome or Done())
-
-    @when_ready
-    async def change_policy(
-        self, changes: Mapping[str, Any], client: str, level: str | None
-    ) -> dict[str, Any] | Refused:
-        """Change these fields of the policy; returns the whole policy in force."""
-        policy = changed_policy(self._scribe.state.policy, changes)
-        stimulus = s.PolicyChangeRequested(
-            at=0.0, policy=policy, client=client, changes=tuple(changes), level=level
-        )
-        try:
-            if changes:
-                await self._scribe.step(stimulus)
-        except JournalError as error:
-            return unavailable(error)
-        return self._scribe.state.policy.public()
-
-    @when_ready
-    async def submit(
-        self,
-        stimulus: s.TaskSubmitted,
-        blobs: Mapping[str, bytes],
-        refs: Refs,
-    ) -> Reply:
-        """A submission: answered when the agent runs, or cannot."""
-        class_key = stimulus.agent.class_key
-        try:
-            known = await self._hands.class_bytes(class_key, blobs)
-        except JournalError as error:
-            return Reply(outcome=unavailable(error))
-        if known is None:
-            return Reply(outcome=ProbeNeeded(class_key=class_key))
-        # The journal forgets classes that nothing refers to; this process may remember them for longer.
-        blobs = {**blobs, class_key: known}
-        self._hands.expect(stimulus.agent.arguments_key, blobs)
-        references = self._hands.references
-        stimulus = references.given_with(self._with_name(stimulus), refs)
-        with references.held_for(stimulus.agent, refs):
-            outcome = await self._decided(stimulus, blobs)
-        references.release_unused(self._scribe.state)
-        agent = self._scribe.state.agents.get(getattr(outcome, "agent_name", ""))
-        handle = None if agent is None else self._agents.handle(agent.spec.name, agent.incarnation)
-        return Reply(outcome=outcome, handle=handle, group=self._group_of(outcome))
-
-    async def _decided(
-        self, stimulus: s.TaskSubmitted, blobs: Mapping[str, bytes]
-    ) -> RequestOutcome:
-        """What becomes of a submission."""
-        class_key = stimulus.agent.class_key
-        try:
-            step = await self._scribe.step(stimulus, blobs)
-            if isinstance(step.outcome, ProbeNeeded):
-                failed = await self._hands.probe(class_key, blobs[class_key], stimulus)
-                if failed is not None:
-                    return failed
-                step = await self._scribe.step(stimulus, blobs)
-        except JournalError as error:
-            return unavailable(error)
-        outcome = step.outcome or Done()
-        log_refusal(stimulus, outcome)
-        if isinstance(outcome, Pending) and stimulus.request_id is not None:
-            return await self._scribe.answer(stimulus.request_id)
-        return outcome
-
-    def _group_of(self, outcome: RequestOutcome) -> GroupPlace | None:
-        """Where the placement group stands that a submission was given."""
-        if not isinstance(outcome, Accepted) or outcome.group_id is None:
-            return None
-        group = self._scribe.state.groups.by_id.get(outcome.group_id)
-        return GroupPlace(
-            name=self._groups.name(outcome.group_id),
-            node_ids=() if group is None else group.node_ids,
-        )
-
-    @when_ready
-    async def end(self, stimulus: s.TaskFinished | s.AgentDeletionRequested) -> Reply:
-        """The end of a task or an agent: answered when the process is gone."""
-        group_id = self._group_to_go(stimulus)
-        try:
-            step = await self._scribe.step(stimulus)
-        except JournalError as error:
-            return Reply(outcome=unavailable(error))
-        outcome = step.outcome or Done()
-        if isinstance(outcome, Pending):
-            await self._scribe.end_of(outcome.agent_name)
-            outcome = Done()
-        until = time.monotonic() + _GROUP_GOES_S
-        while group_id in self._scribe.state.groups.by_id and time.monotonic() < until:
-            await self._groups.changed(until - time.monotonic())
-        return Reply(outcome=outcome)
-
-    def _group_to_go(self, stimulus: s.TaskFinished | s.AgentDeletionRequested) -> str | None:
-        """The placement group that is to be destroyed with the agent."""
-        if not isinstance(stimulus, s.AgentDeletionRequested) or not stimulus.destroy_group:
-            return None
-        agent = self._scribe.state.agents.get(stimulus.agent_name)
-        return None if agent is None else agent.group_id
-
-    @when_ready
-    async def preempt(self, stimulus: s.PreemptionRequested, request_id: str) -> Reply:
-        """An eviction by hand: answered when the task was cancelled, or its agent is gone."""
-        if stimulus.task_id is not None and not stimulus.end_agent:
-            reason, score = self._named.get(stimulus.task_id, (stimulus.reason, None))
-            stimulus = msgspec.structs.replace(stimulus, reason=reason, preempt_score=score)
-        try:
-            step = await self._scribe.step(msgspec.structs.replace(stimulus, request_id=request_id))
-        except JournalError as error:
-            return Reply(outcome=unavailable(error))
-        outcome = step.outcome or Done()
-        if isinstance(outcome, Pending):
-            outcome = await self._scribe.answer(request_id)
-        if isinstance(outcome, AgentEvicted):
-            return Reply(outcome=outcome, evicted=await self._past(outcome.task_ids))
-        key = outcome.state_key if isinstance(outcome, Evicted) else None
-        return Reply(outcome=outcome, saved=await self._scribe.fetch(key))
 
     @when_ready
     async def reborn(self, agent_name: str, incarnation: int, message: bytes) -> None:
@@ -279,57 +127,6 @@ class SupervisorService(StateService, PoolService):
                 gpu_ids=report.gpu_ids,
             )
         )
-
-    @when_ready
-    async def ensure_health(self, timeout_s: float) -> dict[str, Any] | Refused:
-        """A round of looking after agents."""
-        try:
-            return await HealthCheck(self._ray, self._agents, self._scribe).run(timeout_s)
-        except JournalError as error:
-            return unavailable(error)
-
-    @when_ready
-    async def about(self) -> dict[str, Any]:
-        """What this supervisor is: for the head and the command line."""
-        return await self._scribe.read(self._about)
-
-    def _about(self) -> dict[str, Any]:
-        state = self._scribe.state
-        return {
-            "name": self._settings.name,
-            "namespace": self._settings.namespace,
-            "detached": self._settings.detached,
-            "node_id": ray.get_runtime_context().get_node_id(),
-            "pid": os.getpid(),
-            "journal": str(journal_address(self._settings, self._ray.session_folder())),
-            "epoch": state.epoch,
-            "pools": len(state.ledger.accounts),
-            "agents": len(state.agents),
-            "running_tasks": len(state.running),
-        }
-
-    @when_ready
-    async def evaluate(self, asked: bytes) -> bytes:
-        """The dry run of the preemption decision: a PreemptionQuery, an Evaluation, both packed."""
-        query = msgspec.structs.replace(
-            msgspec.msgpack.decode(asked, type=s.PreemptionQuery), at=self._scribe.now()
-        )
-        found = await self._scribe.read(lambda: self._scribe.engine.evaluate(query))
-        if len(self._named) > _NAMED:
-            self._named.clear()
-        for candidate in found.candidates:
-            self._named[candidate.task_id] = (candidate.reason, candidate.preempt_score)
-        return pack(found)
-
-    @when_ready
-    async def view(self, name: str, *args: Any) -> Any:
-        """One of the queries of ``View``."""
-
-        def look() -> Any:
-            view = View(self._scribe.state, self._agents, self._groups, self._scribe.now())
-            return getattr(view, name)(*args)
-
-        return await self._scribe.read(look)
 
     async def shutdown(self) -> None:
         """End every agent and group, forget everything, and end this actor. One that cannot begin ends the
@@ -357,11 +154,6 @@ class SupervisorService(StateService, PoolService):
         """End this actor if it is new and could not begin, so that its name is free again."""
         if not self.settled and not self._again:
             self._ray.kill_actor(self._me)
-
-    @when_ready
-    async def strategies(self) -> list[dict[str, Any]]:
-        """Every strategy that was supplied: see StrategyKeeper.status."""
-        return [] if self._keeper is None else self._keeper.status()
 
     async def poll(self, agent_name: str, incarnation: int) -> bytes:
         """A host asks for commands. The call that is made most often, and the one that stays open longest."""
@@ -426,26 +218,6 @@ class SupervisorService(StateService, PoolService):
             self._keeper.load(again=self._again)
         self._keeper.journal = journal
         return self._keeper.plugins
-
-    def _with_name(self, stimulus: s.TaskSubmitted) -> s.TaskSubmitted:
-        """An agent without a name gets one that begins with its pool's."""
-        agent = stimulus.agent
-        if agent.name:
-            return stimulus
-        engine = self._scribe.engine
-        pool = pool_for(engine.state, engine.strategies, stimulus)
-        name = f"{pool}-agent-{secrets.token_hex(3)}"
-        named = msgspec.structs.replace(agent, name=name, pool_name=pool or "")
-        return msgspec.structs.replace(stimulus, agent=named)
-
-    async def _past(self, task_ids: Sequence[str]) -> tuple[tuple[str, str, bytes | None], ...]:
-        found = []
-        for task_id in task_ids:
-            past = self._scribe.state.preempted.get(task_id)
-            if past is not None:
-                saved = await self._scribe.fetch(past.state_key)
-                found.append((task_id, past.fact.reason, saved))
-        return tuple(found)
 
     async def _look_after(self, every_s: float) -> None:
         while True:

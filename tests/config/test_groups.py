@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from schedulemesh.config.groups import NO_LIMIT, parse_bundles, parse_groups, public_groups, sum_of
+from schedulemesh.config.groups import NO_LIMIT, parse_bundles, parse_groups, public_groups
 from schedulemesh.config.pools import parse_pool, resized
 from schedulemesh.domain.labels import parse_selector
 from schedulemesh.domain.placement import GroupShape, WarmSpec
-from schedulemesh.domain.resources import parse_resources
+from schedulemesh.domain.resources import parse_resources, sum_of
 from schedulemesh.errors import InvalidRequestError
 
 CPU2 = parse_resources({"cpu": 2.0, "memory": 2048.0})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from schedulemesh.config.pools import parse_name, parse_pool
+from schedulemesh.config.pools import parse_pool
+from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.errors import InvalidRequestError
 

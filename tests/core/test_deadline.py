@@ -22,7 +22,7 @@ from schedulemesh.errors import (
     SchedulerExistsError,
     SchedulerUnavailableError,
 )
-from schedulemesh.protocol.clients import Hello
+from schedulemesh.protocol.answers import Hello
 
 SETTINGS = SchedulerSettings(name="x")
 
@@ -89,21 +89,21 @@ def test_an_answer_within_seconds_asks_for_no_sign_of_life(supervised):
 
 def test_a_submission_may_take_minutes_while_the_supervisor_lives(supervised):
     found = supervised(answer_after_s=300.0)
-    assert deadline.answer(found, "x", "submit", "ref") == "answer"
+    assert deadline.answer(found, "x", "submit_task", "ref") == "answer"
     assert found.asked > 10
 
 
 def test_a_silent_supervisor_is_told_within_half_a_minute(supervised):
     found = supervised(alive_until_s=0.0)
     with pytest.raises(SchedulerUnavailableError, match=r"'x' shows no sign of life.*'submit'"):
-        deadline.answer(found, "x", "submit", "ref")
+        deadline.answer(found, "x", "submit_task", "ref")
     assert found.now <= 30.0
 
 
 def test_one_that_falls_silent_later_is_told_too(supervised):
     found = supervised(alive_until_s=100.0)
     with pytest.raises(SchedulerUnavailableError, match="no sign of life"):
-        deadline.answer(found, "x", "submit", "ref")
+        deadline.answer(found, "x", "submit_task", "ref")
     assert 100.0 < found.now <= 140.0
 
 
@@ -117,7 +117,7 @@ def test_an_answer_that_comes_before_the_sign_of_life_counts(supervised):
     [
         ("view", (True, 600.0), 60.0, "its journal or Ray does not answer it"),
         ("hello", (False, 600.0), 60.0, "it is still recovering"),
-        ("submit", (True, 600.0), 600.0, "has not answered 'submit'"),
+        ("submit_task", (True, 600.0), 600.0, "has not answered 'submit'"),
     ],
 )
 def test_one_that_lives_and_never_answers_has_a_limit(supervised, method, signs, least_s, why):

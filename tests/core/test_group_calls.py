@@ -14,21 +14,24 @@ from schedulemesh.domain.placement import WarmSpec
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.engine.messages.outcomes import Accepted, Done, ProbeNeeded, Refused
 from schedulemesh.errors import InvalidRequestError
-from schedulemesh.protocol.clients import GroupPlace, PoolReply, Reply
+from schedulemesh.protocol.answers import GroupPlace, PoolReply, Refusal, Reply, Told, encode_answer
+from schedulemesh.protocol.requests import EnsurePool, ResizePool, decode_request
 from schedulemesh.simple import SimpleTaskSpec
 from tests.integration.agents import Counter, Plain
 
 
 class FakeConnection:
-    """Answers with what it was given, in turn, and remembers what it was asked."""
+    """Answers with what it was given, in turn, and remembers what it was asked; all of it as bytes."""
 
     def __init__(self, *answers):
         self.answers = list(answers)
         self.asked = []
 
-    def call(self, method, *args):
-        self.asked.append((method, *args))
-        return self.answers.pop(0)
+    def call(self, method, data, *refs, what):
+        assert method == "ask"
+        self.asked.append(decode_request(data))
+        answer = self.answers.pop(0)
+        return encode_answer(answer(self.asked[-1]) if callable(answer) else answer)
 
 
 class Calls(PoolCalls, SubmitCalls):
@@ -76,14 +79,14 @@ def test_a_success_tells_the_group_and_the_path():
     }
     assert (answer["path"], answer["success"]) == ("pg", True)
     (asked,) = calls.asked
-    assert (asked[0], asked[1].for_group, asked[1].may_preempt) == ("submit", True, True)
+    assert (asked.for_group, asked.may_preempt) == (True, True)
 
 
 def test_an_ordinary_submission_is_none_for_a_group():
     calls = Calls(reply(RUNS))
     answer = calls.submit_task_with_preemption("t", "p", Plain)
     assert "path" not in answer
-    assert not calls.asked[0][1].for_group
+    assert not calls.asked[0].for_group
 
 
 @pytest.mark.parametrize("reason", ["insufficient_quota", "group_unplaceable", "no_pg_pool"])
@@ -93,7 +96,7 @@ def test_short_quota_or_no_group_is_answered_or_falls_back(reason):
     calls = Calls(refused(reason), reply(RUNS))
     answer = submit(calls, fallback=True, request_id="r")
     assert (answer["success"], answer["path"]) == (True, "fallback")
-    first, second = (asked[1] for asked in calls.asked)
+    first, second = calls.asked
     assert (first.for_group, first.request_id) == (True, "r")
     assert (second.for_group, second.request_id) == (False, "r:fallback")
     assert first.agent == second.agent
@@ -121,7 +124,7 @@ def test_what_is_malformed_is_told_before_anything_is_sent():
     calls = Calls()
     with pytest.raises(InvalidRequestError, match="fallback must be"):
         submit(calls, fallback="yes")
-    with pytest.raises(TypeError, match="prioritty"):
+    with pytest.raises(InvalidRequestError, match=r"'prioritty' .did you mean 'priority'"):
         submit(calls, prioritty=3)
     with pytest.raises(
         InvalidRequestError, match=r"resources are cpu 1, but the bundles make cpu 2"
@@ -139,43 +142,40 @@ def test_bundles_travel_with_their_sum():
     submit(calls, resources={"cpu": 3, "gpu": 1}, bundles=bundles)
     calls.create_agent("a", "p", Plain, bundles=bundles)
     for asked in calls.asked:
-        agent = asked[1].agent
+        agent = asked.agent
         assert agent.resources == parse_resources({"cpu": 3, "gpu": 1})
         assert agent.bundles == tuple(map(parse_resources, bundles))
-        assert not asked[1].default_resources
+        assert not asked.default_resources
     assert SimpleTaskSpec(task_id="t", actor_class=Plain, bundles=bundles).bundles == bundles
 
 
 def test_a_pool_is_answered_with_how_its_groups_stand():
     standing = {"reserved": 1, "ready": 0, "unplaced": [{"error": "no room"}]}
-    calls = Calls()
 
-    def define(_method, stimulus, blobs):
-        calls.stimulus, calls.blobs = stimulus, blobs
-        return PoolReply(outcome=Done(detail="created"), spec=stimulus.spec, groups=standing)
+    def made(request):
+        return PoolReply(outcome=Done(detail="created"), spec=request.spec, groups=standing)
 
-    calls._connection.call = define
+    calls = Calls(made, PoolReply(outcome=Done()))
     config = {"high_priority_pg_specs": [{"cpu": 1}]}
     answer = calls.create_pool("p", None, {"cpu": 4}, pg_pool_config=config)
     assert answer["placement_groups"] == standing
     assert answer["pool"]["pg_pool_config"]["max_dynamic_pgs"] is None
-    assert (calls.stimulus.must_be_new, calls.blobs) == (True, {})
-    assert calls.stimulus.spec.groups.max_dynamic == NO_LIMIT
     calls.ensure_pool("p", None, {"cpu": 4})
-    assert (calls.stimulus.must_be_new, calls.stimulus.spec.groups) == (False, None)
+    created, ensured = calls.asked
+    assert created.spec.groups.max_dynamic == NO_LIMIT
+    assert (type(ensured), ensured.config) == (EnsurePool, None)
 
 
 def test_the_warm_class_is_shipped_like_a_submissions():
     calls = Calls(PoolReply(outcome=Done()), reply(RUNS), env={"env_vars": {"A": "1"}})
     warm = {"actor_class": Counter, "count": 2, "runtime_env": {"env_vars": {"B": "2"}}}
     calls.ensure_pool("p", resources={"cpu": 1}, pg_pool_config={"warm": warm})
-    _, stimulus, blobs = calls.asked[0]
-    spec = stimulus.spec.groups.warm
+    spec = calls.asked[0].config["warm"]
     assert isinstance(spec, WarmSpec)
-    assert (list(blobs), spec.count) == ([spec.class_key], 2)
+    assert (list(calls.asked[0].blobs), spec.count) == ([spec.class_key], 2)
     assert json.loads(spec.options) == {"runtime_env": {"env_vars": {"A": "1", "B": "2"}}}
     submit(calls, actor_class=Counter, ray_options={"runtime_env": {"env_vars": {"B": "2"}}})
-    agent = calls.asked[1][1].agent
+    agent = calls.asked[1].agent
     assert (agent.class_key, agent.options) == (spec.class_key, spec.options), "so it gets the host"
 
 
@@ -210,13 +210,16 @@ def test_a_resize_sends_only_what_is_given():
     calls = Calls(PoolReply(outcome=Refused(reason="pool_not_found", error="no")))
     answer = calls.resize_pool("p", target_agents=3, pg_pool_config={"max_dynamic_pgs": 1})
     assert (answer["success"], answer["reason"]) == (False, "pool_not_found")
-    assert calls.asked == [("resize_pool", "p", None, 3, {"max_dynamic_pgs": 1}, {})]
+    assert calls.asked == [
+        ResizePool(name="p", target_agents=3, pg_pool_config={"max_dynamic_pgs": 1})
+    ]
     for wrong in ({"target_agents": -1}, {"resources": {"cpu": -1}}, {"pg_pool_config": {"x": 1}}):
         with pytest.raises(InvalidRequestError):
             calls.resize_pool("p", **wrong)
 
 
 def test_stats_of_an_unknown_pool_are_refused():
-    calls = Calls(Refused(reason="pool_not_found", error="no"), {"reserved": 0})
+    unknown = Refused(reason="pool_not_found", error="no")
+    calls = Calls(Refusal(refused=unknown), Told(facts={"reserved": 0}))
     assert calls.pg_pool_stats("p")["reason"] == "pool_not_found"
     assert calls.pg_pool_stats() == {"success": True, "reserved": 0}

@@ -9,7 +9,7 @@ import pytest
 from ray import cloudpickle
 
 from schedulemesh.core.agent.host import public_state, restorable
-from schedulemesh.core.transport.user_code import ship_state
+from schedulemesh.core.client.state_calls import given_state
 from schedulemesh.protocol.agents import (
     Boot,
     Command,
@@ -24,7 +24,6 @@ from schedulemesh.protocol.agents import (
     pack,
     unpack,
 )
-from schedulemesh.protocol.clients import to_saved_state
 
 SAVED = SavedState(
     task_id="t",
@@ -120,12 +119,10 @@ def test_what_an_object_is_restored_from():
 
 def test_a_state_that_a_caller_hands_in_comes_back():
     given = {"task_id": "t", "checkpoint_path": "/ckpt"}
-    stored = to_saved_state(given, "given", ship_state(given), now=1.0)
-    saved = msgspec.msgpack.decode(stored, type=SavedState)
+    saved = given_state(given, now=1.0)
     assert (saved.source, saved.saved_at) == ("given", 1.0)
     assert public_state(saved) == given
-    own = to_saved_state(public_state(SAVED), "save_state", ship_state({"step": 3}), now=1.0)
-    saved = msgspec.msgpack.decode(own, type=SavedState)
+    saved = given_state(public_state(SAVED), now=1.0)
     assert restorable(saved) == {"step": 3}
     assert (saved.pool_name, saved.priority, saved.agent_name) == ("p", 5.0, "a")
 

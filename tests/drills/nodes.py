@@ -233,7 +233,7 @@ def _elsewhere(url: str) -> tuple[RayScheduler, str] | None:
     )
     connect(settings, node_id=wanted)
     mesh = RayScheduler.attach("moves", namespace="drill")
-    node_id = ray.get(mesh.supervisor_handle().about.remote())["node_id"]
+    node_id = mesh.about()["node_id"]
     if node_id != mine:
         return mesh, node_id
     mesh.shutdown()

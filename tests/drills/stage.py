@@ -9,8 +9,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import ray
-
 from schedulemesh.core import RayScheduler
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.store.sql import SqlJournal
@@ -49,7 +47,7 @@ class Stage:
         self.drivers = 0
 
     def about(self) -> dict[str, Any]:
-        found: dict[str, Any] = ray.get(self.mesh.supervisor_handle().about.remote())
+        found: dict[str, Any] = self.mesh.about()
         return found
 
     def supervisor_pid(self) -> int:

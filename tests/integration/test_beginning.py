@@ -17,6 +17,8 @@ import ray
 from schedulemesh.core import RayScheduler
 from schedulemesh.core.client.head import ScheduleMeshHead
 from schedulemesh.errors import SchedulerUnavailableError
+from schedulemesh.protocol.answers import Listed, decode_answer
+from schedulemesh.protocol.requests import ListPools, encode_request
 from schedulemesh.runtime import supervisor as service
 from tests.integration.agents import Counter, Plain
 from tests.integration.drivers import start_driver
@@ -30,7 +32,7 @@ def sql(path, statement):
 
 
 def supervisor_pid(scheduler):
-    return ray.get(scheduler.supervisor_handle().about.remote())["pid"]
+    return scheduler.about()["pid"]
 
 
 def killed(scheduler, before):
@@ -107,10 +109,10 @@ def test_what_is_mended_soon_is_a_pause_for_callers(make_scheduler, tmp_path, na
     scheduler.create_pool("pool", resources={"cpu": 2.0})
     folder = tmp_path / namespace
     killed(scheduler, lambda: folder.rename(tmp_path / "elsewhere"))
-    asked = scheduler.supervisor_handle().view.remote("pools")
+    asked = scheduler.supervisor_handle().ask.remote(encode_request(ListPools()))
     assert ray.wait([asked], timeout=service._PATIENCE_S / 5)[0] == []
     (tmp_path / "elsewhere").rename(folder)
-    assert [pool["name"] for pool in ray.get(asked)] == ["pool"]
+    assert [pool["name"] for pool in decode_answer(ray.get(asked), Listed).rows] == ["pool"]
 
 
 def test_trying_again_and_again_holds_nothing_open(make_scheduler, tmp_path, namespace):
@@ -166,7 +168,7 @@ OF_JOB = """
 scheduler = RayScheduler("mesh", namespace={namespace!r}, state_path={folder!r})
 scheduler.create_pool("pool", resources={{"cpu": 1}})
 agent = scheduler.create_agent("agent", "pool", AgentActor)["agent"]["handle"]
-about = ray.get(scheduler.supervisor_handle().about.remote())
+about = scheduler.about()
 print(about["pid"], ray.get(agent.__ray_call__.remote(lambda _self: os.getpid())), flush=True)
 sys.stdin.readline()
 """

@@ -188,7 +188,7 @@ def test_an_actor_of_ours_that_nobody_claims_is_ended_when_the_supervisor_comes_
         name="schedulemesh:mesh:lost#77", namespace=namespace, lifetime="detached", num_cpus=0
     )
     pid = ray.get(stray.remote().pid.remote())
-    os.kill(ray.get(pool.supervisor_handle().about.remote())["pid"], signal.SIGKILL)
+    os.kill(pool.about()["pid"], signal.SIGKILL)
     assert [a["name"] for a in pool.list_agents()["agents"]] == ["on-t"]
     until(lambda: not process_lives(pid), "the stray lives on")
     assert "schedulemesh:mesh:lost#77" not in actors_in(namespace)

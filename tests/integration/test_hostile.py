@@ -90,7 +90,7 @@ class TestAConstructorThat:
             raise Deadly("raised in a task")
 
         def process():
-            return ray.get(pool.supervisor_handle().about.remote())["pid"]
+            return pool.about()["pid"]
 
         before = process()
         if where == "restart":

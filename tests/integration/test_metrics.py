@@ -81,7 +81,7 @@ def test_a_supervisor_that_came_back_saves_the_last_report(pool):
     handle = submit(pool, "t", actor_kwargs={"report_interval": 3600.0})
     ray.get(handle.train.remote(1))
     until(lambda: metrics_of(pool, "t"), "no metrics arrive")
-    os.kill(ray.get(pool.supervisor_handle().about.remote())["pid"], signal.SIGKILL)
+    os.kill(pool.about()["pid"], signal.SIGKILL)
     assert metrics_of(pool, "t") == {}, "they are kept in memory only"
     pool.register_state_handlers("pool", preserver=lambda task: {"seen": task.last_metrics})
     saved = pool.preempt_task("t")["preempted"][0]["saved_state"]

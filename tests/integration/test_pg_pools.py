@@ -10,6 +10,9 @@ import pytest
 import ray
 
 from schedulemesh.core import RayScheduler
+from schedulemesh.engine.messages.outcomes import Accepted, Refused
+from schedulemesh.protocol.answers import Reply, decode_answer
+from schedulemesh.protocol.requests import encode_request
 from tests.integration.agents import Counter, Hung, Plain
 from tests.integration.drivers import run_driver, start_driver
 from tests.integration.polling import actors_in, assert_nothing_held, groups_in, touched, until
@@ -404,8 +407,7 @@ class TestLives:
         os.kill(supervisor_pid(scheduler), signal.SIGKILL)
         ray.kill(other)
         for ref in refs:
-            reply = ray.get(ref, timeout=60)
-            assert type(reply.outcome).__name__ == "Accepted", reply.outcome
+            assert isinstance(reply_of(ref).outcome, Accepted), reply_of(ref).outcome
         assert ids(namespace) == made, "they were taken over"
         assert {entry["state"] for entry in groups_in(namespace).values()} == {"CREATED"}
         assert same_as_the_book(scheduler, namespace)
@@ -423,7 +425,7 @@ class TestLives:
         ref = start_submitting(pool, "hung", actor_class=Hung, actor_args=["init", str(mark)])
         until(touched(mark), "it does not start")
         pool.delete_agent("on-hung")
-        assert type(ray.get(ref).outcome).__name__ == "Refused"
+        assert isinstance(reply_of(ref).outcome, Refused)
         until(lambda: numbers(pool)["free"] == 3, "its group is not free")
         assert runs(submit(pool, "next"))["path"] in ("reused", "created")
 
@@ -433,7 +435,7 @@ def ids(namespace):
 
 
 def supervisor_pid(scheduler):
-    return ray.get(scheduler.supervisor_handle().about.remote())["pid"]
+    return scheduler.about()["pid"]
 
 
 def kill_supervisor(scheduler):
@@ -454,4 +456,11 @@ def start_submitting(scheduler, task_id, **more):
         agent_name=f"on-{task_id}",
         **more,
     )
-    return scheduler.supervisor_handle().submit.remote(found.stimulus, found.blobs, found.refs)
+    supervisor = scheduler.supervisor_handle()
+    return supervisor.ask.remote(encode_request(found.request), found.refs)
+
+
+def reply_of(ref):
+    """The reply to it."""
+    answered = ray.get(ref, timeout=60)
+    return decode_answer(answered[0] if isinstance(answered, tuple) else answered, Reply)

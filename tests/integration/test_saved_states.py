@@ -53,7 +53,7 @@ def test_a_preserver_sees_all_that_is_known_of_its_task_and_outlives_the_supervi
         actor_kwargs={"supervisor": scheduler.supervisor_handle(), "report_interval": 0.0},
     )["agent"]["handle"]
     started_at = scheduler.list_tasks()["tasks"][0]["started_at"]
-    os.kill(ray.get(scheduler.supervisor_handle().about.remote())["pid"], signal.SIGKILL)
+    os.kill(scheduler.about()["pid"], signal.SIGKILL)
     ray.get(handle.go.remote(4))
     until(lambda: scheduler.list_tasks()["tasks"][0]["last_metrics"], "no metrics arrive")
     saved = scheduler.execute_preemption("t", "agent")["saved_state"]

@@ -10,30 +10,15 @@ from typing import Any
 
 #: The calls that clients and agent hosts make.
 CALLS = (
-    "about",
-    "act",
     "alive",
-    "change_policy",
-    "checkpoint",
+    "ask",
     "command_done",
-    "define_pool",
-    "end",
-    "ensure_health",
-    "evaluate",
-    "group_stats",
     "hello",
     "last_saved",
     "poll",
-    "preempt",
     "reborn",
     "report_metrics",
-    "resize_pool",
-    "restore",
-    "saved_state",
     "shutdown",
-    "strategies",
-    "submit",
-    "view",
     "withdraw",
 )
 

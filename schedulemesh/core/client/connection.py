@@ -7,6 +7,7 @@ import platform
 import time
 from typing import Any
 
+import msgspec
 import ray
 from ray.exceptions import ActorDiedError, ActorUnschedulableError, RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -23,7 +24,8 @@ from schedulemesh.errors import (
     SchedulerNotFoundError,
     SchedulerUnavailableError,
 )
-from schedulemesh.protocol.clients import Hello
+from schedulemesh.protocol.agents import pack
+from schedulemesh.protocol.answers import Hello
 
 logger = logging.getLogger(__name__)
 
@@ -46,12 +48,16 @@ class Connection:
         """Whether it was to be tied to this job, and a detached scheduler of that name was found."""
         return self.hello.detached and not self.settings.detached
 
-    def call(self, method: str, *args: Any) -> Any:
-        """Call the supervisor and wait. Raises SchedulerUnavailableError where it is gone or silent."""
+    def call(self, method: str, *args: Any, what: str | None = None) -> Any:
+        """Call the supervisor and wait. Raises SchedulerUnavailableError where it is gone or silent.
+
+        ``what``: what is asked for, which tells how long it may take; None: the method says it.
+        """
         require_ray()
         name = self.settings.name
         try:
-            return answer(self.handle, name, method, getattr(self.handle, method).remote(*args))
+            ref = getattr(self.handle, method).remote(*args)
+            return answer(self.handle, name, what or method, ref)
         except ActorUnschedulableError as error:
             raise SchedulerUnavailableError(_without_node(name)) from error
         except SchedulerUnavailableError as error:
@@ -134,7 +140,7 @@ def _registered_or_new(settings: SchedulerSettings, job_id: str, node_id: str | 
             soft="://" in (settings.state_path or ""),
         ),
     )
-    return actor.remote(settings, job_id)
+    return actor.remote(pack(settings), job_id)
 
 
 def _withdraw(handle: Any, settings: SchedulerSettings) -> None:
@@ -204,7 +210,8 @@ def require_ray() -> None:
 def _greet(handle: Any, settings: SchedulerSettings) -> Hello:
     name = settings.name
     try:
-        hello: Hello = answer(handle, name, "hello", handle.hello.remote())
+        found = answer(handle, name, "hello", handle.hello.remote())
+        hello = msgspec.msgpack.decode(found, type=Hello)
     except ActorUnschedulableError as error:
         raise SchedulerUnavailableError(_without_node(name)) from error
     except SchedulerUnavailableError as error:

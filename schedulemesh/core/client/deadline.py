@@ -28,25 +28,30 @@ BOOKS_S = 60.0
 #: Seconds for a question to Ray itself.
 RAY_S = 30.0
 
-#: Calls that start, save or end agents, which takes as long as the policy allows.
+#: Requests that start, save or end agents, which takes as long as the policy allows.
 _SLOW = frozenset(
     {
-        "checkpoint",
-        "define_pool",
-        "end",
-        "ensure_health",
-        "preempt",
+        "complete_task",
+        "create_pool",
+        "delete_agent",
+        "ensure_agent_health",
+        "ensure_pool",
+        "execute_preemption",
+        "preempt_task",
         "resize_pool",
-        "restore",
+        "restore_task",
+        "save_task_state",
         "shutdown",
-        "submit",
+        "submit_task",
     }
 )
 
 
 def answer(handle: Any, name: str, method: str, ref: Any) -> Any:
-    """What a call of the supervisor gives. Raises what it raised, and SchedulerUnavailableError where the
-    supervisor shows no sign of life or exceeds the time that its policy allows.
+    """What a call of the supervisor gives; ``method`` is what was asked for.
+
+    Raises what it raised, and SchedulerUnavailableError where the supervisor shows no sign of life or exceeds
+    the time that its policy allows.
     """
     began = time.monotonic()
     while True:

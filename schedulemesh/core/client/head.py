@@ -7,13 +7,13 @@ from typing import Any
 
 import ray
 
-from schedulemesh.config.pools import parse_name
 from schedulemesh.config.settings import (
     DEFAULT_NAMESPACE,
     JournalSettings,
     SchedulerSettings,
     parse_state_path,
 )
+from schedulemesh.core.client.asking import ask
 from schedulemesh.core.client.connection import (
     Connection,
     connect,
@@ -22,7 +22,11 @@ from schedulemesh.core.client.connection import (
     registered,
     require_ray,
 )
+from schedulemesh.domain.names import parse_name
+from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import SchedulerNotFoundError, SchedulerUnavailableError
+from schedulemesh.protocol.answers import Told
+from schedulemesh.protocol.requests import GetAbout
 
 #: The name of a head's scheduler where none is given.
 HEAD_NAME = "head"
@@ -84,7 +88,10 @@ class ScheduleMeshHead:
         return {"success": True} if ended else {"success": True, "already_gone": True}
 
     def _health(self, connection: Connection) -> dict[str, Any]:
-        return {"success": True, "alive": True, **connection.call("about")}
+        found = ask(connection, GetAbout(), Told)
+        if isinstance(found, Refused):
+            return {"success": False, "alive": True, "registered": True, "error": found.error}
+        return {"success": True, "alive": True, **found.facts}
 
 
 def head_node_id() -> str:

@@ -5,17 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import UNSET
+
 from schedulemesh.config.groups import parse_groups, public_groups
-from schedulemesh.config.pools import parse_name, parse_pool, parse_target
+from schedulemesh.config.pools import parse_pool, parse_target
 from schedulemesh.core.client import results as replies
+from schedulemesh.core.client.arguments import public_calls
 from schedulemesh.core.client.sending import Client
 from schedulemesh.core.client.warm import shipped_config
+from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.resources import parse_resources
-from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Refused
-from schedulemesh.protocol.clients import PoolReply
+from schedulemesh.protocol.answers import PoolReply
+from schedulemesh.protocol.requests import (
+    CreatePool,
+    EnsurePool,
+    GetGroupStats,
+    ListPools,
+    ResizePool,
+)
 
 
+@public_calls
 class PoolCalls(Client):
     """Make, change and list pools."""
 
@@ -35,9 +46,16 @@ class PoolCalls(Client):
         the reserved groups are ready, or when it is known that they cannot be: ``placement_groups`` tells
         ``reserved``, ``ready`` and ``unplaced``.
         """
-        return self._pool(
-            name, labels, resources, target_agents, placement_strategy, pg_pool_config, new=True
+        shipped = shipped_config(pg_pool_config, self._caller)
+        spec = parse_pool(
+            name,
+            labels,
+            {} if resources is None else resources,
+            target_agents,
+            placement_strategy,
+            shipped.whole,
         )
+        return _answer(self._ask(CreatePool(spec=spec, blobs=shipped.blobs), PoolReply))
 
     def ensure_pool(
         self,
@@ -49,9 +67,26 @@ class PoolCalls(Client):
         pg_pool_config: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Make a pool, or change it to this definition where what is in use allows (``pool_in_use``)."""
-        return self._pool(
-            name, labels, resources, target_agents, placement_strategy, pg_pool_config, new=False
+        shipped = shipped_config(pg_pool_config, self._caller)
+        spec = parse_pool(
+            name,
+            labels,
+            {} if resources is None else resources,
+            target_agents,
+            placement_strategy,
+            shipped.whole,
         )
+        request = EnsurePool(
+            name=spec.name,
+            labels=spec.labels,
+            resources=spec.resources,
+            target_agents=spec.target_agents,
+            placement_strategy=spec.placement_strategy,
+            pg_pool_config=shipped.config,
+            warm=shipped.warm,
+            blobs=shipped.blobs,
+        )
+        return _answer(self._ask(request, PoolReply))
 
     def resize_pool(
         self,
@@ -64,22 +99,22 @@ class PoolCalls(Client):
 
         Answered as ``create_pool``; refused with ``pool_in_use`` where what is in use does not allow it.
         """
-        config, blobs = shipped_config(pg_pool_config, self._caller)
+        shipped = shipped_config(pg_pool_config, self._caller)
         # What is wrong in itself is told here; what contradicts the pool, there.
-        parse_groups(config, "STRICT_PACK")
-        reply = self._connection.call(
-            "resize_pool",
-            parse_name(name, "the pool's name"),
-            None if resources is None else parse_resources(resources),
-            None if target_agents is None else parse_target(target_agents),
-            config,
-            blobs,
+        parse_groups(shipped.whole, "STRICT_PACK")
+        request = ResizePool(
+            name=parse_name(name, "the pool's name"),
+            resources=UNSET if resources is None else parse_resources(resources),
+            target_agents=UNSET if target_agents is None else parse_target(target_agents),
+            pg_pool_config=UNSET if pg_pool_config is None else shipped.config,
+            warm=shipped.warm,
+            blobs=shipped.blobs,
         )
-        return _answer(reply)
+        return _answer(self._ask(request, PoolReply))
 
     def list_pools(self) -> dict[str, Any]:
         """Every pool with its quota: total, free, reserved, used, lent and borrowed."""
-        return {"success": True, "pools": self._connection.call("view", "pools")}
+        return self._listed(ListPools(), "pools")
 
     def pg_pool_stats(self, pool: str | None = None) -> dict[str, Any]:
         """Placement groups of all pools (of one): how many are ``reserved``, ``dynamic``, ``free``,
@@ -89,29 +124,13 @@ class PoolCalls(Client):
         ``pools`` tells the same of each pool, its ``groups`` one by one, the reserved ones that are
         ``unplaced`` and why, and its ready hosts (``warm``: ``ready``, ``starting``, ``errors``).
         """
-        found = self._connection.call("group_stats", pool)
-        if isinstance(found, Refused):
-            return dict(replies.refused(found))
-        return {"success": True, **found}
-
-    def _pool(
-        self,
-        name: str,
-        labels: Mapping[str, str] | None,
-        resources: Mapping[str, Any] | None,
-        target_agents: int,
-        placement_strategy: str,
-        pg_pool_config: Mapping[str, Any] | None,
-        *,
-        new: bool,
-    ) -> dict[str, Any]:
-        config, blobs = shipped_config(pg_pool_config, self._caller)
-        spec = parse_pool(name, labels, resources or {}, target_agents, placement_strategy, config)
-        stimulus = s.PoolRequested(at=0.0, spec=spec, must_be_new=new)
-        return _answer(self._connection.call("define_pool", stimulus, blobs))
+        name = None if pool is None else parse_name(pool, "the pool's name")
+        return self._told(GetGroupStats(pool_name=name))
 
 
-def _answer(reply: PoolReply) -> dict[str, Any]:
+def _answer(reply: PoolReply | Refused) -> dict[str, Any]:
+    if isinstance(reply, Refused):
+        return dict(replies.refused(reply))
     answer: dict[str, Any] = dict(replies.done(reply.outcome))
     spec = reply.spec
     if spec is None:

@@ -8,29 +8,40 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from schedulemesh.config.policy import (
     PreemptionAggressiveness,
     PreemptionPolicy,
     changed_policy,
     resolve_changes,
 )
-from schedulemesh.config.pools import parse_name
 from schedulemesh.core.client import results as replies
+from schedulemesh.core.client.arguments import public_calls
 from schedulemesh.core.client.sending import Client
-from schedulemesh.core.client.task_request import (
-    parse_number,
-    parse_task,
-)
+from schedulemesh.core.client.task_request import parse_task
 from schedulemesh.domain.labels import parse_labels
+from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.numbers import parse_count, parse_flag, parse_priority
 from schedulemesh.domain.resources import parse_resources
-from schedulemesh.engine.messages import stimuli as s
-from schedulemesh.engine.messages.outcomes import AgentEvicted, Evaluation, Refused
-from schedulemesh.errors import InvalidRequestError
-from schedulemesh.protocol.agents import key_of, pack
+from schedulemesh.engine.messages.outcomes import AgentEvicted, Refused
+from schedulemesh.protocol.agents import key_of
+from schedulemesh.protocol.answers import Evaluated, Told
+from schedulemesh.protocol.requests import (
+    ChangePolicy,
+    CompleteTask,
+    EvaluatePreemption,
+    ExecutePreemption,
+    GetPolicy,
+    GetPreemptionStats,
+    ListTasks,
+    PreemptTask,
+    RegisterTask,
+)
+
+#: Characters of this machine's name that changes of the policy are recorded under.
+_HOST_CHARS = 200
 
 
+@public_calls
 class PreemptionCalls(Client):
     """Register, evaluate, evict, and the policy behind it."""
 
@@ -50,25 +61,25 @@ class PreemptionCalls(Client):
         task of the same id is ``duplicate_task``.
         """
         task, data = parse_task(task_id, pool_name, priority, labels, estimated_duration, payload)
-        stimulus = s.TaskAnnounced(
-            at=0.0, task=task, agent_name=parse_name(agent_name, "agent_name")
+        request = RegisterTask(
+            task=task,
+            agent_name=parse_name(agent_name, "agent_name"),
+            blobs={} if data is None else {key_of(data): data},
         )
-        blobs = {} if data is None else {key_of(data): data}
-        return replies.done(self._connection.call("act", stimulus, blobs).outcome)
+        return replies.done(self._reply(request).outcome)
 
     def complete_task(self, task_id: str, end_agent: bool = False) -> replies.Result:
         """Say that a task is done; ``end_agent`` ends its agent too and gives the quota back."""
-        stimulus = s.TaskFinished(
-            at=0.0,
+        request = CompleteTask(
             task_id=parse_name(task_id, "task_id"),
-            end_agent=end_agent,
+            end_agent=parse_flag(end_agent, "end_agent"),
             request_id=uuid.uuid4().hex,
         )
-        return replies.done(self._connection.call("end", stimulus).outcome)
+        return replies.done(self._reply(request).outcome)
 
     def list_tasks(self) -> dict[str, Any]:
         """Every task on the book, with phase, remaining time and last metrics."""
-        return {"success": True, "tasks": self._connection.call("view", "tasks")}
+        return self._listed(ListTasks(), "tasks")
 
     def evaluate_preemption(
         self,
@@ -82,25 +93,26 @@ class PreemptionCalls(Client):
 
         With ``resources`` it also says whether an eviction is needed and would make room (``victims``).
         """
-        query = s.PreemptionQuery(
-            at=0.0,
-            priority=parse_number(incoming_task_priority, "incoming_task_priority"),
+        query = EvaluatePreemption(
+            priority=parse_priority(incoming_task_priority, "incoming_task_priority"),
             pool_name=parse_name(incoming_task_pool, "incoming_task_pool"),
             labels=parse_labels(incoming_task_labels, "incoming_task_labels"),
             resources=None if resources is None else parse_resources(resources),
-            limit=int(parse_number(limit, "limit", least=0)),
+            limit=parse_count(limit, "limit"),
         )
-        found = self._connection.call("evaluate", pack(query))
-        return replies.evaluated(msgspec.msgpack.decode(found, type=Evaluation))
+        found = self._ask(query, Evaluated)
+        if isinstance(found, Refused):
+            return replies.not_evaluated(found)
+        return replies.evaluated(found.evaluation)
 
     def execute_preemption(self, task_id: str, agent_name: str) -> replies.PreemptionResult:
         """Save a task's state and cancel it; its agent stays, for another task."""
-        stimulus = s.PreemptionRequested(
-            at=0.0,
+        request = ExecutePreemption(
             task_id=parse_name(task_id, "task_id"),
             agent_name=parse_name(agent_name, "agent_name"),
+            request_id=uuid.uuid4().hex,
         )
-        reply = self._connection.call("preempt", stimulus, uuid.uuid4().hex)
+        reply = self._reply(request)
         return replies.preempted(reply.outcome, reply.saved)
 
     def preempt_task(
@@ -113,12 +125,13 @@ class PreemptionCalls(Client):
 
         Name the task or the agent. ``for_pool`` holds the freed quota for that pool for 60 s.
         """
-        if task_id is None and agent_name is None:
-            raise InvalidRequestError("preempt_task needs a task_id or an agent_name")
-        stimulus = s.PreemptionRequested(
-            at=0.0, task_id=task_id, agent_name=agent_name, end_agent=True, for_pool=for_pool
+        request = PreemptTask(
+            task_id=None if task_id is None else parse_name(task_id, "task_id"),
+            agent_name=None if agent_name is None else parse_name(agent_name, "agent_name"),
+            for_pool=None if for_pool is None else parse_name(for_pool, "for_pool"),
+            request_id=uuid.uuid4().hex,
         )
-        reply = self._connection.call("preempt", stimulus, uuid.uuid4().hex)
+        reply = self._reply(request)
         if not isinstance(reply.outcome, AgentEvicted):
             return replies.preempted(reply.outcome, reply.saved)
         return {
@@ -142,21 +155,21 @@ class PreemptionCalls(Client):
         """
         given = {"preemption_aggressiveness": preemption_aggressiveness, **changes}
         resolved, level = resolve_changes(given, os.environ)
-        changed_policy(PreemptionPolicy(), resolved)
-        client = f"{socket.gethostname()}:{os.getpid()}"
-        policy = self._connection.call("change_policy", resolved, client, level)
+        checked = changed_policy(PreemptionPolicy(), resolved).public()
+        request = ChangePolicy(
+            changes={name: checked[name] for name in resolved},
+            client=f"{socket.gethostname()[:_HOST_CHARS]}:{os.getpid()}",
+            level=level,
+        )
+        policy = self._ask(request, Told)
         if isinstance(policy, Refused):
             return dict(replies.refused(policy))
-        return {"success": True, "policy": policy, **policy}
+        return {"success": True, "policy": policy.facts, **policy.facts}
 
     def get_preemption_policy(self) -> dict[str, Any]:
         """The policy in force, and the last changes of it: when, by which client, what."""
-        return {
-            "success": True,
-            "policy": self._connection.call("view", "policy"),
-            "changes": self._connection.call("view", "policy_changes"),
-        }
+        return self._told(GetPolicy())
 
     def get_preemption_stats(self) -> dict[str, Any]:
         """Preemptions so far, by kind, running tasks, and the last preemptions, newest last."""
-        return {"success": True, **self._connection.call("view", "preemption_stats")}
+        return self._told(GetPreemptionStats())

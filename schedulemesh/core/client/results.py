@@ -17,7 +17,7 @@ from schedulemesh.engine.messages.outcomes import (
     RequestOutcome,
 )
 from schedulemesh.protocol.agents import SavedState
-from schedulemesh.protocol.clients import GroupPlace
+from schedulemesh.protocol.answers import GroupPlace
 
 
 class PlacementGroupInfo(TypedDict, total=False):
@@ -107,6 +107,7 @@ class EvaluationResult(TypedDict, total=False):
     candidates: list[CandidateInfo]
     victims: list[str]
     reason: str | None
+    error: str
     turned_away: dict[str, int]
 
 
@@ -223,6 +224,19 @@ def evaluated(found: Evaluation) -> EvaluationResult:
         "victims": list(found.victims),
         "reason": found.reason,
         "turned_away": dict(found.turned_away),
+    }
+
+
+def not_evaluated(refused_: Refused) -> EvaluationResult:
+    """The answer of a dry run that could not be made."""
+    return {
+        "success": False,
+        "should_preempt": False,
+        "candidates": [],
+        "victims": [],
+        "reason": refused_.reason,
+        "error": refused_.error,
+        "turned_away": {},
     }
 
 

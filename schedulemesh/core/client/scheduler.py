@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from schedulemesh.config.pools import parse_name
 from schedulemesh.config.settings import (
     DEFAULT_NAMESPACE,
     JournalSettings,
@@ -16,17 +15,32 @@ from schedulemesh.config.settings import (
     parse_state_path,
 )
 from schedulemesh.core.client import results as replies
+from schedulemesh.core.client.arguments import public_calls
+from schedulemesh.core.client.asking import ask_with_handles
 from schedulemesh.core.client.connection import Connection, connect, find
 from schedulemesh.core.client.pool_calls import PoolCalls
 from schedulemesh.core.client.preemption_calls import PreemptionCalls
 from schedulemesh.core.client.state_calls import StateCalls
 from schedulemesh.core.client.strategies import check_built_in, chosen_strategies
 from schedulemesh.core.client.submit_calls import SubmitCalls
-from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.numbers import parse_flag, parse_timeout
+from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.placement.strategies import POOL_STRATEGY
 from schedulemesh.errors import InvalidRequestError
+from schedulemesh.protocol.answers import Listed
+from schedulemesh.protocol.requests import (
+    CordonNode,
+    DeleteAgent,
+    GetAbout,
+    GetStats,
+    ListAgents,
+    ListNodes,
+    ListStrategies,
+)
 
 
+@public_calls
 class RayScheduler(PoolCalls, SubmitCalls, PreemptionCalls, StateCalls):
     """The scheduler of one name: finds its supervisor or makes it, and speaks for it.
 
@@ -62,7 +76,11 @@ class RayScheduler(PoolCalls, SubmitCalls, PreemptionCalls, StateCalls):
             _settings(name, namespace, state_path, detached, node_strategy),
             pool_strategy=pool_strategy,
             strategies=refs,
-            health_interval_s=health_interval_s,
+            health_interval_s=(
+                None
+                if health_interval_s is None
+                else parse_timeout(health_interval_s, "health_interval_s")
+            ),
             journal=journal or JournalSettings(),
         )
         self._take(connect(settings))
@@ -87,8 +105,12 @@ class RayScheduler(PoolCalls, SubmitCalls, PreemptionCalls, StateCalls):
 
     def list_agents(self, pool_name: str | None = None) -> dict[str, Any]:
         """Every agent (of one pool): resources, labels, Ray options, state, node, tasks and handle."""
-        listed = self._connection.call("view", "agents", pool_name)
-        return {"success": True, "agents": [{**info, "handle": handle} for info, handle in listed]}
+        name = None if pool_name is None else parse_name(pool_name, "pool_name")
+        listed, handles = ask_with_handles(self._connection, ListAgents(pool_name=name), Listed)
+        if isinstance(listed, Refused):
+            return dict(replies.refused(listed))
+        agents = zip(listed.rows, handles, strict=True)
+        return {"success": True, "agents": [{**info, "handle": h} for info, h in agents]}
 
     def delete_agent(
         self, name: str, force: bool = False, destroy_pg: bool | None = None
@@ -101,34 +123,40 @@ class RayScheduler(PoolCalls, SubmitCalls, PreemptionCalls, StateCalls):
         ensured or resized); False keeps it; None keeps reserved ones, and dynamic ones where the pool
         reuses them.
         """
-        del force
-        if destroy_pg is not None and not isinstance(destroy_pg, bool):
-            raise InvalidRequestError(f"destroy_pg must be True, False or None, not {destroy_pg!r}")
-        stimulus = s.AgentDeletionRequested(
-            at=0.0, agent_name=parse_name(name, "the agent's name"), destroy_group=destroy_pg
+        parse_flag(force, "force")
+        request = DeleteAgent(
+            agent_name=parse_name(name, "the agent's name"),
+            destroy_group=None if destroy_pg is None else parse_flag(destroy_pg, "destroy_pg"),
         )
-        return replies.deleted(self._connection.call("end", stimulus).outcome)
+        return replies.deleted(self._reply(request).outcome)
 
     def stats(self) -> dict[str, Any]:
         """The preemption stats, and the pools' quotas."""
-        return {"success": True, **self._connection.call("view", "stats")}
+        return self._told(GetStats())
 
     def strategies(self) -> dict[str, Any]:
         """Every strategy that the scheduler was made with: ``name``, ``hooks``, ``calls``, ``failures``,
         ``slow_calls``, and why it is ``disabled`` (empty: it is not).
         """
-        return {"success": True, "strategies": self._connection.call("strategies")}
+        return self._listed(ListStrategies(), "strategies")
 
     def cluster_snapshot(self) -> dict[str, Any]:
         """Every living node: total, free by our own book, what others use, and who stands there."""
-        return {"success": True, "nodes": self._connection.call("view", "nodes")}
+        return self._listed(ListNodes(), "nodes")
 
     def cordon_node(self, node_id: str, cordoned: bool = True) -> replies.Result:
         """Let a node take no new agents (or take them again); who is there stays."""
-        stimulus = s.CordonRequested(
-            at=0.0, node_id=parse_name(node_id, "node_id"), cordoned=cordoned
+        request = CordonNode(
+            node_id=parse_name(node_id, "node_id"), cordoned=parse_flag(cordoned, "cordoned")
         )
-        return replies.done(self._connection.call("act", stimulus).outcome)
+        return replies.done(self._reply(request).outcome)
+
+    def about(self) -> dict[str, Any]:
+        """What serves this scheduler: ``name``, ``namespace``, ``detached``, ``node_id``, ``pid``,
+        ``journal`` (its address), ``epoch`` (one more with each life), and counts of ``pools``, ``agents``
+        and ``running_tasks``.
+        """
+        return self._told(GetAbout())
 
     def detach(self) -> None:
         """Leave; the scheduler lives on if it is detached."""

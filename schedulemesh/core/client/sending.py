@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import ray
 
 from schedulemesh.core.client import results as replies
+from schedulemesh.core.client.arguments import public_calls
+from schedulemesh.core.client.asking import ask, ask_with_handles
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.console import show_log
-from schedulemesh.core.client.task_request import (
-    Caller,
-    Submission,
-)
+from schedulemesh.core.client.task_request import Caller, Submission
 from schedulemesh.engine.messages.outcomes import ProbeNeeded, Refused
+from schedulemesh.protocol.answers import AnswerT, Listed, Reply, Told
+from schedulemesh.protocol.requests import AnyRequest
 
 
+@public_calls
 class Client:
     """Sends requests of one job to one supervisor."""
 
@@ -34,25 +37,53 @@ class Client:
         """The Ray handle of the supervisor, which agents report metrics to."""
         return self._connection.handle
 
+    def _ask(self, request: AnyRequest, expected: type[AnswerT]) -> AnswerT | Refused:
+        """The answer of the expected kind, or why the request was turned down."""
+        return ask(self._connection, request, expected)
+
+    def _reply(self, request: AnyRequest) -> Reply:
+        """The reply to a request that ends in an outcome."""
+        found = self._ask(request, Reply)
+        return Reply(outcome=found) if isinstance(found, Refused) else found
+
+    def _told(self, request: AnyRequest) -> dict[str, Any]:
+        """The answer to a request for plain data."""
+        found = self._ask(request, Told)
+        if isinstance(found, Refused):
+            return dict(replies.refused(found))
+        return {"success": True, **found.facts}
+
+    def _listed(self, request: AnyRequest, name: str) -> dict[str, Any]:
+        """The answer to a request for rows, under this name."""
+        found = self._ask(request, Listed)
+        if isinstance(found, Refused):
+            return dict(replies.refused(found))
+        return {"success": True, name: found.rows}
+
     def _submit(self, found: Submission) -> replies.SubmitResult:
         """Send it; the class's bytes go along only where the supervisor may not have them."""
-        class_key = found.stimulus.agent.class_key
-        blobs = dict(found.blobs)
+        request, class_key = found.request, found.request.agent.class_key
         if class_key in self._sent:
-            del blobs[class_key]
-        reply = self._connection.call("submit", found.stimulus, blobs, found.refs)
+            others = {key: data for key, data in request.blobs.items() if key != class_key}
+            request = msgspec.structs.replace(request, blobs=others)
+        reply, handle = self._submitted(found, request)
         if isinstance(reply.outcome, ProbeNeeded):
-            reply = self._connection.call("submit", found.stimulus, found.blobs, found.refs)
-        dry_run = found.stimulus.dry_run
+            reply, handle = self._submitted(found, found.request)
+        dry_run = request.dry_run
         if not dry_run and not isinstance(reply.outcome, Refused):
             self._sent.add(class_key)
         return replies.submitted(
             reply.outcome,
-            reply.handle,
+            handle,
             dry_run=dry_run,
             group=reply.group,
-            named_resources=not found.stimulus.default_resources,
+            named_resources=not request.default_resources,
         )
+
+    def _submitted(self, found: Submission, request: AnyRequest) -> tuple[Reply, Any]:
+        answer, handles = ask_with_handles(self._connection, request, Reply, found.refs)
+        reply = Reply(outcome=answer) if isinstance(answer, Refused) else answer
+        return reply, handles[0] if handles else None
 
 
 def _caller() -> Caller:

@@ -7,47 +7,63 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from schedulemesh.config.pools import parse_name
+from schedulemesh.core.actors.control.preemption_controller import TaskState
 from schedulemesh.core.client import results as replies
+from schedulemesh.core.client.arguments import public_calls
+from schedulemesh.core.client.asking import ask_with_handles
 from schedulemesh.core.client.sending import Client
 from schedulemesh.core.transport.user_code import ship_function, ship_state
-from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.domain.containers import as_items
+from schedulemesh.domain.names import as_text, parse_name
+from schedulemesh.domain.numbers import parse_priority, parse_timeout
 from schedulemesh.engine.messages.outcomes import Done, Refused
-from schedulemesh.errors import InvalidRequestError
-from schedulemesh.protocol.agents import key_of
-from schedulemesh.protocol.clients import to_saved_state
-from schedulemesh.runtime.eviction import TaskState
+from schedulemesh.errors import InvalidRequestError, shown
+from schedulemesh.protocol.agents import SavedState, key_of
+from schedulemesh.protocol.answers import Reply, SavedBytes
+from schedulemesh.protocol.requests import (
+    AnyRequest,
+    EnsureAgentHealth,
+    GetSavedState,
+    ListSavedStates,
+    RegisterStateHandlers,
+    RestoreTask,
+    SaveTaskState,
+)
 
 Preserver = Callable[[TaskState], dict[str, Any]]
 Restorer = Callable[[dict[str, Any]], None]
 
 
+@public_calls
 class StateCalls(Client):
     """Save, list, restore; look after agents."""
 
     def save_task_state(self, task_id: str) -> dict[str, Any]:
         """Save a running task's state now, and let it go on; a rebuilt agent goes on from there."""
-        saved = self._connection.call("checkpoint", parse_name(task_id, "task_id"))
-        if isinstance(saved, Refused):
-            return dict(replies.refused(saved))
-        if saved is None:
-            error = f"task {task_id!r} is not running, so there is no state to save"
-            return {"success": False, "error": error, "reason": "task_not_found"}
-        return {"success": True, "saved_state": replies.saved_state(saved)}
+        name = parse_name(task_id, "task_id")
+        error = f"task {name!r} is not running, so there is no state to save"
+        return self._state(
+            SaveTaskState(task_id=name), Refused(reason="task_not_found", error=error)
+        )
 
     def list_saved_states(self) -> dict[str, Any]:
         """Every task with a stored state, and whether it is running, preempted or lost."""
-        return {"success": True, "saved_states": self._connection.call("view", "saved_states")}
+        return self._listed(ListSavedStates(), "saved_states")
 
     def get_saved_state(self, task_id: str) -> dict[str, Any]:
         """The state last saved of a task, as ``saved_state``; it goes to restore_task."""
-        saved = self._connection.call("saved_state", parse_name(task_id, "task_id"))
-        if isinstance(saved, Refused):
-            return dict(replies.refused(saved))
-        if saved is None:
-            error = f"no saved state of task {task_id!r}; it was never preempted, or long ago"
-            return {"success": False, "error": error, "reason": "state_not_found"}
-        return {"success": True, "saved_state": replies.saved_state(saved)}
+        name = parse_name(task_id, "task_id")
+        error = f"no saved state of task {name!r}; it was never preempted, or long ago"
+        return self._state(
+            GetSavedState(task_id=name), Refused(reason="state_not_found", error=error)
+        )
+
+    def _state(self, request: AnyRequest, none: Refused) -> dict[str, Any]:
+        """A saved state, or why there is none (``none``: there is nothing to be had)."""
+        saved = self._ask(request, SavedBytes)
+        if isinstance(saved, Refused) or saved.state is None:
+            return dict(replies.refused(saved if isinstance(saved, Refused) else none))
+        return {"success": True, "saved_state": replies.saved_state(saved.state)}
 
     def restore_task(self, saved_state: Mapping[str, Any]) -> dict[str, Any]:
         """Run a preempted task again from its saved state.
@@ -55,19 +71,14 @@ class StateCalls(Client):
         The state goes to the pool's restorer, if one is registered, and to the new object's
         ``restore_state``. ``resubmitted`` says whether an agent was started for it.
         """
-        if not isinstance(saved_state, Mapping) or "task_id" not in saved_state:
-            raise InvalidRequestError(
-                f"a saved state is a dict with task_id, as preemption answers it; not {saved_state!r}"
-            )
-        task_id = parse_name(saved_state["task_id"], "saved_state['task_id']")
-        own = saved_state.get("source") == "save_state"
-        state = ship_state(saved_state["state"] if own else dict(saved_state))
-        given = to_saved_state(saved_state, "save_state" if own else "given", state, time.time())
-        pool = saved_state.get("pool_name")
-        reply = self._connection.call("restore", given, uuid.uuid4().hex, task_id, pool)
+        saved = given_state(saved_state, time.time())
+        request = RestoreTask(saved=saved, request_id=uuid.uuid4().hex)
+        found, handles = ask_with_handles(self._connection, request, Reply)
+        reply = Reply(outcome=found) if isinstance(found, Refused) else found
         if isinstance(reply.outcome, Done):
-            return {"success": True, "task_id": task_id, "resubmitted": False}
-        answer = replies.submitted(reply.outcome, reply.handle, dry_run=False, group=reply.group)
+            return {"success": True, "task_id": saved.task_id, "resubmitted": False}
+        handle = handles[0] if handles else None
+        answer = replies.submitted(reply.outcome, handle, dry_run=False, group=reply.group)
         return {**answer, "resubmitted": answer["success"]}
 
     def register_state_handlers(
@@ -88,13 +99,13 @@ class StateCalls(Client):
             keys.append(None if data is None else key_of(data))
             if data is not None:
                 blobs[key_of(data)] = data
-        stimulus = s.StateHandlersGiven(
-            at=0.0,
+        request = RegisterStateHandlers(
             pool_name=parse_name(pool_name, "the pool's name"),
             preserver_key=keys[0],
             restorer_key=keys[1],
+            blobs=blobs,
         )
-        return replies.done(self._connection.call("act", stimulus, blobs).outcome)
+        return replies.done(self._reply(request).outcome)
 
     def ensure_agent_health(self, timeout: float = 120.0) -> dict[str, Any]:
         """Look at every agent: the dead, and those silent for ``timeout`` seconds and deaf to a ping, are
@@ -103,9 +114,29 @@ class StateCalls(Client):
         Returns ``checked`` and ``healthy`` (counts), ``rebuilt`` and ``removed`` (names), and ``details``:
         per agent its problem, what was done, and why not more. Removed ones are told once.
         """
-        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
-            raise InvalidRequestError(f"timeout must be seconds above 0, not {timeout!r}")
-        found = self._connection.call("ensure_health", float(timeout))
-        if isinstance(found, Refused):
-            return dict(replies.refused(found))
-        return {"success": True, **found}
+        return self._told(EnsureAgentHealth(timeout_s=parse_timeout(timeout, "timeout")))
+
+
+def given_state(given: object, now: float) -> SavedState:
+    """A state that a caller hands in, as it is stored. Raises InvalidRequestError."""
+    expected = "a dict with task_id, as preemption answers it"
+    items = as_items(given, "a saved state", expected)
+    fields = {as_text(key): value for key, value in items}
+    if "task_id" not in fields:
+        raise InvalidRequestError(f"a saved state must be {expected}, not {shown(given)}")
+    own = as_text(fields.get("source")) == "save_state" and "state" in fields
+    priority = fields.get("priority")
+    return SavedState(
+        task_id=parse_name(fields["task_id"], "saved_state['task_id']"),
+        agent_name=_optional_name(fields, "agent_name"),
+        pool_name=_optional_name(fields, "pool_name"),
+        priority=0.0 if priority is None else parse_priority(priority, "saved_state['priority']"),
+        source="save_state" if own else "given",
+        saved_at=now,
+        state=ship_state(fields["state"] if own else dict(items)),
+    )
+
+
+def _optional_name(fields: Mapping[str | None, Any], name: str) -> str:
+    given = fields.get(name)
+    return "" if given is None or given == "" else parse_name(given, f"saved_state[{name!r}]")

@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from schedulemesh.config.pools import parse_name
 from schedulemesh.core.client import results as replies
+from schedulemesh.core.client.arguments import public, public_calls
 from schedulemesh.core.client.sending import Client
 from schedulemesh.core.client.task_request import Submission, parse_task, submission
+from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.numbers import parse_flag
 from schedulemesh.domain.task import DEFAULT_PRIORITY
-from schedulemesh.errors import InvalidRequestError
 
 #: Why a submission got no placement group though an eviction for quota and group together may help.
 _NO_GROUP = ("insufficient_quota", "group_unplaceable", "no_pg_pool", "preemption_failed")
 
+#: What every submission of a task takes beside task_id, pool and class.
+TASK_FIELDS = (
+    "resources",
+    "priority",
+    "labels",
+    "actor_args",
+    "actor_kwargs",
+    "agent_name",
+    "estimated_duration",
+    "payload",
+    "ray_options",
+    "pool_selector",
+    "dry_run",
+    "request_id",
+    "bundles",
+)
 
+
+@public_calls
 class SubmitCalls(Client):
     """Start an agent, with a task or without."""
 
@@ -53,7 +71,7 @@ class SubmitCalls(Client):
             actor_kwargs=actor_kwargs,
             agent_name=parse_name(name, "the agent's name"),
             ray_options=ray_options,
-            request_id=uuid.uuid4().hex,
+            request_id=None,
             bundles=bundles,
         )
         return self._submit(_changed(found, may_preempt=False))
@@ -106,6 +124,7 @@ class SubmitCalls(Client):
         )
         return self._submit(found)
 
+    @public(TASK_FIELDS)
     def submit_with_pg_preemption(
         self,
         task_id: str,
@@ -123,8 +142,7 @@ class SubmitCalls(Client):
         group is followed by an ordinary submission, which may evict for both; ``path`` says which way it
         went: "pg" or "fallback".
         """
-        if not isinstance(fallback, bool):
-            raise InvalidRequestError(f"fallback must be True or False, not {fallback!r}")
+        fallback = parse_flag(fallback, "fallback")
         found = self._task(task_id=task_id, pool_name=pool_name, actor_class=actor_class, **fields)
         answer = self._submit(_changed(found, for_group=True))
         if answer["success"]:
@@ -132,7 +150,7 @@ class SubmitCalls(Client):
         if not fallback or answer["reason"] not in _NO_GROUP:
             return answer
         # An id of its own, so that a repeated call gets both answers again.
-        second = f"{found.stimulus.request_id}:fallback"
+        second = f"{found.request.request_id}:fallback"
         return {**self._submit(_changed(found, request_id=second)), "path": "fallback"}
 
     def _task(
@@ -151,8 +169,8 @@ class SubmitCalls(Client):
         payload: object = None,
         ray_options: object = None,
         pool_selector: object = None,
-        dry_run: bool = False,
-        request_id: str | None = None,
+        dry_run: object = False,
+        request_id: object = None,
         bundles: object = None,
     ) -> Submission:
         """The submission of a task. Raises InvalidRequestError."""
@@ -170,12 +188,12 @@ class SubmitCalls(Client):
             actor_kwargs=actor_kwargs,
             agent_name=agent_name,
             ray_options=ray_options,
-            request_id=request_id or uuid.uuid4().hex,
+            request_id=request_id,
             dry_run=dry_run,
             bundles=bundles,
         )
 
 
 def _changed(found: Submission, **fields: Any) -> Submission:
-    stimulus = msgspec.structs.replace(found.stimulus, **fields)
-    return msgspec.structs.replace(found, stimulus=stimulus)
+    request = msgspec.structs.replace(found.request, **fields)
+    return msgspec.structs.replace(found, request=request)

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import inspect
-import math
+import uuid
 import weakref
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from schedulemesh.config.groups import parse_bundles, sum_of
-from schedulemesh.config.pools import parse_name
+from schedulemesh.config.groups import parse_bundles
+from schedulemesh.core.client.arguments import check_constructor
 from schedulemesh.core.client.ray_options import parse_options
 from schedulemesh.core.transport.user_code import ship_arguments, ship_class, ship_value
 from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.containers import as_elements, as_items
 from schedulemesh.domain.labels import parse_labels, parse_selector
-from schedulemesh.domain.resources import NOTHING, Resources, parse_resources
+from schedulemesh.domain.names import as_text, parse_name
+from schedulemesh.domain.numbers import parse_duration, parse_flag, parse_priority
+from schedulemesh.domain.resources import NOTHING, Resources, parse_resources, sum_of
 from schedulemesh.domain.task import DEFAULT_PRIORITY, TaskSpec
-from schedulemesh.engine.messages.stimuli import TaskSubmitted
-from schedulemesh.errors import InvalidRequestError
+from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.protocol.agents import key_of
+from schedulemesh.protocol.requests import SubmitTask
 
 #: Bytes of classes that were shipped already.
 _shipped: weakref.WeakKeyDictionary[type, bytes] = weakref.WeakKeyDictionary()
@@ -29,8 +32,7 @@ _shipped: weakref.WeakKeyDictionary[type, bytes] = weakref.WeakKeyDictionary()
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
     """A submission, ready to be sent."""
 
-    stimulus: TaskSubmitted
-    blobs: dict[str, bytes]
+    request: SubmitTask
     #: Object references: whole arguments, and those within others.
     refs: tuple[list[Any], list[Any]]
 
@@ -56,8 +58,8 @@ def submission(
     actor_kwargs: object,
     agent_name: object,
     ray_options: object,
-    request_id: str | None,
-    dry_run: bool = False,
+    request_id: object,
+    dry_run: object = False,
     bundles: object = None,
 ) -> Submission:
     """A submission of an agent, with a task where one is given. Raises InvalidRequestError."""
@@ -67,7 +69,9 @@ def submission(
     own = parts[0] if parts else need
     options = parse_options(ray_options, beneath, own, caller.runtime_env, caller.namespace)
     code = class_bytes(cls)
-    shipped = ship_arguments(_args(actor_args), _kwargs(actor_kwargs))
+    args, kwargs = _args(actor_args), _kwargs(actor_kwargs)
+    check_constructor(cls, args, kwargs)
+    shipped = ship_arguments(args, kwargs)
     blobs = {key_of(code): code, key_of(shipped.data): shipped.data}
     if payload is not None:
         blobs[key_of(payload)] = payload
@@ -83,19 +87,19 @@ def submission(
         bundles=parts,
         references=len(shipped.refs) + len(shipped.nested),
     )
-    stimulus = TaskSubmitted(
-        at=0.0,
+    request = SubmitTask(
         agent=agent,
         default_resources=need is None,
         task=task,
         selector=() if pool_selector is None else parse_selector(pool_selector),
-        request_id=request_id,
+        request_id=(
+            uuid.uuid4().hex if request_id is None else parse_name(request_id, "request_id")
+        ),
         choose_node=options.choose_node,
-        dry_run=dry_run,
+        dry_run=parse_flag(dry_run, "dry_run"),
+        blobs=blobs,
     )
-    return Submission(
-        stimulus=stimulus, blobs=blobs, refs=(list(shipped.refs), list(shipped.nested))
-    )
+    return Submission(request=request, refs=(list(shipped.refs), list(shipped.nested)))
 
 
 def parse_task(
@@ -111,12 +115,10 @@ def parse_task(
     spec = TaskSpec(
         task_id=parse_name(task_id, "task_id"),
         pool_name="" if pool_name is None else parse_name(pool_name, "the pool's name"),
-        priority=DEFAULT_PRIORITY if priority is None else parse_number(priority, "priority"),
+        priority=DEFAULT_PRIORITY if priority is None else parse_priority(priority),
         labels=parse_labels(labels),
         estimated_duration=(
-            None
-            if estimated_duration is None
-            else parse_number(estimated_duration, "estimated_duration", least=0.0)
+            None if estimated_duration is None else parse_duration(estimated_duration)
         ),
         payload_key=None if data is None else key_of(data),
     )
@@ -131,7 +133,7 @@ def unwrap(actor_class: object) -> tuple[type, Mapping[str, Any]]:
         options = getattr(actor_class, "_default_options", None) or {}
         return getattr(modified, "__ray_actor_class__", modified), options
     if not inspect.isclass(actor_class):
-        raise InvalidRequestError(f"actor_class must be a class, not {actor_class!r}")
+        raise InvalidRequestError(f"actor_class must be a class, not {shown(actor_class)}")
     return actor_class, {}
 
 
@@ -166,25 +168,18 @@ def _pool(pool_name: object, pool_selector: object) -> str:
 
 
 def _args(given: object) -> tuple[Any, ...]:
-    if given is None:
-        return ()
-    if not isinstance(given, list | tuple):
-        raise InvalidRequestError(f"actor_args must be a list, not {given!r}")
-    return tuple(given)
+    return () if given is None else tuple(as_elements(given, "actor_args", "a list"))
 
 
 def _kwargs(given: object) -> dict[str, Any]:
     if given is None:
         return {}
-    if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
-        raise InvalidRequestError(f"actor_kwargs must be a dict of named arguments, not {given!r}")
-    return dict(given)
-
-
-def parse_number(given: object, what: str, least: float = -math.inf) -> float:
-    """A finite number of at least so much. Raises InvalidRequestError otherwise."""
-    if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
-        raise InvalidRequestError(f"{what} must be a finite number, not {given!r}")
-    if given < least:
-        raise InvalidRequestError(f"{what} is {given!r}; it must be at least {least:g}")
-    return float(given)
+    found: dict[str, Any] = {}
+    for key, value in as_items(given, "actor_kwargs", "a dict of named arguments"):
+        name = as_text(key)
+        if name is None:
+            raise InvalidRequestError(
+                f"actor_kwargs must be a dict of named arguments, not {shown(given)}"
+            )
+        found[name] = value
+    return found

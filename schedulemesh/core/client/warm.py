@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from schedulemesh.config.groups import MAX_WARM
 from schedulemesh.core.client.ray_options import parse_options
 from schedulemesh.core.client.task_request import Caller, class_bytes, unwrap
+from schedulemesh.domain.containers import as_items, plain_data
+from schedulemesh.domain.names import as_text
+from schedulemesh.domain.numbers import parse_count
 from schedulemesh.domain.placement import WarmSpec
-from schedulemesh.errors import InvalidRequestError
+from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.protocol.agents import key_of
 
 _KEYS = ("actor_class", "count", "runtime_env")
@@ -25,35 +31,55 @@ _NOT_READY = (
 )
 
 
-def shipped_config(given: Any, caller: Caller) -> tuple[Mapping[str, Any] | None, dict[str, bytes]]:
-    """A ``pg_pool_config`` whose ``warm`` is a WarmSpec, and the bytes of its class.
+class ShippedConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """A ``pg_pool_config``, its warm class apart."""
 
-    Raises InvalidRequestError for what is wrong with ``warm``; all else is looked at later.
+    #: In plain data, without ``warm``.
+    config: dict[str, Any] | None
+    warm: WarmSpec | UnsetType | None = UNSET
+    #: The bytes of the warm class.
+    blobs: dict[str, bytes] = {}
+
+    @property
+    def whole(self) -> dict[str, Any] | None:
+        """The config with ``warm`` in its place."""
+        if self.config is None or self.warm is UNSET:
+            return self.config
+        return {**self.config, "warm": self.warm}
+
+
+def shipped_config(given: object, caller: Caller) -> ShippedConfig:
+    """The config as it is sent. Raises InvalidRequestError for what is wrong with ``warm``, or no plain
+    data; all else is looked at later.
     """
-    if not isinstance(given, Mapping) or given.get("warm") is None:
-        return given, {}
-    warm, blobs = _warm(given["warm"], caller)
-    return {**given, "warm": warm}, blobs
+    if given is None:
+        return ShippedConfig(config=None)
+    what = "pg_pool_config"
+    items = as_items(given, what, "a dict such as {'enable': True}")
+    apart = {as_text(key): value for key, value in items}
+    plain = plain_data({key: value for key, value in items if as_text(key) != "warm"}, what)
+    if "warm" not in apart:
+        return ShippedConfig(config=plain)
+    if apart["warm"] is None:
+        return ShippedConfig(config=plain, warm=None)
+    warm, blobs = _warm(apart["warm"], caller)
+    return ShippedConfig(config=plain, warm=warm, blobs=blobs)
 
 
 def _warm(given: object, caller: Caller) -> tuple[WarmSpec, dict[str, bytes]]:
     what = "pg_pool_config['warm']"
-    if not isinstance(given, Mapping) or "actor_class" not in given:
-        raise InvalidRequestError(
-            f"{what} must be a dict with actor_class, and count and runtime_env if wanted, not {given!r}"
-        )
-    for key in given:
+    expected = "a dict with actor_class, and count and runtime_env if wanted"
+    config = {as_text(key): value for key, value in as_items(given, what, expected)}
+    if "actor_class" not in config:
+        raise InvalidRequestError(f"{what} must be {expected}, not {shown(given)}")
+    for key in config:
         if key not in _KEYS:
             raise InvalidRequestError(
-                f"{what} has the unknown key {key!r}; allowed are {', '.join(_KEYS)}"
+                f"{what} has the unknown key {shown(key)}; allowed are {', '.join(_KEYS)}"
             )
-    count = given.get("count", 1)
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise InvalidRequestError(
-            f"{what}['count'] must be a whole number of at least 1, not {count!r}"
-        )
-    cls, beneath = unwrap(given["actor_class"])
-    env = given.get("runtime_env")
+    count = parse_count(config.get("count", 1), f"{what}['count']", 1, MAX_WARM)
+    cls, beneath = unwrap(config["actor_class"])
+    env = config.get("runtime_env")
     own = None if env is None else {"runtime_env": env}
     options = parse_options(own, beneath, None, caller.runtime_env, caller.namespace)
     for name in _NOT_READY:

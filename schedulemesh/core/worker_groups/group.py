@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 
 import ray
 
-from schedulemesh.config.pools import parse_name
 from schedulemesh.core.backend.ray_backend import actor_id
 from schedulemesh.core.transport.arrays import wrapped
 from schedulemesh.core.worker_groups.pending_result import PendingResult
 from schedulemesh.core.worker_groups.worker_calls import Call
 from schedulemesh.dispatch.layout import ParallelLayout
 from schedulemesh.dispatch.strategies import Workers, deal
+from schedulemesh.domain.names import parse_name
 from schedulemesh.errors import GroupRefusedError, InvalidRequestError
 
 #: Where the data is before it is dispatched, unless another group is named.

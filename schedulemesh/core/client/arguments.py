@@ -1,0 +1,125 @@
+"""Wrong arguments of a public call, told in the words of that call."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import ParamSpec, TypeVar
+
+from schedulemesh.errors import InvalidRequestError, nearest, shown
+
+Given = ParamSpec("Given")
+Answered = TypeVar("Answered")
+Scheduler = TypeVar("Scheduler")
+
+#: What belongs into another argument.
+_ELSEWHERE = {
+    "num_cpus": "say resources={'cpu': ...}",
+    "num_gpus": "say resources={'gpu': ...}",
+    "cpu": "say resources={'cpu': ...}",
+    "gpu": "say resources={'gpu': ...}",
+    "memory": "say resources={'memory': ...}, in MB",
+    "runtime_env": "say ray_options={'runtime_env': ...}",
+    "max_restarts": "say ray_options={'max_restarts': ...}",
+    "args": "did you mean 'actor_args'?",
+    "kwargs": "did you mean 'actor_kwargs'?",
+}
+
+
+def public_calls(cls: type[Scheduler]) -> type[Scheduler]:
+    """Have every public call of a class, and its construction, tell wrong arguments as ``public`` does."""
+    for name, call in list(vars(cls).items()):
+        is_call = inspect.isfunction(call) and not hasattr(call, "__wrapped__")
+        if is_call and (name == "__init__" or not name.startswith("_")):
+            setattr(cls, name, public()(call))
+    return cls
+
+
+def public(
+    fields: Iterable[str] = (),
+) -> Callable[[Callable[Given, Answered]], Callable[Given, Answered]]:
+    """Have a call that is given wrong arguments raise InvalidRequestError, naming the nearest one.
+
+    ``fields``: what it takes by keyword beyond the parameters that it lists; a call that takes keywords
+    without naming them here checks them itself.
+    """
+
+    def decorate(call: Callable[Given, Answered]) -> Callable[Given, Answered]:
+        parameters = inspect.signature(call).parameters.values()
+        names = {p.name for p in parameters if p.kind is not p.VAR_KEYWORD and p.name != "self"}
+        checks_itself = not fields and any(p.kind is p.VAR_KEYWORD for p in parameters)
+        names |= set(fields)
+
+        @functools.wraps(call)
+        def checked(*args: Given.args, **kwargs: Given.kwargs) -> Answered:
+            if not checks_itself:
+                for name in kwargs:
+                    if name not in names:
+                        raise InvalidRequestError(_unknown(_called(call), name, names))
+            try:
+                return call(*args, **kwargs)
+            except TypeError as error:
+                inside = error.__traceback__ is not None and error.__traceback__.tb_next is not None
+                if inside:
+                    raise
+                raise InvalidRequestError(str(error)) from None
+
+        return checked
+
+    return decorate
+
+
+def _called(call: Callable[..., object]) -> str:
+    """The name that callers use."""
+    owner, _, name = call.__qualname__.rpartition(".")
+    return owner if name == "__init__" else name
+
+
+def _unknown(call: str, given: str, names: set[str]) -> str:
+    if given in _ELSEWHERE and "resources" in names:
+        return f"{call}() has no argument {given!r}; {_ELSEWHERE[given]}"
+    takes = f"it takes {', '.join(sorted(names))}" if names else "it takes none"
+    return f"{call}() has no argument {given!r}{nearest(given, names)}; {takes}"
+
+
+def check_constructor(cls: type, args: Iterable[object], kwargs: dict[str, object]) -> None:
+    """Raise InvalidRequestError for a class that cannot be built with the agent's name and labels first,
+    then these arguments. One whose signature Python cannot tell is let through.
+    """
+    try:
+        signature = inspect.signature(cls)
+    except Exception:  # noqa: BLE001  # a class of the user's may raise anything; its process tells
+        return
+    if not _can_take(signature, ("name", {}), {}, partly=True):
+        raise InvalidRequestError(
+            f"actor_class {shown(cls.__name__)} takes {signature}; an agent's class is built with name and "
+            "labels first: def __init__(self, name, labels, ...), or derive it from AgentActor"
+        )
+    if not _can_take(signature, ("name", {}, *args), kwargs, partly=False):
+        raise InvalidRequestError(
+            f"actor_class {shown(cls.__name__)} takes {signature}; that does not take the agent's name and "
+            f"labels, then actor_args and actor_kwargs as given: {_why(signature, args, kwargs)}"
+        )
+
+
+def _can_take(
+    signature: inspect.Signature,
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+    *,
+    partly: bool,
+) -> bool:
+    try:
+        (signature.bind_partial if partly else signature.bind)(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
+
+
+def _why(signature: inspect.Signature, args: Iterable[object], kwargs: dict[str, object]) -> str:
+    try:
+        signature.bind("name", {}, *args, **kwargs)
+    except TypeError as error:
+        return str(error)
+    return ""

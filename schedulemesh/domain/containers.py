@@ -1,0 +1,97 @@
+"""Dicts and lists that users give, copied to exact ``dict`` and ``list`` of plain data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from schedulemesh.domain.names import as_text
+from schedulemesh.domain.numbers import as_number
+from schedulemesh.errors import InvalidRequestError, shown
+
+#: Levels of dicts and lists within each other.
+_MAX_DEPTH = 20
+#: Whole numbers that every encoding holds.
+_LEAST, _MOST = -(2**63), 2**64 - 1
+
+
+def as_items(given: object, what: str, expected: str) -> list[tuple[Any, Any]]:
+    """The keys and values of a mapping. Raises InvalidRequestError for what is none, or cannot be read."""
+    if type(given) is dict:
+        return list(given.items())
+    if isinstance(given, Mapping):
+        try:
+            return [(key, given[key]) for key in given]
+        except Exception as error:
+            raise _unreadable(what, error) from error
+    raise InvalidRequestError(f"{what} must be {expected}, not {shown(given)}")
+
+
+def as_elements(given: object, what: str, expected: str, *, sets: bool = False) -> list[Any]:
+    """The elements of a list or tuple, with ``sets`` also of a set. Raises InvalidRequestError as above."""
+    kinds = (list, tuple, set, frozenset) if sets else (list, tuple)
+    if not isinstance(given, kinds):
+        raise InvalidRequestError(f"{what} must be {expected}, not {shown(given)}")
+    try:
+        return list(given)
+    except Exception as error:
+        raise _unreadable(what, error) from error
+
+
+def plain_data(given: object, what: str, depth: int = _MAX_DEPTH) -> Any:
+    """A copy made of dicts, lists, texts, finite numbers, True, False and None alone.
+
+    Raises InvalidRequestError, naming the place, for anything else.
+    """
+    if given is None or isinstance(given, bool):
+        return given
+    text = as_text(given)
+    if text is not None:
+        return _encodable(text, what)
+    number = as_number(given)
+    if number is not None:
+        return _bounded(number, what)
+    if depth <= 0:
+        raise InvalidRequestError(f"{what} has more than {_MAX_DEPTH} levels")
+    if isinstance(given, Mapping):
+        items = as_items(given, what, "a dict")
+        return {
+            _key(key, what): plain_data(value, f"{what}[{shown(key)}]", depth - 1)
+            for key, value in items
+        }
+    if isinstance(given, list | tuple):
+        elements = as_elements(given, what, "a list")
+        return [plain_data(value, f"{what}[{i}]", depth - 1) for i, value in enumerate(elements)]
+    raise InvalidRequestError(
+        f"{what} is {shown(given)}; it is kept, so only plain data (numbers, texts, True, False, None, "
+        "lists and dicts) is allowed"
+    )
+
+
+def _key(given: object, what: str) -> str:
+    text = as_text(given)
+    if text is None:
+        raise InvalidRequestError(f"{what} has the key {shown(given)}, which is no text")
+    return _encodable(text, what)
+
+
+def _encodable(text: str, what: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequestError(f"{what} holds {shown(text)}, which is no valid text") from None
+    return text
+
+
+def _bounded(number: float, what: str) -> int | float:
+    finite = _LEAST <= number <= _MOST if isinstance(number, int) else math.isfinite(number)
+    if not finite:
+        raise InvalidRequestError(
+            f"{what} is {shown(number)}; numbers must be finite and fit into 64 bits"
+        )
+    return number
+
+
+def _unreadable(what: str, error: Exception) -> InvalidRequestError:
+    return InvalidRequestError(f"{what} cannot be read: {type(error).__name__}: {shown(error)}")

@@ -1,0 +1,95 @@
+"""Numbers that users give, within finite ranges, copied to exact ``int``, ``float`` and ``bool``."""
+
+from __future__ import annotations
+
+import numbers
+import operator
+from enum import Enum
+
+from schedulemesh.errors import InvalidRequestError, shown
+
+#: Priorities lie within plus and minus this.
+MAX_PRIORITY = 1e9
+#: Seconds that a task may be estimated to take.
+MAX_DURATION_S = 1e10
+#: Seconds of a time limit; the longest that every clock of Python can wait.
+MAX_TIMEOUT_S = 1e9
+#: Agents, groups, hosts or rows: no count is higher.
+MAX_COUNT = 1_000_000
+
+
+def as_number(given: object) -> int | float | None:
+    """The exact number in a number of any library; None: it is none. A bool is no number."""
+    if type(given) is int or type(given) is float:
+        return given
+    if isinstance(given, Enum):
+        given = given.value
+    if isinstance(given, bool) or not isinstance(given, numbers.Real):
+        return None
+    try:
+        if isinstance(given, numbers.Integral):
+            return operator.index(given)
+        return float(given)
+    except Exception:  # noqa: BLE001  # a number of the user's own class may raise anything
+        return None
+
+
+def parse_number(given: object, what: str, least: float, most: float) -> float:
+    """A finite number from ``least`` to ``most``. Raises InvalidRequestError otherwise."""
+    number = as_number(given)
+    if number is None or number != number:  # NaN
+        raise InvalidRequestError(f"{what} must be a finite number, not {shown(given)}")
+    if not least <= number <= most:
+        bound = f"at least {_short(least)}" if number < least else f"at most {_short(most)}"
+        raise InvalidRequestError(f"{what} is {shown(given)}; it must be {bound}")
+    return float(number)
+
+
+def parse_positive(given: object, what: str, most: float) -> float:
+    """A finite number above 0 and up to ``most``. Raises InvalidRequestError otherwise."""
+    if as_number(given) == 0:
+        raise InvalidRequestError(f"{what} is {shown(given)}; it must be above 0")
+    return parse_number(given, what, 0.0, most)
+
+
+def parse_count(given: object, what: str, least: int = 0, most: int = MAX_COUNT) -> int:
+    """A whole number from ``least`` to ``most``. Raises InvalidRequestError otherwise."""
+    number = as_number(given)
+    if not isinstance(number, int) or not least <= number <= most:
+        raise InvalidRequestError(
+            f"{what} must be a whole number of at least {least} and at most {most}, not {shown(given)}"
+        )
+    return number
+
+
+def parse_flag(given: object, what: str) -> bool:
+    """True or False, and nothing that only looks like it. Raises InvalidRequestError."""
+    value = given.value if isinstance(given, Enum) else given
+    if not isinstance(value, bool):
+        raise InvalidRequestError(f"{what} must be True or False, not {shown(given)}")
+    return value
+
+
+def parse_priority(given: object, what: str = "priority") -> float:
+    """A priority. Raises InvalidRequestError."""
+    return parse_number(given, what, -MAX_PRIORITY, MAX_PRIORITY)
+
+
+def parse_duration(given: object, what: str = "estimated_duration") -> float:
+    """Seconds that something takes. Raises InvalidRequestError."""
+    return parse_number(given, what, 0.0, MAX_DURATION_S)
+
+
+def parse_timeout(given: object, what: str) -> float:
+    """Seconds of a time limit, above 0. Raises InvalidRequestError."""
+    number = as_number(given)
+    if number is None or not 0 < number <= MAX_TIMEOUT_S:
+        raise InvalidRequestError(
+            f"{what} must be seconds above 0 and up to {_short(MAX_TIMEOUT_S)}, not {shown(given)}"
+        )
+    return float(number)
+
+
+def _short(limit: float) -> str:
+    """A limit as a person writes it: 1e9, not 1e+09."""
+    return f"{limit:g}".replace("e+0", "e").replace("e+", "e")

@@ -1,0 +1,133 @@
+"""Answers of the supervisor to requests, sent as bytes; actor handles travel beside them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeVar, Union
+
+import msgspec
+
+from schedulemesh.config.settings import SchedulerSettings
+from schedulemesh.domain.pool import PoolSpec
+from schedulemesh.engine.messages.outcomes import Evaluation, Refused, RequestOutcome
+from schedulemesh.errors import InvalidRequestError
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True):
+    """Who the supervisor is; readable by clients of every version."""
+
+    protocol: int
+    python: str
+    ray: str
+    detached: bool
+    #: The job that made it.
+    job_id: str
+    #: What it was made with, without the code of strategies.
+    settings: SchedulerSettings
+
+
+class GroupPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a placement group is found."""
+
+    #: In Ray.
+    name: str
+    node_ids: tuple[str, ...] = ()
+
+
+class Answer(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="answer", gc=False
+):
+    """Base of all answers."""
+
+
+class Malformed(Answer, tag="malformed", frozen=True, kw_only=True):
+    """The request is not valid; the client raises InvalidRequestError."""
+
+    error: str
+
+
+class Refusal(Answer, tag="refusal", frozen=True, kw_only=True):
+    """The request was turned down."""
+
+    refused: Refused
+
+
+class Reply(Answer, tag="reply", frozen=True, kw_only=True):
+    """An outcome, and what a caller needs with it; an accepted agent's Ray handle travels beside it."""
+
+    outcome: RequestOutcome
+    #: The placement group that the outcome speaks of.
+    group: GroupPlace | None = None
+    #: The saved state that the outcome speaks of.
+    saved: bytes | None = None
+    #: Tasks evicted by hand with their saved states: (task id, reason, state).
+    evicted: tuple[tuple[str, str, bytes | None], ...] = ()
+
+
+class PoolReply(Answer, tag="pool", frozen=True, kw_only=True):
+    """What became of a pool."""
+
+    outcome: RequestOutcome
+    #: The pool as it is now; None: it was refused.
+    spec: PoolSpec | None = None
+    #: How its reserved groups stand; None: it keeps none.
+    groups: dict[str, Any] | None = None
+
+
+class Evaluated(Answer, tag="evaluated", frozen=True, kw_only=True):
+    """The dry run of the preemption decision."""
+
+    evaluation: Evaluation
+
+
+class SavedBytes(Answer, tag="saved", frozen=True, kw_only=True):
+    """A saved state; None: there is none."""
+
+    state: bytes | None = None
+
+
+class Listed(Answer, tag="listed", frozen=True, kw_only=True):
+    """Rows of plain data."""
+
+    rows: list[dict[str, Any]]
+
+
+class Told(Answer, tag="told", frozen=True, kw_only=True):
+    """Plain data by name."""
+
+    facts: dict[str, Any]
+
+
+AnyAnswer = Union[Malformed, Refusal, Reply, PoolReply, Evaluated, SavedBytes, Listed, Told]
+
+
+class WithHandles(NamedTuple):
+    """An answer and the Ray handles that travel beside it."""
+
+    answer: AnyAnswer
+    handles: list[Any]
+
+
+AnswerT = TypeVar("AnswerT", bound=Answer)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(AnyAnswer)
+
+
+def encode_answer(answer: AnyAnswer) -> bytes:
+    """The bytes that are sent."""
+    return _encoder.encode(answer)
+
+
+def decode_answer(data: bytes, expected: type[AnswerT]) -> AnswerT | Refused:
+    """The answer of the expected kind, or why the request was turned down.
+
+    Raises InvalidRequestError where the supervisor found the request malformed.
+    """
+    answer = _decoder.decode(data)
+    if isinstance(answer, Malformed):
+        raise InvalidRequestError(answer.error)
+    if isinstance(answer, Refusal):
+        return answer.refused
+    if not isinstance(answer, expected):
+        raise TypeError(f"the supervisor answered {answer!r}, not {expected.__name__}")
+    return answer

@@ -1,0 +1,413 @@
+"""Requests of clients: one struct for each public call, sent as bytes.
+
+A request checks itself whenever it is made, so the client and, on decoding, the supervisor check the same.
+Object references travel beside it. What only the runtime may tell the engine is none of these.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar, Union
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from schedulemesh.config.pools import check_pool, parse_target
+from schedulemesh.domain.agent import AgentSpec, check_agent
+from schedulemesh.domain.labels import Labels, Selector, check_selector, parse_labels
+from schedulemesh.domain.names import parse_key, parse_name
+from schedulemesh.domain.numbers import (
+    MAX_COUNT,
+    parse_count,
+    parse_priority,
+    parse_timeout,
+)
+from schedulemesh.domain.placement import WarmSpec
+from schedulemesh.domain.pool import PoolSpec
+from schedulemesh.domain.resources import Resources, check_resources
+from schedulemesh.domain.task import TaskSpec, check_task
+from schedulemesh.errors import InvalidRequestError, shown
+from schedulemesh.protocol.agents import SavedState, key_of
+
+Value = TypeVar("Value")
+Other = TypeVar("Other")
+
+
+def given_or(value: Value | UnsetType, otherwise: Other) -> Value | Other:
+    """A field's value, or something else where it was not given."""
+    return otherwise if value is UNSET else value
+
+
+class Request(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    forbid_unknown_fields=True,
+    tag_field="request",
+    gc=False,
+):
+    """Base of all requests. Making one raises InvalidRequestError for what is out of range."""
+
+
+class RequestWithBlobs(Request, frozen=True, kw_only=True):
+    """Base of requests that bring bytes to store."""
+
+    #: By their SHA-256.
+    blobs: dict[str, bytes] = {}
+
+
+class CreatePool(RequestWithBlobs, tag="create_pool", frozen=True, kw_only=True):
+    """Make a pool; another one of this name is refused."""
+
+    spec: PoolSpec
+
+    def __post_init__(self) -> None:
+        check_pool(self.spec)
+
+
+class PoolChanges(RequestWithBlobs, frozen=True, kw_only=True):
+    """What is given of a pool's definition."""
+
+    name: str
+    labels: Labels | UnsetType = UNSET
+    resources: Resources | UnsetType = UNSET
+    target_agents: int | UnsetType = UNSET
+    placement_strategy: str | UnsetType = UNSET
+    #: As the caller gave it, in plain data, without ``warm``; the supervisor knows what it changes.
+    pg_pool_config: dict[str, Any] | UnsetType | None = UNSET
+    warm: WarmSpec | UnsetType | None = UNSET
+
+    def __post_init__(self) -> None:
+        parse_name(self.name, "the pool's name")
+        if self.labels is not UNSET:
+            parse_labels(self.labels)
+        if self.resources is not UNSET:
+            check_resources(self.resources)
+        if self.target_agents is not UNSET:
+            parse_target(self.target_agents)
+
+    @property
+    def config(self) -> dict[str, Any] | UnsetType | None:
+        """The ``pg_pool_config`` with the warm class in its place."""
+        if self.warm is UNSET or not isinstance(self.pg_pool_config, dict):
+            return self.pg_pool_config
+        return {**self.pg_pool_config, "warm": self.warm}
+
+
+class EnsurePool(PoolChanges, tag="ensure_pool", frozen=True, kw_only=True):
+    """Make a pool, or change it to this."""
+
+
+class ResizePool(PoolChanges, tag="resize_pool", frozen=True, kw_only=True):
+    """Change what is given of a pool."""
+
+
+class ChangePolicy(Request, tag="change_policy", frozen=True, kw_only=True):
+    """Change these fields of the policy."""
+
+    changes: dict[str, Any]
+    #: Who asks, as host:pid.
+    client: str
+    level: str | None = None
+
+    def __post_init__(self) -> None:
+        parse_name(self.client, "the client's name")
+        if self.level is not None:
+            parse_name(self.level, "preemption_aggressiveness")
+
+
+class RegisterStateHandlers(
+    RequestWithBlobs, tag="register_state_handlers", frozen=True, kw_only=True
+):
+    """Save and restore the states of a pool's tasks with these functions."""
+
+    pool_name: str
+    preserver_key: str | None = None
+    restorer_key: str | None = None
+
+    def __post_init__(self) -> None:
+        parse_name(self.pool_name, "the pool's name")
+        for key, what in ((self.preserver_key, "preserver"), (self.restorer_key, "restorer")):
+            if key is not None:
+                parse_key(key, f"the {what}'s key")
+
+
+class CordonNode(Request, tag="cordon_node", frozen=True, kw_only=True):
+    """Let a node take no new agents, or take them again."""
+
+    node_id: str
+    cordoned: bool
+
+    def __post_init__(self) -> None:
+        parse_name(self.node_id, "node_id")
+
+
+class SubmitTask(RequestWithBlobs, tag="submit_task", frozen=True, kw_only=True):
+    """Start an agent, with a task or without."""
+
+    #: Its pool_name may be empty: then ``selector`` chooses among the pools. So may its name.
+    agent: AgentSpec
+    #: Whether the agent takes its pool's default resources.
+    default_resources: bool = False
+    task: TaskSpec | None = None
+    selector: Selector = ()
+    request_id: str
+    #: False: the user's Ray options place it, and the book learns where.
+    choose_node: bool = True
+    may_preempt: bool = True
+    #: Evict for a placement group, never for quota.
+    for_group: bool = False
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        check_agent(self.agent)
+        if self.task is not None:
+            check_task(self.task)
+        check_selector(self.selector)
+        parse_name(self.request_id, "request_id")
+
+
+class RegisterTask(RequestWithBlobs, tag="register_task", frozen=True, kw_only=True):
+    """A task runs on an agent."""
+
+    task: TaskSpec
+    agent_name: str
+
+    def __post_init__(self) -> None:
+        check_task(self.task)
+        parse_name(self.agent_name, "agent_name")
+
+
+class CompleteTask(Request, tag="complete_task", frozen=True, kw_only=True):
+    """A task is done; its agent goes too if asked."""
+
+    task_id: str
+    end_agent: bool = False
+    request_id: str
+
+    def __post_init__(self) -> None:
+        parse_name(self.task_id, "task_id")
+        parse_name(self.request_id, "request_id")
+
+
+class DeleteAgent(Request, tag="delete_agent", frozen=True, kw_only=True):
+    """End an agent."""
+
+    agent_name: str
+    #: Whether its placement group goes too; None: what the pool's definition says.
+    destroy_group: bool | None = None
+
+    def __post_init__(self) -> None:
+        parse_name(self.agent_name, "the agent's name")
+
+
+class ExecutePreemption(Request, tag="execute_preemption", frozen=True, kw_only=True):
+    """Save a task's state and cancel it; its agent stays."""
+
+    task_id: str
+    agent_name: str
+    request_id: str
+
+    def __post_init__(self) -> None:
+        parse_name(self.task_id, "task_id")
+        parse_name(self.agent_name, "agent_name")
+        parse_name(self.request_id, "request_id")
+
+
+class PreemptTask(Request, tag="preempt_task", frozen=True, kw_only=True):
+    """Evict by hand: save an agent's tasks, cancel them and end the agent."""
+
+    task_id: str | None = None
+    agent_name: str | None = None
+    #: Hold the freed quota for this pool.
+    for_pool: str | None = None
+    request_id: str
+
+    def __post_init__(self) -> None:
+        if self.task_id is None and self.agent_name is None:
+            raise InvalidRequestError("preempt_task needs a task_id or an agent_name")
+        for name in ("task_id", "agent_name", "for_pool"):
+            if getattr(self, name) is not None:
+                parse_name(getattr(self, name), name)
+        parse_name(self.request_id, "request_id")
+
+
+class SaveTaskState(Request, tag="save_task_state", frozen=True, kw_only=True):
+    """Save a running task's state, and let it go on."""
+
+    task_id: str
+
+    def __post_init__(self) -> None:
+        parse_name(self.task_id, "task_id")
+
+
+class RestoreTask(Request, tag="restore_task", frozen=True, kw_only=True):
+    """Run a preempted task again from this state."""
+
+    saved: SavedState
+    request_id: str
+
+    def __post_init__(self) -> None:
+        parse_name(self.saved.task_id, "saved_state['task_id']")
+        for name in ("agent_name", "pool_name"):
+            if getattr(self.saved, name):
+                parse_name(getattr(self.saved, name), f"saved_state[{name!r}]")
+        parse_priority(self.saved.priority, "saved_state['priority']")
+        parse_name(self.request_id, "request_id")
+
+
+class EnsureAgentHealth(Request, tag="ensure_agent_health", frozen=True, kw_only=True):
+    """Look at every agent, and mend what can be."""
+
+    timeout_s: float
+
+    def __post_init__(self) -> None:
+        parse_timeout(self.timeout_s, "timeout")
+
+
+class EvaluatePreemption(Request, tag="evaluate_preemption", frozen=True, kw_only=True):
+    """Whom an incoming task may evict."""
+
+    priority: float
+    pool_name: str
+    labels: Labels = {}
+    resources: Resources | None = None
+    limit: int = 100
+
+    def __post_init__(self) -> None:
+        parse_priority(self.priority, "incoming_task_priority")
+        parse_name(self.pool_name, "incoming_task_pool")
+        parse_labels(self.labels, "incoming_task_labels")
+        if self.resources is not None:
+            check_resources(self.resources)
+        parse_count(self.limit, "limit", 0, MAX_COUNT)
+
+
+class GetSavedState(Request, tag="get_saved_state", frozen=True, kw_only=True):
+    """The state last saved of a task."""
+
+    task_id: str
+
+    def __post_init__(self) -> None:
+        parse_name(self.task_id, "task_id")
+
+
+class OfPool(Request, frozen=True, kw_only=True):
+    """Base of questions about one pool, or about all."""
+
+    pool_name: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.pool_name is not None:
+            parse_name(self.pool_name, "the pool's name")
+
+
+class ListAgents(OfPool, tag="list_agents", frozen=True, kw_only=True):
+    """Every agent (of one pool); their Ray handles come beside the answer, in the same order."""
+
+
+class GetGroupStats(OfPool, tag="get_group_stats", frozen=True, kw_only=True):
+    """The placement groups of all pools (of one)."""
+
+
+class ListPools(Request, tag="list_pools", frozen=True, kw_only=True):
+    """Every pool with its quota."""
+
+
+class ListTasks(Request, tag="list_tasks", frozen=True, kw_only=True):
+    """Every task on the book."""
+
+
+class ListNodes(Request, tag="list_nodes", frozen=True, kw_only=True):
+    """Every living node."""
+
+
+class ListSavedStates(Request, tag="list_saved_states", frozen=True, kw_only=True):
+    """Every task with a stored state."""
+
+
+class ListStrategies(Request, tag="list_strategies", frozen=True, kw_only=True):
+    """Every strategy that was supplied."""
+
+
+class GetPolicy(Request, tag="get_policy", frozen=True, kw_only=True):
+    """The policy in force, and its last changes."""
+
+
+class GetPreemptionStats(Request, tag="get_preemption_stats", frozen=True, kw_only=True):
+    """Counts of preemptions."""
+
+
+class GetStats(Request, tag="get_stats", frozen=True, kw_only=True):
+    """The preemption stats, and the books in numbers."""
+
+
+class GetAbout(Request, tag="get_about", frozen=True, kw_only=True):
+    """What this supervisor is, and where."""
+
+
+#: Questions that the state alone answers.
+AnyStateQuery = Union[
+    ListAgents,
+    ListPools,
+    ListTasks,
+    ListNodes,
+    ListSavedStates,
+    GetPolicy,
+    GetPreemptionStats,
+    GetStats,
+]
+
+#: Requests that may change something.
+AnyChange = Union[
+    CreatePool,
+    EnsurePool,
+    ResizePool,
+    ChangePolicy,
+    RegisterStateHandlers,
+    CordonNode,
+    SubmitTask,
+    RegisterTask,
+    CompleteTask,
+    DeleteAgent,
+    ExecutePreemption,
+    PreemptTask,
+    SaveTaskState,
+    RestoreTask,
+    EnsureAgentHealth,
+]
+
+#: Requests that change nothing.
+AnyQuery = Union[
+    AnyStateQuery,
+    EvaluatePreemption,
+    GetSavedState,
+    GetGroupStats,
+    ListStrategies,
+    GetAbout,
+]
+
+AnyRequest = Union[AnyChange, AnyQuery]
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(AnyRequest)
+
+
+def encode_request(request: AnyRequest) -> bytes:
+    """The bytes that are sent."""
+    return _encoder.encode(request)
+
+
+def decode_request(data: object) -> AnyRequest:
+    """The request in these bytes, checked. Raises InvalidRequestError."""
+    if type(data) is not bytes:
+        raise InvalidRequestError(f"a request is sent as bytes, not as {shown(data)}")
+    try:
+        request: AnyRequest = _decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequestError(str(error)) from error
+    if isinstance(request, RequestWithBlobs):
+        for key, blob in request.blobs.items():
+            if key_of(blob) != key:
+                raise InvalidRequestError(f"the bytes that came as {key} have another SHA-256")
+    return request

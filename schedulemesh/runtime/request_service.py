@@ -1,0 +1,404 @@
+"""The supervisor's one entry for clients: decode a request, carry it out, encode the answer."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import ray
+from typing_extensions import assert_never
+
+from schedulemesh.config.policy import changed_policy
+from schedulemesh.engine.admission.decide import pool_for
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.outcomes import (
+    Accepted,
+    AgentEvicted,
+    Done,
+    Evicted,
+    Pending,
+    ProbeNeeded,
+    Refused,
+    RequestOutcome,
+)
+from schedulemesh.engine.preemption.rules import MANUAL
+from schedulemesh.errors import InvalidRequestError, JournalError, shown
+from schedulemesh.protocol import requests as r
+from schedulemesh.protocol.answers import (
+    AnyAnswer,
+    Evaluated,
+    GroupPlace,
+    Listed,
+    Malformed,
+    Refusal,
+    Reply,
+    Told,
+    WithHandles,
+    encode_answer,
+)
+from schedulemesh.runtime.decision_log import log_refusal
+from schedulemesh.runtime.health import HealthCheck
+from schedulemesh.runtime.journal_opening import journal_address
+from schedulemesh.runtime.plugin_watchdog import StrategyKeeper
+from schedulemesh.runtime.pool_service import PoolService
+from schedulemesh.runtime.queries import View
+from schedulemesh.runtime.references import NO_REFS, Refs
+from schedulemesh.runtime.serving import unavailable
+from schedulemesh.runtime.state_service import StateService
+
+logger = logging.getLogger(__name__)
+
+#: Seconds that the answer to a deletion waits for the removal of the agent's placement group.
+_GROUP_GOES_S = 10.0
+
+#: Characters of its pool's name that an agent without a name is called by.
+_POOL_CHARS = 200
+
+#: Names of running tasks whose last evaluation is remembered.
+_NAMED = 100_000
+
+
+class RequestService(StateService, PoolService):
+    """Carries out what clients ask for. Only requests come in, so nobody but the runtime itself can make
+    the engine believe that something happened.
+    """
+
+    #: Set when it begins.
+    _keeper: StrategyKeeper | None
+
+    def __init__(self) -> None:
+        #: By task: the reason and score under which the last evaluation named it.
+        self._named: dict[str, tuple[str, float]] = {}
+
+    async def ask(self, data: bytes, refs: Refs = NO_REFS) -> bytes | tuple[bytes, list[Any]]:
+        """Answer an encoded request, whose object references come beside it: an encoded answer, with the
+        Ray handles that belong to it beside it, if any do.
+        """
+        try:
+            request = r.decode_request(data)
+        except InvalidRequestError as error:
+            return encode_answer(Malformed(error=str(error)))
+        if not self.settled:
+            await self.ready()
+        answer = await self._safely(request, refs)
+        if isinstance(answer, WithHandles):
+            return encode_answer(answer.answer), answer.handles
+        return encode_answer(answer)
+
+    async def _safely(self, request: r.AnyRequest, refs: Refs) -> AnyAnswer | WithHandles:
+        """Carry a request out; whatever goes wrong becomes the answer, and concerns this caller alone."""
+        try:
+            return await self._carry_out(request, refs)
+        except JournalError as error:
+            return Refusal(refused=unavailable(error))
+        except InvalidRequestError as error:
+            return Malformed(error=str(error))
+        except Exception as error:  # noqa: BLE001  # a broken promise; it is logged and answered
+            return _failed(request, error)
+
+    async def _carry_out(  # one straight list
+        self, request: r.AnyRequest, refs: Refs
+    ) -> AnyAnswer | WithHandles:
+        match request:
+            case r.SubmitTask():
+                return await self.submit(_submitted(request), request.blobs, refs)
+            case r.CreatePool():
+                return await self.create_pool(request)
+            case r.EnsurePool():
+                return await self.ensure_pool(request)
+            case r.ResizePool():
+                return await self.resize_pool(request)
+            case r.ChangePolicy():
+                return await self._change_policy(request)
+            case r.RegisterStateHandlers():
+                return await self._decided(_handlers(request), request.blobs)
+            case r.CordonNode():
+                stimulus = s.CordonRequested(
+                    at=0.0, node_id=request.node_id, cordoned=request.cordoned
+                )
+                return await self._decided(stimulus)
+            case r.RegisterTask():
+                announced = s.TaskAnnounced(
+                    at=0.0, task=request.task, agent_name=request.agent_name
+                )
+                return await self._decided(announced, request.blobs)
+            case r.CompleteTask():
+                return await self._complete_task(request)
+            case r.DeleteAgent():
+                return await self._delete_agent(request)
+            case r.ExecutePreemption():
+                return await self._execute_preemption(request)
+            case r.PreemptTask():
+                return await self._preempt_task(request)
+            case r.SaveTaskState():
+                return await self.checkpoint(request.task_id)
+            case r.RestoreTask():
+                return await self.restore(request)
+            case r.EnsureAgentHealth():
+                return Told(facts=await self.ensure_health(request.timeout_s))
+            case r.EvaluatePreemption():
+                return await self._evaluate(request)
+            case r.GetSavedState():
+                return await self.saved_state(request.task_id)
+            case r.GetGroupStats():
+                return await self.group_stats(request.pool_name)
+            case r.ListStrategies():
+                return Listed(rows=[] if self._keeper is None else self._keeper.status())
+            case r.GetAbout():
+                return Told(facts=await self._scribe.read(self._about))
+            case (
+                r.ListAgents()
+                | r.ListPools()
+                | r.ListTasks()
+                | r.ListNodes()
+                | r.ListSavedStates()
+                | r.GetPolicy()
+                | r.GetPreemptionStats()
+                | r.GetStats()
+            ):
+                return await self._viewed(request)
+            case _:
+                assert_never(request)
+
+    async def _viewed(self, query: r.AnyStateQuery) -> AnyAnswer | WithHandles:
+        def look() -> AnyAnswer | WithHandles:
+            view = View(self._scribe.state, self._agents, self._groups, self._scribe.now())
+            return view.answer(query)
+
+        return await self._scribe.read(look)
+
+    async def _decided(
+        self, stimulus: s.AnyStimulus, blobs: Mapping[str, bytes] | None = None
+    ) -> Reply:
+        """A change that is done when it is decided."""
+        step = await self._scribe.step(stimulus, blobs)
+        return Reply(outcome=step.outcome or Done())
+
+    async def _change_policy(self, request: r.ChangePolicy) -> Told:
+        """Change these fields of the policy; tells the whole policy in force."""
+        policy = changed_policy(self._scribe.state.policy, request.changes)
+        if request.changes:
+            await self._scribe.step(
+                s.PolicyChangeRequested(
+                    at=0.0,
+                    policy=policy,
+                    client=request.client,
+                    changes=tuple(request.changes),
+                    level=request.level,
+                )
+            )
+        return Told(facts=self._scribe.state.policy.public())
+
+    async def submit(
+        self, stimulus: s.TaskSubmitted, blobs: Mapping[str, bytes], refs: Refs
+    ) -> Reply | WithHandles:
+        """A submission: answered when the agent runs, or cannot."""
+        class_key = stimulus.agent.class_key
+        known = await self._hands.class_bytes(class_key, blobs)
+        if known is None:
+            return Reply(outcome=ProbeNeeded(class_key=class_key))
+        # The journal forgets classes that nothing refers to; this process may remember them for longer.
+        blobs = {**blobs, class_key: known}
+        self._hands.expect(stimulus.agent.arguments_key, blobs)
+        references = self._hands.references
+        stimulus = references.given_with(self._with_name(stimulus), refs)
+        with references.held_for(stimulus.agent, refs):
+            outcome = await self._admitted(stimulus, blobs)
+        references.release_unused(self._scribe.state)
+        return self._with_handle(outcome)
+
+    async def _admitted(
+        self, stimulus: s.TaskSubmitted, blobs: Mapping[str, bytes]
+    ) -> RequestOutcome:
+        """What becomes of a submission."""
+        class_key = stimulus.agent.class_key
+        step = await self._scribe.step(stimulus, blobs)
+        if isinstance(step.outcome, ProbeNeeded):
+            failed = await self._hands.probe(class_key, blobs[class_key], stimulus)
+            if failed is not None:
+                return failed
+            step = await self._scribe.step(stimulus, blobs)
+        outcome = step.outcome or Done()
+        log_refusal(stimulus, outcome)
+        if isinstance(outcome, Pending) and stimulus.request_id is not None:
+            return await self._scribe.answer(stimulus.request_id)
+        return outcome
+
+    def _with_handle(self, outcome: RequestOutcome) -> Reply | WithHandles:
+        """The outcome of a submission, with its group and the agent's Ray handle."""
+        reply = Reply(outcome=outcome, group=self._group_of(outcome))
+        if not isinstance(outcome, Accepted):
+            return reply
+        agent = self._scribe.state.agents.get(outcome.agent_name)
+        if agent is None:
+            return reply
+        return WithHandles(reply, [self._agents.handle(agent.spec.name, agent.incarnation)])
+
+    def _group_of(self, outcome: RequestOutcome) -> GroupPlace | None:
+        """Where the placement group stands that a submission was given."""
+        if not isinstance(outcome, Accepted) or outcome.group_id is None:
+            return None
+        group = self._scribe.state.groups.by_id.get(outcome.group_id)
+        return GroupPlace(
+            name=self._groups.name(outcome.group_id),
+            node_ids=() if group is None else group.node_ids,
+        )
+
+    async def _complete_task(self, request: r.CompleteTask) -> Reply:
+        stimulus = s.TaskFinished(
+            at=0.0,
+            task_id=request.task_id,
+            end_agent=request.end_agent,
+            request_id=request.request_id,
+        )
+        return await self._ended(stimulus)
+
+    async def _delete_agent(self, request: r.DeleteAgent) -> Reply:
+        name, destroy = request.agent_name, request.destroy_group
+        agent = self._scribe.state.agents.get(name)
+        group_id = agent.group_id if agent is not None and destroy else None
+        stimulus = s.AgentDeletionRequested(at=0.0, agent_name=name, destroy_group=destroy)
+        reply = await self._ended(stimulus)
+        until = time.monotonic() + _GROUP_GOES_S
+        while group_id in self._scribe.state.groups.by_id and time.monotonic() < until:
+            await self._groups.changed(until - time.monotonic())
+        return reply
+
+    async def _ended(self, stimulus: s.TaskFinished | s.AgentDeletionRequested) -> Reply:
+        """The end of a task or an agent: answered when the process is gone."""
+        step = await self._scribe.step(stimulus)
+        outcome = step.outcome or Done()
+        if isinstance(outcome, Pending):
+            await self._scribe.end_of(outcome.agent_name)
+            outcome = Done()
+        return Reply(outcome=outcome)
+
+    async def _execute_preemption(self, request: r.ExecutePreemption) -> Reply:
+        reason, score = self._named.get(request.task_id, (MANUAL, None))
+        return await self._preempted(
+            s.PreemptionRequested(
+                at=0.0,
+                task_id=request.task_id,
+                agent_name=request.agent_name,
+                reason=reason,
+                preempt_score=score,
+                request_id=request.request_id,
+            ),
+            request.request_id,
+        )
+
+    async def _preempt_task(self, request: r.PreemptTask) -> Reply:
+        return await self._preempted(
+            s.PreemptionRequested(
+                at=0.0,
+                task_id=request.task_id,
+                agent_name=request.agent_name,
+                end_agent=True,
+                for_pool=request.for_pool,
+                request_id=request.request_id,
+            ),
+            request.request_id,
+        )
+
+    async def _preempted(self, stimulus: s.PreemptionRequested, request_id: str) -> Reply:
+        """An eviction by hand: answered when the task was cancelled, or its agent is gone."""
+        step = await self._scribe.step(stimulus)
+        outcome = step.outcome or Done()
+        if isinstance(outcome, Pending):
+            outcome = await self._scribe.answer(request_id)
+        if isinstance(outcome, AgentEvicted):
+            return Reply(outcome=outcome, evicted=await self._past(outcome.task_ids))
+        key = outcome.state_key if isinstance(outcome, Evicted) else None
+        return Reply(outcome=outcome, saved=await self._scribe.fetch(key))
+
+    async def _past(self, task_ids: Sequence[str]) -> tuple[tuple[str, str, bytes | None], ...]:
+        found = []
+        for task_id in task_ids:
+            past = self._scribe.state.preempted.get(task_id)
+            if past is not None:
+                saved = await self._scribe.fetch(past.state_key)
+                found.append((task_id, past.fact.reason, saved))
+        return tuple(found)
+
+    async def ensure_health(self, timeout_s: float) -> dict[str, Any]:
+        """A round of looking after agents."""
+        return await HealthCheck(self._ray, self._agents, self._scribe).run(timeout_s)
+
+    async def _evaluate(self, request: r.EvaluatePreemption) -> Evaluated:
+        """The dry run of the preemption decision; its reasons count for evictions by hand that follow."""
+        query = s.PreemptionQuery(
+            at=self._scribe.now(),
+            priority=request.priority,
+            pool_name=request.pool_name,
+            labels=request.labels,
+            resources=request.resources,
+            limit=request.limit,
+        )
+        found = await self._scribe.read(lambda: self._scribe.engine.evaluate(query))
+        if len(self._named) > _NAMED:
+            self._named.clear()
+        for candidate in found.candidates:
+            self._named[candidate.task_id] = (candidate.reason, candidate.preempt_score)
+        return Evaluated(evaluation=found)
+
+    def _about(self) -> dict[str, Any]:
+        state = self._scribe.state
+        return {
+            "name": self._settings.name,
+            "namespace": self._settings.namespace,
+            "detached": self._settings.detached,
+            "node_id": ray.get_runtime_context().get_node_id(),
+            "pid": os.getpid(),
+            "journal": str(journal_address(self._settings, self._ray.session_folder())),
+            "epoch": state.epoch,
+            "pools": len(state.ledger.accounts),
+            "agents": len(state.agents),
+            "running_tasks": len(state.running),
+        }
+
+    def _with_name(self, stimulus: s.TaskSubmitted) -> s.TaskSubmitted:
+        """An agent without a name gets one that begins with its pool's."""
+        agent = stimulus.agent
+        if agent.name:
+            return stimulus
+        engine = self._scribe.engine
+        pool = pool_for(engine.state, engine.strategies, stimulus) or ""
+        name = f"{pool[:_POOL_CHARS]}-agent-{secrets.token_hex(3)}"
+        named = msgspec.structs.replace(agent, name=name, pool_name=pool)
+        return msgspec.structs.replace(stimulus, agent=named)
+
+
+def _failed(request: r.AnyRequest, error: Exception) -> Refusal:
+    """The answer to a request that nobody foresaw to fail; the log has what there is to know."""
+    logger.error("request %s failed", type(request).__name__, exc_info=error)
+    told = f"the scheduler failed at this request: {shown(error)}; its log says where"
+    return Refusal(refused=Refused(reason="internal_error", error=told))
+
+
+def _submitted(request: r.SubmitTask) -> s.TaskSubmitted:
+    return s.TaskSubmitted(
+        at=0.0,
+        agent=request.agent,
+        default_resources=request.default_resources,
+        task=request.task,
+        selector=request.selector,
+        request_id=request.request_id,
+        choose_node=request.choose_node,
+        may_preempt=request.may_preempt,
+        for_group=request.for_group,
+        dry_run=request.dry_run,
+    )
+
+
+def _handlers(request: r.RegisterStateHandlers) -> s.StateHandlersGiven:
+    return s.StateHandlersGiven(
+        at=0.0,
+        pool_name=request.pool_name,
+        preserver_key=request.preserver_key,
+        restorer_key=request.restorer_key,
+    )

@@ -1,0 +1,152 @@
+"""Wrong arguments of public calls are told in the words of the call."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import ray
+
+from schedulemesh.core.agent_actor import AgentActor
+from schedulemesh.core.client.arguments import check_constructor, public
+from schedulemesh.core.client.scheduler import RayScheduler
+from schedulemesh.core.client.task_request import unwrap
+from schedulemesh.errors import InvalidRequestError
+
+
+class Calls:
+    @public()
+    def submit(self, task_id, pool_name=None, resources=None, priority=5.0):
+        """Take it."""
+        return task_id, pool_name, resources, priority
+
+    @public(("labels",))
+    def more(self, task_id, **fields):
+        return fields
+
+    @public()
+    def broken(self, task_id):
+        return task_id + 1
+
+
+def test_arguments_that_it_has_pass():
+    assert Calls().submit("t", priority=1) == ("t", None, None, 1)
+    assert Calls().more("t", labels={}) == {"labels": {}}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"prioritty": 3}, r"submit\(\) has no argument 'prioritty' \(did you mean 'priority'"),
+        ({"pool": "p"}, "'pool' .did you mean 'pool_name'"),
+        ({"num_gpus": 1}, r"'num_gpus'; say resources=\{'gpu'"),
+        ({"zzz": 1}, "'zzz'; it takes pool_name, priority, resources, task_id"),
+    ],
+)
+def test_an_unknown_argument_names_the_nearest(given, says):
+    with pytest.raises(InvalidRequestError, match=says):
+        Calls().submit("t", **given)
+    with pytest.raises(InvalidRequestError, match=r"'label' .did you mean 'labels'"):
+        Calls().more("t", label={})
+
+
+def test_too_few_and_too_many_arguments_are_told_as_well():
+    with pytest.raises(InvalidRequestError, match="task_id"):
+        Calls().submit()
+    with pytest.raises(InvalidRequestError, match="positional"):
+        Calls().submit(1, 2, 3, 4, 5)
+
+
+def test_a_type_error_of_its_own_is_not_taken_for_wrong_arguments():
+    with pytest.raises(TypeError, match="concatenate"):
+        Calls().broken("t")
+
+
+def test_editors_see_the_signature():
+    assert list(inspect.signature(Calls.submit).parameters)[1] == "task_id"
+    assert Calls.submit.__doc__ == "Take it."
+
+
+def test_every_public_call_tells_an_unknown_argument():
+    scheduler = RayScheduler.__new__(RayScheduler)
+    for name, call in inspect.getmembers(RayScheduler, inspect.isfunction):
+        if name.startswith("_"):
+            continue
+        parameters = inspect.signature(call).parameters.values()
+        needed = {p.name: None for p in parameters if p.default is p.empty and p.name != "self"}
+        given = {k: v for k, v in needed.items() if k not in ("fields", "changes")}
+        with pytest.raises(InvalidRequestError, match=r"no (argument )?'no_such_thing'"):
+            call(scheduler, **given, no_such_thing=1)
+
+
+class TakesNothing:
+    pass
+
+
+class TakesName:
+    def __init__(self, name):
+        self.name = name
+
+
+class TakesMore:
+    def __init__(self, name, labels, steps, *, lr=0.1):
+        self.steps = steps
+
+
+class Keywords:
+    def __init__(self, *, name, labels):
+        self.name = name
+
+
+class Anything:
+    def __init__(self, *args, **kwargs):
+        self.args = args
+
+
+class Hostile(type):
+    @property
+    def __signature__(cls):
+        raise RuntimeError("no")
+
+
+class HostileSignature(metaclass=Hostile):
+    pass
+
+
+@pytest.mark.parametrize("cls", [TakesNothing, TakesName, Keywords])
+def test_a_class_without_name_and_labels_is_told_so(cls):
+    with pytest.raises(InvalidRequestError, match=r"name and labels first: def __init__\(self"):
+        check_constructor(cls, (), {})
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "says"),
+    [
+        ((), {}, "steps"),
+        ((1, 2), {}, "too many"),
+        ((1,), {"speed": 2}, "speed"),
+        ((1,), {"name": "x"}, "name"),
+    ],
+)
+def test_arguments_that_the_class_does_not_take_are_told(args, kwargs, says):
+    with pytest.raises(InvalidRequestError, match=f"actor_args and actor_kwargs.*{says}"):
+        check_constructor(TakesMore, args, kwargs)
+
+
+@pytest.mark.parametrize(
+    ("cls", "args", "kwargs"),
+    [
+        (TakesMore, (1,), {"lr": 1.0}),
+        (Anything, (1, 2), {"a": 3}),
+        (AgentActor, (), {}),
+        (HostileSignature, (), {}),
+    ],
+)
+def test_a_class_that_takes_them_passes(cls, args, kwargs):
+    check_constructor(cls, args, kwargs)
+
+
+def test_a_class_that_is_decorated_is_looked_at_beneath():
+    cls, _ = unwrap(ray.remote(TakesName))
+    with pytest.raises(InvalidRequestError, match="name and labels first"):
+        check_constructor(cls, (), {})
