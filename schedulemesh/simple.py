@@ -10,9 +10,12 @@ from typing import Any
 
 import ray
 
+from schedulemesh.core.client.arguments import public, public_calls
 from schedulemesh.core.client.ray_cluster import join_or_start
 from schedulemesh.core.client.results import Result, SubmitResult
 from schedulemesh.core.client.scheduler import RayScheduler
+from schedulemesh.core.client.submit_calls import TASK_FIELDS
+from schedulemesh.errors import InvalidRequestError, shown
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +44,7 @@ class SimpleTaskSpec:
     bundles: Sequence[Mapping[str, Any]] | None = None
 
 
+@public_calls
 class SimpleScheduler:
     """Pools, policy, submit, complete. Starts Ray where none runs.
 
@@ -106,6 +110,7 @@ class SimpleScheduler:
 
     update_preemption_policy = configure_preemption
 
+    @public(TASK_FIELDS)
     def submit(
         self, task_id: str, pool: str | None = None, actor_class: Any = None, **fields: Any
     ) -> SubmitResult:
@@ -117,6 +122,7 @@ class SimpleScheduler:
             task_id=task_id, pool_name=pool, actor_class=actor_class, **fields
         )
 
+    @public(TASK_FIELDS)
     def submit_with_pg_preemption(
         self,
         task_id: str,
@@ -137,6 +143,8 @@ class SimpleScheduler:
 
     def submit_spec(self, spec: SimpleTaskSpec) -> SubmitResult:
         """Submit a task from its spec."""
+        if not isinstance(spec, SimpleTaskSpec):
+            raise InvalidRequestError(f"submit_spec takes a SimpleTaskSpec, not {shown(spec)}")
         fields = {f.name: getattr(spec, f.name) for f in dataclasses.fields(spec)}
         return self.submit(**fields)
 

@@ -12,6 +12,7 @@ from schedulemesh.core.client.arguments import check_constructor, public
 from schedulemesh.core.client.scheduler import RayScheduler
 from schedulemesh.core.client.task_request import unwrap
 from schedulemesh.errors import InvalidRequestError
+from schedulemesh.simple import SimpleScheduler
 
 
 class Calls:
@@ -67,9 +68,13 @@ def test_editors_see_the_signature():
     assert Calls.submit.__doc__ == "Take it."
 
 
-def test_every_public_call_tells_an_unknown_argument():
+@pytest.mark.parametrize("cls", [RayScheduler, SimpleScheduler])
+def test_every_public_call_tells_an_unknown_argument(cls):
     scheduler = RayScheduler.__new__(RayScheduler)
-    for name, call in inspect.getmembers(RayScheduler, inspect.isfunction):
+    if cls is SimpleScheduler:
+        simple = cls.__new__(cls)
+        simple.scheduler, scheduler = scheduler, simple
+    for name, call in inspect.getmembers(cls, inspect.isfunction):
         if name.startswith("_"):
             continue
         parameters = inspect.signature(call).parameters.values()

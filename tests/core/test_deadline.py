@@ -95,7 +95,9 @@ def test_a_submission_may_take_minutes_while_the_supervisor_lives(supervised):
 
 def test_a_silent_supervisor_is_told_within_half_a_minute(supervised):
     found = supervised(alive_until_s=0.0)
-    with pytest.raises(SchedulerUnavailableError, match=r"'x' shows no sign of life.*'submit'"):
+    with pytest.raises(
+        SchedulerUnavailableError, match=r"'x' shows no sign of life.*'submit_task'"
+    ):
         deadline.answer(found, "x", "submit_task", "ref")
     assert found.now <= 30.0
 
@@ -117,7 +119,7 @@ def test_an_answer_that_comes_before_the_sign_of_life_counts(supervised):
     [
         ("view", (True, 600.0), 60.0, "its journal or Ray does not answer it"),
         ("hello", (False, 600.0), 60.0, "it is still recovering"),
-        ("submit_task", (True, 600.0), 600.0, "has not answered 'submit'"),
+        ("submit_task", (True, 600.0), 600.0, "has not answered 'submit_task'"),
     ],
 )
 def test_one_that_lives_and_never_answers_has_a_limit(supervised, method, signs, least_s, why):
