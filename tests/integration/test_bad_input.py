@@ -139,7 +139,10 @@ def test_what_no_node_has_is_out_of_the_clusters_resources(make_scheduler):
         ({"min_preempt_score": NAN}, "min_preempt_score"),
         ({"enable_label_preemption": "yes"}, "enable_label_preemption"),
         ({"protected_pools": "pool"}, "protected_pools"),
-        ({"threshold": 1.0}, "no 'threshold'; it has same_pool_priority_threshold"),
+        (
+            {"threshold": 1.0},
+            r"no 'threshold' .did you mean 'label_priority_threshold'.*; it has same_pool",
+        ),
         ({"preemption_aggressiveness": "wild"}, "'wild'; allowed are high"),
         ({"preemption_aggressiveness": 3}, "3; allowed are high"),
     ],
