@@ -47,7 +47,8 @@ def parse_number(given: object, what: str, least: float, most: float) -> float:
 
 def parse_positive(given: object, what: str, most: float) -> float:
     """A finite number above 0 and up to ``most``. Raises InvalidRequestError otherwise."""
-    if as_number(given) == 0:
+    number = as_number(given)
+    if number is not None and number <= 0:
         raise InvalidRequestError(f"{what} is {shown(given)}; it must be above 0")
     return parse_number(given, what, 0.0, most)
 
