@@ -22,6 +22,8 @@ ANSWER_MEMORY_S = 24 * 3600.0
 
 #: Quota freed by ``preempt_task(for_pool=...)`` is held this long for that pool.
 POOL_HOLD_S = 60.0
+#: Seconds for which it is held for the client that freed it, where no pool was named.
+CLIENT_HOLD_S = 10.0
 
 #: Characters of a path or URL.
 _MAX_PATH = 4096

@@ -32,7 +32,7 @@ class TaskPhase(str, Enum):
 TRANSITIONS: dict[TaskPhase, tuple[TaskPhase, ...]] = {
     TaskPhase.STARTING: (TaskPhase.RUNNING,),
     TaskPhase.RUNNING: (TaskPhase.PREEMPTING, TaskPhase.ENDING),
-    TaskPhase.PREEMPTING: (),
+    TaskPhase.PREEMPTING: (TaskPhase.RUNNING,),
     TaskPhase.ENDING: (),
 }
 

@@ -7,7 +7,9 @@ from typing import TypeVar
 
 from schedulemesh.config.settings import ANSWER_MEMORY_S
 from schedulemesh.domain.pool import PoolSpec
+from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.admission.decide import submit
+from schedulemesh.engine.explain import pool_not_found
 from schedulemesh.engine.lifecycle import agents as lifecycle
 from schedulemesh.engine.lifecycle import eviction
 from schedulemesh.engine.lifecycle.group_reports import (
@@ -111,7 +113,7 @@ def _ensure_pool(turn: Turn, stimulus: s.PoolRequested) -> RequestOutcome:
     if account is None:
         turn.emit(PoolEnsured(spec=spec))
         replenish(turn, only=spec.name)
-        return Done(detail="created")
+        return Done(detail="created", warnings=_too_big(turn.state, spec))
     if account.spec == spec:
         if any(pool_name == spec.name for pool_name, _ in turn.state.groups.dropped):
             turn.emit(PoolEnsured(spec=spec))
@@ -133,7 +135,22 @@ def _ensure_pool(turn: Turn, stimulus: s.PoolRequested) -> RequestOutcome:
         )
     turn.emit(PoolEnsured(spec=spec))
     _reshape_groups(turn, spec)
-    return Done(detail="changed")
+    return Done(detail="changed", warnings=_too_big(turn.state, spec))
+
+
+def _too_big(state: MeshState, spec: PoolSpec) -> tuple[str, ...]:
+    """The warning of a quota that exceeds all nodes together."""
+    if not state.nodes_known:
+        return ()
+    total = sum((node.total for node in state.cluster.nodes.values()), NOTHING)
+    if spec.resources.fits(total):
+        return ()
+    beyond = spec.resources.beyond(total)
+    told = (
+        f"pool {spec.name!r} promises {spec.resources}, and all nodes together have {total}: {beyond} of it "
+        "cannot be used before nodes join"
+    )
+    return (told,)
 
 
 def _reshape_groups(turn: Turn, spec: PoolSpec) -> None:
@@ -155,10 +172,18 @@ def _change_policy(turn: Turn, stimulus: s.PolicyChangeRequested) -> RequestOutc
             level=stimulus.level,
         )
     )
-    return Done()
+    unknown = [p for p in stimulus.policy.protected_pools if p not in turn.state.ledger.accounts]
+    if "protected_pools" not in stimulus.changes or not unknown:
+        return Done()
+    told = (
+        f"protected_pools names {', '.join(map(repr, unknown))}, and there is no such pool as yet"
+    )
+    return Done(warnings=(told,))
 
 
 def _register_handlers(turn: Turn, stimulus: s.StateHandlersGiven) -> RequestOutcome:
+    if stimulus.pool_name not in turn.state.ledger.accounts:
+        return pool_not_found(turn.state, stimulus.pool_name)
     turn.emit(
         StateHandlersRegistered(
             pool_name=stimulus.pool_name,

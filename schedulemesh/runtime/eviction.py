@@ -109,8 +109,9 @@ class Eviction(msgspec.Struct, kw_only=True):
                 False, f"cancel() did not return within {self.policy.cancel_timeout:g} s"
             )
         if not result.able:
-            return self._answered(False, "the agent's class has no cancel()")
-        return self._answered(result.success and not result.error, result.error)
+            return self._answered(False, "the agent's class has no cancel()", runs_on=True)
+        success = result.success and not result.error
+        return self._answered(success, result.error, runs_on=not success)
 
     async def _saved(self) -> SavedState:
         warning = ""
@@ -195,9 +196,13 @@ class Eviction(msgspec.Struct, kw_only=True):
             self.task.agent_name, self.incarnation, kind, timeout_s, **fields
         )
 
-    def _answered(self, success: bool, error: str) -> CancelAnswered:
+    def _answered(self, success: bool, error: str, *, runs_on: bool = False) -> CancelAnswered:
         if error:
             logger.info("cancelling task %s: %s", self.task.spec.task_id, error)
         return CancelAnswered(
-            at=0.0, task_id=self.task.spec.task_id, cancel_success=success, error=error
+            at=0.0,
+            task_id=self.task.spec.task_id,
+            cancel_success=success,
+            runs_on=runs_on,
+            error=error,
         )

@@ -24,7 +24,7 @@ RECENT = 100
 def past_of(state: MeshState, task_id: str) -> tuple[TaskSpec, AgentSpec | None] | None:
     """How a task that was preempted or lost was made; None: it is not on record."""
     past = state.preempted.get(task_id)
-    if past is not None and past.fact.task is not None:
+    if past is not None and past.fact.task is not None and not past.ran_again:
         return past.fact.task, past.fact.agent
     for lost in state.lost.values():
         for spec, _ in lost.tasks:
@@ -43,7 +43,7 @@ def saved_key(state: MeshState, task_id: str) -> str | None:
             if spec.task_id == task_id and key is not None:
                 return key
     past = state.preempted.get(task_id)
-    return None if past is None else past.state_key
+    return None if past is None or past.ran_again else past.state_key
 
 
 class View:
@@ -143,7 +143,11 @@ class View:
         state = self._state
         where: dict[str, str] = {}
         where.update((t.task_id, "lost") for a in state.lost.values() for t, key in a.tasks if key)
-        where.update((t, "preempted") for t, past in state.preempted.items() if past.state_key)
+        where.update(
+            (task_id, "preempted")
+            for task_id, past in state.preempted.items()
+            if past.state_key and not past.ran_again
+        )
         where.update((t, "running") for t, task in state.running.by_id.items() if task.state_key)
         return [{"task_id": task_id, "status": status} for task_id, status in where.items()]
 

@@ -160,6 +160,13 @@ def test_a_preemption():
     }
     gone = Evicted(task_id="v", agent_name="a", reason="manual", error="cannot be reached")
     assert replies.preempted(gone, None)["error"] == "cannot be reached"
+    runs_on = Evicted(
+        task_id="v", agent_name="a", reason="manual", runs_on=True, error="no cancel()"
+    )
+    answer = replies.preempted(runs_on, saved)
+    assert (answer["success"], answer["reason"]) == (False, "not_cancelled")
+    assert answer["saved_state"] == {"task_id": "v", "path": "/x"}
+    assert "runs on: no cancel()" in answer["error"]
     refused = replies.preempted(Refused(reason="task_not_found", error="no task"), None)
     assert refused == {
         "success": False,
@@ -168,6 +175,11 @@ def test_a_preemption():
         "saved_state": None,
         "cancel_success": False,
     }
+
+
+def test_what_the_caller_may_not_have_meant_is_told_with_the_success():
+    told = replies.done(Done(detail="agent_kept", warnings=("it goes on",)))
+    assert told == {"success": True, "detail": "agent_kept", "warnings": ["it goes on"]}
 
 
 def test_an_outcome_that_cannot_be_is_an_error():

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import permutations, product
 from typing import NamedTuple
 
+from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.labels import matches
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.resources import Resources
@@ -146,18 +147,32 @@ class GroupSeats:
         nodes = self.state.cluster.nodes
         if any(n not in nodes or nodes[n].cordoned for n in group.node_ids):
             return False
-        return group.shape == (self._closest(spec) if group.reserved else self._own(spec))
+        if not group.reserved:
+            return group.shape == self._own(spec)
+        if self._entitled(spec):
+            return group.shape == self._closest(spec)
+        ready = group.phase is GroupPhase.READY and group.agent is None
+        spare = ready and new.priority == spec.entitled_above and not self._others_wait()
+        return spare and group.shape == self._closest(spec)
+
+    def _others_wait(self) -> bool:
+        """Whether another agent of the pool waits for somebody to leave."""
+        return any(
+            agent.phase is AgentPhase.WAITING and agent.spec.pool_name == self.newcomer.pool_name
+            for agent in self.state.agents.values()
+        )
 
     def _own(self, spec: GroupsSpec) -> GroupShape:
         labels = tuple(sorted(spec.node_labels.items()))
         return GroupShape(bundles=self.newcomer.bundles, strategy=spec.strategy, node_labels=labels)
 
-    def _closest(self, spec: GroupsSpec) -> GroupShape | None:
+    def _entitled(self, spec: GroupsSpec) -> bool:
         new = self.newcomer
         by_label = bool(spec.entitled_labels) and matches(spec.entitled_labels, dict(new.labels))
-        if not by_label and new.priority <= spec.entitled_above:
-            return None
-        fitting = [shape for shape in spec.reserved if shape.holds(new.bundles)]
+        return by_label or new.priority > spec.entitled_above
+
+    def _closest(self, spec: GroupsSpec) -> GroupShape | None:
+        fitting = [shape for shape in spec.reserved if shape.holds(self.newcomer.bundles)]
         return min(fitting, key=lambda s: (s.total.gpu, s.total.cpu, s.total.memory), default=None)
 
     def _made(self, spec: GroupsSpec, gone: Collection[str]) -> bool:

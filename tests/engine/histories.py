@@ -217,6 +217,7 @@ class History:
             "choose_node": self.chance(0.95),
             "default_resources": self.chance(0.05) and not many,
             "request_id": self.request(),
+            "client": self.any((None, "c1", "c2")),
             **more,
         }
         pool_name = self.any(POOLS) if self.chance(0.9) else ""
@@ -314,6 +315,7 @@ class History:
                 agent_name=self.any(AGENTS) if self.chance(0.5) else None,
                 end_agent=self.chance(0.5),
                 for_pool=self.any((None, None, *POOLS)),
+                client=self.any((None, "c1", "c2")),
                 preempt_score=self.any((None, 2.0)),
                 request_id=self.request(),
             )
@@ -398,7 +400,14 @@ class History:
     def _cancel(self, task_id: str) -> None:
         self.mesh.task_evictions.pop(task_id, None)
         went_well = self.chance(0.5)
-        self.tell(s.CancelAnswered(at=self.now, task_id=task_id, cancel_success=went_well))
+        self.tell(
+            s.CancelAnswered(
+                at=self.now,
+                task_id=task_id,
+                cancel_success=went_well,
+                runs_on=not went_well and self.chance(0.5),
+            )
+        )
 
     def _make(self, group_id: str) -> None:
         self.mesh.makes.pop(group_id, None)

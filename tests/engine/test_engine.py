@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import msgspec
+
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done
@@ -125,3 +127,30 @@ def test_a_query_and_a_stimulus_of_the_same_moment_see_the_same_time():
         s.PreemptionQuery(at=mesh.now, priority=5.0, pool_name="p")
     ).candidates
     assert found.remaining_time == 60.0
+
+
+def test_handlers_of_an_unknown_pool_are_refused():
+    mesh = Mesh(pool("p", cpu=1))
+    given = s.StateHandlersGiven(at=0.0, pool_name="q", preserver_key="k", restorer_key=None)
+    assert mesh.handle(given).outcome.reason == "pool_not_found"
+    assert mesh.state.handlers == {}
+
+
+def test_a_pool_larger_than_the_cluster_is_made_with_a_warning():
+    mesh = Mesh(nodes=[node("a", cpu=4), node("b", cpu=4)])
+    assert mesh.resize(pool("p", cpu=8)).warnings == ()
+    (warning,) = mesh.resize(pool("q", cpu=9, memory=5)).warnings
+    assert "'q' promises" in warning
+    assert "cannot be used before nodes join" in warning
+    assert Mesh().resize(pool("p", cpu=9)).warnings == ()
+
+
+def test_protecting_an_unknown_pool_is_done_with_a_warning():
+    mesh = Mesh(pool("p", cpu=1))
+    policy = msgspec.structs.replace(mesh.state.policy, protected_pools=("p", "r", "s"))
+    changed = s.PolicyChangeRequested(
+        at=0.0, policy=policy, client="me", changes=("protected_pools",)
+    )
+    (warning,) = mesh.handle(changed).outcome.warnings
+    assert "'r', 's'" in warning
+    assert mesh.state.policy.protected_pools == ("p", "r", "s")

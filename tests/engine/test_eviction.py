@@ -9,6 +9,7 @@ from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.instructions import EvictAgent
 from schedulemesh.engine.messages.outcomes import Evicted, Pending
+from schedulemesh.engine.state.snapshot import referenced
 from tests.engine.builders import Mesh, amount, node, pool
 
 
@@ -149,3 +150,109 @@ def test_an_eviction_is_answered_where_the_agent_is_deleted_before_it_starts():
     assert mesh.state.agents["ghost"].phase is AgentPhase.WAITING
     mesh.delete("ghost")
     assert mesh.told == ["r"]
+
+
+def cancelled(mesh, task_id, **how):
+    mesh.task_evictions.pop(task_id)
+    return mesh.handle(s.CancelAnswered(at=mesh.now, task_id=task_id, **how)).outcome
+
+
+def test_a_task_that_cannot_be_cancelled_runs_on_and_is_not_counted():
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.run("t", priority=1.0, cpu=2)
+    mesh.preempt(task_id="t", request_id="r")
+    mesh.save("t")
+    evicted = cancelled(mesh, "t", cancel_success=False, runs_on=True, error="no cancel()")
+    assert (evicted.runs_on, evicted.state_key) == (True, "state-t")
+    assert mesh.told == ["r"]
+    assert mesh.state.preemption_counts == {}
+    assert mesh.state.running.by_id["t"].phase is TaskPhase.RUNNING
+    assert [c.task_id for c in mesh.evaluate(9.0).candidates] == ["t"]
+
+
+def test_a_task_that_could_not_be_cancelled_because_its_agent_is_unknown_is_off_the_book_and_not_counted():
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.announce("t", "elsewhere")
+    mesh.preempt(task_id="t", request_id="r")
+    assert not cancelled(mesh, "t", cancel_success=False, runs_on=True).runs_on
+    assert mesh.state.preemption_counts == {}
+    assert mesh.state.running.by_id == {}
+
+
+def test_a_name_is_that_of_a_task_or_else_of_an_agent():
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.run("a", cpu=1, task=False)
+    assert mesh.preempt(task_id="a").reason == "task_not_found"
+    assert mesh.preempt(task_id="a", end_agent=True).agent_name == "a"
+    mesh.leave("a")
+    assert mesh.state.agents == {}
+
+
+def freed_by(client, *pools):
+    """``low`` of pool q was evicted by hand by a client."""
+    mesh = Mesh(pool("p", cpu=0), pool("q", cpu=2), *pools)
+    mesh.resize(pool("p", cpu=2))
+    mesh.run("full", "p", cpu=2)
+    mesh.run("low", "q", cpu=2)
+    mesh.preempt(task_id="low", end_agent=True, client=client)
+    mesh.leave("low")
+    return mesh
+
+
+def test_quota_freed_by_hand_is_held_for_the_client_who_may_use_it_in_another_pool():
+    mesh = freed_by("me")
+    assert mesh.delete("low").detail == "already_gone"
+    assert mesh.submit("other", "q", cpu=2, more={"client": "you"}).reason == "preemption_failed"
+    mesh.run("mine", "p", cpu=2, more={"client": "me"})
+    assert mesh.state.ledger.accounts["p"].borrowed == amount(cpu=2)
+    assert mesh.state.ledger.holds == {}
+
+
+def test_after_ten_seconds_everybody_may_use_it():
+    mesh = freed_by("me")
+    mesh.tick(9.9)
+    assert mesh.free("q") == amount()
+    mesh.tick(0.1)
+    assert mesh.free("q") == amount(cpu=2)
+
+
+def test_nothing_is_held_for_nobody():
+    assert freed_by(None).free("q") == amount(cpu=2)
+
+
+def test_a_preempted_task_that_ran_again_is_no_longer_to_be_restored():
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.run("t", cpu=2, class_key="c")
+    mesh.preempt(task_id="t", end_agent=True)
+    mesh.leave("t", saved=True)
+    assert not mesh.state.preempted["t"].ran_again
+    mesh.submit("t", cpu=2, class_key="c")
+    assert not mesh.state.preempted["t"].ran_again, "its start may fail"
+    mesh.report("t")
+    assert mesh.state.preempted["t"].ran_again
+    assert "state-t" not in referenced(mesh.state)
+    assert mesh.state.preemption_counts == {"manual": 1}
+
+
+def test_a_victim_that_ran_again_elsewhere_is_not_restarted_when_its_newcomer_fails():
+    mesh = Mesh(pool("p", cpu=2), nodes=[node("a", cpu=2)])
+    mesh.run("low", priority=0.0, cpu=2, class_key="c")
+    mesh.submit("high", priority=9.0, cpu=2, class_key="c", more={"request_id": "r"})
+    mesh.leave("low", saved=True)
+    mesh.announce("low", "elsewhere")
+    mesh.complete("low")
+    mesh.fail("high")
+    assert mesh.state.answers["r"].outcome.not_restarted == ("low",)
+    assert mesh.starts == {}
+
+
+def test_a_lost_task_that_ran_again_elsewhere_is_not_rebuilt():
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.run("t", cpu=2, class_key="c")
+    mesh.announce("u", "t")
+    mesh.die("t")
+    mesh.announce("t", "elsewhere")
+    mesh.complete("t")
+    assert [task.task_id for task, _ in mesh.state.lost["t"].tasks] == ["u"]
+    mesh.announce("u", "elsewhere")
+    assert mesh.state.lost == {}

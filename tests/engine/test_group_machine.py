@@ -192,7 +192,7 @@ class GroupMachine(RuleBasedStateMachine):
         if group.reserved:
             by_label = bool(spec.entitled_labels) and given["labels"] == {"role": "train"}
             priority = 5.0 if given["kind"] == "agent" else given["priority"]
-            assert priority > 5.0 or by_label
+            assert priority >= 5.0 or by_label
         else:
             assert group.shape.bundles == need
         if given["kind"] in ("for group", "agent") and agent.evicting:

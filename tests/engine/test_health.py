@@ -86,8 +86,8 @@ def test_an_agent_whose_tasks_all_run_elsewhere_is_not_rebuilt():
     mesh = dead()
     for task_id in ("a", "b"):
         mesh.announce(task_id, "elsewhere")
-    assert rebuild(mesh, "a").reason == "duplicate_task"
-    assert mesh.state.lost["a"].told
+    assert mesh.state.lost == {}
+    assert rebuild(mesh, "a").reason == "agent_not_found"
     assert mesh.free() == amount(cpu=2)
 
 

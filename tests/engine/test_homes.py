@@ -205,7 +205,7 @@ def test_what_no_node_could_ever_hold_is_refused_at_once():
 
 def test_a_pool_without_dynamic_groups_says_why_it_has_none():
     mesh = meshed(reserved=(SMALL,), dynamic=False)
-    refused = mesh.submit("x", cpu=2)
+    refused = mesh.submit("x", priority=4.0, cpu=2)
     assert refused.reason == "group_unplaceable"
     assert "its reserved ones are not for this task" in refused.error
     assert "it makes no dynamic ones" in refused.error
@@ -288,3 +288,24 @@ def test_entitled_by_priority_above_five_or_by_label(priority, labels, may):
 def test_without_a_label_rule_labels_entitle_nobody():
     assert not entitled(GroupsSpec(), 5.0, {"role": "train"})
     assert entitled(GroupsSpec(entitled_above=2.0), 3.0, {})
+
+
+@pytest.mark.parametrize(
+    ("how", "way"),
+    [({"priority": 5.0}, "reserved"), ({"task": False}, "reserved"), ({"priority": 4.9}, None)],
+)
+def test_a_free_reserved_group_serves_whoever_is_just_below_the_entitled(how, way):
+    mesh = meshed(reserved=(SMALL,), dynamic=False)
+    if way is None:
+        assert mesh.submit("x", cpu=2, **how).reason == "group_unplaceable"
+    else:
+        assert path(mesh, "x", **how) == way
+
+
+def test_it_does_not_while_somebody_waits_and_is_handed_over_to_whoever_is_entitled():
+    mesh = meshed(reserved=(SMALL,), dynamic=False)
+    assert path(mesh, "x", priority=5.0, class_key="c") == "reserved"
+    assert mesh.submit("y", priority=5.0, cpu=2).reason == "group_unplaceable"
+    high = mesh.submit("high", priority=9.0, cpu=2, class_key="c")
+    assert high.agent_name == "high"
+    assert mesh.state.agents["high"].group_path == "preempted"

@@ -9,6 +9,7 @@ from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.instructions import StopAgent
 from schedulemesh.engine.messages.outcomes import Done, Pending
+from schedulemesh.engine.state import mesh_state
 from tests.engine.builders import Mesh, amount, names, node, pool
 
 
@@ -334,3 +335,45 @@ def test_a_victim_that_dies_by_itself_lets_its_newcomer_in_too():
     mesh.ends.pop("low")
     mesh.die("low")
     assert mesh.report("high").agent_name == "high"
+
+
+def test_one_of_two_tasks_of_an_agent_is_done_and_the_agent_goes_on_with_the_other():
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.run("a", cpu=2)
+    mesh.announce("b", "a")
+    done = mesh.complete("a")
+    assert (done.detail, mesh.ends) == ("agent_kept", {})
+    assert "1 of its tasks go on ('b')" in done.warnings[0]
+    assert mesh.state.running.on_agent("a") == ("b",)
+    mesh.complete("b")
+    assert mesh.state.agents == {}
+
+
+def test_deleting_an_agent_that_is_gone_is_no_error_and_one_that_never_was_is_refused():
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.run("a", cpu=2)
+    mesh.delete("a")
+    mesh.leave("a")
+    assert mesh.delete("a").detail == "already_gone"
+    refused = mesh.delete("b")
+    assert refused.reason == "agent_not_found"
+    assert "'b'" in refused.error
+    assert list(mesh.rewritten().former) == ["a"]
+
+
+def test_deleting_an_unknown_agent_ends_what_was_registered_on_it():
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.announce("t", "elsewhere")
+    assert mesh.delete("elsewhere").detail == ""
+    assert mesh.state.running.by_id == {}
+    assert mesh.delete("elsewhere").detail == "already_gone"
+
+
+def test_only_so_many_names_of_former_agents_are_kept(monkeypatch):
+    monkeypatch.setattr(mesh_state, "FORMER", 2)
+    mesh = Mesh(pool("p", cpu=2))
+    for name in ("a", "b", "c"):
+        mesh.run(name, cpu=1)
+        mesh.delete(name)
+        mesh.leave(name)
+    assert list(mesh.state.former) == ["b", "c"]

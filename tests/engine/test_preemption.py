@@ -405,3 +405,25 @@ def test_lost_work_does_not_hide_who_misses_the_least_score():
         mesh.state.running, Incoming(priority=5.0, pool_name="p"), mesh.now
     )
     assert found == {"below_min_preempt_score": 1, "would_not_make_room": 1}
+
+
+def test_scores_that_rounding_makes_equal_go_by_newest_start():
+    """At a priority of 1e9 a score has steps of 1e-7: the ends of these tasks are nearer to each other."""
+    mesh = Mesh(pool("p", cpu=4), remaining_time_weight=1.0)
+    mesh.run("old", priority=0.0, cpu=1, duration=50.0 + 3e-9)
+    mesh.now += 10.0
+    mesh.run("new", priority=0.0, cpu=1, duration=40.0 + 1e-9)
+    mesh.now += 10.0
+    mesh.run("newest", priority=0.0, cpu=1, duration=30.0)
+    found = mesh.evaluate(1e9).candidates
+    assert len({candidate.preempt_score for candidate in found}) == 1
+    assert names(found) == ["newest", "new", "old"]
+
+
+def test_a_rest_that_rounding_makes_nothing_ties_with_no_rest_at_all():
+    mesh = Mesh(pool("p", cpu=4), remaining_time_weight=1.0)
+    mesh.run("almost over", priority=0.0, cpu=1, duration=20.0 + 1e-9)
+    mesh.now += 10.0
+    mesh.run("over", priority=0.0, cpu=1, duration=10.0)
+    mesh.now += 10.0
+    assert names(mesh.evaluate(1e9).candidates) == ["over", "almost over"]

@@ -270,7 +270,8 @@ class TestAVictimWhose:
         assert (saved["source"], saved["payload"]) == ("payload", {"epoch": 3})
         assert "raised in save_state" in saved["warning"]
         result = pool.execute_preemption("t", "second")
-        assert (result["success"], result["cancel_success"]) == (True, False)
+        assert (result["success"], result["cancel_success"]) == (False, False)
+        assert result["reason"] == "not_cancelled"
         assert "raised in cancel" in result["error"]
         assert [a["name"] for a in pool.list_agents()["agents"]] == ["second"]
 

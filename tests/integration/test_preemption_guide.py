@@ -400,6 +400,7 @@ def custom_state_restorer(saved_state: dict) -> None:
 
 
 def test_section_7_state_handlers(scheduler):
+    scheduler.ensure_pool("custom-pool")
     scheduler.register_state_handlers(
         pool_name="custom-pool",
         preserver=custom_state_preserver,
@@ -441,6 +442,7 @@ def test_section_6_again_states_in_files(scheduler, tmp_path):
         payload = json.loads(path.read_text(encoding="utf-8"))
         replayed.write_text(json.dumps(payload), encoding="utf-8")
 
+    scheduler.ensure_pool("file-pool")
     scheduler.register_state_handlers(
         pool_name="file-pool",
         preserver=file_state_preserver,
@@ -520,6 +522,7 @@ def test_a_restorer_that_raises_is_the_answer(scheduler):
     def restorer(saved_state: dict) -> None:
         raise LookupError(f"no checkpoint of {saved_state['task_id']}")
 
+    scheduler.ensure_pool("custom-pool")
     scheduler.register_state_handlers(pool_name="custom-pool", restorer=restorer)
     scheduler.register_running_task(task_id="job", agent_name="a", pool_name="custom-pool")
     saved_state = scheduler.execute_preemption("job", "a")["saved_state"]

@@ -73,6 +73,8 @@ class Result(TypedDict, total=False):
     reason: str
     hint: str
     detail: str
+    #: What the caller may not have meant, in sentences.
+    warnings: list[str]
 
 
 class SubmitResult(Result, total=False):
@@ -247,6 +249,8 @@ def done(outcome: RequestOutcome) -> Result:
     answer: Result = {"success": True}
     if isinstance(outcome, Done) and outcome.detail:
         answer["detail"] = outcome.detail
+    if isinstance(outcome, Done) and outcome.warnings:
+        answer["warnings"] = list(outcome.warnings)
     return answer
 
 
@@ -280,7 +284,13 @@ def preempted(outcome: RequestOutcome, saved: bytes | None) -> PreemptionResult:
     }
     if outcome.error:
         answer["error"] = outcome.error
-    return answer
+    if not outcome.runs_on:
+        return answer
+    told = (
+        f"task {outcome.task_id!r} was not cancelled and runs on: {outcome.error or 'cancel() failed'}; its "
+        "state was saved. preempt_task ends it with its agent"
+    )
+    return {**answer, "success": False, "reason": "not_cancelled", "error": told}
 
 
 def saved_state(saved: bytes | None) -> dict[str, Any] | None:

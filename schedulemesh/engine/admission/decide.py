@@ -107,7 +107,7 @@ def understand(turn: Turn, stimulus: TaskSubmitted) -> Request | Refused:
     if account.spec.groups is not None:
         return _in_a_group(state, stimulus, account, need)
     node = None
-    payment = pay(state.ledger, pool_name, need)
+    payment = pay(state.ledger, pool_name, need, stimulus.client)
     if by_node := stimulus.choose_node and state.nodes_known:
         view = _view(stimulus, pool_name, need) if turn.strategies.plugins else None
         waits = bool(payment.short)
@@ -143,7 +143,7 @@ def _in_a_group(
         stimulus=stimulus,
         pool_name=account.spec.name,
         need=need,
-        payment=pay(state.ledger, account.spec.name, need),
+        payment=pay(state.ledger, account.spec.name, need, stimulus.client),
         node=None,
         by_node=False,
     )
@@ -292,7 +292,9 @@ def readmit(turn: Turn, past: Preempted, made: set[str]) -> bool:
     ``made`` names the agents that were made again already: further tasks of theirs go along.
     """
     fact = past.fact
-    if fact.agent is None or not fact.agent.class_key or not fact.agent.restartable:
+    if past.ran_again or fact.agent is None:
+        return False
+    if not fact.agent.class_key or not fact.agent.restartable:
         return False
     if fact.agent.name in made and fact.task is not None:
         return register(turn, fact.task, fact.agent.name) is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from schedulemesh.config.settings import POOL_HOLD_S
+from schedulemesh.config.settings import CLIENT_HOLD_S, POOL_HOLD_S
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.pending import ended, let_in, undo
@@ -24,8 +24,11 @@ from schedulemesh.engine.messages.outcomes import (
     Refused,
     RequestOutcome,
 )
-from schedulemesh.engine.state.mesh_state import LOST, Agent, MeshState
+from schedulemesh.engine.state.mesh_state import FORMER, LOST, Agent, MeshState
 from schedulemesh.engine.transaction import Turn
+
+#: Tasks that a sentence names.
+_TOLD = 5
 
 #: Why an agent ends that nobody evicts.
 COMPLETED, DELETED = "completed", "deleted"
@@ -77,19 +80,38 @@ def finish_task(turn: Turn, stimulus: s.TaskFinished) -> RequestOutcome:
     turn.emit(TaskCompleted(task_id=stimulus.task_id, at=turn.at, request_id=stimulus.request_id))
     if agent is None or not stimulus.end_agent:
         return Done()
+    if others := state.running.on_agent(task.agent_name):
+        told = ", ".join(map(repr, others[:_TOLD]))
+        kept = f"agent {task.agent_name!r} was not ended: {len(others)} of its tasks go on ({told})"
+        return Done(detail="agent_kept", warnings=(kept,))
     return _end(turn, agent, COMPLETED)
 
 
 def delete_agent(turn: Turn, stimulus: s.AgentDeletionRequested) -> RequestOutcome:
-    """End an agent; one that is gone already is no error."""
+    """End an agent; one that is gone already is no error, one that never was is refused."""
     agent = turn.state.agents.get(stimulus.agent_name)
     if agent is None:
-        return Done(detail="already_gone")
+        return _forget(turn, stimulus.agent_name)
     if agent.phase is AgentPhase.ENDING:
         if stimulus.destroy_group is not None:
             turn.emit(_still_ending(turn, agent, stimulus.destroy_group))
         return Pending(agent_name=stimulus.agent_name)
     return _end(turn, agent, DELETED, destroy_group=stimulus.destroy_group)
+
+
+def _forget(turn: Turn, agent_name: str) -> RequestOutcome:
+    """What is registered as running on an agent that is not ours ends; one that was ours is gone."""
+    state = turn.state
+    tasks = state.running.on_agent(agent_name)
+    for task_id in tasks:
+        if state.running.by_id[task_id].phase is not TaskPhase.PREEMPTING:
+            turn.emit(TaskCompleted(task_id=task_id, at=turn.at))
+    if tasks:
+        return Done()
+    if agent_name in state.former:
+        return Done(detail="already_gone")
+    error = f"there is no agent {agent_name!r}, and none of the last {FORMER} had this name"
+    return Refused(reason="agent_not_found", error=error)
 
 
 def _still_ending(turn: Turn, agent: Agent, destroy_group: bool) -> AgentEnding:
@@ -99,6 +121,7 @@ def _still_ending(turn: Turn, agent: Agent, destroy_group: bool) -> AgentEnding:
         reason=agent.ending,
         at=turn.at,
         hold_for=agent.hold_for,
+        hold_for_client=agent.hold_for_client,
         request_id=agent.ended_by,
         destroy_group=destroy_group,
     )
@@ -178,13 +201,14 @@ def agent_gone(turn: Turn, stimulus: s.AgentGone) -> RequestOutcome | None:
     if lost and agent.phase is AgentPhase.STARTING:
         return undo(turn, agent, "agent_start_failed", "the agent's process died")
     evicted = ended(turn, agent, reason)
-    if agent.hold_for is not None and agent.shares:
+    if agent.shares and (agent.hold_for or agent.hold_for_client):
         turn.emit(
             QuotaHeld(
                 hold_id=f"{stimulus.agent_name}#{stimulus.incarnation}",
                 for_pool=agent.hold_for,
+                for_client=agent.hold_for_client,
                 shares=agent.shares,
-                until=turn.at + POOL_HOLD_S,
+                until=turn.at + (CLIENT_HOLD_S if agent.hold_for is None else POOL_HOLD_S),
             )
         )
     if agent.leaves_for is not None:

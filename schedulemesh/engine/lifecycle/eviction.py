@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.admit import PREEMPTED, evict_instruction
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import (
     AgentEnding,
+    EvictionFailed,
     EvictionStarted,
     StateSaved,
     TaskPreempted,
@@ -34,6 +37,9 @@ def preempt(turn: Turn, stimulus: s.PreemptionRequested) -> RequestOutcome:
     agent_name = stimulus.agent_name
     if stimulus.task_id is not None:
         task = state.running.by_id.get(stimulus.task_id)
+        named = state.agents.get(stimulus.task_id) if stimulus.end_agent else None
+        if task is None and agent_name is None and named is not None:
+            return preempt(turn, _of_agent(stimulus, named))
         if task is None or (agent_name is not None and task.agent_name != agent_name):
             where = f" on agent {agent_name!r}" if agent_name is not None else ""
             return Refused(
@@ -58,6 +64,11 @@ def preempt(turn: Turn, stimulus: s.PreemptionRequested) -> RequestOutcome:
             error=f"agent {agent_name!r} is {agent.phase.value}; only a running one is preempted",
         )
     return _evict_agent(turn, stimulus, agent)
+
+
+def _of_agent(stimulus: s.PreemptionRequested, agent: Agent) -> s.PreemptionRequested:
+    """The name that was given is an agent's."""
+    return msgspec.structs.replace(stimulus, task_id=None, agent_name=agent.spec.name)
 
 
 def _evict_task(
@@ -94,6 +105,7 @@ def _evict_agent(turn: Turn, stimulus: s.PreemptionRequested, agent: Agent) -> R
             reason=PREEMPTED,
             at=turn.at,
             hold_for=stimulus.for_pool,
+            hold_for_client=stimulus.client if stimulus.for_pool is None else None,
             request_id=stimulus.request_id,
         )
     )
@@ -116,21 +128,28 @@ def state_stored(turn: Turn, stimulus: s.StateStored) -> None:
 
 
 def cancel_answered(turn: Turn, stimulus: s.CancelAnswered) -> RequestOutcome | None:
-    """A task evicted alone is off the book; its agent stays."""
+    """A task evicted alone is off the book, or runs on where it could not be cancelled; its agent stays."""
     state = turn.state
     task = state.running.by_id.get(stimulus.task_id)
     if task is None or not task.evicted_as:
         return None
+    agent = state.agents.get(task.agent_name)
+    runs_on = stimulus.runs_on and agent is not None and agent.phase is AgentPhase.RUNNING
     evicted = Evicted(
         task_id=stimulus.task_id,
         agent_name=task.agent_name,
         reason=task.evicted_as,
         state_key=task.state_key,
         cancel_success=stimulus.cancel_success,
+        runs_on=runs_on,
         error=stimulus.error,
     )
-    turn.emit(_preempted(turn, task, state.agents.get(task.agent_name)))
-    return turn.answer(task.evicted_by, evicted)
+    request_id = task.evicted_by
+    if runs_on:
+        turn.emit(EvictionFailed(task_id=stimulus.task_id))
+    else:
+        turn.emit(_preempted(turn, task, agent, counted=stimulus.cancel_success))
+    return turn.answer(request_id, evicted)
 
 
 def all_preempted(turn: Turn, agent: Agent) -> tuple[str, ...]:
@@ -155,7 +174,9 @@ def all_preempted(turn: Turn, agent: Agent) -> tuple[str, ...]:
     return tuple(evicted)
 
 
-def _preempted(turn: Turn, task: RunningTask, agent: Agent | None) -> TaskPreempted:
+def _preempted(
+    turn: Turn, task: RunningTask, agent: Agent | None, *, counted: bool = True
+) -> TaskPreempted:
     return TaskPreempted(
         task_id=task.spec.task_id,
         agent_name=task.agent_name,
@@ -166,4 +187,5 @@ def _preempted(turn: Turn, task: RunningTask, agent: Agent | None) -> TaskPreemp
         preempt_score=task.preempt_score,
         task=task.spec,
         agent=None if agent is None else agent.spec,
+        counted=counted,
     )

@@ -180,8 +180,9 @@ class AgentEnding(Fact, frozen=True, kw_only=True):
     agent_name: str
     reason: str
     at: float
-    #: Once it is gone, its quota is held for this pool.
+    #: Once it is gone, its quota is held for this pool, or for this client.
     hold_for: str | None = None
+    hold_for_client: str | None = None
     #: Which request its end answers.
     request_id: str | None = None
     #: Whether its placement group goes too; None: what the pool's definition says.
@@ -315,6 +316,14 @@ class TaskPreempted(Fact, frozen=True, kw_only=True):
     #: What is needed to run it again: its spec and its agent's; None: it was only registered.
     task: TaskSpec | None = None
     agent: AgentSpec | None = None
+    #: False: it could not be cancelled, and is off the book without being counted.
+    counted: bool = True
+
+
+class EvictionFailed(Fact, frozen=True, kw_only=True):
+    """The task could not be cancelled and runs on."""
+
+    task_id: str
 
 
 class StatesForgotten(Fact, frozen=True, kw_only=True):
@@ -324,10 +333,13 @@ class StatesForgotten(Fact, frozen=True, kw_only=True):
 
 
 class QuotaHeld(Fact, frozen=True, kw_only=True):
-    """Quota freed by hand is kept as a loan for one pool until it is used or the time is up."""
+    """Quota freed by hand is kept, as a loan for one pool or for one client, until it is used or the time is
+    up.
+    """
 
     hold_id: str
-    for_pool: str
+    for_pool: str | None = None
+    for_client: str | None = None
     shares: tuple[Share, ...]
     until: float
 
@@ -388,6 +400,7 @@ AnyFact = Union[
     EvictionStarted,
     StateSaved,
     TaskPreempted,
+    EvictionFailed,
     StatesForgotten,
     QuotaHeld,
     HoldShrank,

@@ -107,6 +107,8 @@ class Done(Outcome, frozen=True, kw_only=True):
     """The request was carried out; ``detail`` says what was already so, if anything."""
 
     detail: str = ""
+    #: What the caller may not have meant, in sentences.
+    warnings: tuple[str, ...] = ()
 
 
 class Evicted(Outcome, frozen=True, kw_only=True):
@@ -118,6 +120,8 @@ class Evicted(Outcome, frozen=True, kw_only=True):
     #: The key of its saved state; None: nothing was saved.
     state_key: str | None = None
     cancel_success: bool = False
+    #: Whether its method runs on because it could not be cancelled; then it is not preempted.
+    runs_on: bool = False
     #: What went wrong while saving or cancelling; empty: nothing.
     error: str = ""
 

@@ -69,6 +69,8 @@ class TaskSubmitted(Stimulus, frozen=True, kw_only=True):
     #: Evict for a placement group, never for quota; refused in a pool that keeps no groups.
     for_group: bool = False
     dry_run: bool = False
+    #: Who asks, who may use the quota that was freed for them; None: nobody in particular.
+    client: str | None = None
     #: The key of the saved state that its object is built from.
     state_key: str | None = None
 
@@ -102,8 +104,10 @@ class PreemptionRequested(Stimulus, frozen=True, kw_only=True):
     task_id: str | None = None
     agent_name: str | None = None
     end_agent: bool = False
-    #: Hold the freed quota for this pool.
+    #: Hold the freed quota for this pool; None: for the client.
     for_pool: str | None = None
+    #: Who asks; None: nobody for whom quota could be held.
+    client: str | None = None
     #: What it is counted as: the reason of the last evaluation that named the task, else manual.
     reason: str = "manual"
     preempt_score: float | None = None
@@ -193,6 +197,8 @@ class CancelAnswered(Stimulus, frozen=True, kw_only=True):
 
     task_id: str
     cancel_success: bool
+    #: Whether the agent lives and its method runs on as if nothing had been asked.
+    runs_on: bool = False
     error: str = ""
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.labels import Labels, matches
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.resources import Resources
@@ -29,6 +30,9 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     shape: GroupShape
     #: The reserved shape that it may have; None: it is not entitled, or none holds it.
     reserved: GroupShape | None
+    #: The reserved shape that it may have while a group of it is free and nobody who is entitled waits: the
+    #: newcomer is just below those who are.
+    spare: GroupShape | None = None
 
 
 class Home(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -65,16 +69,21 @@ def wish_of(
     labels: Labels,
 ) -> Wish:
     """What a task of this priority and these labels asks for."""
+    closest = best_reserved(state.groups.reserved_shapes(pool_name), bundles)
     may_reserved = entitled(spec, priority, labels)
     return Wish(
         pool_name=pool_name,
         spec=spec,
         shape=dynamic_shape(spec, bundles),
-        reserved=(
-            best_reserved(state.groups.reserved_shapes(pool_name), bundles)
-            if may_reserved
-            else None
-        ),
+        reserved=closest if may_reserved else None,
+        spare=closest if priority == spec.entitled_above and not may_reserved else None,
+    )
+
+
+def _somebody_waits(state: MeshState, pool_name: str) -> bool:
+    """Whether an agent of the pool waits for others to leave."""
+    return any(
+        state.agents[name].phase is AgentPhase.WAITING for name in state.agents_of[pool_name]
     )
 
 
@@ -100,13 +109,26 @@ def find_home(state: MeshState, wish: Wish) -> Home | NoHome:
     found = _free_group(state, wish)
     if found is not None:
         return found
-    if not wish.spec.dynamic or wish.spec.max_dynamic < 1:
-        return NoHome(limit=True)
-    if excess(state, wish) <= 0:
+    may_make = wish.spec.dynamic and wish.spec.max_dynamic >= 1
+    if may_make and excess(state, wish) <= 0:
         spot = Room(state.cluster).spot(wish.shape)
         if spot is not None:
             return Home(path="created", spot=spot)
+    spare = _spare_group(state, wish)
+    if spare is not None:
+        return Home(path="reserved", group=spare)
+    if not may_make:
+        return NoHome(limit=True)
     return _in_place_of_idle(state, wish)
+
+
+def _spare_group(state: MeshState, wish: Wish) -> Group | None:
+    """A free reserved group for one who is just below those who are entitled."""
+    if wish.spare is None:
+        return None
+    groups = state.groups.free_of(wish.pool_name, reserved=True, shape=wish.spare)
+    found = next((group for group in groups if _open(state, group)), None)
+    return None if found is None or _somebody_waits(state, wish.pool_name) else found
 
 
 def suits(state: MeshState, wish: Wish, group: Group) -> bool:
@@ -225,7 +247,7 @@ def goes_along(group: Group, agent_name: str) -> bool:
 
 def _could_ever(state: MeshState, wish: Wish) -> bool:
     """Whether the newcomer could ever have a group: a reserved one, or a new one on empty nodes."""
-    if wish.reserved is not None or not state.nodes_known:
+    if wish.reserved is not None or wish.spare is not None or not state.nodes_known:
         return True
     return Room(state.cluster, total=True).spot(wish.shape) is not None
 

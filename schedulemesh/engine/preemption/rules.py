@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Protocol
 
 import msgspec
@@ -365,19 +365,47 @@ class Preemption:
             scored = [entry for entry in scored if entry[0] >= least]
         heads = []
         for _, task_class, verdict in scored:
-            rest = task_class.ordered(now)
+            rest = self._ties_by_start(verdict, task_class.ordered(now))
             heads.append((*self._rank(verdict, next(rest)), task_class, verdict, rest))
         return heads
+
+    def _ties_by_start(
+        self, verdict: Verdict, entries: Iterator[tuple[float, float, str]]
+    ) -> Iterator[tuple[float, float, str]]:
+        """The tasks of a class, those whose scores rounding made equal by newest start.
+
+        The tasks without time left are in that order already; they are not looked at before their turn.
+        """
+        tied: list[tuple[float, float, str]] = []
+        for entry in entries:
+            same = tied and self._score(verdict, entry) == self._score(verdict, tied[0])
+            if tied and not same:
+                yield from sorted(tied, key=_newest)
+                tied = []
+            if entry[0] == 0.0:
+                yield from heapq.merge(
+                    sorted(tied, key=_newest), chain((entry,), entries), key=_newest
+                )
+                return
+            tied.append(entry)
+        yield from sorted(tied, key=_newest)
+
+    def _score(self, verdict: Verdict, entry: tuple[float, float, str]) -> float:
+        return verdict.delta + self.policy.remaining_time_weight * entry[0]
 
     def _rank(self, verdict: Verdict, entry: tuple[float, float, str]) -> tuple[float, float, str]:
         """The place of a task among the others of its group: ascending is first.
 
         By score, then newest start, then id; by lost work the class's own order is it.
         """
-        remaining, start, task_id = entry
+        _, start, task_id = entry
         if self.policy.victim_order == "least_lost_work":
             return (start, -verdict.delta, task_id)
-        return (-(verdict.delta + self.policy.remaining_time_weight * remaining), start, task_id)
+        return (-self._score(verdict, entry), start, task_id)
+
+
+def _newest(entry: tuple[float, float, str]) -> tuple[float, str]:
+    return entry[1:]
 
 
 def _priority_of(entry: tuple[TaskClass, Verdict]) -> float:

@@ -46,7 +46,7 @@ def _check_ledger(state: MeshState) -> None:
             charge(book, share.pool_name, agent.spec.pool_name, share.amount)
     for hold in state.ledger.holds.values():
         for share in hold.shares:
-            charge(reserved, share.pool_name, hold.for_pool, share.amount)
+            charge(reserved, share.pool_name, hold.for_pool or share.pool_name, share.amount)
     for name, account in state.ledger.accounts.items():
         told = (account.reserved, account.used, account.lent, account.borrowed)
         summed = (reserved[name], used[name], lent[name], borrowed[name])

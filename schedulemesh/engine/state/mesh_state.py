@@ -25,6 +25,9 @@ RECENT = 1000
 #: Classes that are known to load; one that is forgotten is probed again before anyone is evicted for it.
 LOADED = 10_000
 
+#: How many names of former agents are kept, so that deleting one again is told from a wrong name.
+FORMER = 10_000
+
 #: Why an agent ended whose process died without our doing.
 LOST = "lost"
 
@@ -68,8 +71,9 @@ class Agent(msgspec.Struct, kw_only=True, gc=False):
     ending: str = ""
     #: The agent that it leaves for, if it is a victim of a submission.
     leaves_for: str | None = None
-    #: Once it is gone, its quota is held for this pool.
+    #: Once it is gone, its quota is held for this pool, or for this client.
     hold_for: str | None = None
+    hold_for_client: str | None = None
     #: Which request its end answers.
     ended_by: str | None = None
     #: Which control methods its class has.
@@ -90,6 +94,8 @@ class Preempted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     fact: f.TaskPreempted
     #: The key of the state saved for it; None: none was.
     state_key: str | None = None
+    #: Whether its task has run again since: nothing is left to restore, and its state is kept no longer.
+    ran_again: bool = False
 
 
 class LostAgent(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,6 +140,10 @@ class MeshState:
         self.preempted: dict[str, Preempted] = {}
         #: Agents that died without our doing and were not made again, by name, oldest first.
         self.lost: dict[str, LostAgent] = {}
+        #: Which lost agent a task ran on, by task.
+        self._lost_with: dict[str, str] = {}
+        #: Names of agents that are gone, the first gone first.
+        self.former: dict[str, None] = {}
         #: Preemptions so far, by reason.
         self.preemption_counts: dict[str, int] = {}
         #: By request id, the first given first.
@@ -172,6 +182,7 @@ class MeshState:
             f.EvictionStarted: self._eviction_started,
             f.StateSaved: self._state_saved,
             f.TaskPreempted: self._task_preempted,
+            f.EvictionFailed: self._eviction_failed,
             f.StatesForgotten: self._states_forgotten,
             f.QuotaHeld: self._quota_held,
             f.HoldShrank: lambda fact: self.ledger.shrink_hold(fact.hold_id, fact.shares),
@@ -250,7 +261,8 @@ class MeshState:
             group_path=fact.group_path,
         )
         self.agents_of[spec.pool_name].add(spec.name)
-        self.lost.pop(spec.name, None)
+        self._forget_lost(spec.name)
+        self.former.pop(spec.name, None)
         self.next_incarnation = fact.incarnation + 1
         self.ledger.reserve(spec.pool_name, fact.shares)
         self.cluster.workload.note(spec.resources)
@@ -299,6 +311,7 @@ class MeshState:
         for task_id in self.running.on_agent(fact.agent_name):
             if self.running.by_id[task_id].phase is TaskPhase.STARTING:
                 self.running.start(task_id, fact.at)
+                self._runs_again(task_id)
             else:
                 self.running.adopt(task_id, agent.spec.resources)
         self._touch(agent)
@@ -331,6 +344,7 @@ class MeshState:
         agent = self.agents[fact.agent_name]
         agent.phase = AgentPhase.ENDING
         agent.ending, agent.hold_for = fact.reason, fact.hold_for
+        agent.hold_for_client = fact.hold_for_client
         agent.destroy_group = fact.destroy_group
         agent.ended_by = fact.request_id
         if fact.request_id is not None:
@@ -345,6 +359,7 @@ class MeshState:
         agent = self.agents.pop(fact.agent_name)
         if fact.reason == LOST:
             self._remember_lost(agent, tasks, fact.at)
+        self._remember_former(fact.agent_name)
         self.agents_of[agent.spec.pool_name].discard(fact.agent_name)
         self.ledger.release(agent.spec.pool_name, agent.shares, committed=agent.committed)
         if agent.group_id is not None:
@@ -372,18 +387,51 @@ class MeshState:
             newcomer.waits_for_groups -= {fact.group_id}
 
     def _remember_lost(self, agent: Agent, tasks: list[RunningTask], at: float) -> None:
-        self.lost.pop(agent.spec.name, None)
-        self.lost[agent.spec.name] = LostAgent(
-            spec=agent.spec, at=at, tasks=tuple((task.spec, task.state_key) for task in tasks)
-        )
+        self._forget_lost(agent.spec.name)
+        told = tuple((task.spec, task.state_key) for task in tasks)
+        self.note_lost(LostAgent(spec=agent.spec, at=at, tasks=told))
         if len(self.lost) > RECENT:
-            del self.lost[next(iter(self.lost))]
+            self._forget_lost(next(iter(self.lost)))
+
+    def note_lost(self, lost: LostAgent) -> None:
+        """An agent is among the lost ones."""
+        self.lost[lost.spec.name] = lost
+        for task, _ in lost.tasks:
+            self._lost_with[task.task_id] = lost.spec.name
+
+    def _forget_lost(self, agent_name: str) -> None:
+        lost = self.lost.pop(agent_name, None)
+        for task, _ in () if lost is None else lost.tasks:
+            if self._lost_with.get(task.task_id) == agent_name:
+                del self._lost_with[task.task_id]
+
+    def _remember_former(self, agent_name: str) -> None:
+        self.former.pop(agent_name, None)
+        self.former[agent_name] = None
+        if len(self.former) > FORMER:
+            del self.former[next(iter(self.former))]
+
+    def _runs_again(self, task_id: str) -> None:
+        """What was kept to run the task again has served."""
+        past = self.preempted.get(task_id)
+        if past is not None and not past.ran_again:
+            self.preempted[task_id] = msgspec.structs.replace(past, ran_again=True)
+        agent_name = self._lost_with.pop(task_id, None)
+        if agent_name is not None:
+            lost = self.lost[agent_name]
+            left = tuple(entry for entry in lost.tasks if entry[0].task_id != task_id)
+            if left:
+                self.lost[agent_name] = msgspec.structs.replace(lost, tasks=left)
+            else:
+                del self.lost[agent_name]
 
     def _task_registered(self, fact: f.TaskRegistered) -> None:
         agent = self.agents.get(fact.agent_name)
         runs = agent is None or agent.phase is AgentPhase.RUNNING
         phase = TaskPhase.RUNNING if runs else TaskPhase.STARTING
         self._add_task(fact.task, fact.agent_name, fact.at, phase)
+        if runs:
+            self._runs_again(fact.task.task_id)
 
     def _add_task(self, spec: TaskSpec, agent_name: str, at: float, phase: TaskPhase) -> None:
         if spec.task_id in self.running.by_id:
@@ -402,6 +450,8 @@ class MeshState:
 
     def _task_completed(self, fact: f.TaskCompleted) -> None:
         task = self.running.remove(fact.task_id)
+        if task.agent_name not in self.agents:
+            self._remember_former(task.agent_name)
         self._touch(self.agents.get(task.agent_name))
         if fact.request_id is not None:
             self._remember(fact.request_id, fact.at, Done())
@@ -433,11 +483,21 @@ class MeshState:
     def _task_preempted(self, fact: f.TaskPreempted) -> None:
         task = self.running.remove(fact.task_id)
         self._touch(self.agents.get(task.agent_name))
-        self.preemption_counts[fact.reason] = self.preemption_counts.get(fact.reason, 0) + 1
+        if task.agent_name not in self.agents:
+            self._remember_former(task.agent_name)
+        if fact.counted:
+            self.preemption_counts[fact.reason] = self.preemption_counts.get(fact.reason, 0) + 1
         self.preempted.pop(fact.task_id, None)
         self.preempted[fact.task_id] = Preempted(fact=fact, state_key=task.state_key)
         if len(self.preempted) > RECENT:
             del self.preempted[next(iter(self.preempted))]
+
+    def _eviction_failed(self, fact: f.EvictionFailed) -> None:
+        task = self.running.by_id[fact.task_id]
+        task.evicted_as, task.preempt_score = "", None
+        task.evicted_for, task.evicted_by = None, None
+        self.running.set_phase(fact.task_id, TaskPhase.RUNNING)
+        self._touch(self.agents.get(task.agent_name))
 
     def _states_forgotten(self, fact: f.StatesForgotten) -> None:
         gone = set(fact.state_keys)
@@ -449,7 +509,12 @@ class MeshState:
             self.lost[name] = msgspec.structs.replace(lost, tasks=tasks)
 
     def _quota_held(self, fact: f.QuotaHeld) -> None:
-        hold = Hold(for_pool=fact.for_pool, shares=fact.shares, until=fact.until)
+        hold = Hold(
+            for_pool=fact.for_pool,
+            for_client=fact.for_client,
+            shares=fact.shares,
+            until=fact.until,
+        )
         self.ledger.hold(fact.hold_id, hold)
 
     def _request_answered(self, fact: f.RequestAnswered) -> None:

@@ -36,9 +36,10 @@ class Account(msgspec.Struct, kw_only=True, gc=False):
 
 
 class Hold(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Quota kept for one pool after an eviction by hand."""
+    """Quota kept for one pool, or for one client, after an eviction by hand."""
 
-    for_pool: str
+    for_pool: str | None = None
+    for_client: str | None = None
     shares: tuple[Share, ...]
     until: float
 
@@ -86,20 +87,27 @@ class Ledger:
                 self._lend(owner, pool_name, NOTHING - share.amount)
 
     def hold(self, hold_id: str, hold: Hold) -> None:
-        """Keep shares for a pool."""
-        self.reserve(hold.for_pool, hold.shares)
+        """Keep shares for a pool, which borrows them, or for a client, whose pool is not known yet."""
+        for share in hold.shares:
+            self.reserve(hold.for_pool or share.pool_name, (share,))
         self.holds[hold_id] = hold
 
     def shrink_hold(self, hold_id: str, left: tuple[Share, ...]) -> None:
         """Only these shares are still kept."""
         hold = self.holds.pop(hold_id)
-        self.release(hold.for_pool, hold.shares, committed=False)
+        for share in hold.shares:
+            self.release(hold.for_pool or share.pool_name, (share,), committed=False)
         if left:
-            self.hold(hold_id, Hold(for_pool=hold.for_pool, shares=left, until=hold.until))
+            self.hold(hold_id, msgspec.structs.replace(hold, shares=left))
 
-    def holds_for(self, pool_name: str) -> list[tuple[str, Hold]]:
-        """The holds that a claim of this pool may use, the first to run out first."""
-        mine = [(key, hold) for key, hold in self.holds.items() if hold.for_pool == pool_name]
+    def holds_for(self, pool_name: str, client: str | None) -> list[tuple[str, Hold]]:
+        """The holds that a claim of this pool, by this client, may use, the first to run out first."""
+        mine = [
+            (key, hold)
+            for key, hold in self.holds.items()
+            if hold.for_pool == pool_name
+            or (hold.for_client is not None and hold.for_client == client)
+        ]
         return sorted(mine, key=lambda entry: (entry[1].until, entry[0]))
 
     def _lend(self, owner: Account, pool_name: str, amount: Resources) -> None:
@@ -117,8 +125,9 @@ class Payment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     short: Resources = NOTHING
 
 
-def pay(ledger: Ledger, pool_name: str, need: Resources) -> Payment:
-    """Pay for a claim of this pool: first from what is held for it, then from its own free quota.
+def pay(ledger: Ledger, pool_name: str, need: Resources, client: str | None = None) -> Payment:
+    """Pay for a claim of this pool: first from what is held for it or for the client who asks, then from its
+    own free quota.
 
     What neither has is ``short``; the shares then cover the rest.
     """
@@ -126,7 +135,7 @@ def pay(ledger: Ledger, pool_name: str, need: Resources) -> Payment:
         return Payment(shares=(Share(pool_name=pool_name, amount=need),) if need else ())
     shares: list[Share] = []
     holds_left = []
-    for key, hold in ledger.holds_for(pool_name):
+    for key, hold in ledger.holds_for(pool_name, client):
         taken, left, need = _draw(hold.shares, need)
         if taken:
             shares += taken

@@ -59,6 +59,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tasks: list[RunningTask] = []
     preempted: list[Preempted] = []
     lost: list[LostAgent] = []
+    former: list[str] = []
     #: (request id, agent name).
     requests: list[tuple[str, str]] = []
     #: (request id, answer).
@@ -91,6 +92,7 @@ def picture(state: MeshState) -> Snapshot:
         ],
         preempted=list(state.preempted.values()),
         lost=list(state.lost.values()),
+        former=list(state.former),
         requests=list(state.requests.items()),
         answers=list(state.answers.items()),
     )
@@ -126,6 +128,8 @@ def referenced(state: MeshState) -> frozenset[str]:
     keys.update(agent.state_key for agent in state.agents.values())
     keys.update(task.state_key for task in state.running.by_id.values())
     for past in state.preempted.values():
+        if past.ran_again:
+            continue
         keys.add(past.state_key)
         specs += [] if past.fact.agent is None else [past.fact.agent]
         tasks += [] if past.fact.task is None else [past.fact.task]
@@ -145,7 +149,9 @@ def referenced(state: MeshState) -> frozenset[str]:
 
 def past_states(state: MeshState) -> dict[str, float]:
     """The saved states of tasks that run no more, each with when that was, oldest first."""
-    found = [(past.fact.at, past.state_key) for past in state.preempted.values()]
+    found = [
+        (past.fact.at, past.state_key) for past in state.preempted.values() if not past.ran_again
+    ]
     found += [(lost.at, key) for lost in state.lost.values() for _, key in lost.tasks]
     return {key: at for at, key in sorted((at, key) for at, key in found if key)}
 
@@ -215,6 +221,7 @@ def _put_lives(state: MeshState, part: Snapshot) -> None:
     for past in part.preempted:
         state.preempted[past.fact.task_id] = past
     for lost in part.lost:
-        state.lost[lost.spec.name] = lost
+        state.note_lost(lost)
+    state.former.update(dict.fromkeys(part.former))
     state.requests.update(part.requests)
     state.answers.update(part.answers)
