@@ -1,1 +1,1 @@
-"""What ScheduleMesh costs, measured: ``python -m benchmarks`` runs everything and prints a table."""
+"""Benchmarks: ``python -m benchmarks`` runs all of them and prints a table."""

@@ -1,7 +1,6 @@
 """``python -m benchmarks [group ...] [--json FILE]``: measure and print a table.
 
-Several groups run one after the other, each in a fresh process, so that none inherits the memory of
-another.
+Several groups run one after the other, each in a new process, so that they do not share memory.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ def _on_ray_recovery() -> list[Row]:
 
 
 def main() -> int:
-    """Run the groups that are asked for; the exit status says whether every mark was met."""
+    """Run the requested groups; the exit status is 1 if a mark was missed."""
     groups = _groups()
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("group", nargs="*", help=f"of {', '.join(groups)}; none: all")
@@ -87,7 +86,7 @@ def main() -> int:
 
 
 def _apart(name: str) -> list[Row]:
-    """The rows of one group, measured in a process of its own."""
+    """The rows of one group, measured in a separate process."""
     print(f"{name} …", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "rows.json"

@@ -1,4 +1,4 @@
-"""The preemption decision: its time against the number of running tasks, and what a task takes to keep."""
+"""The preemption decision: its time by number of running tasks, and the memory per task."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LIMIT = 10
 def decision(
     small: int = 1_000, large: int = 1_000_000, queries: int = 301, walks: int = 3
 ) -> list[Row]:
-    """Evaluate against few and against many running tasks, one after the other with the same query."""
+    """Evaluate the same queries alternately against few and against many running tasks."""
     few = running(small)
     before = _resident()
     many = running(large)
@@ -61,27 +61,27 @@ def decision(
             median,
             1.0,
             " ms",
-            f"99 of 100 below {in_many[len(in_many) * 99 // 100]:.2g} ms",
+            f"99th percentile {in_many[len(in_many) * 99 // 100]:.2g} ms",
         ),
         at_most(
-            f"the same, against its time at {small:,} tasks",
+            f"the same, relative to its time at {small:,} tasks",
             ratio,
             3.0,
             " ×",
             f"{statistics.median(t for t, _ in times):.2g} ms there",
         ),
         at_most(
-            f"memory resident for each of {tasks}", round(bytes_each), 1024, " B", "labels included"
+            f"resident memory per task, {tasks}", round(bytes_each), 1024, " B", "labels included"
         ),
-        note("the plain walk over the same tasks", f"{walked:,.0f} ms, the same answers"),
-        note("evaluate again for an incoming task like the last", f"{repeated:.2g} ms"),
-        note("the very first evaluation, which settles a third of the tasks", f"{first:,.0f} ms"),
+        note("a plain loop over the same tasks", f"{walked:,.0f} ms, the same results"),
+        note("evaluate again for an incoming task like the previous one", f"{repeated:.2g} ms"),
+        note("the very first evaluation, which reorders a third of the tasks", f"{first:,.0f} ms"),
     ]
 
 
 def running(tasks: int) -> Engine:
-    """So many announced tasks, each with a label of its own; a third each has time left, is overdue,
-    and is of unknown duration.
+    """An engine with registered tasks, each with a label of its own; a third of them has time
+    remaining, a third is overdue, a third has no known duration.
     """
     rng = random.Random(7)
     engine = Engine()
@@ -102,7 +102,7 @@ def running(tasks: int) -> Engine:
 
 
 def _incoming():
-    """Incoming tasks of which no two are alike, a hundredth of a second apart."""
+    """Incoming tasks, all different, a hundredth of a second apart."""
     rng = random.Random(11)
     at = NOW
     while True:
@@ -118,7 +118,7 @@ def _incoming():
 
 
 def _check(engine: Engine, query: s.PreemptionQuery) -> float:
-    """Hold the engine's answer against the plain walk's; returns the walk's time in ms."""
+    """Compare the engine's result with the plain loop's; returns the time of the loop in ms."""
     start = time.perf_counter()
     walked = walk(engine.state.running.by_id.values(), POLICY, query)
     took = (time.perf_counter() - start) * 1e3
@@ -139,11 +139,11 @@ def _check(engine: Engine, query: s.PreemptionQuery) -> float:
         for c in given.candidates
     ]
     if found != expected or given.should_preempt != bool(expected):
-        raise AssertionError(f"engine and plain walk differ for {query}: {found} {expected}")
+        raise AssertionError(f"engine and plain loop differ for {query}: {found} {expected}")
     return took
 
 
 def _resident() -> int:
-    """Bytes of this process that lie in memory."""
+    """Resident memory of this process in bytes."""
     gc.collect()
     return psutil.Process().memory_info().rss

@@ -1,4 +1,4 @@
-"""Data dispatch: sharding a large tensor in process, and planning between large groups."""
+"""Data dispatch: sharding a large tensor in one process, and planning between large groups."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RANKS = 1024
 
 
 def dispatch(moves: int | None = None, ranks: Sequence[int] = (8, 64, RANKS)) -> list[Row]:
-    """Planning (the first ``moves`` of the list; None: all), and sharding over so many ranks."""
+    """Planning (the first ``moves`` of the list; None: all), and sharding over each number of ranks."""
     return [*_planning(moves), *_sharding(ranks)]
 
 
@@ -73,18 +73,18 @@ def _planning(moves: int | None) -> list[Row]:
         rows += [
             at_most(f"plan 1,024 → 1,024: {what}", took, 1000.0, " ms", _moved(made[0])),
             at_most("  the same from the cache, median of 51", cached, 1.0, " ms"),
-            note("  what one rank fetches, worked out", f"{fetch:.3g} ms ({pieces:,} boxes)"),
+            note("  computing what one rank fetches", f"{fetch:.3g} ms ({pieces:,} boxes)"),
         ]
     return rows
 
 
 def _asked(made, source: Sharding, destination: Sharding, size: int) -> Callable[[], None]:
-    """Asks for the plan of a 16-bit tensor; a size of its own keeps what was worked out before away."""
+    """Computes the plan of a 16-bit tensor; a unique size makes sure that it is not cached."""
     return lambda: made.append(plan(source, destination, (size, size), itemsize=2))
 
 
 def _moves():
-    """Moves that real jobs make, and the two that cost most: every rank has something for every rank."""
+    """Moves that are typical for real jobs, and the two most expensive ones, which are all-to-all."""
     rollout = ParallelLayout.of(tp=8, dp=128)
     train = ParallelLayout.of(tp=8, cp=2, dp=8, pp=8)
     flat = ParallelLayout.of(dp=RANKS)

@@ -1,4 +1,4 @@
-"""Placement groups in the engine: what one start costs among a thousand of them, and victims there."""
+"""Placement groups in the engine: the cost of a start and of a victim search among a thousand groups."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ START_MS, SEARCH_MS = 0.05, 50.0
 
 
 def groups(number: int = 1_000, rounds: int = 501, nodes: int = 100) -> list[Row]:
-    """Start and end an agent with no groups and with so many, turn by turn; then search victims."""
+    """Start and end an agent without and with groups, alternately; then search for victims."""
     plain = Kept(nodes, None)
     reserved = Kept(nodes, _spec(reserved=number))
     reused = Kept(nodes, _spec(dynamic=number))
@@ -51,7 +51,7 @@ def groups(number: int = 1_000, rounds: int = 501, nodes: int = 100) -> list[Row
         ratio = statistics.median(took[kind] / bare for bare, took in lives)
         rows.append(
             at_most(
-                f"start and end of an agent among {number:,} groups, {kind}: beyond one without groups",
+                f"start and end of an agent among {number:,} groups, {kind}: beyond that without any",
                 beyond,
                 START_MS,
                 " ms",
@@ -62,7 +62,7 @@ def groups(number: int = 1_000, rounds: int = 501, nodes: int = 100) -> list[Row
 
 
 def _searches(number: int, nodes: int) -> list[Row]:
-    """On nodes filled by grouped agents of several priorities."""
+    """Search for victims on nodes that are filled with agents in groups, of several priorities."""
     each = number // nodes
     share = amounts(cpu=64 // each)
     full = Kept(nodes, _spec(dynamic=2 * number))
@@ -82,14 +82,14 @@ def _searches(number: int, nodes: int) -> list[Row]:
                 statistics.median(times),
                 SEARCH_MS,
                 " ms",
-                f"most {max(times):.2g} ms",
+                f"max {max(times):.2g} ms",
             )
         )
     idle = Kept(nodes, _spec(dynamic=number))
     for task in [idle.start(1.0) for _ in range(number)]:
         idle.end(task)
     ticks = [timed_ms(idle.tick) for _ in range(101)]
-    return [*rows, note(f"a tick of the clock with {number:,} idle groups", spread(ticks))]
+    return [*rows, note(f"a clock tick with {number:,} idle groups", spread(ticks))]
 
 
 def _spec(*, reserved: int = 0, dynamic: int = 0, reuse: bool = True) -> GroupsSpec:
@@ -98,7 +98,7 @@ def _spec(*, reserved: int = 0, dynamic: int = 0, reuse: bool = True) -> GroupsS
 
 
 class Kept:
-    """An engine with one pool on nodes of 64 CPUs; Ray does at once what it is asked for."""
+    """An engine with one pool on nodes of 64 CPUs; instructions succeed immediately."""
 
     def __init__(self, nodes: int, spec: GroupsSpec | None) -> None:
         self.engine = Engine()
@@ -110,18 +110,18 @@ class Kept:
         self._do(s.PoolRequested(at=0.0, spec=PoolSpec(name=POOL, resources=quota, groups=spec)))
 
     def life(self) -> float:
-        """The time in ms of a start and an end, Ray's answers included."""
+        """The time in ms of a start and an end, including the reports of their results."""
         self._now += 0.01
         return timed_ms(lambda: self.end(self.start(9.0)))
 
     def start(self, priority: float, need: Resources = NEED) -> int:
-        """Bring an agent to run."""
+        """Start an agent."""
         self._next += 1
         self._do(self._submitted(self._next, priority, need))
         return self._next
 
     def end(self, number: int) -> None:
-        """The task is done and its agent gone."""
+        """Complete the task and end its agent."""
         self._do(finished(number, self._now))
 
     def search(self, need: Resources) -> float:
@@ -135,7 +135,7 @@ class Kept:
         return took
 
     def tick(self) -> None:
-        """The clock ticks."""
+        """Handle a clock tick."""
         self._do(s.ClockTicked(at=self._now))
 
     def _submitted(
@@ -150,7 +150,7 @@ class Kept:
         )
 
     def _do(self, stimulus: s.AnyStimulus) -> None:
-        """Take a stimulus, and give the hands' answers to whatever is ordered."""
+        """Handle a stimulus, and report success for all instructions that follow."""
         orders: deque[AnyInstruction] = deque(self.engine.handle(stimulus).instructions)
         while orders:
             for answer in self._answers(orders.popleft()):

@@ -1,4 +1,4 @@
-"""What the journal costs over a day, and how fast a supervisor is back."""
+"""The size of the journal over a day, and the time of a recovery."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _DAY_S = 86_400
 
 
 class _Clocked(Scribe):
-    """A scribe whose time is what it is told."""
+    """A reactor with a manual clock."""
 
     at = 0.0
     facts = 0
@@ -51,7 +51,7 @@ class _Clocked(Scribe):
 def recovery(
     submissions: int = _DAY_S, facts: int = 100_000, agents: int = 10_000, in_flight: int = 32
 ) -> list[Row]:
-    """A day of one submission a second in compressed time, and recoveries."""
+    """A day of one submission per second in compressed time, and recoveries."""
     with tempfile.TemporaryDirectory() as folder:
         day = asyncio.run(_day(Path(folder) / "day.sqlite", submissions, in_flight))
         back = _back_ms(Path(folder) / "day.sqlite") / 1e3
@@ -59,7 +59,7 @@ def recovery(
         long_back = _back_ms(Path(folder) / "long.sqlite") / 1e3
     what = f"journal of {submissions:,} submissions, one a second, each started and completed: "
     return [
-        at_most(f"{what}file and log at their largest", day / 1e6, 200, " MB"),
+        at_most(f"{what}maximum size of file and log", day / 1e6, 200, " MB"),
         note(f"{what}recovery afterwards", f"{back:.2f} s"),
         at_most(f"recovery of a journal with {facts:,} facts and no snapshot", long_back, 5, " s"),
         *_pauses(agents),
@@ -67,7 +67,7 @@ def recovery(
 
 
 async def _day(path: Path, submissions: int, in_flight: int) -> int:
-    """The most bytes that file and write-ahead log ever took."""
+    """The maximum size of file and write-ahead log in bytes."""
     scribe = _Clocked(SqlJournal(path), Strategies(), lambda _: None)
     await scribe.begin()
     for stimulus in opening(20):
@@ -83,7 +83,7 @@ async def _day(path: Path, submissions: int, in_flight: int) -> int:
 
 
 async def _lives(scribe: _Clocked, numbers) -> None:
-    """Each is submitted in its second with bytes of its own, starts, completes and is gone."""
+    """Submit one task per second with arguments of its own; each starts, completes and is gone."""
     for number in numbers:
         scribe.at = float(number)
         arguments, code = f"arguments {number}".encode() * 5, b"class" * 500
@@ -97,7 +97,7 @@ async def _lives(scribe: _Clocked, numbers) -> None:
 
 
 async def _grow(path: Path, facts: int, in_flight: int) -> None:
-    """A journal with so many facts and no snapshot."""
+    """A journal with this number of facts and no snapshot."""
     scribe = _Clocked(SqlJournal(path), Strategies(), lambda _: None)
     await scribe.begin(JournalSettings(snapshot_facts=10**9, snapshot_bytes=10**12))
     for stimulus in opening(20):
@@ -110,7 +110,7 @@ async def _grow(path: Path, facts: int, in_flight: int) -> None:
 
 
 def _back_ms(path: Path) -> float:
-    """From opening the file to the whole state."""
+    """The time from opening the file to the complete state, in milliseconds."""
 
     def back() -> None:
         journal = SqlJournal(path)
@@ -122,7 +122,7 @@ def _back_ms(path: Path) -> float:
 
 
 def _pauses(agents: int) -> list[Row]:
-    """What a snapshot costs: copying, while nothing is decided, and writing it, beside that."""
+    """The cost of a snapshot: copying, which blocks decisions, and encoding, which does not."""
     engine = mesh(-(-agents // 16))
     for number in range(agents):
         start(engine, submitted(number, 1.0, _NEED, 5.0))
@@ -131,8 +131,8 @@ def _pauses(agents: int) -> list[Row]:
     written = timed_ms(lambda: [encode_part(part) for part in parts(taken)])
     what = f"a snapshot of {agents:,} agents in {POOLS} pools: "
     return [
-        note(f"{what}decisions wait", spread(copies)),
-        note(f"{what}encoding beside them", f"{written:,.0f} ms"),
+        note(f"{what}decisions are blocked", spread(copies)),
+        note(f"{what}encoding in the background", f"{written:,.0f} ms"),
     ]
 
 

@@ -1,4 +1,4 @@
-"""An engine with nodes and pools, and the life of an agent on it as the supervisor would feed it."""
+"""An engine with nodes and pools, and the stimuli of an agent's life as the supervisor sends them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ POOLS = 30
 
 
 def amounts(**given: float) -> Resources:
-    """Resources from their documented words."""
+    """Resources from their documented names."""
     return parse_resources(given)
 
 
 def mesh(nodes: int) -> Engine:
-    """An engine that has seen the opening."""
+    """An engine after the stimuli of ``opening``."""
     engine = Engine()
     for stimulus in opening(nodes):
         engine.handle(stimulus)
@@ -31,7 +31,7 @@ def mesh(nodes: int) -> Engine:
 
 
 def opening(nodes: int) -> Iterator[s.AnyStimulus]:
-    """30 pools, and so many nodes of 64 CPUs and 8 GPUs; quota is never what is short."""
+    """30 pools, and nodes of 64 CPUs and 8 GPUs; quota is never short."""
     whole = amounts(cpu=64, memory=512_000, gpu=8)
     reports = tuple(NodeReport(node_id=f"node-{i:04}", total=whole) for i in range(nodes))
     yield s.ClusterObserved(at=0.0, nodes=reports)
@@ -60,7 +60,7 @@ def submitted(
 
 
 def reported(engine: Engine, step: Step, at: float) -> s.AgentReported:
-    """What the agent says that this step ordered: it runs where the book has it."""
+    """The report of the agent that this step starts, with the devices that the node state assigned."""
     order = step.instructions[0]
     if not isinstance(order, StartAgent) or order.node_id is None:
         raise AssertionError(f"the agent was not placed: {step.outcome}")
@@ -76,14 +76,14 @@ def reported(engine: Engine, step: Step, at: float) -> s.AgentReported:
 
 
 def start(engine: Engine, submission: s.TaskSubmitted) -> int:
-    """Bring an agent to run; returns its incarnation."""
+    """Start an agent; returns its incarnation."""
     report = reported(engine, engine.handle(submission), submission.at)
     engine.handle(report)
     return report.incarnation
 
 
 def finished(number: int, at: float) -> s.TaskFinished:
-    """Task ``number`` is done and its agent is to end."""
+    """Task ``number`` is completed and its agent is to end."""
     return s.TaskFinished(at=at, task_id=f"task-{number}", end_agent=True)
 
 
@@ -93,6 +93,6 @@ def gone(number: int, incarnation: int, at: float) -> s.AgentGone:
 
 
 def finish(engine: Engine, number: int, incarnation: int, at: float) -> None:
-    """Bring task ``number`` and its agent to their end."""
+    """End task ``number`` and its agent."""
     engine.handle(finished(number, at))
     engine.handle(gone(number, incarnation, at))

@@ -1,4 +1,4 @@
-"""On a real local Ray: each call against what plain Ray does for the same, in alternating pairs."""
+"""On a real local Ray: each call relative to the plain Ray equivalent, in alternating pairs."""
 
 from __future__ import annotations
 
@@ -31,19 +31,22 @@ from schedulemesh.core import RayScheduler
 
 
 def on_ray(pairs: int = 21, calls: int = 500, tasks: int = 1_000) -> list[Row]:
-    """Starts, evictions and evaluations, each against plain Ray."""
+    """Starts, evictions and evaluations, each relative to plain Ray."""
     with own_ray() as scheduler:
         return [
             *_starts(scheduler, pairs),
             *_evictions(scheduler, pairs, cpus=1),
             *_evictions(scheduler, pairs, cpus=CPUS),
             *_evaluations(scheduler, calls, tasks),
-            note("modules byte-compiled", "yes" if _is_compiled() else "no: starts take longer"),
+            note(
+                "modules compiled to bytecode",
+                "yes" if _is_compiled() else "no: starts take longer",
+            ),
         ]
 
 
 def _starts(scheduler: RayScheduler, pairs: int) -> list[Row]:
-    """Submit to first reply, against the same class as a plain actor."""
+    """Submit to first reply, relative to the same class as a plain actor."""
     scheduler.create_pool("starts", resources={"cpu": CPUS})
     worker = worker_class()
     plain = ray.remote(worker).options(num_cpus=1)
@@ -59,13 +62,13 @@ def _starts(scheduler: RayScheduler, pairs: int) -> list[Row]:
 
     found = alternate(ours, lambda: plain_start(plain), pairs, pause)
     return [
-        ratio("submit → first reply, against ray.remote(Cls).remote() → first reply", found, 1.10),
+        ratio("submit → first reply, relative to ray.remote(Cls).remote()", found, 1.10),
         *absolute("submit → first reply", "ray.remote(Cls).remote() → first reply", found),
     ]
 
 
 def _evictions(scheduler: RayScheduler, pairs: int, cpus: int) -> list[Row]:
-    """Evict one and start another to first reply, against kill and create.
+    """Evict one and start another to first reply, relative to kill and create.
 
     With 1 CPU each only the pool's quota is short, and plain Ray need not wait for the killed actor;
     with all CPUs each the node is full, and both must.
@@ -91,7 +94,7 @@ def _evictions(scheduler: RayScheduler, pairs: int, cpus: int) -> list[Row]:
     settle = (lambda: all_free(scheduler)) if full else pause
     found = alternate(ours, lambda: plain_replacement(plain), pairs, settle)
     short = "the node is full" if full else "the pool's quota is short"
-    what = f"evict one and start another → first reply, against ray.kill + create, {short}"
+    what = f"evict one and start another → first reply, relative to ray.kill + create, {short}"
     return [
         ratio(what, found, 1.15),
         *absolute("evict + start → first reply", "ray.kill + create → first reply", found),
@@ -99,7 +102,7 @@ def _evictions(scheduler: RayScheduler, pairs: int, cpus: int) -> list[Row]:
 
 
 def _evaluations(scheduler: RayScheduler, calls: int, tasks: int) -> list[Row]:
-    """Evaluate from this process, against an empty call of an async actor."""
+    """Evaluate from this process, relative to an empty call of an async actor."""
     scheduler.create_pool("evaluations", resources={"cpu": 1})
     for number in range(tasks):
         scheduler.register_running_task(
@@ -127,9 +130,9 @@ def _evaluations(scheduler: RayScheduler, calls: int, tasks: int) -> list[Row]:
     found = alternate(lambda: ours(100), theirs, calls)
     few = alternate(lambda: ours(10), theirs, calls)
     ray.kill(empty)
-    what = f"evaluate_preemption from a driver, {tasks:,} tasks, against an empty async-actor call"
+    what = f"evaluate_preemption from a driver, {tasks:,} tasks, relative to an empty async call"
     return [
-        ratio(f"{what}, 100 candidates answered (the default limit)", found, 2.0),
+        ratio(f"{what}, 100 candidates (the default limit)", found, 2.0),
         ratio(f"{what}, limit=10", few, 2.0),
         *absolute("evaluate_preemption", "empty async-actor call", found),
     ]
@@ -145,5 +148,5 @@ def _submitted(scheduler: RayScheduler, task_id: str, pool: str, cls, cpus: int,
 
 
 def _is_compiled() -> bool:
-    """Whether Python finds the package's modules compiled, as an installer leaves them."""
+    """Whether the package's modules are compiled to bytecode, as after an installation."""
     return Path(importlib.util.cache_from_source(schedulemesh.__file__)).exists()

@@ -1,10 +1,9 @@
-"""On a real local Ray: resharding between two groups, against a driver that joins the whole and cuts it.
+"""On a real local Ray: resharding between two groups, relative to a driver that joins and splits the tensor.
 
-Both ways move the same tensor between the same agents, in alternating pairs. Each has a driver process of
-its own, so that its memory tells what that way costs: for each move the peak of its resident memory (VmHWM of
-Linux, reset before each), less what it had just before. Pages of the object store that a driver comes to map
-count, as they do for whoever limits the process's memory. Either way ends with the destination's workers
-holding arrays of their own.
+Both ways move the same tensor between the same agents, in alternating pairs. Each has a separate driver
+process, whose memory growth is measured for each move: the peak of its resident memory (VmHWM of Linux, reset
+before each move) minus its resident memory just before. Mapped pages of the object store count, as they do
+for a memory limit on the process. In both cases the destination's workers finally hold their own arrays.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from schedulemesh.dispatch import ParallelLayout, Sharding
 MIB = 1 << 20
 CPUS = 4
 OBJECT_STORE = 2_000_000_000
-#: Seconds between two measurements, in which Ray frees what was moved.
+#: Seconds between two measurements, in which Ray frees the moved objects.
 PAUSE_S = 0.5
 COLUMNS = 8192
 SOURCE = Sharding.of(ParallelLayout.of(dp=4), dp=0)
@@ -39,7 +38,7 @@ NAME, FROM, TO = "benchmark-dispatch", "fsdp", "rollout"
 
 
 def on_ray_dispatch(mib: int = 256, pairs: int = 9) -> list[Row]:
-    """Time and the driver's peak memory, workers to workers against by way of the driver."""
+    """Time and the driver's peak memory, workers to workers relative to a move through the driver."""
     with (
         _groups(mib) as address,
         _driver("workers", address) as ours,
@@ -49,17 +48,15 @@ def on_ray_dispatch(mib: int = 256, pairs: int = 9) -> list[Row]:
     times, peaks = ([[each[i] for each in pair] for pair in found] for i in (0, 1))
     grown = [statistics.median(side) for side in zip(*peaks, strict=True)]
     ratios = [mine / other for mine, other in times]
-    what = (
-        f"reshard {mib} MiB, dp=4 rows → tp=2, dp=2 columns, against concat and split on the driver"
-    )
+    what = f"reshard {mib} MiB, dp=4 rows → tp=2, dp=2 columns, relative to concat and split on the driver"
     detail = f"{min(ratios):.2f}-{max(ratios):.2f}, {pairs} pairs"
     shown = [f"{each / MIB:,.1f} MiB" for each in grown]
     return [
         at_most(f"{what}: time", statistics.median(ratios), 0.6, " ×", detail),
         note("from workers to workers", spread([mine for mine, _ in times])),
-        note("by way of the driver", spread([other for _, other in times])),
+        note("through the driver", spread([other for _, other in times])),
         at_most(
-            "the same: what the driver's memory grows by at its peak",
+            "the same: peak growth of the driver's memory",
             grown[0] / grown[1],
             0.1,
             " ×",
@@ -69,13 +66,13 @@ def on_ray_dispatch(mib: int = 256, pairs: int = 9) -> list[Row]:
 
 
 class Worker(ShardHolder):
-    """Holds a part; ``part`` and ``keep_copy`` are what the way over the driver needs."""
+    """Holds a part; ``part`` and ``keep_copy`` are for the move through the driver."""
 
     def __init__(self, _name: str, labels: dict[str, str]) -> None:
         self.rank = int(labels["rank"])
 
     def fill(self, mib: int) -> None:
-        """Rows of a matrix whose elements count up."""
+        """Rows of a matrix with ascending elements."""
         size = mib * MIB // 4 // 4
         start = self.rank * size
         values = np.arange(start, start + size, dtype=np.int32)
@@ -94,7 +91,7 @@ class Worker(ShardHolder):
 
 @contextlib.contextmanager
 def _groups(mib: int) -> Iterator[str]:
-    """A Ray of its own with both groups on it; its address."""
+    """A separate local Ray with both groups on it; yields its address."""
     context = ray.init(
         address="local",
         num_cpus=CPUS,
@@ -117,7 +114,7 @@ def _groups(mib: int) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _driver(way: str, address: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that moves the tensor one way, once per line that it reads."""
+    """A process that moves the tensor in one way, once per line that it reads."""
     process = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.on_ray_dispatch", way, address],
         stdin=subprocess.PIPE,
@@ -142,7 +139,7 @@ def _moved(process: subprocess.Popen[str]) -> tuple[float, float]:
 
 
 def _alternate(ours, theirs, pairs: int) -> list[tuple[tuple[float, float], tuple[float, float]]]:
-    """The moves of both ways, pair by pair; each goes first in every other pair. One pair warms up."""
+    """The moves of both ways in pairs; the ways take turns to go first. One additional pair warms up."""
     found = []
     for number in range(pairs + 1):
         moves = {}
@@ -155,7 +152,7 @@ def _alternate(ours, theirs, pairs: int) -> list[tuple[tuple[float, float], tupl
 
 
 def main() -> None:
-    """One driver: moves once per line that it reads, and answers time and memory."""
+    """One driver: moves once per line that it reads, and prints time and memory."""
     way, address = sys.argv[1:]
     ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     scheduler = RayScheduler.attach(NAME)
@@ -180,7 +177,7 @@ def _from_workers(source: WorkerGroup, destination: WorkerGroup) -> None:
 
 
 def _by_driver(source: WorkerGroup, destination: WorkerGroup) -> None:
-    """As one would write it by hand, with care: replicas share one object, nothing is copied twice."""
+    """An efficient manual implementation: replicas share one object, nothing is copied twice."""
     whole = np.concatenate(ray.get([handle.part.remote() for handle in source.handles]))
     columns = [np.ascontiguousarray(each) for each in np.split(whole, 2, axis=1)]
     refs = [ray.put(each) for each in columns]
@@ -194,7 +191,7 @@ def _by_driver(source: WorkerGroup, destination: WorkerGroup) -> None:
 
 
 def _check(destination: WorkerGroup, source: WorkerGroup) -> None:
-    """The corners of what the destination holds are those of the whole."""
+    """Check the corners of what the destination holds against those of the whole tensor."""
     corners = source.call("corners").outputs()
     last = corners[-1][2]
     half = COLUMNS // 2
@@ -207,11 +204,11 @@ def _check(destination: WorkerGroup, source: WorkerGroup) -> None:
 
 
 def _memory(field: str) -> int:
-    """Bytes of this process, from Linux's own account."""
+    """Memory of this process in bytes, from Linux's process status."""
     for line in Path(f"/proc/{os.getpid()}/status").read_text().splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1]) * 1024
-    raise OSError(f"{field} is not told on this system")
+    raise OSError(f"{field} is not available on this system")
 
 
 if __name__ == "__main__":

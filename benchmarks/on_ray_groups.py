@@ -1,4 +1,4 @@
-"""Placement-group pools on a real local Ray, against plain Ray doing the same without them."""
+"""Placement-group pools on a real local Ray, relative to plain Ray without them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Worker = worker_class()
 
 
 def on_ray_groups(pairs: int = 9) -> list[Row]:
-    """Starts with a ready host, handed-over groups, and kept groups."""
+    """Starts with a warm host, groups that are handed over, and idle groups."""
     with own_ray() as scheduler:
         return [
             *_starts(scheduler, pairs),
@@ -41,7 +41,7 @@ def on_ray_groups(pairs: int = 9) -> list[Row]:
 
 
 def _starts(scheduler: RayScheduler, pairs: int) -> list[Row]:
-    """Submit into a reserved group with a ready host, against the same class as a plain cold actor."""
+    """Submit into a reserved group with a warm host, relative to the same class as a plain cold actor."""
     _reserve(scheduler, "starts", quota=1)
     plain = ray.remote(Worker).options(num_cpus=1)
     numbers = itertools.count()
@@ -57,15 +57,17 @@ def _starts(scheduler: RayScheduler, pairs: int) -> list[Row]:
 
     found = alternate(ours, lambda: plain_start(plain), pairs, pause)
     scheduler.resize_pool("starts", pg_pool_config={"enable": False})
-    what = "start in a reserved group with a ready host → first reply, against a plain cold actor's"
+    what = (
+        "start in a reserved group with a warm host → first reply, relative to a plain cold actor"
+    )
     return [
         ratio(what, found, 0.03),
-        *absolute("reserved group, ready host → first reply", "plain cold actor", found),
+        *absolute("reserved group, warm host → first reply", "plain cold actor", found),
     ]
 
 
 def _handed_over(scheduler: RayScheduler, pairs: int) -> list[Row]:
-    """A victim out and the newcomer into its group, against ray.kill and create."""
+    """Evict a victim and start the incoming task in its group, relative to ray.kill and create."""
     _reserve(scheduler, "handed-over", quota=2)
     plain = ray.remote(Worker).options(num_cpus=1)
     numbers = itertools.count()
@@ -86,7 +88,7 @@ def _handed_over(scheduler: RayScheduler, pairs: int) -> list[Row]:
     found = alternate(ours, lambda: plain_replacement(plain), pairs, pause)
     scheduler.resize_pool("handed-over", pg_pool_config={"enable": False})
     what = (
-        "victim out, newcomer in its group with a ready host → first reply, against kill + create"
+        "evict, start in the same group with a warm host → first reply, relative to kill + create"
     )
     return [
         ratio(what, found, 0.05),
@@ -95,7 +97,7 @@ def _handed_over(scheduler: RayScheduler, pairs: int) -> list[Row]:
 
 
 def _kept(scheduler: RayScheduler, pairs: int) -> list[Row]:
-    """A kept dynamic group found for a task, against removing and making a group of all CPUs."""
+    """Assign an idle dynamic group to a task, relative to removing and creating a group of all CPUs."""
     config = {"enable": True, "max_dynamic_pgs": 1}
     all_free(scheduler)
     scheduler.ensure_pool("kept", resources={"cpu": CPUS}, pg_pool_config=config)
@@ -124,15 +126,15 @@ def _kept(scheduler: RayScheduler, pairs: int) -> list[Row]:
         return took
 
     found = alternate(ours, theirs, pairs, pause)
-    what = "a kept dynamic group for a task, durably, against remove + create on a full cluster"
+    what = "assign an idle dynamic group, durably, relative to remove + create on a full cluster"
     return [
         ratio(what, found, 0.05),
-        *absolute("a kept group for a task", "remove + create → placed", found),
+        *absolute("assign an idle group", "remove + create → placed", found),
     ]
 
 
 def _use(scheduler: RayScheduler, number: int) -> float:
-    """Milliseconds from a submission until its task is seen to have the pool's group; it then ends."""
+    """Milliseconds from a submission until its task has the pool's group; the task is then ended."""
     task_id = f"kept-{number}"
     with ThreadPoolExecutor(1) as beside:
         start = time.perf_counter()
@@ -151,7 +153,7 @@ def _dweller(scheduler: RayScheduler) -> str | None:
 
 
 def _reserve(scheduler: RayScheduler, pool: str, quota: int) -> None:
-    """A pool with one reserved group of one CPU and a ready host in it."""
+    """A pool with one reserved group of one CPU and a warm host in it."""
     config = {
         "enable": True,
         "high_priority_pg_specs": [{"cpu": 1}],

@@ -1,6 +1,6 @@
-"""Alibaba's openb trace through the engine's own book of nodes, against the published GPU allocation.
+"""Replays Alibaba's openb trace on the engine's node state; compared with the published GPU allocation.
 
-Pods arrive in a given order and never leave; what does not fit fails. See tests/data/openb/README.md.
+Pods arrive in a given order and never end; a pod that does not fit fails. See tests/data/openb/README.md.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from schedulemesh.engine.state.nodes import Cluster, Node
 
 DATA = Path(__file__).parent.parent / "tests" / "data" / "openb"
 SEEDS = (42, 43, 44, 45, 46)
-#: The policies as published, and the built-in strategy that each is here.
+#: The published policies, and the built-in strategy that corresponds to each.
 POLICIES = {"05-BestFit": "best_fit", "06-FGD": "fragmentation_aware", "01-Random": ""}
-#: Points of allocation that a run may differ by, and seconds that it may take.
+#: Allowed difference from the published allocation in percentage points, and allowed seconds per run.
 MARK = 0.3
 SECONDS = {"best_fit": 10.0, "fragmentation_aware": 60.0, "": 60.0}
 #: GPUs of the trace.
@@ -35,9 +35,9 @@ GPUS = 6212
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one replay."""
+    """The result of one replay."""
 
-    #: Allocated GPUs in per cent of all.
+    #: Allocated GPUs in percent of all.
     allocation: float
     published: float
     seconds: float
@@ -45,12 +45,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def off(self) -> float:
-        """Points of allocation from the published figure."""
+        """The difference from the published allocation, in percentage points."""
         return abs(self.allocation - self.published)
 
 
 def openb(seeds: tuple[int, ...] = SEEDS, pods: int | None = None) -> list[Row]:
-    """Every policy with every seed; ``pods``: only so many arrivals, and nothing is judged."""
+    """Every policy with every seed; ``pods`` limits the arrivals, and the marks are then not checked."""
     rows = []
     for policy, strategy in POLICIES.items():
         runs = [replay(policy, seed, pods) for seed in seeds]
@@ -74,7 +74,7 @@ def _judged(what: str, runs: list[Run], detail: str) -> Row:
 
 
 def replay(policy: str, seed: int, pods: int | None = None) -> Run:
-    """The arrivals of one seed, all or the first so many, placed by one policy."""
+    """Place the arrivals of one seed, all or the first ``pods``, by one policy."""
     book, strategy = cluster(seed), POLICIES[policy]
     dice = random.Random(seed)
     started = time.perf_counter()
@@ -110,7 +110,7 @@ def cluster(seed: int) -> Cluster:
 
 
 def published(policy: str, seed: int) -> float:
-    """The published allocation in per cent after all arrivals (130 % of the cluster's load)."""
+    """The published allocation in percent after all arrivals (130 % of the cluster's capacity)."""
     for row in _rows("openb_fgd_expected_default"):
         if (row["metric"], row["sc_policy"], row["seed"]) == ("gpu_alloc_pct", policy, str(seed)):
             return float(row["130"])
@@ -120,7 +120,7 @@ def published(policy: str, seed: int) -> float:
 def _place(
     book: Cluster, need: Resources, strategy: str, dice: random.Random
 ) -> tuple[Node, Devices] | None:
-    """A node and devices; None: it fits nowhere. No strategy: any node, and any device of it."""
+    """A node and its devices; None: it fits nowhere. Without a strategy, both are random."""
     if not strategy:
         return _anywhere(book, need, dice)
     node = book.choose(need, strategy)
@@ -130,7 +130,7 @@ def _place(
 
 
 def _anywhere(book: Cluster, need: Resources, dice: random.Random) -> tuple[Node, Devices] | None:
-    with_room = list(book.with_room(need, "dominant_share"))  # a kept ranking is the fastest
+    with_room = list(book.with_room(need, "dominant_share"))  # a cached ranking is the fastest
     if not with_room:
         return None
     node = dice.choice(with_room)

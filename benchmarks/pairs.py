@@ -15,13 +15,13 @@ from benchmarks.rows import Row, at_most, note, spread
 from schedulemesh.core import RayScheduler
 
 CPUS = 4
-#: Seconds between two measurements, in which Ray clears away what was ended.
+#: Seconds between two measurements, in which Ray cleans up terminated processes.
 PAUSE_S = 0.3
 
 
 @contextlib.contextmanager
 def bare_ray() -> Iterator[None]:
-    """A Ray of its own."""
+    """A separate local Ray."""
     ray.init(
         address="local",
         num_cpus=CPUS,
@@ -37,7 +37,7 @@ def bare_ray() -> Iterator[None]:
 
 @contextlib.contextmanager
 def own_ray() -> Iterator[RayScheduler]:
-    """A Ray of its own, and a scheduler on it."""
+    """A separate local Ray, and a scheduler on it."""
     with bare_ray():
         scheduler = RayScheduler("benchmark")
         yield scheduler
@@ -45,7 +45,7 @@ def own_ray() -> Iterator[RayScheduler]:
 
 
 def worker_class() -> type:
-    """A class with a state, made here so that both sides ship it by value, without this module."""
+    """A class with a state, defined here so that both sides pickle it by value, without this module."""
 
     class Worker:
         def __init__(self, name, labels):
@@ -76,9 +76,9 @@ def alternate(
     pairs: int,
     settle: Callable[[], None] | None = None,
 ) -> list[tuple[float, float]]:
-    """Times of both sides, pair by pair; each goes first in every other pair. One pair warms up.
+    """Times of both sides in pairs; the sides take turns to go first. One additional pair warms up.
 
-    ``settle`` waits after each until things are as before; without it nothing is started or ended.
+    ``settle`` waits after each measurement until the initial state is restored; None: nothing was started.
     """
     found = []
     for i in range(pairs + 1):
@@ -96,12 +96,12 @@ def alternate(
 
 
 def pause() -> None:
-    """Let Ray clear away what was ended."""
+    """Let Ray clean up terminated processes."""
     time.sleep(PAUSE_S)
 
 
 def all_free(scheduler: RayScheduler) -> None:
-    """Wait until the scheduler, too, has seen that every CPU is free: of what others use it learns late."""
+    """Wait until the scheduler, too, sees every CPU as free: it learns of external usage with a delay."""
     pause()
     deadline = time.monotonic() + 30.0
     while (free := scheduler.cluster_snapshot()["nodes"][0]["free"]).get("cpu") != CPUS:
@@ -111,7 +111,7 @@ def all_free(scheduler: RayScheduler) -> None:
 
 
 def _use_up_idle_workers() -> None:
-    """Ray keeps some started processes ready; without them every start of both sides is a new one."""
+    """Use up the idle worker processes that Ray keeps, so that every start creates a new process."""
     handles = [empty_actor() for _ in range(CPUS)]
     ray.get([handle.nothing.remote() for handle in handles])
     for handle in handles:
@@ -123,14 +123,14 @@ def replied(handle) -> None:
 
 
 def end_actor(handle) -> None:
-    """Kill a plain actor and wait until Ray knows it dead."""
+    """Kill a plain actor and wait until Ray reports it as dead."""
     ray.kill(handle)
     with contextlib.suppress(RayActorError):
         ray.get(handle.__ray_ready__.remote())
 
 
 def plain_start(plain: Any) -> float:
-    """Milliseconds from making a plain actor to its first reply; it is ended then."""
+    """Milliseconds from creating a plain actor to its first reply; it is killed afterwards."""
     start = time.perf_counter()
     handle = plain.remote("plain", {})
     replied(handle)
@@ -140,7 +140,7 @@ def plain_start(plain: Any) -> float:
 
 
 def plain_replacement(plain: Any) -> float:
-    """Milliseconds from killing a plain actor to the first reply of the next; it is ended then."""
+    """Milliseconds from killing a plain actor to the first reply of the next, which is killed afterwards."""
     first = plain.remote("low", {})
     replied(first)
     time.sleep(PAUSE_S)

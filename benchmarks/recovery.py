@@ -1,4 +1,4 @@
-"""On a real local Ray: what the beats of many hosts cost the supervisor, and how soon attaching answers."""
+"""On a real local Ray: the supervisor's CPU time for polls of many hosts, and the latency of attaching."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from schedulemesh.runtime.command_queue import POLL_S, Line
 def on_ray_recovery(
     hosts: int = 10_000, seconds: float = 20.0, callers: int = 4, attaches: int = 200
 ) -> list[Row]:
-    """Heartbeats and attaching, each on a supervisor of its own."""
+    """Polling and attaching, each on a separate supervisor."""
     with bare_ray():
         return [*_heartbeats(hosts, seconds, callers), *_attaching(attaches)]
 
 
 def _heartbeats(hosts: int, seconds: float, callers: int) -> list[Row]:
-    """Each host has one question open and asks again when it is answered, after POLL_S on average, spread:
-    the share of one processor that the supervisor's process takes for it, once all have begun.
+    """The share of one CPU core that the supervisor's process uses while many hosts poll for commands.
+
+    Each host has one poll open and polls again when it is answered, on average after POLL_S.
     """
     scheduler = RayScheduler("beats")
     supervisor = scheduler.supervisor_handle()
@@ -51,20 +52,20 @@ def _heartbeats(hosts: int, seconds: float, callers: int) -> list[Row]:
     scheduler.shutdown()
     return [
         at_most(
-            f"the beats of {hosts:,} hosts, of the supervisor's processor time",
+            f"CPU share of the supervisor process with {hosts:,} hosts polling for commands",
             100 * share,
             20.0,
             " %",
-            f"{rate:,.0f} beats/s",
+            f"{rate:,.0f} polls/s",
         ),
         note("the same supervisor without any host", f"{100 * idle:.3g} %"),
-        note("a read beside the beats", spread(answers)),
-        note("the supervisor's memory with them", f"{memory_mb:,.0f} MB"),
+        note("a query during this polling", spread(answers)),
+        note("memory of the supervisor with these hosts", f"{memory_mb:,.0f} MB"),
     ]
 
 
 def _open_lines(supervisor, hosts):
-    """Runs in the supervisor: lines as of agents that run; Ray could not hold so many here."""
+    """Runs in the supervisor: adds command queues as for running agents; Ray could not run so many here."""
     lines = supervisor._service._agents._lines  # noqa: SLF001  # none is open without an agent
     lines.update({(f"host-{n}", 1): Line() for n in range(hosts)})
 
@@ -77,7 +78,7 @@ def _ask(scheduler: RayScheduler, answers: list[float], over: threading.Event) -
 
 
 def _share(process: psutil.Process, seconds: float) -> float:
-    """The part of one processor that a process takes."""
+    """The share of one CPU core that a process uses."""
     start, before = time.perf_counter(), _cpu_s(process)
     time.sleep(seconds)
     return (_cpu_s(process) - before) / (time.perf_counter() - start)
@@ -91,7 +92,7 @@ def _cpu_s(process: psutil.Process) -> float:
 def _player():
     @ray.remote(num_cpus=0, max_concurrency=100_000)
     class Player:
-        """Plays every ``step``-th host from the ``first``."""
+        """Simulates every ``step``-th host from the ``first``."""
 
         def __init__(self, supervisor, first, hosts, step):
             self.supervisor = supervisor
@@ -122,7 +123,7 @@ def _player():
 
 
 def _attaching(attaches: int) -> list[Row]:
-    """Attach and one read, against a call of an async actor, by turns."""
+    """Attach and one query, relative to a call of an async actor, alternately."""
     scheduler = RayScheduler("attach")
     scheduler.create_pool("pool", resources={"cpu": 1})
     living = _living().remote()
@@ -139,11 +140,11 @@ def _attaching(attaches: int) -> list[Row]:
             theirs.append(_since(start))
     scheduler.shutdown()
     more = statistics.median(ours) - statistics.median(theirs)
-    what = "RayScheduler.attach → first answer, more than a call of a living actor"
+    what = "RayScheduler.attach → first result, in addition to a call to an existing actor"
     return [
         at_most(what, more, 50.0, " ms", f"{attaches} pairs"),
-        note("RayScheduler.attach → first answer", spread(ours)),
-        note("a call of a living actor", spread(theirs)),
+        note("RayScheduler.attach → first result", spread(ours)),
+        note("a call to an existing actor", spread(theirs)),
     ]
 
 

@@ -1,4 +1,4 @@
-"""The rows of the table: what was measured, against which mark, and whether it was met."""
+"""The rows of the table: what was measured, the mark (the target), and whether it was met."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Row(TypedDict):
 
 
 def at_most(what: str, value: float, mark: float, unit: str, detail: str = "") -> Row:
-    """A row that is met by a value up to the mark."""
+    """A row whose mark is met by a value up to it."""
     return _row(what, f"≤ {mark:,g}{unit}", value, unit, value <= mark, detail)
 
 
 def at_least(what: str, value: float, mark: float, unit: str, detail: str = "") -> Row:
-    """A row that is met by a value from the mark up."""
+    """A row whose mark is met by a value from it upward."""
     return _row(what, f"≥ {mark:,g}{unit}", value, unit, value >= mark, detail)
 
 
@@ -35,14 +35,14 @@ def note(what: str, measured: str) -> Row:
 
 
 def timed_ms(call: Callable[[], object]) -> float:
-    """How long a call takes, in milliseconds."""
+    """The duration of a call in milliseconds."""
     start = time.perf_counter()
     call()
     return (time.perf_counter() - start) * 1e3
 
 
 def spread(values: Sequence[float], unit: str = " ms") -> str:
-    """The median with the least and the most."""
+    """The median with minimum and maximum."""
     middle = statistics.median(values)
     return f"{middle:,.3g}{unit} ({min(values):,.3g}-{max(values):,.3g})"
 

@@ -1,4 +1,4 @@
-"""The label rules of a policy: what it costs to put 10,000 of them in force."""
+"""The label rules of a policy: the cost of applying 10,000 of them."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ Rules = dict[str, tuple[str, ...]]
 
 
 def rules(number: int = 10_000, rounds: int = 7) -> list[Row]:
-    """Validate a policy with about so many rules, and compute its ranks; each time with new values."""
+    """Validate a policy with about this number of rules and compute its ranks, each time with new values."""
     rows = []
     for what, build in _SHAPES.items():
         times = [_put_in_force(build(number, f"{what}-{i}-")) for i in range(rounds)]
         rows.append(
             at_most(
-                f"put a policy with {number:,} label rules in force: {what}",
+                f"apply a policy with {number:,} label rules: {what}",
                 statistics.median(times),
                 MARK_MS,
                 " ms",
-                f"most {max(times):.2g} ms",
+                f"max {max(times):.2g} ms",
             )
         )
     return rows
 
 
 def _put_in_force(of_key: Rules) -> float:
-    """The processor time that it takes, in milliseconds: nothing in it waits."""
+    """The CPU time of applying the rules in milliseconds; nothing in it waits."""
     start = time.process_time()
     Preemption(PreemptionPolicy(label_preemption_rules={"tier": of_key}))
     return (time.process_time() - start) * 1e3
 
 
 def _ordered(number: int, name: str) -> Rules:
-    """Every value above every later one."""
+    """A total order: every value above every later one."""
     values = [f"{name}{i}" for i in range(1 + round((2 * number) ** 0.5))]
     return {high: tuple(values[i + 1 :]) for i, high in enumerate(values[:-1])}
 
@@ -59,8 +59,8 @@ def _chance(values: int, number: int, name: str) -> Rules:
 
 
 _SHAPES = {
-    "fully ordered values": _ordered,
+    "totally ordered values": _ordered,
     "one chain": _chain,
-    "between 300 values by chance": lambda number, name: _chance(300, number, name),
-    "between 3,000 values by chance": lambda number, name: _chance(3_000, number, name),
+    "random rules over 300 values": lambda number, name: _chance(300, number, name),
+    "random rules over 3,000 values": lambda number, name: _chance(3_000, number, name),
 }

@@ -1,4 +1,4 @@
-"""Submissions and completions a second: the engine alone, and through the journal."""
+"""Submissions and completions per second: the engine alone, and with the journal."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ NEEDS = (
 def engine_alone(
     nodes: int = 1_000, running: int = 10_000, pairs: int = 5_000, rounds: int = 9
 ) -> list[Row]:
-    """One pair is a whole life: submitted, reported, finished, gone. The next to end is the oldest, as
-    where all tasks last alike, or any: then what comes free lies scattered over nodes and memory.
+    """A pair is the whole life of a task: submitted, reported, finished, gone. The next task to end is the
+    oldest, or a random one: then the freed resources are scattered over nodes and memory.
     """
     engine = mesh(nodes)
     rng = random.Random(5)
@@ -51,7 +51,7 @@ def engine_alone(
     numbers = itertools.count(running)
 
     def run(picks: Sequence[int]) -> float:
-        """Pairs a second."""
+        """Pairs per second."""
         began = time.perf_counter()
         for pick in picks:
             number, (ended, incarnation) = next(numbers), living[pick]
@@ -66,11 +66,11 @@ def engine_alone(
         raise AssertionError(f"{len(engine.state.agents)} agents run, not {running}")
     what = (
         f"engine alone: submit + complete, {POOLS} pools, {nodes:,} nodes, {running:,} running, "
-        "one core, the "
+        "one core, "
     )
     return [
-        _rate(f"{what}oldest ends", oldest, 20_000),
-        _rate(f"{what}next to end is any", scattered, 20_000),
+        _rate(f"{what}the oldest task ends", oldest, 20_000),
+        _rate(f"{what}a random task ends", scattered, 20_000),
     ]
 
 
@@ -81,7 +81,7 @@ def through_journal(
     rounds: int = 5,
     in_flight: int = 64,
 ) -> list[Row]:
-    """The same lives through SQLite with group commit: every step is on disk before the next."""
+    """The same with an SQLite journal and group commit: every step is on disk before the next."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         sync = statistics.median(timed_ms(lambda: _sync(path / "probe")) for _ in range(50))
@@ -95,7 +95,7 @@ def through_journal(
             rates,
             6_000,
         ),
-        note("journal on disk, for each pair", f"{size / (pairs * rounds):,.0f} B"),
+        note("journal on disk, per pair", f"{size / (pairs * rounds):,.0f} B"),
         note("one write of 4 KiB and fsync in the same folder", f"{sync:.2g} ms"),
     ]
 
@@ -103,7 +103,7 @@ def through_journal(
 async def _journalled(
     path: Path, nodes: int, running: int, pairs: int, rounds: int, in_flight: int
 ) -> tuple[list[float], int]:
-    """Pairs a second in each round, and the bytes that all of them took."""
+    """Pairs per second in each round, and the bytes written by all of them."""
     journal = SqlJournal(path)
     journal.begin()
     lives = Lives(Engine(), GroupWriter(journal, journal.load()))
@@ -126,23 +126,23 @@ async def _journalled(
 
 
 class Lives:
-    """Lives of agents, each step durable before the next."""
+    """Runs agents from start to end, each step durable before the next."""
 
     def __init__(self, engine: Engine, writer: GroupWriter) -> None:
         self.engine = engine
         self._writer = writer
 
     async def open(self, nodes: int) -> None:
-        """Make nodes and pools."""
+        """Create nodes and pools."""
         for stimulus in opening(nodes):
             await self._step(stimulus)
 
     def run(self, numbers: range, *, ends: bool) -> Iterator:
-        """The lives of these numbers, to be awaited; with ``ends`` through to their end."""
+        """Coroutines that start the agents of these numbers and, with ``ends``, end them."""
         return (self._live(number, ends=ends) for number in numbers)
 
     async def close(self) -> None:
-        """Let the writer go."""
+        """Close the writer."""
         await self._writer.close()
 
     async def _live(self, number: int, *, ends: bool) -> None:
@@ -160,7 +160,7 @@ class Lives:
 
 
 async def _at_once(workers: int, work: Iterator) -> None:
-    """Await everything, so many at a time."""
+    """Await all of the work, with a limit on concurrency."""
 
     async def worker() -> None:
         for each in work:
@@ -179,7 +179,7 @@ def _submission(number: int) -> s.TaskSubmitted:
 
 
 def _size(path: Path) -> int:
-    """The journal's bytes once its write-ahead log is folded in."""
+    """The size of the journal in bytes after a checkpoint of its write-ahead log."""
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     connection.close()

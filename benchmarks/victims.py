@@ -18,7 +18,7 @@ MARK_MS = 20.0
 
 
 def victims(nodes: int = 1_000, searches: int = 51, churn: int = 10) -> list[Row]:
-    """Search victims by dry runs of a submission, which change nothing."""
+    """Search for victims by dry runs of a submission, which change nothing."""
     full = Full(nodes)
     cold, _ = full.search(gpu=8)
     warm = [full.search(gpu=8, check=True) for _ in range(searches)]
@@ -29,41 +29,39 @@ def victims(nodes: int = 1_000, searches: int = 51, churn: int = 10) -> list[Row
     smaller = {gpu: [full.search(gpu=gpu) for _ in range(searches)] for gpu in (4, 1)}
     full.protect_one_on_each()
     vain = [full.search_in_vain() for _ in range(min(searches, 11))]
-    what = (
-        f"victims for a task of a whole node, {nodes:,} nodes × 8 GPUs, {EACH} tasks each, all full"
-    )
+    what = f"victims for a task that needs a whole node, {nodes:,} full nodes × 8 GPUs, {EACH} tasks each"
     return [
         at_most(
             f"{what}, median",
             statistics.median(t for t, _ in warm),
             MARK_MS,
             " ms",
-            f"most {max(t for t, _ in warm):.2g} ms; {warm[0][1]} victims",
+            f"max {max(t for t, _ in warm):.2g} ms; {warm[0][1]} victims",
         ),
         at_most(
-            f"the same after {churn} tasks ended and {churn} others took their place",
+            f"the same after {churn} tasks ended and {churn} others replaced them",
             statistics.median(t for t, _ in churned),
             MARK_MS,
             " ms",
-            f"most {max(t for t, _ in churned):.2g} ms",
+            f"max {max(t for t, _ in churned):.2g} ms",
         ),
-        note("the very first search, which sums every node up", f"{cold:,.0f} ms"),
+        note("the very first search, which computes the summary of every node", f"{cold:,.0f} ms"),
         *(
             note(
-                f"victims for a task of {gpu} GPU{'s' if gpu > 1 else ''}",
+                f"victims for a task that needs {gpu} GPU{'s' if gpu > 1 else ''}",
                 f"{spread([t for t, _ in found])}; {found[0][1]} victims",
             )
             for gpu, found in smaller.items()
         ),
         note(
-            "a whole node where each node has one task that may not go: refused",
+            "a whole node where each node has one task that may not be evicted: refused",
             spread(vain),
         ),
     ]
 
 
 class Full:
-    """A cluster without a free GPU, and newcomers that no two are alike."""
+    """A cluster without a free GPU, and incoming tasks that are all different."""
 
     def __init__(self, nodes: int) -> None:
         self.engine = mesh(nodes)
@@ -78,7 +76,7 @@ class Full:
                 raise AssertionError(f"{node.node_id} is not full: {node.free}")
 
     def search(self, *, gpu: int, check: bool = False) -> tuple[float, int]:
-        """The time in ms of one search, and how many are to go."""
+        """The time in ms of one search, and the number of victims."""
         submission = self._newcomer(gpu)
         step = None
 
@@ -99,11 +97,13 @@ class Full:
         submission = self._newcomer(8)
         took = timed_ms(lambda: self.engine.handle(submission))
         outcome = self.engine.handle(submission).outcome
-        assert isinstance(outcome, Refused), f"victims were found where none may go: {outcome}"
+        assert isinstance(
+            outcome, Refused
+        ), f"victims were found where none may be evicted: {outcome}"
         return took
 
     def churn(self, tasks: int) -> None:
-        """So many tasks end somewhere, and others of the same size take their place."""
+        """End this number of random tasks, and start others of the same size in their place."""
         self._now += 1.0
         gone = self._rng.sample(sorted(self._incarnations), tasks)
         sizes = [self._size(number) for number in gone]
@@ -114,7 +114,7 @@ class Full:
             self._next += 1
 
     def protect_one_on_each(self) -> None:
-        """On each node one task gives way to another one that outranks every newcomer."""
+        """Replace one task on each node by one with a higher priority than every incoming task."""
         for node in self.engine.state.cluster.nodes.values():
             number = int(next(iter(node.standing)).removeprefix("agent-"))
             whole = self._size(number)
@@ -146,7 +146,7 @@ class Full:
         return state.agents[f"agent-{number}"].spec.resources == amounts(cpu=1, gpu=1)
 
     def _best_whole_node(self) -> str:
-        """By the contract, where all must go: lowest top priority, least lost work, node id."""
+        """The expected node if all tasks must be evicted: lowest top priority, least lost work, node id."""
         running = self.engine.state.running
         now = 10_000.0 + self._now
 

@@ -1,7 +1,7 @@
-"""The plain walk: the preemption decision written down rule by rule, asked of every running task.
+"""A plain loop over all running tasks that applies the preemption rules to each.
 
-It is what the engine's classes replace. It shares no code with the engine, so that equal answers mean
-something; it reads the tasks and the policy, and nothing that the engine worked out from them.
+The reference for the engine, which decides per class of tasks. It shares no code with the engine and reads
+only the tasks and the policy, so that equal results confirm the engine's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from schedulemesh.engine.state.tasks import RunningTask
 
 
 class Found(NamedTuple):
-    """A task that may be evicted; ascending is best first."""
+    """A task that may be evicted; ascending order is best first."""
 
     negative_score: float
     negative_start: float
@@ -58,7 +58,7 @@ def _candidates(tasks, policy, query):
 
 
 def _decide(running, policy, query):
-    """The effective difference and the reason; None: this task may not go."""
+    """The effective difference and the reason; None: this task may not be evicted."""
     delta = query.priority - running.priority
     same_pool = running.pool_name == query.pool_name
     if running.pool_name in policy.protected_pools and not same_pool:
@@ -92,7 +92,7 @@ def _rank(rules, high: Mapping[str, str], low: Mapping[str, str]) -> int:
 
 
 def _chain(of_key, high: str, low: str) -> int:
-    """Steps of the longest chain of rules from high down to low; 0: there is none."""
+    """The number of steps in the longest chain of rules from high down to low; 0: there is none."""
     longest = 0
     for value in of_key.get(high, ()):
         below = _chain(of_key, value, low)

@@ -1,8 +1,8 @@
-"""Layouts, plans and data of parallel worker groups: who holds what, and who sends what to whom.
+"""Computes which rank of parallel worker groups holds what, and which rank sends what to which other.
 
-Pure: nothing here talks to a worker. A ``ParallelLayout`` names the axes of a group's ranks, a ``Sharding``
-says what each axis does to one tensor, ``shard`` deals a batch out and ``Sharded.collect`` collects the
-answers, and ``plan`` says how a tensor moves from one layout to another.
+Pure: nothing here communicates with a worker. A ``ParallelLayout`` names the axes of a group's ranks, a
+``Sharding`` defines what each axis does to one tensor, ``shard`` distributes a batch and ``Sharded.collect``
+collects the results, and ``plan`` computes how a tensor moves from one layout to another.
 """
 
 from schedulemesh.dispatch.balance import balance

@@ -1,6 +1,6 @@
-"""The few things that are done to arrays, NumPy's and torch's alike: look, slice, allocate, copy.
+"""Operations on NumPy arrays and torch tensors alike: inspect, slice, allocate, copy.
 
-Neither library is imported here: a value can only be an array of a library that is loaded already.
+Neither library is imported here: a value can only be an array of a library that is already loaded.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def is_torch(value: object) -> bool:
 
 
 def blank(like: Any, shape: Sequence[int]) -> Any:
-    """A new array of this shape, of the library, dtype and device of ``like``; not filled."""
+    """A new uninitialized array of this shape, with the library, dtype and device of ``like``."""
     if is_torch(like):
         return like.new_empty(shape)
     return sys.modules["numpy"].empty(shape, like.dtype)
 
 
 def padded(like: Any, held: tuple[Piece, ...], fill: Scalar) -> Any:
-    """A new array for what is held of the first dims of ``like``; filled where any of it is padding."""
+    """A new array for the pieces held of the first dims of ``like``; filled if it contains padding."""
     shape = tuple(piece.size for piece in held) + tuple(like.shape[len(held) :])
     if all(piece.size == piece.length for piece in held):
         return blank(like, shape)
@@ -46,14 +46,14 @@ def padded(like: Any, held: tuple[Piece, ...], fill: Scalar) -> Any:
 
 
 def joined_rows(rows: Sequence[Any]) -> Any:
-    """The arrays one after another along dim 0, as a new array."""
+    """The arrays concatenated along dim 0, as a new array."""
     if is_torch(rows[0]):
         return sys.modules["torch"].cat(list(rows))
     return sys.modules["numpy"].concatenate(rows)
 
 
 def take(array: Any, held: tuple[Piece, ...], fill: Scalar) -> Any:
-    """What is held of the first dims of ``array``: a view where that is one run per dim, else a copy."""
+    """The pieces held of the first dims of ``array``: a view if they are one run per dim, else a copy."""
     runs = tuple(piece.run for piece in held)
     if None not in runs:
         return array[runs] if runs else array
@@ -64,13 +64,13 @@ def take(array: Any, held: tuple[Piece, ...], fill: Scalar) -> Any:
 
 
 def put(array: Any, held: tuple[Piece, ...], part: Any) -> None:
-    """Copies ``part`` to where it lies in the first dims of ``array``, padding left out."""
+    """Copies ``part``, without its padding, to its position in the first dims of ``array``."""
     for whole, here in boxes(held):
         array[whole] = part[here]
 
 
 def boxes(held: tuple[Piece, ...]) -> Iterator[tuple[Box, Box]]:
-    """The boxes that the runs of the dims make: where in the whole, and where in the local array."""
+    """The boxes formed by the runs of the dims: position in the whole, and in the local array."""
     for runs in product(*(piece.segments for piece in held)):
         yield (
             tuple(slice(run.start, run.stop) for run in runs),

@@ -1,4 +1,4 @@
-"""Dealing out rows of different cost so that every worker has about the same to do."""
+"""Distributes rows of different cost so that every worker has about the same load."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ def balance(
 ) -> tuple[tuple[int, ...], ...]:
     """Row numbers for each of ``groups`` workers, ascending within a worker; for ``Assign``.
 
-    ``costs`` are what a row costs: its tokens, or tokens squared where attention dominates. The dearest
-    row goes first, always to the worker with the least so far (ties: the lower number): no worker gets more
-    than 4/3 of the best possible maximum (Graham, 1969, "Bounds on multiprocessing timing anomalies").
-    With ``equal_counts`` the numbers of rows differ by at most one, without that bound. 0 rows make empty
-    groups.
+    ``costs`` are the costs of the rows: their tokens, or tokens squared if attention dominates. Rows are
+    assigned in order of descending cost, each to the worker with the lowest load so far (ties: the lower
+    number): no worker gets more than 4/3 of the best possible maximum (Graham, 1969, "Bounds on
+    multiprocessing timing anomalies"). With ``equal_counts`` the numbers of rows differ by at most one,
+    without that bound. With 0 rows the groups are empty.
     """
     if groups < 1 or any(not 0 <= cost < float("inf") for cost in costs):
         raise InvalidRequestError(

@@ -1,4 +1,4 @@
-"""What every rank holds of a tensor: one piece per dim, shared by the replicas that hold the same."""
+"""What every rank holds of a tensor: one piece per dim; replicas share a cell of the grid of pieces."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import msgspec
 from schedulemesh.dispatch.pieces import Axis, Piece, compact, pieces
 from schedulemesh.dispatch.placement import Placement, Primary, Sharding, Stage
 
-#: Sizes by dim; of a jagged batch ``(rows, (length of each row, …))``; of what has no dims ``()``.
+#: Sizes by dim; of a jagged batch ``(rows, (length of each row, …))``; of a value without dims ``()``.
 Shape = tuple[Union[int, tuple[int, ...]], ...]
-#: Which piece of each dim: all ranks with the same cell hold the same elements.
+#: An index into the pieces of each dim: all ranks with the same cell hold the same elements.
 Cell = tuple[int, ...]
 _T = TypeVar("_T")
 
 
 class Grid(msgspec.Struct, frozen=True, kw_only=True):
-    """Which cell of a tensor each rank holds; the same for all sizes of the tensor."""
+    """Which cell of a tensor each rank holds; independent of the sizes of the tensor."""
 
-    #: By rank; None holds nothing.
+    #: By rank; None: the rank holds nothing.
     cells: tuple[Cell | None, ...]
-    #: The ranks of each cell, ascending; no cell is without.
+    #: The ranks of each cell, ascending; every cell has at least one.
     owners: dict[Cell, tuple[int, ...]]
 
     def by_rank(self, of_cells: Mapping[Cell, _T]) -> tuple[_T | None, ...]:
-        """What each rank has of what the cells have; None where it holds no cell."""
+        """The value of each rank's cell, by rank; None if a rank holds no cell."""
         return tuple(None if cell is None else of_cells[cell] for cell in self.cells)
 
 
@@ -36,25 +36,25 @@ class Holdings(msgspec.Struct, frozen=True, kw_only=True):
 
     shape: tuple[int, ...]
     grid: Grid
-    #: For each dim the pieces that its cells name.
+    #: For each dim the pieces that the cells index.
     pieces: tuple[tuple[Piece, ...], ...]
 
     def of_cell(self, cell: Cell) -> tuple[Piece, ...]:
-        """What a cell is, dim by dim."""
+        """The pieces of a cell, by dim."""
         return tuple(dim[at] for dim, at in zip(self.pieces, cell, strict=True))
 
     def of_rank(self, rank: int) -> tuple[Piece, ...] | None:
-        """What ``rank`` holds, dim by dim; None where it holds nothing."""
+        """The pieces that ``rank`` holds, by dim; None if it holds nothing."""
         cell = self.grid.cells[rank]
         return None if cell is None else self.of_cell(cell)
 
     def indices(self, dim: int) -> tuple[int, ...]:
-        """The elements of ``dim`` that any rank holds, ascending; ``drop_last`` leaves the others out."""
+        """The elements of ``dim`` that at least one rank holds, ascending; ``drop_last`` drops the others."""
         held = {at for piece in self.pieces[dim] for at in piece.indices() if at is not None}
         return tuple(sorted(held))
 
     def local_shape(self, rank: int) -> tuple[int, ...] | None:
-        """The shape of the rank's array, padding included; None where it holds nothing."""
+        """The shape of the rank's array, padding included; None if it holds nothing."""
         held = self.of_rank(rank)
         return None if held is None else tuple(piece.size for piece in held)
 
@@ -62,7 +62,7 @@ class Holdings(msgspec.Struct, frozen=True, kw_only=True):
 def holdings(sharding: Sharding, shape: Sequence[int]) -> Holdings:
     """What every rank of the sharding's layout holds of a tensor of this shape.
 
-    Raises ``InvalidRequestError`` where a dim does not exist or a size cannot be cut as asked.
+    Raises ``InvalidRequestError`` if a dim does not exist or a size cannot be split as requested.
     """
     return _holdings(sharding, tuple(shape))
 
@@ -78,7 +78,7 @@ def _holdings(sharding: Sharding, shape: tuple[int, ...]) -> Holdings:
 
 
 def kept(held: Holdings) -> Holdings:
-    """The same with the elements that nobody holds left out of the count; only ``drop_last`` has any."""
+    """The same, renumbered without the elements that no rank holds; only ``drop_last`` leaves any."""
     dims = [compact(dim) for dim in held.pieces]
     return Holdings(
         shape=tuple(size for size, _ in dims), grid=held.grid, pieces=tuple(dim for _, dim in dims)
@@ -89,7 +89,7 @@ def kept(held: Holdings) -> Holdings:
 def grid(sharding: Sharding, ndim: int) -> Grid:
     """Which cell of a tensor of ``ndim`` dims each rank holds."""
     if not ndim:
-        sharding.cuts(0, ndim)  # refuses the first axis that would cut something
+        sharding.cuts(0, ndim)  # raises for the first axis that would split a dim
     dims = [sharding.cuts(dim, ndim) for dim in range(ndim)]
     cells = tuple(
         _cell(sharding, dims, sharding.layout.coordinates(rank))
@@ -103,7 +103,7 @@ def grid(sharding: Sharding, ndim: int) -> Grid:
 
 
 def first(parts: Sequence[Any], sharding: Sharding) -> Any:
-    """Of the parts by rank, that of the lowest rank that holds anything, whatever the dims."""
+    """Of the parts by rank, the part of the lowest rank that holds anything."""
     only = tuple(
         (name, how) for name, how in sharding.placements if isinstance(how, (Stage, Primary))
     )

@@ -18,13 +18,13 @@ from schedulemesh.errors import InvalidRequestError
 class Jagged(msgspec.Struct, frozen=True, eq=False):
     """A batch whose rows have different lengths, packed one after another (``cu_seqlens`` of attention).
 
-    Its dim 0 are the rows, its dim 1 the elements within a row: ``Shard(0)`` deals out rows, ``Shard(1)``
-    cuts every row by itself.
+    Its dim 0 is the rows, its dim 1 the elements within a row: ``Shard(0)`` distributes rows, ``Shard(1)``
+    splits every row separately.
     """
 
-    #: The rows one after another along dim 0: a NumPy array or a torch tensor.
+    #: The rows concatenated along dim 0: a NumPy array or a torch tensor.
     values: Any
-    #: The length of each row; together the length of ``values``.
+    #: The length of each row; the sum is the length of ``values``.
     lengths: tuple[int, ...]
 
     def __post_init__(self) -> None:
@@ -36,7 +36,7 @@ class Jagged(msgspec.Struct, frozen=True, eq=False):
 
     @classmethod
     def of(cls, rows: Sequence[Any]) -> Jagged:
-        """The batch of these arrays, at least one; they differ in their first dim only. Copies them."""
+        """The batch of these arrays, at least one, which may differ in their first dim only. Copies them."""
         if not rows:
             raise InvalidRequestError(
                 "no rows were given; allowed is one row or more, for their dtype"
@@ -45,11 +45,11 @@ class Jagged(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """Where each row begins, and last where all end: ``cu_seqlens``."""
+        """The start of each row, and finally the end of the last: ``cu_seqlens``."""
         return tuple(accumulate(self.lengths, initial=0))
 
     def __len__(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return len(self.lengths)
 
     def __iter__(self) -> Iterator[Any]:
@@ -59,7 +59,7 @@ class Jagged(msgspec.Struct, frozen=True, eq=False):
 
 
 def cut_jagged(leaf: Jagged, sharding: Sharding) -> tuple[Jagged | None, ...]:
-    """What each rank holds of the batch, None where it holds nothing; replicas share one object."""
+    """The part of each rank, None if it holds nothing; replicas share one object."""
     where = grid(sharding, 2)
     rows = pieces(len(leaf), sharding.cuts(0, 2))
     found: dict[Cell, Jagged] = {}
@@ -70,7 +70,7 @@ def cut_jagged(leaf: Jagged, sharding: Sharding) -> tuple[Jagged | None, ...]:
 
 
 def join_jagged(parts: Sequence[Any], sharding: Sharding, shape: Shape) -> Jagged:
-    """The batch whose parts by rank these are; ``shape`` needs the rows' lengths only where rows are cut."""
+    """The batch with these parts by rank; ``shape`` needs the rows' lengths only if rows are split."""
     where = grid(sharding, 2)
     cuts = sharding.cuts(1, 2)
     rows = pieces(_rows(shape), sharding.cuts(0, 2))
@@ -109,7 +109,7 @@ def _row_lengths(parts: Sequence[Any], rank: int) -> tuple[int, ...]:
 def _lengths(
     parts: Sequence[Any], sharding: Sharding, shape: Shape, where: Grid, rows: tuple[Piece, ...]
 ) -> tuple[int, ...]:
-    """The length of every row of the whole: the parts tell, unless rows are cut."""
+    """The length of every row of the whole: known from the parts, unless rows are split."""
     if sharding.cuts(1, 2):
         given = shape[1] if len(shape) > 1 else None
         if not isinstance(given, tuple) or len(given) != shape[0]:
@@ -131,8 +131,8 @@ def _packed(
 ) -> tuple[Piece, tuple[int, ...]]:
     """What one cell holds of the values of a jagged batch, and the lengths of its rows.
 
-    ``rows`` are its rows of the batch, ``at`` its piece of each row as ``cuts`` cut it. Rows of padding
-    have length 0.
+    ``rows`` are its rows of the batch, ``at`` the index of its piece of each row, as split by ``cuts``.
+    Rows of padding have length 0.
     """
     offsets = tuple(accumulate(lengths, initial=0))
     runs: list[tuple[int, int, int]] = []

@@ -1,7 +1,7 @@
 """Named parallel axes over the ranks of a worker group: rank to coordinates and back, groups of an axis.
 
-The first axis of the order is the fastest: with ``tp=2, dp=3`` in the order ``tp-dp`` the ranks 0 and 1
-are the tensor-parallel pair of dp 0. That is Megatron's convention, and its default order is ours.
+The first axis of the order varies fastest: with ``tp=2, dp=3`` in the order ``tp-dp`` the ranks 0 and 1
+are the tensor-parallel pair of dp 0. This is Megatron's convention and its default order.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import msgspec
 
 from schedulemesh.errors import InvalidRequestError
 
-#: Megatron's order; leftmost is fastest.
+#: Megatron's order; the leftmost axis varies fastest.
 DEFAULT_ORDER = "tp-cp-ep-dp-pp"
 
 
 class ParallelLayout(msgspec.Struct, frozen=True, kw_only=True):
-    """How the ranks 0 to ``size - 1`` of a group lie on named axes."""
+    """How the ranks 0 to ``size - 1`` of a group are arranged on named axes."""
 
-    #: Axis and how many ranks lie along it, fastest first; names differ, sizes are 1 or more.
+    #: Axis and number of ranks along it, fastest first; names are unique, sizes are 1 or more.
     axes: tuple[tuple[str, int], ...]
 
     def __post_init__(self) -> None:
@@ -35,9 +35,9 @@ class ParallelLayout(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, order: str = DEFAULT_ORDER, /, **sizes: int) -> ParallelLayout:
-        """The layout with these sizes in this ``order``; axes of the order that are not given have size 1.
+        """The layout with these sizes in this ``order``; axes that are not given have size 1.
 
-        ``ParallelLayout.of(tp=2, dp=4)`` or, with axes of one's own, ``ParallelLayout.of("a-b", a=2, b=3)``.
+        ``ParallelLayout.of(tp=2, dp=4)`` or, with custom axes, ``ParallelLayout.of("a-b", a=2, b=3)``.
         """
         names = order.split("-")
         unknown = sorted(set(sizes) - set(names))
@@ -55,15 +55,15 @@ class ParallelLayout(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def size(self) -> int:
-        """How many ranks there are: the product of all axes."""
+        """The number of ranks: the product of all axes."""
         return prod(size for _, size in self.axes)
 
     def size_of(self, axis: str) -> int:
-        """How many ranks lie along ``axis``."""
+        """The number of ranks along ``axis``."""
         return self._checked(axis)[axis]
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Where ``rank`` lies: its index on every axis, from 0."""
+        """The index of ``rank`` on every axis, from 0."""
         if not 0 <= rank < self.size:
             raise InvalidRequestError(
                 f"rank {rank} is not in the layout {self}; allowed are 0 to {self.size - 1}"
@@ -74,7 +74,7 @@ class ParallelLayout(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def rank(self, **coordinates: int) -> int:
-        """The rank at these coordinates; axes that are not given are at 0."""
+        """The rank at these coordinates; the coordinate on axes that are not given is 0."""
         self._checked(*coordinates)
         found, stride = 0, 1
         for name, size in self.axes:
@@ -111,9 +111,9 @@ class ParallelLayout(msgspec.Struct, frozen=True, kw_only=True):
         return next(group for group in self.groups(*axes) if self._same(at, group[0], axes))
 
     def experts(self, *, ep: int, tp: int = 1) -> ParallelLayout:
-        """The layout in which the same ranks hold the experts of a mixture: ``cp`` 1, ``dp`` what remains.
+        """The layout of a mixture's experts over the same ranks: ``cp`` is 1, ``dp`` what remains.
 
-        Megatron keeps two such layouts: attention by tp, cp and dp, experts by their own tp, ep and dp,
+        Megatron uses two such layouts: tp, cp and dp for attention, and separate tp, ep and dp for experts,
         with the same pipeline stages. Layouts in which the stages would differ are refused.
         """
         self._checked("tp", "cp", "ep", "dp", "pp")
@@ -132,7 +132,7 @@ class ParallelLayout(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def __str__(self) -> str:
-        """Short and readable, such as ``tp=2,dp=4``; axes of size 1 are left out."""
+        """A short form such as ``tp=2,dp=4``; axes of size 1 are omitted."""
         return ",".join(f"{name}={size}" for name, size in self.axes if size > 1) or "one rank"
 
     def _checked(self, *axes: str) -> dict[str, int]:

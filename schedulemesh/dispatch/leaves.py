@@ -1,4 +1,4 @@
-"""Cutting one value by a sharding, and putting the parts together again: arrays, rows, jagged batches."""
+"""Splits one value by a sharding and joins the parts again: arrays, rows, jagged batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from schedulemesh.errors import InvalidRequestError
 
 
 def shape_of(leaf: Any) -> Shape:
-    """The shape of a value: of an array its own, of a list or tuple its length, of any other value none."""
+    """The shape of a value: that of an array, the length of a list or tuple; empty for other values."""
     if isinstance(leaf, Jagged):
         return (len(leaf), leaf.lengths)
     if is_array(leaf):
@@ -23,9 +23,9 @@ def shape_of(leaf: Any) -> Shape:
 
 
 def cut(leaf: Any, sharding: Sharding) -> tuple[Any, ...]:
-    """What each rank holds of the value, None where it holds nothing; replicas share one object.
+    """The part of each rank, None if it holds nothing; replicas share one object.
 
-    Parts of arrays are views where they are one run per dim and not padded; rows are never copied.
+    Parts of arrays are views if they are one run per dim and not padded; rows are never copied.
     """
     if isinstance(leaf, Jagged):
         return cut_jagged(leaf, sharding)
@@ -40,10 +40,10 @@ def cut(leaf: Any, sharding: Sharding) -> tuple[Any, ...]:
 
 
 def join(parts: Sequence[Any], sharding: Sharding, shape: Shape) -> Any:
-    """The value whose parts by rank these are; of replicas the lowest rank's is taken.
+    """The value with these parts by rank; of replicas, the part of the lowest rank is used.
 
-    ``shape`` gives the sizes of the dims that are cut; other dims are as the parts have them, and it may
-    stop after the last dim that is cut. What ``drop_last`` left out is missing, padding is removed.
+    ``shape`` gives the sizes of the dims that are split, and may end after the last of them; the sizes of
+    other dims are taken from the parts. Padding is removed; elements dropped by ``drop_last`` are missing.
     """
     sample = first(parts, sharding)
     if isinstance(sample, Jagged):

@@ -1,4 +1,4 @@
-"""Where the pieces of two cuts of one dim meet."""
+"""The intersections of the pieces of two splits of one dim."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from schedulemesh.errors import InvalidRequestError
 
 
 class Run(msgspec.Struct, frozen=True, gc=False):
-    """Elements that lie one after another on both sides."""
+    """Elements that are contiguous on both sides."""
 
-    #: Place of the first one in the source's local array.
+    #: Index of the first element in the source's local array.
     source: int
-    #: Place of the first one in the destination's local array.
+    #: Index of the first element in the destination's local array.
     destination: int
-    #: How many.
+    #: Number of elements.
     length: int
 
 
 class Overlap(msgspec.Struct, frozen=True, kw_only=True):
-    """For one dim, which source pieces meet which destination pieces, and where."""
+    """For one dim, which source pieces intersect which destination pieces, and where."""
 
-    #: For each destination piece the source pieces it meets, ascending, with the runs they share.
+    #: For each destination piece the source pieces that intersect it, ascending, with the common runs.
     sources: tuple[dict[int, tuple[Run, ...]], ...]
-    #: For each source piece the destination pieces it meets, ascending, with how many elements they share.
+    #: For each source piece the destination pieces that intersect it, ascending, with the number of elements.
     destinations: tuple[tuple[tuple[int, int], ...], ...]
 
     def length(self, source: int, destination: int) -> int:
-        """How many elements two pieces share."""
+        """The number of elements that two pieces have in common."""
         return sum(run.length for run in self.sources[destination].get(source, ()))
 
 
 def overlap(sources: Sequence[Piece], destinations: Sequence[Piece]) -> Overlap:
-    """Where the pieces meet; an error where a destination wants elements that no source has."""
+    """The intersections of the pieces; an error if a destination needs elements that no source has."""
     held = sorted(
         ((run.start, at, run) for at, piece in enumerate(sources) for run in piece.segments),
         key=lambda each: each[0],
@@ -66,7 +66,7 @@ def _meet(
     begins: list[int],
     found: dict[int, list[Run]],
 ) -> None:
-    """Adds to ``found`` what the runs held, ascending and disjoint, have of the run wanted."""
+    """Adds to ``found`` the intersections of ``wanted`` with ``held`` (ascending, disjoint runs)."""
     at = max(0, bisect_right(begins, wanted.start) - 1)
     while at < len(held) and begins[at] < wanted.stop:
         _, source, run = held[at]

@@ -1,7 +1,7 @@
-"""Which elements of one dim lie where: intervals, how a dim is cut into them, and cuts within cuts.
+"""Splits one dim into pieces, and pieces into smaller pieces, as interval arithmetic.
 
-A ``Piece`` is what one coordinate holds of a dim, as runs of the whole dim with their place in the local
-array. Everything else in this package is arithmetic on pieces; no element is looked at.
+A ``Piece`` is what one coordinate holds of a dim, as runs of the whole dim with their position in the local
+array. Everything else in this package is arithmetic on pieces; no element is read.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from schedulemesh.errors import InvalidRequestError
 
 
 class Segment(msgspec.Struct, frozen=True, gc=False):
-    """A run of elements of the whole dim, and where it begins in the local array."""
+    """A run of elements of the whole dim, and its start in the local array."""
 
     #: First element of the whole.
     start: int
     #: One past the last element of the whole; above ``start``.
     stop: int
-    #: Place of the first one in the local array.
+    #: Index of the first element in the local array.
     local: int
 
 
@@ -33,17 +33,17 @@ class Piece(msgspec.Struct, frozen=True):
 
     #: Length of the local array, padding included.
     size: int
-    #: The runs, by their place in the local array; they do not touch in both numberings.
+    #: The runs, ordered by local index; no two neighbours are contiguous both in the whole and locally.
     segments: tuple[Segment, ...]
 
     @property
     def length(self) -> int:
-        """How many elements of the whole are held: ``size`` less the padding."""
+        """The number of elements held: ``size`` without the padding."""
         return sum(segment.stop - segment.start for segment in self.segments)
 
     @property
     def run(self) -> slice | None:
-        """The elements as one slice of the whole, or None where they are several runs or padded."""
+        """The elements as one slice of the whole; None if they are several runs or padded."""
         if not self.size:
             return slice(0, 0)
         first = self.segments[0] if self.segments else None
@@ -52,7 +52,7 @@ class Piece(msgspec.Struct, frozen=True):
         return slice(first.start, first.stop)
 
     def indices(self) -> tuple[int | None, ...]:
-        """For each local place the element of the whole that lies there; None is padding."""
+        """For each local index the element of the whole; None is padding."""
         found: list[int | None] = [None] * self.size
         for segment in self.segments:
             length = segment.stop - segment.start
@@ -60,17 +60,17 @@ class Piece(msgspec.Struct, frozen=True):
         return tuple(found)
 
 
-#: First element, one past the last, places taken (more than elements where padded).
+#: First element, one past the last, local size (larger than the number of elements if padded).
 _Span = tuple[int, int, int]
-#: Name, size and cut of an axis.
+#: Name and size of an axis, and how it splits a dim.
 Axis = tuple[str, int, Cut]
 
 
 @lru_cache(maxsize=1024)
 def pieces(length: int, cuts: tuple[Axis, ...]) -> tuple[Piece, ...]:
-    """The pieces of a dim of ``length`` elements that the axes cut one after another.
+    """The pieces of a dim of ``length`` elements, split by the axes one after another.
 
-    In the order of the coordinates, the last axis counting fastest. An error names the axis and sizes.
+    In the order of the coordinates, the last axis varying fastest. An error names the axis and sizes.
     """
     found: tuple[Piece, ...] = (Piece(length, joined([(0, length, 0)])),)
     for cut in cuts:
@@ -96,7 +96,7 @@ def _split(length: int, cut: Axis) -> tuple[Piece, ...]:
 
 
 def _parts(length: int, parts: int, how: Shard, name: str) -> Iterator[tuple[int, _Span]]:
-    """The spans of one document with the coordinate that holds each, by coordinate and place."""
+    """The spans of one document, each with the coordinate that holds it, ordered by coordinate."""
     if not how.zigzag:
         yield from enumerate(_cut(length, parts, how.uneven, name))
         return
@@ -135,7 +135,7 @@ def _dealt(length: int, name: str, how: Assign) -> tuple[Piece, ...]:
 
 
 def _laid(spans: Iterable[_Span]) -> tuple[Segment, ...]:
-    """The spans laid one after another."""
+    """The spans placed one after another in the local array."""
     runs, local = [], 0
     for start, stop, size in spans:
         runs.append((start, stop, local))
@@ -144,7 +144,7 @@ def _laid(spans: Iterable[_Span]) -> tuple[Segment, ...]:
 
 
 def joined(runs: Iterable[tuple[int, int, int]]) -> tuple[Segment, ...]:
-    """Segments of (start, stop, local): neighbours in both numberings made one, empty ones left out."""
+    """Segments of (start, stop, local): contiguous ones are merged, empty ones omitted."""
     found: list[tuple[int, int, int]] = []
     for start, stop, local in runs:
         if start == stop:
@@ -157,7 +157,7 @@ def joined(runs: Iterable[tuple[int, int, int]]) -> tuple[Segment, ...]:
 
 
 def _within(outer: Piece, inner: Piece) -> Piece:
-    """The piece ``inner`` of the local array that ``outer`` describes, in elements of the whole."""
+    """The piece ``inner`` of the local array described by ``outer``, in elements of the whole."""
     begins = [segment.local for segment in outer.segments]
     runs = []
     for wanted in inner.segments:
@@ -172,7 +172,7 @@ def _within(outer: Piece, inner: Piece) -> Piece:
 
 
 def compact(dim: Sequence[Piece]) -> tuple[int, tuple[Piece, ...]]:
-    """The dim without the elements that no piece holds: its length, and the pieces renumbered."""
+    """The dim without the elements that no piece holds: its length, and the renumbered pieces."""
     begins, before = _runs(dim)
     if len(begins) == 1 and begins[0] == 0:
         return before[-1], tuple(dim)
@@ -186,7 +186,7 @@ def compact(dim: Sequence[Piece]) -> tuple[int, tuple[Piece, ...]]:
 
 
 def _runs(dim: Sequence[Piece]) -> tuple[list[int], list[int]]:
-    """Where the runs that any piece holds begin, and how many elements lie before each and in all."""
+    """The starts of the runs that are held, and the number of elements before each and in total."""
     begins: list[int] = []
     before = [0]
     end = -1

@@ -1,4 +1,4 @@
-"""What each axis of a layout does to one tensor: cut it, copy it, or give it to one coordinate only."""
+"""What each axis of a layout does to one tensor: split, replicate, or hold it at one coordinate only."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ Scalar = Union[bool, int, float, str, None]
 
 
 class Shard(msgspec.Struct, frozen=True, tag=True):
-    """The axis cuts a dim: coordinate i holds the i-th part."""
+    """The axis splits a dim: coordinate i holds the i-th part."""
 
     #: The dim, from 0; negative ones count from the last.
     dim: int
     #: For n elements over k coordinates:
-    #: ``error`` refuses what does not divide;
-    #: ``pad`` gives each ceil(n / k), the last ones filled up with the sharding's ``pad_value``;
+    #: ``error`` refuses sizes that do not divide;
+    #: ``pad`` gives each ceil(n / k), the last ones padded with the sharding's ``pad_value``;
     #: ``uneven`` gives each floor(n / k) and one more to the first n mod k: sizes differ by at most one;
-    #: ``drop_last`` gives each floor(n / k) and leaves the last n mod k out;
-    #: ``chunk`` gives each ceil(n / k) until none are left, as ``torch.chunk`` and DTensor cut.
+    #: ``drop_last`` gives each floor(n / k) and drops the last n mod k;
+    #: ``chunk`` gives each ceil(n / k) until none are left, as ``torch.chunk`` and DTensor do.
     uneven: Uneven = "error"
-    #: Cut into 2k parts and give coordinate i the parts i and 2k - 1 - i, so that under a causal mask all
-    #: have the same work (ring attention; Megatron's context parallel).
+    #: Split into 2k parts and give coordinate i the parts i and 2k - 1 - i, so that all have the same work
+    #: under a causal mask (ring attention; Megatron's context parallelism).
     zigzag: bool = False
-    #: Lengths of the documents packed one after another along the dim; each is cut by itself. Empty: one.
+    #: Lengths of the documents packed along the dim; each is split separately. Empty: one document.
     documents: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -40,9 +40,9 @@ class Shard(msgspec.Struct, frozen=True, tag=True):
 
 
 class Assign(msgspec.Struct, frozen=True, tag=True):
-    """The axis deals out the rows of a dim: coordinate i holds the rows ``groups[i]``, in that order.
+    """The axis assigns the rows of a dim: coordinate i holds the rows ``groups[i]``, in that order.
 
-    ``balance`` makes such groups. Collecting puts the rows back where they were.
+    ``balance`` computes such groups. Collecting restores the original order of the rows.
     """
 
     #: The dim, from 0; negative ones count from the last.
@@ -79,12 +79,12 @@ Placement = Union[Shard, Assign, Replicate, Stage, Primary]
 
 
 class Sharding(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the elements of one tensor lie on the ranks of a layout."""
+    """Which elements of one tensor each rank of a layout holds."""
 
     layout: ParallelLayout
-    #: Axis and what it does. Where several cut one dim, the first cuts first. Axes not named replicate.
+    #: Axis and what it does. If several split one dim, the first splits first. Other axes replicate.
     placements: tuple[tuple[str, Placement], ...] = ()
-    #: What fills up the parts of ``uneven="pad"``.
+    #: The value that pads the parts of ``uneven="pad"``.
     pad_value: Scalar = 0
 
     def __post_init__(self) -> None:
@@ -100,9 +100,9 @@ class Sharding(msgspec.Struct, frozen=True, kw_only=True):
     ) -> Sharding:
         """The sharding with these placements by axis; a whole number is the dim to shard.
 
-        ``Sharding.of(layout, dp=0, cp=Shard(1, zigzag=True), pp=Stage(-1))``. Where several axes cut one
-        dim, the slowest cuts first, as DTensor does from left to right; construct ``Sharding`` with
-        ``placements`` in another order where another is wanted (FSDP over tp: tp first).
+        ``Sharding.of(layout, dp=0, cp=Shard(1, zigzag=True), pp=Stage(-1))``. If several axes split one dim,
+        the slowest splits first, as DTensor does from left to right; for another order (FSDP over tp: tp
+        first) construct ``Sharding`` with ``placements`` in that order.
         """
         for name in placements:
             layout.size_of(name)
@@ -115,11 +115,11 @@ class Sharding(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def whole(self) -> bool:
-        """Whether no axis cuts the tensor: each rank holds all of it or nothing."""
+        """Whether no axis splits the tensor: each rank holds all of it or nothing."""
         return not any(isinstance(placement, (Shard, Assign)) for _, placement in self.placements)
 
     def cuts(self, dim: int, ndim: int) -> tuple[tuple[str, int, Cut], ...]:
-        """The axes that cut ``dim`` of a tensor of ``ndim`` dims: name, size, how; the first cuts first."""
+        """The axes that split ``dim`` of a tensor of ``ndim`` dims, in that order: name, size, how."""
         return tuple(
             (name, self.layout.size_of(name), placement)
             for name, placement in self.placements

@@ -1,15 +1,15 @@
-"""Who sends which slice of a tensor to whom when it moves from one layout to another.
+"""Plans which rank sends which slice of a tensor to which other when it moves between layouts.
 
-What two ranks hold are boxes of runs, dim by dim; what one has to give the other is their intersection. As
-boxes are products, a plan keeps the intersections of each dim (a few per rank) and multiplies them out only
-for the rank that asks: a move of every rank to every rank has a million transfers among 1,024, its plan has
-some thousands of numbers.
+What a rank holds is a box of runs, dim by dim; a transfer is the intersection of two such boxes. As boxes are
+products, a plan stores the intersections per dim (a few per rank) and multiplies them out only for the rank
+that needs them: an all-to-all move among 1,024 ranks has a million transfers, its plan some thousands of
+numbers.
 
-Each destination fetches its own elements, each once, and none that its worker holds already; nobody
-assembles the whole. Where several source ranks hold the same cell, those who want something of it are put in
-order (by their own cell, then rank) and cut into as many consecutive shares of equal bytes: no owner sends
-more than its even share and one box, and replicas that want the same box tend to share one sender, who puts
-it once.
+Each destination fetches each of its elements once, and none that its worker already holds; no process
+assembles the whole tensor. If several source ranks hold the same cell, the destinations that need elements of
+it are ordered (by their own cell, then rank) and divided into consecutive shares of equal bytes, one per
+owner: no owner sends more than an equal share plus one box, and replicas that need the same box usually have
+the same sender, which stores it once.
 """
 
 from __future__ import annotations
@@ -33,36 +33,36 @@ Box = tuple[tuple[int, int], ...]
 
 
 class Transfer(msgspec.Struct, frozen=True, kw_only=True):
-    """One box that goes from a source rank to a destination rank."""
+    """One box that a source rank sends to a destination rank."""
 
     source: int
     destination: int
-    #: Where it lies in the source rank's array.
+    #: Its position in the source rank's array.
     give: Box
-    #: Where it goes in the destination rank's array.
+    #: Its position in the destination rank's array.
     take: Box
-    #: Whether both ranks live on one worker: a copy there, which moves nothing.
+    #: Whether both ranks are on one worker: a local copy, which transfers nothing.
     local: bool
 
     @property
     def elements(self) -> int:
-        """How many elements go."""
+        """The number of elements sent."""
         return prod(stop - start for start, stop in self.give)
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plan costs one worker, in bytes."""
+    """The bytes that one worker sends, receives and copies for a plan."""
 
     #: Sent to other workers.
     sent: int = 0
     #: Received from other workers.
     received: int = 0
-    #: Held already, and copied within the worker.
+    #: Already held, and copied within the worker.
     local: int = 0
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """Who sends which slice to whom. ``plan`` makes it; msgspec encodes and decodes it."""
+    """Which rank sends which slice to which other. ``plan`` creates it; msgspec encodes and decodes it."""
 
     source: Sharding
     destination: Sharding
@@ -73,15 +73,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     source_workers: tuple[Worker, ...]
     #: The worker of each destination rank.
     destination_workers: tuple[Worker, ...]
-    #: Which of several replicas begins.
+    #: Which of several replicas gets the first share.
     rotation: int = 0
-    #: Who sends what several hold; in order of the wants within a cell.
+    #: The senders of cells with several owners; within a cell in the order of the destinations.
     shares: tuple[Share, ...] = ()
-    #: By source rank, bytes that go to other workers.
+    #: By source rank, bytes sent to other workers.
     sent: tuple[int, ...] = ()
-    #: By destination rank, bytes that come from other workers.
+    #: By destination rank, bytes received from other workers.
     received: tuple[int, ...] = ()
-    #: By destination rank, bytes that its worker holds already.
+    #: By destination rank, bytes that its worker already holds.
     local: tuple[int, ...] = ()
 
     @property
@@ -100,11 +100,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes that go from one worker to another, in all."""
+        """Total bytes sent from one worker to another."""
         return sum(self.received)
 
     def traffic(self) -> dict[Worker, Traffic]:
-        """What the plan costs each worker."""
+        """The traffic of each worker."""
         found = {worker: Traffic() for worker in self.destination_workers}
         for worker, sent in zip(self.source_workers, self.sent, strict=True):
             found[worker] = Traffic(sent=sent)
@@ -114,7 +114,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return found
 
     def fetches(self, destination: int) -> tuple[Transfer, ...]:
-        """What ``destination`` fetches, by source rank: together its whole array, less the padding."""
+        """What ``destination`` fetches, by source rank: together its whole array, without padding."""
         cell = self.routes.destination.grid.cells[destination]
         if cell is None:
             return ()
@@ -123,7 +123,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return tuple(sorted(found, key=lambda transfer: transfer.source))
 
     def sends(self, source: int) -> tuple[Transfer, ...]:
-        """What ``source`` gives; replicas that want the same box follow one another."""
+        """What ``source`` sends; replicas that need the same box are adjacent."""
         cell = self.routes.source.grid.cells[source]
         if cell is None:
             return ()
@@ -135,13 +135,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         )
 
     def transfers(self) -> Iterator[Transfer]:
-        """Every transfer, by destination rank; between fully cut layouts there are very many."""
+        """Every transfer, by destination rank; between fully sharded layouts there are very many."""
         for destination in range(self.destination.layout.size):
             yield from self.fetches(destination)
 
     @cached_property
     def routes(self) -> Routes:
-        """Which cells meet; worked out from the shardings, not encoded."""
+        """Which cells intersect; computed from the shardings, not encoded."""
         return Routes.of(
             holdings(self.source, self.shape),
             holdings(self.destination, self.shape),
@@ -193,13 +193,13 @@ def plan(
 ) -> Plan:
     """The plan to move a tensor of ``shape``, ``itemsize`` bytes per element, from one sharding to another.
 
-    Workers are named by rank; ranks of both sides on one worker exchange nothing. Without names, the source's
-    workers are 0 to n - 1 and the destination's are others: ``destination_workers=range(n)`` moves within one
-    group. ``rotation`` chooses the replica that begins: counting it up from tensor to tensor spreads the load
-    of tensors that only few want. The last 256 plans are kept.
+    The workers are given by rank; ranks of both sides on one worker transfer nothing. By default the source's
+    workers are 0 to n - 1 and the destination's are different ones: ``destination_workers=range(n)`` moves
+    within one group. ``rotation`` selects the replica with the first share: increasing it from tensor to
+    tensor spreads the load of tensors with few destinations. The last 256 plans are cached.
 
-    Raises ``InvalidRequestError`` where a sharding does not fit the shape or the workers the layouts,
-    or where the source lacks elements that the destination wants.
+    Raises ``InvalidRequestError`` if a sharding does not fit the shape, the workers do not fit the layouts,
+    or the source lacks elements that the destination needs.
     """
     givers, takers = source.layout.size, destination.layout.size
     return _plan(

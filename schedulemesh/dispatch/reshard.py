@@ -1,4 +1,4 @@
-"""Carrying out a plan: what a source gives, how a destination puts it together, and both in one process."""
+"""Executes a plan: cuts what a source sends, assembles what a destination gets, or both in one process."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def give(part: Any, transfer: Transfer) -> Any:
 def assemble(
     plan: Plan, destination: int, fetched: Iterable[tuple[Transfer, Any]], like: Any
 ) -> Any:
-    """The array of rank ``destination`` from what it fetched; None where it holds nothing.
+    """The array of rank ``destination`` from what it fetched; None if it holds nothing.
 
-    ``fetched`` are all its transfers with what each source gave. ``like`` is any array of as many dims, of
-    the right library, dtype and device; its values are not read. What came as one piece is returned as it
-    is, without a copy.
+    ``fetched`` are all its transfers with the box that each source sent. ``like`` is any array with the same
+    number of dims, library, dtype and device; its values are not read. If the array arrives as one piece, it
+    is returned without a copy.
     """
     held = plan.routes.destination.of_rank(destination)
     if held is None:
@@ -41,7 +41,7 @@ def assemble(
 
 
 def reshard(plan: Plan, parts: Sequence[Any]) -> tuple[Any, ...]:
-    """The destination's arrays by rank from the source's ``parts`` by rank, all in this process."""
+    """The destination's arrays by rank, from the source's ``parts`` by rank, in this process."""
     held = plan.routes.source
     for rank, part in enumerate(parts):
         expected = held.local_shape(rank)

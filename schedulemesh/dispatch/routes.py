@@ -1,4 +1,4 @@
-"""What follows from the question of a plan alone: who could give what to whom, and who gives it."""
+"""Which source cells and destination cells intersect, and which owner of a cell sends it."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ import msgspec
 from schedulemesh.dispatch.holdings import Cell, Holdings
 from schedulemesh.dispatch.overlap import Overlap, overlap
 
-#: What names a worker: an agent's name, or a number.
+#: Identifies a worker: an agent's name, or a number.
 Worker = Union[int, str]
-#: A destination that wants something of a source cell: its own cell, then its rank. Ordered.
+#: A destination that needs elements of a source cell: its own cell, then its rank. Ordered.
 Want = tuple[Cell, int]
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
-    """One owner's share of those who want something of a cell that several hold."""
+    """The destinations that one owner serves, of a cell that several ranks hold."""
 
-    #: The source cell: its piece of each dim.
+    #: The source cell: the index of its piece of each dim.
     cell: Cell
-    #: The first want that it serves; the share ends where the cell's next one begins.
+    #: The first destination that it serves; the share ends where the next share of the cell begins.
     first: Want
     #: The source rank that sends.
     sender: int
 
 
 class Routes(msgspec.Struct, frozen=True, kw_only=True):
-    """Which source cells and destination cells meet, and which ranks live on one worker."""
+    """Which source cells and destination cells intersect, and which ranks are on one worker."""
 
     source: Holdings
     destination: Holdings
-    #: By dim, where the pieces of both sides meet.
+    #: By dim, the intersections of the pieces of both sides.
     dims: tuple[Overlap, ...]
-    #: For each destination rank the source rank on its worker, where there is one.
+    #: For each destination rank the source rank on the same worker, if there is one.
     homes: dict[int, int]
-    #: For each source rank the destination rank on its worker, where there is one.
+    #: For each source rank the destination rank on the same worker, if there is one.
     guests: dict[int, int]
 
     @classmethod
@@ -51,7 +51,7 @@ class Routes(msgspec.Struct, frozen=True, kw_only=True):
         source_workers: Sequence[Worker],
         destination_workers: Sequence[Worker],
     ) -> Routes:
-        """The routes between two holdings of one tensor; an error where the source lacks elements."""
+        """The routes between two holdings of one tensor; an error if the source lacks elements."""
         ranks = {worker: rank for rank, worker in enumerate(source_workers)}
         homes = {
             rank: ranks[worker]
@@ -67,16 +67,16 @@ class Routes(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def home_cell(self, destination: int) -> Cell | None:
-        """What the worker of a destination rank holds already."""
+        """The source cell that the worker of a destination rank already holds."""
         home = self.homes.get(destination)
         return None if home is None else self.source.grid.cells[home]
 
     def givers(self, cell: Cell) -> Iterator[Cell]:
-        """The source cells that have something of a destination cell."""
+        """The source cells that intersect a destination cell."""
         return product(*(dim.sources[at] for dim, at in zip(self.dims, cell, strict=True)))
 
     def wants(self, giver: Cell) -> list[tuple[Want, int]]:
-        """Who wants something of a source cell, in order, and how many elements."""
+        """The destinations that need elements of a source cell, in order, and how many."""
         owners = self.destination.grid.owners
         met = [dim.destinations[at] for dim, at in zip(self.dims, giver, strict=True)]
         cells = product(*([at for at, _ in dim] for dim in met))
@@ -88,13 +88,13 @@ class Routes(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     def shared(self, giver: Cell, cell: Cell) -> int:
-        """How many elements a source cell and a destination cell share."""
+        """The number of elements that a source cell and a destination cell have in common."""
         return prod(
             dim.length(here, there) for dim, here, there in zip(self.dims, giver, cell, strict=True)
         )
 
     def received(self) -> tuple[list[int], list[int]]:
-        """By destination rank, how many elements it fetches and how many its worker holds already."""
+        """By destination rank, how many elements it fetches and how many its worker already holds."""
         ranks = len(self.destination.grid.cells)
         received, local = [0] * ranks, [0] * ranks
         for cell, owners in self.destination.grid.owners.items():
@@ -106,7 +106,7 @@ class Routes(msgspec.Struct, frozen=True, kw_only=True):
         return received, local
 
     def share(self, rotation: int) -> tuple[list[Share], list[int]]:
-        """Who sends what several hold, and by source rank how many elements it sends in all."""
+        """The senders of cells with several owners, and by source rank the total number of elements sent."""
         shares: list[Share] = []
         sent = [0] * len(self.source.grid.cells)
         for cell, owners in self.source.grid.owners.items():
@@ -120,7 +120,7 @@ class Routes(msgspec.Struct, frozen=True, kw_only=True):
         return shares, sent
 
     def _asked(self, giver: Cell, owner: int) -> int:
-        """How many elements other workers want of the only owner of a cell."""
+        """The number of elements that other workers need from the only owner of a cell."""
         met = (dim.destinations[at] for dim, at in zip(self.dims, giver, strict=True))
         copies = len(next(iter(self.destination.grid.owners.values())))
         asked = copies * prod(sum(length for _, length in dim) for dim in met)
@@ -129,9 +129,9 @@ class Routes(msgspec.Struct, frozen=True, kw_only=True):
         return asked - (0 if cell is None else self.shared(giver, cell))
 
     def _cut(self, giver: Cell, owners: Sequence[int]) -> Iterator[tuple[Share, int]]:
-        """The wants of a cell in consecutive shares of equal size, at most one per owner, with their size.
+        """Divides the destinations of a cell into consecutive shares of equal size, at most one per owner.
 
-        A want belongs to the share in which its middle lies.
+        Each comes with its size. A destination belongs to the share that contains its middle element.
         """
         guests = {self.guests.get(owner) for owner in owners}
         wants = [(want, n) for want, n in self.wants(giver) if want[1] not in guests]

@@ -1,9 +1,9 @@
-"""How a batch is dealt out to a group: a spec, a name, or a plugin's own opinion.
+"""Distributes a batch to a group by a strategy: a spec, a name, or a plugin.
 
-A plugin is any object with ``python_dispatch_fn(data, workers_a, workers_b)``, and perhaps
-``torch_dispatch_fn(tensor, workers_a, workers_b)`` for torch tensors; where that raises
-``NotImplementedError``, the first is asked. ``workers_a`` has the data, ``workers_b`` gets it; each has a
-``name``, its ``ranks`` and a ``layout``.
+A plugin is any object with ``python_dispatch_fn(data, workers_a, workers_b)``, and optionally
+``torch_dispatch_fn(tensor, workers_a, workers_b)`` for torch tensors; if that raises
+``NotImplementedError``, the first is called. ``workers_a`` has the data, ``workers_b`` receives it; each has
+a ``name``, ``ranks`` and a ``layout``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from schedulemesh.dispatch.placement import Shard, Sharding
 from schedulemesh.dispatch.trees import Sharded, below, gather, ranks_of, shard
 from schedulemesh.errors import InvalidRequestError
 
-#: Entry points under which installed packages offer strategies by name.
+#: The entry point group in which installed packages register strategies by name.
 ENTRY_POINTS = "schedulemesh.dispatch_strategies"
 
 
@@ -40,19 +40,19 @@ class Workers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dealt(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A batch dealt out, by whatever strategy."""
+    """A batch that a strategy has distributed."""
 
     #: By rank.
     parts: tuple[Any, ...]
-    #: What it takes to put answers in order again; None: the strategy gave bare parts.
+    #: The information needed to collect results in order; None: the strategy returned plain parts.
     sharded: Sharded | None = None
 
     def collect(self, outputs: Sequence[Any], like: str | None = None) -> Any:
-        """The answers by rank as one batch, in the order of the data.
+        """The results by rank as one batch, in the order of the data.
 
-        ``like`` names the leaf that they were cut as (see ``Sharded.collect``); None: the leaves that any
-        axis cuts, which must be cut alike. After bare parts, whose order only the strategy knows, the
-        answers are returned by rank.
+        ``like`` names the leaf whose split they follow (see ``Sharded.collect``); None: the leaves that an
+        axis splits, which must all be split alike. If the strategy returned plain parts, only it knows their
+        order, and the results are returned by rank.
         """
         if self.sharded is None:
             return list(outputs)
@@ -63,12 +63,12 @@ class Dealt(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def deal(data: Any, strategy: Any, workers_a: Any, workers_b: Any) -> Dealt:
-    """The data dealt out to the ranks of ``workers_b``.
+    """Distributes the data to the ranks of ``workers_b``.
 
-    ``strategy`` is a spec (see ``shard``), a plugin, or a name: "data_parallel" (rows over dp, sizes that
-    differ by one at most, replicated along other axes), "every_rank" (rows over all ranks), "replicate",
-    or that of an entry point. A plugin answers one part per rank, or a ``Sharding`` or ``Sharded``, with
-    which answers can be collected in order. Raises ``InvalidRequestError`` where the parts do not fit.
+    ``strategy`` is a spec (see ``shard``), a plugin, or a name: "data_parallel" (rows over dp, in sizes that
+    differ by at most one, replicated along other axes), "every_rank" (rows over all ranks), "replicate",
+    or that of an entry point. A plugin returns one part per rank, or a ``Sharding`` or ``Sharded``, with
+    which results can be collected in order. Raises ``InvalidRequestError`` if the parts do not fit.
     """
     layout: ParallelLayout = workers_b.layout
     if isinstance(strategy, str):
@@ -116,14 +116,14 @@ def _by_spec(data: Any, spec: Any, workers: Any) -> Dealt:
 
 
 def _spec(data: Any, layout: ParallelLayout, cut: Sharding) -> Any:
-    """The spec that cuts what has rows and replicates the rest."""
+    """The spec that splits whatever has rows and replicates the rest."""
     if isinstance(data, Mapping):
         return {key: _spec(value, layout, cut) for key, value in data.items()}
     return cut if shape_of(data) else Sharding(layout=layout)
 
 
 def _data_parallel(layout: ParallelLayout) -> Sharding:
-    """Rows over the data-parallel axis, the same along the others."""
+    """Rows over the data-parallel axis, replicated along the others."""
     return Sharding.of(layout, dp=Shard(0, "uneven"))
 
 
@@ -138,7 +138,7 @@ def _replicate(layout: ParallelLayout) -> Sharding:
     return Sharding(layout=layout)
 
 
-#: By name; see ``deal``.
+#: The built-in strategies by name; see ``deal``.
 BUILT_IN: dict[str, Callable[[ParallelLayout], Sharding]] = {
     "data_parallel": _data_parallel,
     "every_rank": _every_rank,
@@ -147,8 +147,8 @@ BUILT_IN: dict[str, Callable[[ParallelLayout], Sharding]] = {
 
 
 def installed_strategy(name: str) -> Any:
-    """The strategy that an installed package offers under this name: any object or class with
-    ``python_dispatch_fn``. Raises InvalidRequestError, or whatever its module raises.
+    """The strategy that an installed package registers under this name: an object or class with
+    ``python_dispatch_fn``. Raises InvalidRequestError, or any error of importing its module.
     """
     for point in entry_points(group=ENTRY_POINTS, name=name):
         found = point.load()
@@ -160,7 +160,7 @@ def installed_strategy(name: str) -> Any:
 
 
 def _pattern(sharded: Sharded) -> tuple[Sharding, Shape]:
-    """The sharding and shape that all leaves which are cut have in common, as far as they are cut."""
+    """The sharding and shape that all leaves which are split have in common."""
     leaves = list(_leaves(sharded.spec, sharded.shapes, ""))
     cut = [leaf for leaf in leaves if not leaf[1].whole] or leaves[:1]
     alike = {(spec, _cut_sizes(spec, shape)) for _, spec, shape in cut}
@@ -184,5 +184,5 @@ def _leaves(spec: Any, shapes: Any, path: str) -> list[tuple[str, Sharding, Shap
 
 
 def _cut_sizes(spec: Sharding, shape: Shape) -> tuple[Any, ...]:
-    """The sizes of the dims that are cut, by dim."""
+    """The sizes of the dims that are split, by dim."""
     return tuple((dim, size) for dim, size in enumerate(shape) if spec.cuts(dim, len(shape)))

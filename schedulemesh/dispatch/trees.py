@@ -1,9 +1,9 @@
-"""Dealing a batch out to the ranks of a layout and collecting what comes back.
+"""Distributes a batch to the ranks of a layout and collects the results.
 
 A batch is a tree: dicts are nodes; arrays, jagged batches and lists of rows are leaves; anything else is
-a leaf that can only be replicated. The spec is a tree too, and may end earlier than the data: a sharding
-holds for everything below it. In a spec, the key ``"*"`` stands for the keys not named beside it, and a
-list says that the list in the data is a node, not rows.
+a leaf that can only be replicated. The spec is a tree too, and may be less deeply nested than the data: a
+sharding applies to everything below it. In a spec, the key ``"*"`` covers all keys that the spec does not
+name, and a list means that the list in the data is a node, not rows.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from schedulemesh.dispatch.leaves import cut, join, shape_of
 from schedulemesh.dispatch.placement import Shard, Sharding, Uneven
 from schedulemesh.errors import InvalidRequestError
 
-#: A sharding for everything, or one spec per key or place.
+#: A sharding for everything, or one spec per key or list index.
 Spec = Union[Sharding, Mapping[str, Any], Sequence[Any]]
 
 
 class Sharded(msgspec.Struct, frozen=True, eq=False):
-    """A batch that has been dealt out, and what it takes to put it together again."""
+    """A batch that has been distributed, and the information needed to join it again."""
 
-    #: What each rank holds, in the shape of the batch's tree; None where a rank holds nothing of a leaf.
-    #: Ranks that hold the same of every leaf share one object: send it once.
+    #: What each rank holds, as a tree like the batch; None if a rank holds nothing of a leaf. Ranks that
+    #: hold the same of every leaf share one object, which needs to be sent only once.
     parts: tuple[Any, ...]
     spec: Any
-    #: The tree of the batch with each leaf's shape.
+    #: A tree like the batch with the shape of each leaf.
     shapes: Any
 
     def gather(self) -> Any:
-        """The batch again: equal to what was dealt out, less what ``drop_last`` left out.
+        """The batch again: equal to the original, without the elements that ``drop_last`` dropped.
 
-        Leaves that no axis cuts are returned as they are; others are new arrays.
+        Leaves that no axis splits are returned unchanged; others are new arrays.
         """
         return gather(self.parts, self.spec, self.shapes)
 
     def collect(self, outputs: Sequence[Any], *, like: str = "") -> Any:
-        """What the ranks answered, as one batch in the order of the batch that was dealt out.
+        """The results of the ranks as one batch, in the order of the batch that was distributed.
 
-        ``outputs`` by rank, each array, row list or tree of them cut as the leaf ``like`` was, whose path
-        is written ``"prompts/ids"`` (empty: the batch itself is the leaf). Of replicas the lowest rank's
-        answer is taken; ranks that held nothing of ``like`` are not looked at.
+        ``outputs`` are the results by rank: arrays, lists of rows or trees of them, split as the leaf at path
+        ``like`` was, such as ``"prompts/ids"`` (empty: the batch itself is the leaf). Of replicas, the result
+        of the lowest rank is used; results of ranks that hold nothing of ``like`` are ignored.
         """
         spec, shape = self.spec, self.shapes
         for key in filter(None, like.split("/")):
@@ -58,10 +58,10 @@ class Sharded(msgspec.Struct, frozen=True, eq=False):
 
 
 def shard(data: Any, spec: Spec) -> Sharded:
-    """The batch dealt out to the ranks of the spec's layout.
+    """Distributes the batch to the ranks of the spec's layout.
 
-    Parts of arrays are views of ``data`` wherever they are one run per dim without padding. An error names
-    the path of the leaf.
+    Parts of arrays are views of ``data`` if they are one run per dim without padding. An error names the
+    path of the leaf.
     """
     ranks = ranks_of(spec)
     tree = _walk(data, spec, "")
@@ -75,10 +75,10 @@ def shard(data: Any, spec: Spec) -> Sharded:
 
 
 def gather(parts: Sequence[Any], spec: Spec, shapes: Any) -> Any:
-    """The batch whose parts by rank these are.
+    """The batch with these parts by rank.
 
-    ``shapes`` is a tree as the spec, whose leaves are shapes of the whole; they may stop after the last dim
-    that is cut. Of replicas the lowest rank's part is taken.
+    ``shapes`` is a tree like the spec, whose leaves are shapes of the whole; they may end after the last dim
+    that is split. Of replicas, the part of the lowest rank is used.
     """
     ranks = ranks_of(spec)
     if len(parts) != ranks:
@@ -89,9 +89,9 @@ def gather(parts: Sequence[Any], spec: Spec, shapes: Any) -> Any:
 def microbatches(
     data: Any, count: int, *, dim: int = 0, uneven: Uneven = "error", whole: Sequence[str] = ()
 ) -> Sharded:
-    """The batch in ``count`` microbatches along ``dim``: ``parts`` in order; ``gather`` undoes it.
+    """The batch in ``count`` microbatches along ``dim``: ``parts`` in order; ``gather`` joins them.
 
-    ``whole`` names the top-level keys that every microbatch gets uncut. Microbatches are views.
+    ``whole`` names the top-level keys that every microbatch gets as a whole. Microbatches are views.
     """
     layout = ParallelLayout.of("microbatch", microbatch=count)
     parted = Sharding.of(layout, microbatch=Shard(dim, uneven))
@@ -101,7 +101,7 @@ def microbatches(
 
 
 def ranks_of(spec: Spec) -> int:
-    """How many ranks the layouts in a spec have; they must agree."""
+    """The number of ranks of the layouts in a spec, which must agree."""
     sizes = sorted({sharding.layout.size for sharding in _shardings(spec)})
     if len(sizes) != 1:
         raise InvalidRequestError(
@@ -127,7 +127,7 @@ def _shardings(spec: Any) -> list[Sharding]:
 
 
 def _walk(data: Any, spec: Any, path: str) -> Any:
-    """The tree of the data with a ``_Cut`` for each leaf."""
+    """A tree like the data with a ``_Cut`` for each leaf."""
     if isinstance(data, Mapping):
         return {
             key: _walk(value, below(spec, key, path), _path(path, key))
@@ -149,7 +149,7 @@ def _walk(data: Any, spec: Any, path: str) -> Any:
 
 
 def below(spec: Any, key: Any, path: str) -> Any:
-    """The spec of ``key``, a key of a dict or a place in a list, at ``path``; an error that names both."""
+    """The spec of ``key``, a dict key or list index, at ``path``. An error names both."""
     if isinstance(spec, Sharding):
         return spec
     if isinstance(spec, Mapping) and (key in spec or "*" in spec):
@@ -217,7 +217,7 @@ def _child(node: Any, key: Any) -> Any:
 
 
 def _is_shape(shapes: Any) -> bool:
-    """Whether this is the shape of a leaf; else it is a node of shapes."""
+    """Whether this is the shape of a leaf, not a node of shapes."""
     return isinstance(shapes, tuple) and (not shapes or isinstance(shapes[0], int))
 
 

@@ -1,5 +1,5 @@
-"""Groups of agents with a parallel layout. What is exported here is loaded when it is asked for, because
-agents load ``shard_holder`` alone.
+"""Groups of agents with a parallel layout. Exports are loaded lazily, because agents need only
+``shard_holder``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Groups of agents with a parallel layout: deal a batch out to them, collect, move tensors between them."""
+"""Groups of agents with a parallel layout: distribute batches to them and collect results."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from schedulemesh.dispatch.strategies import Workers, deal
 from schedulemesh.domain.names import parse_name
 from schedulemesh.errors import GroupRefusedError, InvalidRequestError
 
-#: Where the data is before it is dispatched, unless another group is named.
+#: The holder of the data before it is dispatched, unless another group is given.
 DRIVER = Workers(name="driver", layout=ParallelLayout.of())
-#: Agents of a group that are started or ended at a time.
+#: Agents of a group that are started or terminated at a time.
 _AT_A_TIME = 16
 _T = TypeVar("_T")
 
 
 class WorkerGroup:
-    """Agents that work as one, each with a rank in a parallel layout.
+    """A group of agents, each with a rank in a parallel layout.
 
-    ``handles`` are theirs by rank, ``layout`` tells how the ranks lie (None: all on ``dp``), ``agents`` are
-    their names (None: made up). ``timeout_s`` bounds every wait for the group that does not say otherwise;
-    None: no limit. A worker that is dead is noticed without one.
+    ``handles`` are their Ray handles by rank, ``layout`` arranges the ranks (None: all on ``dp``), ``agents``
+    are their names (None: generated). ``timeout_s`` is the default limit for waiting for the group; None: no
+    limit. The death of a worker is detected even without a limit.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class WorkerGroup:
             [f"{name}-{rank}" for rank in range(len(self.handles))] if agents is None else agents
         )
         self.agents = tuple(given)
-        #: What tells each worker from every other one, in this group or another.
+        #: Identifies each worker, also across groups.
         self.workers = tuple(map(actor_id, self.handles))
         self.timeout_s = timeout_s
         self._scheduler = scheduler
@@ -95,12 +95,12 @@ class WorkerGroup:
         timeout_s: float | None = None,
         **fields: Any,
     ) -> WorkerGroup:
-        """Start an agent per rank and make them a group.
+        """Start an agent per rank and return them as a group.
 
-        Rank r is the agent and task ``{name}-{r}``, and finds ``worker_group`` and ``rank`` in its labels.
+        Rank r is the agent and task ``{name}-{r}``, with ``worker_group`` and ``rank`` among its labels.
         ``resources`` (of one agent), ``priority``, ``actor_kwargs`` and the other ``fields`` are those of
-        ``submit_task_with_preemption``. Raises ``GroupRefusedError`` where one is refused; those that had
-        started are ended.
+        ``submit_task_with_preemption``. Raises ``GroupRefusedError`` if one is refused; those that had
+        started are terminated.
         """
         scheduler = _plain(scheduler)
         names = [f"{parse_name(name, 'the group name')}-{rank}" for rank in range(layout.size)]
@@ -124,7 +124,7 @@ class WorkerGroup:
         return range(self.layout.size)
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> PendingResult:
-        """Call a method on every rank with the same arguments, which are put into Ray once."""
+        """Call a method on every rank with the same arguments, which are put into Ray's object store once."""
         self.require(method)
         given = [ray.put(wrapped(each)) for each in args]
         named = {name: ray.put(wrapped(each)) for name, each in kwargs.items()}
@@ -141,15 +141,15 @@ class WorkerGroup:
         source: WorkerGroup | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> PendingResult:
-        """Deal the data out and call a method on every rank with its part, None where it gets nothing.
+        """Distribute the data and call a method on every rank with its part, None if it gets nothing.
 
         ``strategy`` is a ``Sharding``, a tree of them, a plugin, or a name: "data_parallel", "every_rank",
         "replicate" or that of an installed one (see ``schedulemesh.dispatch.deal``). Equal parts are put
-        into Ray once. ``arguments`` are given to every rank by name. A plugin sees ``source`` as
-        ``workers_a``; None: the driver.
+        into Ray's object store once. ``arguments`` are passed to every rank by name. A plugin sees ``source``
+        as ``workers_a``; None: the driver.
 
-        Tensors arrive on the CPU as the worker's own; NumPy arrays as views that cannot be written to.
-        Raises ``InvalidRequestError`` where the data does not fit the strategy or there is no such method.
+        Tensors arrive on the CPU, as the worker's own copy; NumPy arrays as read-only views. Raises
+        ``InvalidRequestError`` if the data does not fit the strategy or there is no such method.
         """
         self.require(method)
         dealt = deal(data, strategy, DRIVER if source is None else source, self)
@@ -161,7 +161,7 @@ class WorkerGroup:
         return PendingResult(calls, self.timeout_s, dealt)
 
     def stop(self) -> None:
-        """End the group's agents, and with them their tasks."""
+        """Terminate the group's agents, and with them their tasks."""
         if self._scheduler is None:
             raise InvalidRequestError(
                 f"group {self.name} was made of handles and knows no scheduler; end its agents there"
@@ -169,7 +169,7 @@ class WorkerGroup:
         _at_once(self._scheduler.delete_agent, self.agents)
 
     def require(self, method: str, advice: str = "") -> None:
-        """Raise ``InvalidRequestError`` where an agent has no such method."""
+        """Raise ``InvalidRequestError`` if an agent has no such method."""
         for rank, handle in enumerate(self.handles):
             if not hasattr(handle, method):
                 raise InvalidRequestError(
@@ -182,7 +182,7 @@ class WorkerGroup:
         return self._call(rank, method, getattr(self.handles[rank], method).remote(*args, **kwargs))
 
     def ask_many(self, rank: int, method: str, answers: int, *args: Any) -> list[Call]:
-        """Call a method of one rank that gives ``answers`` answers (2 or more), each an object in Ray."""
+        """Call a method of one rank that returns ``answers`` (2 or more) values as separate Ray objects."""
         bound = getattr(self.handles[rank], method).options(num_returns=answers)
         return [self._call(rank, method, ref) for ref in bound.remote(*args)]
 
@@ -191,7 +191,7 @@ class WorkerGroup:
 
 
 def _put(part: Any) -> Any:
-    """The reference of a part; a strategy may give references itself."""
+    """The object reference of a part; a strategy may return references itself."""
     return part if isinstance(part, ray.ObjectRef) else ray.put(wrapped(part))
 
 
@@ -208,7 +208,7 @@ def _at_once(act: Callable[[Any], _T], given: Sequence[Any]) -> list[_T]:
 def _all_or_none(
     scheduler: Any, group: str, names: Sequence[str], start: Callable[[int], Any]
 ) -> list[Any]:
-    """The handles of all agents; where one does not start, the others are ended."""
+    """The handles of all agents; if one does not start, the others are terminated."""
     with ThreadPoolExecutor(_AT_A_TIME) as threads:
         started = [threads.submit(start, rank) for rank in range(len(names))]
     outcomes: list[Any] = [each.exception() or each.result() for each in started]

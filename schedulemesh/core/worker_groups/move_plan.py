@@ -1,4 +1,4 @@
-"""Planning a move: what the workers hold is checked against the specs, and each tensor gets its plan."""
+"""Plans a move: checks what the workers hold against the specs, and plans each tensor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from schedulemesh.errors import InvalidRequestError
 if TYPE_CHECKING:
     from schedulemesh.core.worker_groups.group import WorkerGroup
 
-#: Shapes of whole tensors: one, or by path, joined with "/".
+#: Shapes of whole tensors: one for all, or by path, joined with "/".
 Shapes = Union[Mapping[str, Sequence[int]], Sequence[int], None]
 
 
@@ -25,7 +25,7 @@ class Tensor(msgspec.Struct, frozen=True, kw_only=True):
     """One tensor of a tree that is moved."""
 
     path: Path
-    #: Of what one rank of the source holds.
+    #: The form of the part that one rank of the source holds.
     form: Form
     plan: Plan
 
@@ -39,9 +39,9 @@ def planned(
     shapes: Shapes,
     key: str,
 ) -> Iterator[Tensor]:
-    """The plan of each tensor of the tree ``key``, of which ``held`` says by path and rank what is held.
+    """The plan of each tensor of the tree ``key``; ``held`` gives by path and rank what is held of it.
 
-    Raises ``InvalidRequestError`` where that does not fit the specs.
+    Raises ``InvalidRequestError`` if that does not fit the specs.
     """
     _all_there(source, held, (), f"{key!r} on group {src_group.name}")
     for number, (path, forms) in enumerate(held.items()):
@@ -74,7 +74,7 @@ def _sharding(spec: Any, path: Path) -> Sharding:
 
 
 def _all_there(spec: Any, held: Mapping[Path, Any], at: Path, where: str) -> None:
-    """Whatever the spec names is held by someone."""
+    """Check that everything that the spec names is held by some rank."""
     if not any(path[: len(at)] == at for path in held):
         raise InvalidRequestError(
             f"the source spec names {spelled(at)}, but nobody holds it under {where}; there are "
@@ -86,7 +86,7 @@ def _all_there(spec: Any, held: Mapping[Path, Any], at: Path, where: str) -> Non
 
 
 def _whole(sharding: Sharding, forms: Mapping[int, Form], where: str) -> tuple[int, ...]:
-    """The shape of the tensor whose parts these are."""
+    """The shape of the whole tensor, from the forms of its parts."""
     if any(isinstance(how, Shard) and how.uneven == "pad" for _, how in sharding.placements):
         raise InvalidRequestError(
             f"{where} is padded, so its size cannot be told from its parts; give shapes="
@@ -99,7 +99,7 @@ def _whole(sharding: Sharding, forms: Mapping[int, Form], where: str) -> tuple[i
 
 
 def _size(sharding: Sharding, forms: Mapping[int, Form], dim: int, where: str) -> int:
-    """The parts of a dim together: one for each of the coordinates that cut it."""
+    """The size of a dim: the sum of its parts, one for each coordinate of the axes that split it."""
     ndim = len(next(iter(forms.values())).shape)
     axes = [name for name, *_ in sharding.cuts(dim, ndim)]
     found: dict[tuple[int, ...], int] = {}
@@ -120,7 +120,7 @@ def _fits(
     forms: Mapping[int, Form],
     where: str,
 ) -> None:
-    """Every rank that shall hold a part of the tensor holds it, and all are of one kind."""
+    """Check that every rank holds its part of the tensor, and that all parts have the same type."""
     held = holdings(sharding, shape)
     first = next(iter(forms.values()))
     for rank in group.ranks:

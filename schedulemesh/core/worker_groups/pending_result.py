@@ -1,4 +1,4 @@
-"""What a group was asked, and its answers."""
+"""The pending results of a call to a group."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from schedulemesh.errors import InvalidRequestError
 
 
 class PendingResult:
-    """The answers of a group's ranks, which may still be at it."""
+    """The results of a group's ranks, which may still be running."""
 
     def __init__(
         self, calls: Sequence[Call], timeout_s: float | None, dealt: Dealt | None = None
@@ -22,26 +22,26 @@ class PendingResult:
 
     @property
     def refs(self) -> list[Any]:
-        """The Ray references of the answers, by rank."""
+        """The Ray object references of the results, by rank."""
         return [call.ref for call in self._calls]
 
     def outputs(self, timeout_s: float | None = None) -> list[Any]:
-        """The answers by rank, when all are there.
+        """Wait for all results and return them by rank.
 
-        The first worker that fails ends the wait with ``WorkerDiedError`` or ``WorkerFailedError``; one
-        that has not answered after ``timeout_s`` seconds (None: the group's) with ``WorkerTimeoutError``.
+        The first worker that fails ends the wait with ``WorkerDiedError`` or ``WorkerFailedError``; a worker
+        without a result after ``timeout_s`` seconds (None: the group's limit) with ``WorkerTimeoutError``.
         """
         return results(self._calls, self._timeout_s if timeout_s is None else timeout_s)
 
     def collect(self, like: str | None = None, timeout_s: float | None = None) -> Any:
-        """The answers as one batch, in the order of the data that was dispatched.
+        """The results as one batch, in the order of the data that was dispatched.
 
-        Of replicas the lowest rank's answer is taken; padding is removed; rows that were dealt out in
-        another order are put back. ``like`` is the path of the leaf ("prompts/ids") that the answers were
-        cut as; None: all leaves that were cut are cut alike. Where nothing was cut by a spec (``call``, or
-        a plugin that gave bare parts) the answers are returned by rank.
+        Of replicas, the result of the lowest rank is used; padding is removed; the original order of the rows
+        is restored. ``like`` is the path of the leaf ("prompts/ids") whose split the results follow; None:
+        all leaves that were split are split alike. Without a spec (``call``, or a plugin that returned plain
+        parts) the results are returned by rank.
 
-        Raises as ``outputs``, and ``InvalidRequestError`` where an answer is not of its part's size.
+        Raises as ``outputs``, and ``InvalidRequestError`` if a result does not have the size of its part.
         """
         found = self.outputs(timeout_s)
         if self._dealt is None:

@@ -1,9 +1,9 @@
-"""Moving tensors from one group's layout to another's: workers fetch straight from workers.
+"""Moves tensors from one group's layout to another's: workers fetch directly from workers.
 
-The driver asks what the source's workers hold, plans, and orders. Each source answers one Ray object per
-bundle: all the slices that the same workers want of it, so that replicas share one object and a model of
-many small tensors makes few. Each destination gets the references of its bundles as arguments; Ray brings
-them from worker to worker, and the driver never sees a value.
+The driver queries what the source's workers hold, plans the move, and calls the workers. Each source returns
+one Ray object per bundle: all of its slices that go to the same workers, so that replicas share one object
+and a model of many small tensors needs few. Each destination gets the references of its bundles as arguments;
+Ray transfers them from worker to worker, and the driver never holds a value.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ from schedulemesh.errors import InvalidRequestError
 if TYPE_CHECKING:
     from schedulemesh.core.worker_groups.group import WorkerGroup
 
-#: Bytes that one round of a move puts into the object store at most, unless one tensor has more.
+#: Maximum bytes that one round of a move puts into the object store, unless one tensor has more.
 ROUND_BYTES = 1 << 30
-#: What agents need for a move.
+#: The methods that agents need for a move.
 _METHODS = ("describe_shards", "give_shards", "take_shards")
 
 
 class Moved(msgspec.Struct, frozen=True, kw_only=True):
-    """What a move did."""
+    """The result of a move."""
 
     #: By path, joined with "/" (empty: the tree is one tensor).
     plans: dict[str, Plan]
-    #: Bytes that each agent of the destination took from other agents.
+    #: Bytes that each agent of the destination received from other agents.
     received: dict[str, int]
     rounds: int
     seconds: float
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes that went from one agent to another, in all."""
+        """Total bytes sent from one agent to another."""
         return sum(self.received.values())
 
 
 class _Bundle(msgspec.Struct, frozen=True, kw_only=True):
-    """Slices of one source rank that the same destination ranks want: one object in Ray."""
+    """Slices of one source rank that go to the same destination ranks: one object in Ray."""
 
     source: int
     gives: list[Slice]
-    #: By destination rank, where each slice goes.
+    #: By destination rank, the destination of each slice.
     takes: dict[int, list[Slice]]
 
 
@@ -68,18 +68,18 @@ def reshard(
     timeout_s: float | None = 600.0,
     round_bytes: int = ROUND_BYTES,
 ) -> Moved:
-    """Moves the tree held under ``key`` on ``src_group`` to ``dst_group``, there under ``into`` (``key``).
+    """Moves the tree held under ``key`` on ``src_group`` to ``dst_group``, under ``into`` (None: ``key``).
 
-    ``source`` and ``destination`` say how each tensor lies on either group: a ``Sharding`` for all, or a
-    dict as the tree has. Agents of both groups have ``ShardHolder``; the groups may share agents, or be
-    one. The shapes of the whole tensors are worked out from what the workers hold; where the source pads
-    they must be given, one, or by path ("layer/weight"). Large trees go in rounds of at most
-    ``round_bytes``; each destination keeps its tree when all of it has come. ``timeout_s`` bounds the whole
-    move; None: no limit.
+    ``source`` and ``destination`` define the sharding of each tensor on each group: one ``Sharding`` for all,
+    or a dict with the structure of the tree. Agents of both groups derive from ``ShardHolder``; the groups
+    may share agents, or be the same. The shapes of the whole tensors are computed from what the workers hold;
+    if the source pads, they must be given, one for all or by path ("layer/weight"). Large trees are moved in
+    rounds of at most ``round_bytes``; each destination stores its tree when all of it has arrived.
+    ``timeout_s`` limits the whole move; None: no limit.
 
-    Raises ``InvalidRequestError`` where what is held does not fit the specs, and ``WorkerError`` with
-    group, rank and agent where a worker dies, fails or is late; the destinations then hold what they held
-    before, except those that had all of theirs already.
+    Raises ``InvalidRequestError`` if what is held does not fit the specs, and ``WorkerError`` with group,
+    rank and agent if a worker dies, fails or times out; the destinations then hold what they held before,
+    except those that had already received their whole tree.
     """
     began = time.monotonic()
     until = None if timeout_s is None else began + timeout_s
@@ -118,7 +118,7 @@ def _left(until: float | None) -> float | None:
 
 
 def _described(group: WorkerGroup, key: str, until: float | None) -> dict[Path, dict[int, Form]]:
-    """What the ranks hold under ``key``: by path and rank."""
+    """What the ranks hold under ``key``, by path and rank."""
     found: dict[Path, dict[int, Form]] = {}
     calls = [group.ask(rank, "describe_shards", key) for rank in group.ranks]
     for rank, forms in enumerate(results(calls, _left(until))):
@@ -130,7 +130,7 @@ def _described(group: WorkerGroup, key: str, until: float | None) -> dict[Path, 
 
 
 def _rounds(tensors: Sequence[Tensor], limit: int) -> Iterator[list[Tensor]]:
-    """The tensors in order, cut where more than ``limit`` bytes would be under way."""
+    """The tensors in order, in rounds of at most ``limit`` bytes."""
     some: list[Tensor] = []
     size = 0
     for each in tensors:
@@ -150,7 +150,7 @@ def _round(
     last: bool,
     until: float | None,
 ) -> list[int]:
-    """Orders the gives and the takes; by destination rank, the bytes that came."""
+    """Executes one round; returns the bytes received by destination rank."""
     bundles, local = _bundled(tensors, dst_group.layout.size)
     gives, refs = _give(src_group, bundles, names[1])
     takes = []
@@ -172,7 +172,7 @@ def _round(
 def _give(
     group: WorkerGroup, bundles: Sequence[_Bundle], key: str
 ) -> tuple[list[Call], dict[int, Any]]:
-    """The calls that tell when a source is done, and by bundle the reference of its object."""
+    """A call per source that completes when the source is done, and by bundle its object reference."""
     calls: list[Call] = []
     refs: dict[int, Any] = {}
     for rank in group.ranks:
@@ -188,7 +188,7 @@ def _give(
 def _bundled(
     tensors: Sequence[Tensor], ranks: int
 ) -> tuple[list[_Bundle], list[list[tuple[Slice, Slice]]]]:
-    """The bundles of all sources, and by destination rank what it takes from itself."""
+    """The bundles of all sources, and by destination rank the slices that it copies locally."""
     local: list[list[tuple[Slice, Slice]]] = [[] for _ in range(ranks)]
     wants: dict[tuple[int, Slice], dict[int, Slice]] = {}
     for each in tensors:

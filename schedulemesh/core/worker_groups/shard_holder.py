@@ -1,4 +1,4 @@
-"""What an agent needs so that its tensors can be moved: give slices of them, take others."""
+"""The mixin that lets ``reshard`` move an agent's tensors."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from schedulemesh.errors import InvalidRequestError
 
 
 class ShardHolder:
-    """Mixed into an agent's class, it lets ``reshard`` move the agent's tensors.
+    """Mixin for an agent's class that lets ``reshard`` move the agent's tensors.
 
-    The agent holds trees (an array, or dicts of them) under keys. A class with a model of its own overrides
-    ``shards`` and ``keep_shards``, say to give ``state_dict()`` and to copy into parameters; the other
-    methods are called by ``reshard``. It needs no ``__init__`` and goes with any base.
+    The agent holds trees (an array, or dicts of them) under keys. A class that has its own model overrides
+    ``shards`` and ``keep_shards``, for example to return ``state_dict()`` and to copy into parameters; the
+    other methods are called by ``reshard``. It needs no ``__init__`` and works with any base class.
     """
 
     def shards(self, key: str) -> Any:
-        """The tree held under ``key``; an error that names those that are."""
+        """The tree held under ``key``. An error lists the keys that are held."""
         held = self._trees()
         if key not in held:
             raise InvalidRequestError(f"nothing is held under {key!r}; there are {sorted(held)}")
         return held[key]
 
     def keep_shards(self, tree: Any, key: str) -> None:
-        """Hold a tree under ``key``, in place of what was held there.
+        """Store a tree under ``key``, replacing what was held there.
 
-        A move calls this once, when all of it has arrived; the arrays are the agent's own.
+        A move calls this once, when the whole tree has arrived; the arrays are the agent's own copy.
         """
         self._trees()[key] = tree
 
     def describe_shards(self, key: str) -> dict[Path, Form]:
-        """What the tree under ``key`` is like; empty where nothing is held."""
+        """The forms of the arrays under ``key``, by path; empty if nothing is held."""
         try:
             tree = self.shards(key)
         except InvalidRequestError:
@@ -54,7 +54,7 @@ class ShardHolder:
         return {path: form_of(array) for path, array in leaves(tree)}
 
     def give_shards(self, key: str, bundles: Sequence[Sequence[Slice]]) -> tuple[Any, ...]:
-        """None, then for each bundle the slices in it: each bundle is an object of its own in Ray."""
+        """None, then the slices of each bundle: each bundle is a separate object in Ray."""
         held = dict(leaves(self.shards(key)))
         return (
             None,
@@ -62,7 +62,7 @@ class ShardHolder:
         )
 
     def take_shards(self, order: TakeOrder, *bundles: Sequence[Any]) -> int:
-        """Put what came into arrays of its own, and after the last round keep them; the bytes that came."""
+        """Copy what arrived into new arrays, stored after the last round; returns the bytes received."""
         found = {wanted.path: _new(wanted) for wanted in order.wanted}
         if order.local:
             own = dict(leaves(self.shards(order.source_key)))
@@ -77,7 +77,7 @@ class ShardHolder:
         return came
 
     def _arrived(self, order: TakeOrder, found: Mapping[Path, Any]) -> None:
-        """Adds to what earlier rounds of the same move brought; that of an abandoned move is dropped."""
+        """Adds to the arrays of earlier rounds of the same move; those of an abandoned move are dropped."""
         moves: dict[str, tuple[str, dict[Path, Any]]] = self.__dict__.setdefault("_sm_moves", {})
         move_id, arrived = moves.pop(order.key, (order.move_id, {}))
         if move_id != order.move_id:
@@ -111,7 +111,7 @@ def _slices(box: Box) -> tuple[slice, ...]:
 
 
 def _new(wanted: Wanted) -> Any:
-    """An array of the wanted form, filled where that matters."""
+    """An array of the wanted form, filled if not all of it will be overwritten."""
     form = wanted.form
     if form is None:
         return None

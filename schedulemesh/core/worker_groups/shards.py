@@ -1,4 +1,4 @@
-"""What the driver and the workers say to each other when tensors are moved between groups."""
+"""Messages between the driver and the workers for moving tensors between groups."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from schedulemesh.dispatch.arrays import is_array, is_torch
 from schedulemesh.dispatch.placement import Scalar
 from schedulemesh.errors import InvalidRequestError
 
-#: Where a tensor lies in a tree of dicts: its keys from the top; empty: the tree is the tensor.
+#: The position of a tensor in a tree of dicts: its keys from the top; empty: the tree is the tensor.
 Path = tuple[Any, ...]
 #: Start and stop per dim.
 Box = tuple[tuple[int, int], ...]
 
 
 class Form(msgspec.Struct, frozen=True, kw_only=True):
-    """What an array is like, without its values."""
+    """Shape and type of an array, without its values."""
 
     shape: tuple[int, ...]
-    #: The library's own name of it.
+    #: The library's own name of the dtype.
     dtype: str
     #: Bytes per element.
     itemsize: int
@@ -37,34 +37,34 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """A tensor that a worker shall hold."""
+    """A tensor that a worker will hold."""
 
     path: Path
     #: None: the worker holds nothing of it.
     form: Form | None
-    #: What lies where nothing is taken to; None: everything is taken.
+    #: The value of elements that no slice overwrites; None: every element is overwritten.
     fill: Scalar = None
 
 
 class TakeOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What one worker takes in one round of a move."""
+    """What one worker receives in one round of a move."""
 
     #: The same for all rounds of a move.
     move_id: str
-    #: What the tree is called that is given from, and the one that is taken to.
+    #: The keys of the tree at the source and at the destination.
     source_key: str
     key: str
     wanted: tuple[Wanted, ...]
-    #: What the worker holds already: which slice of its own tree goes where.
+    #: What the worker already holds: slices of its own tree, and their destinations.
     local: tuple[tuple[Slice, Slice], ...]
-    #: Where the slices of each bundle go, bundle by bundle.
+    #: The destinations of the slices, bundle by bundle.
     bundles: tuple[tuple[Slice, ...], ...]
-    #: Whether no round follows.
+    #: Whether this is the last round.
     last: bool
 
 
 def form_of(array: Any) -> Form:
-    """What an array is like."""
+    """The form of an array."""
     torch = is_torch(array)
     return Form(
         shape=tuple(array.shape),
@@ -75,9 +75,9 @@ def form_of(array: Any) -> Form:
 
 
 def leaves(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """The arrays of a tree of dicts, with their paths; None leaves are left out.
+    """The arrays of a tree of dicts, with their paths; leaves that are None are omitted.
 
-    Raises ``InvalidRequestError`` for a leaf that is no array.
+    Raises ``InvalidRequestError`` for a leaf that is not an array.
     """
     if isinstance(tree, Mapping):
         for key, value in tree.items():
@@ -91,7 +91,7 @@ def leaves(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 
 def tree_of(found: Mapping[Path, Any]) -> Any:
-    """The tree whose leaves these are."""
+    """The tree with these leaves."""
     if () in found:
         return found[()]
     tree: dict[Any, Any] = {}
@@ -104,5 +104,5 @@ def tree_of(found: Mapping[Path, Any]) -> Any:
 
 
 def spelled(path: Path) -> str:
-    """The path for a reader."""
+    """The path as text."""
     return "/".join(map(str, path)) or "the top"

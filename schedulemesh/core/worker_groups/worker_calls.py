@@ -1,4 +1,4 @@
-"""Waiting for what workers answer: whoever dies, fails or is late is named."""
+"""Waits for the results of workers; errors name the worker that died, failed or timed out."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from schedulemesh.errors import WorkerDiedError, WorkerFailedError, WorkerTimeoutError
 
-#: Seconds after which a failure is noticed while others still work.
+#: Seconds after which a failure is noticed while other workers are still running.
 _LOOK_S = 0.2
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """One call of one worker, under way."""
+    """One pending call of one worker."""
 
     group: str
     rank: int
     agent: str
     method: str
-    #: The Ray reference of its answer.
+    #: The Ray object reference of its result.
     ref: Any
 
     def __str__(self) -> str:
-        """Who was asked what."""
+        """The worker and the method."""
         return f"rank {self.rank} (agent {self.agent}) of group {self.group}, method {self.method}"
 
 
 def results(calls: Sequence[Call], timeout_s: float | None) -> list[Any]:
-    """What each call answered, in order. Every reference must be another one.
+    """The result of each call, in order. All references must be different.
 
-    The first that fails ends the wait: ``WorkerDiedError``, ``WorkerFailedError``, or, after ``timeout_s``
-    seconds (None: never), ``WorkerTimeoutError``. The other workers go on.
+    The first failure ends the wait: ``WorkerDiedError``, ``WorkerFailedError``, or, after ``timeout_s``
+    seconds (None: never), ``WorkerTimeoutError``. The other workers continue.
     """
     found: dict[int, Any] = {}
     for at in _done(calls, timeout_s):
@@ -44,7 +44,7 @@ def results(calls: Sequence[Call], timeout_s: float | None) -> list[Any]:
 
 
 def _done(calls: Sequence[Call], timeout_s: float | None) -> Iterator[int]:
-    """The places of the calls that are done, as they are; of several the first in order first."""
+    """The indexes of completed calls, as they complete; those that complete together in ascending order."""
     until = None if timeout_s is None else time.monotonic() + timeout_s
     pending = {call.ref: at for at, call in enumerate(calls)}
     while pending:
