@@ -7,6 +7,7 @@ Run it with ``python examples/automated_preemption_demo.py``.
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 from schedulemesh.core.agent_actor import AgentActor
@@ -41,7 +42,8 @@ def within_a_pool(mesh: SimpleScheduler) -> None:
 
     refused = mesh.submit(task_id="cleanup", pool="standard", priority=5.0, **JOB)
     assert refused["reason"] == "preemption_failed", refused
-    print(f"  cleanup: refused. {refused['error']}; {refused['turned_away']}")
+    told = f"cleanup: refused. {refused['error']}; {refused['turned_away']}"
+    print(textwrap.indent(textwrap.fill(told, 76), "  "))
 
 
 def across_pools(mesh: SimpleScheduler) -> None:

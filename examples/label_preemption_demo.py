@@ -1,12 +1,12 @@
-"""Four label rules: service tiers, priority classes, tenants, and why labels are compared before pools.
+"""Four label rules: service tiers, priority classes, tenants, and why a label is asked before a pool.
 
 Run it with ``python examples/label_preemption_demo.py``.
 """
 
 from __future__ import annotations
 
+from schedulemesh.core import RayScheduler
 from schedulemesh.core.agent_actor import AgentActor
-from schedulemesh.core.controllers.ray_scheduler import RayScheduler
 from schedulemesh.simple import SimpleScheduler
 
 RULES = {
@@ -58,7 +58,7 @@ def tiers(mesh: SimpleScheduler) -> None:
 
 
 def priority_classes(scheduler: RayScheduler) -> None:
-    print("2. priority_class: critical > high > normal > low; more steps down count for more")
+    print("2. priority_class: critical > high > normal > low; a longer way down counts for more")
     for level in ("high", "normal", "low"):
         scheduler.register_running_task(
             f"{level}-job", "worker-1", "jobs", priority=5.0, labels={"priority_class": level}
@@ -98,7 +98,7 @@ def tenants(scheduler: RayScheduler) -> None:
 
 
 def label_before_pool(scheduler: RayScheduler) -> None:
-    print("4. Labels are compared before pools: across pools, far below the threshold of 10")
+    print("4. A label is asked before the pool: across pools, far below the threshold of 10")
     scheduler.register_running_task(
         "standard-in-a", "agent-a", "pool-a", priority=5.0, labels={"tier": "standard"}
     )

@@ -89,7 +89,9 @@ def preemption_failed(
     holders = _holders(state, names)
     said = []
     if short_quota:
-        said.append(f"pool {pool_name!r} lacks {short_quota} of {need}")
+        said.append(f"pool {pool_name!r} lacks {short_quota} of the {need} asked for")
+        if lent := short_quota.within(state.ledger.accounts[pool_name].lent):
+            said.append(f"other pools have {lent} of it as a loan, or it is held for them")
     if by_node:
         said.append(_no_node(node, need, short_node))
     return Refused(
@@ -142,10 +144,15 @@ def _who(holders: Sequence[Holder]) -> list[str]:
     """Who holds most of what was short: a part of a sentence, or nothing."""
     if not holders:
         return []
-    named = [f"{holder.agent_name} ({holder.resources})" for holder in holders[:_NAMED]]
+    named = [f"{_tasks_of(holder)} ({holder.resources})" for holder in holders[:_NAMED]]
     if len(holders) > _NAMED:
         named.append("others")
     return ["held by " + ", ".join(named)]
+
+
+def _tasks_of(holder: Holder) -> str:
+    """A holder as its submitter knows it: by its tasks, whose agent's name may be a generated one."""
+    return " and ".join(holder.task_ids[:_NAMED]) or f"agent {holder.agent_name}"
 
 
 def _priority(enough: float | None, turned_away: Mapping[str, int]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from schedulemesh.engine.messages import stimuli as s
 from tests.engine.builders import Mesh, amount, node, on, pool
 
 
@@ -96,3 +97,19 @@ def test_work_outside_of_the_scheduler_is_named_among_those_who_hold_the_node():
     assert (
         "the closest, a, lacks cpu 1; work outside ScheduleMesh holds cpu 3 there" in refused.error
     )
+
+
+def test_holders_are_named_by_their_tasks_as_their_submitter_knows_them():
+    mesh = Mesh(pool("p", cpu=3))
+    mesh.run("task", cpu=2)
+    mesh.run("idle", task=False, cpu=1)
+    assert "held by task (cpu 2), agent idle (cpu 1)" in mesh.submit("u", cpu=1).error
+
+
+def test_quota_that_other_pools_have_is_no_riddle():
+    mesh = Mesh(pool("p", cpu=2), pool("q", cpu=1))
+    mesh.run("low", cpu=2, priority=1.0)
+    mesh.handle(s.PreemptionRequested(at=mesh.now, task_id="low", end_agent=True, for_pool="q"))
+    mesh.leave("low")
+    told = mesh.submit("back", cpu=2, priority=1.0).error
+    assert "lacks cpu 2 of the cpu 2 asked for; other pools have cpu 2 of it as a loan" in told

@@ -65,7 +65,7 @@ def test_scenarios_1_to_3(simple):
     assert refused["success"] is False
     said, _, numbers = refused["error"].partition(": ")
     assert said == "Insufficient resources and no available preemption candidates"
-    assert "lacks cpu 1, memory 2 MB of cpu 1, memory 2 MB" in numbers
+    assert "lacks cpu 1, memory 2 MB of the cpu 1, memory 2 MB asked for" in numbers
     assert "priority 6 would be enough" in numbers
     assert refused["reason"] == "preemption_failed"
     assert refused["short"]["quota"] == {"cpu": 1.0, "memory": 2.0}
