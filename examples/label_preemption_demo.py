@@ -5,6 +5,8 @@ Run it with ``python examples/label_preemption_demo.py``.
 
 from __future__ import annotations
 
+import textwrap
+
 from schedulemesh.core import RayScheduler
 from schedulemesh.core.agent_actor import AgentActor
 from schedulemesh.simple import SimpleScheduler
@@ -45,7 +47,8 @@ def tiers(mesh: SimpleScheduler) -> None:
     assert standard["success"], standard
     second = mesh.submit(task_id="second-report", labels={"tier": "standard"}, **job)
     assert second["reason"] == "preemption_failed", second
-    print(f"   a second standard job is refused: {second['error']}")
+    told = f"a second standard job is refused: {second['error']}"
+    print(textwrap.indent(textwrap.fill(told, 76), "   "))
     premium = mesh.submit(task_id="checkout", labels={"tier": "premium"}, **job)
     assert premium["success"], premium
     victim = premium["preempted"][0]

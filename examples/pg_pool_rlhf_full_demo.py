@@ -8,7 +8,7 @@ The pool is scaled down if the cluster is small. Run it with ``python examples/p
 
 from __future__ import annotations
 
-import pprint
+import json
 import textwrap
 import time
 from collections.abc import Mapping
@@ -237,7 +237,7 @@ def show_all(mesh: SimpleScheduler) -> None:
     """Both statistics in full."""
     for name, found in (("stats", mesh.stats()), ("pg_pool_stats", mesh.pg_pool_stats())):
         print(f"\n=== scheduler.{name}() ===")
-        pprint.pp(found, width=78, compact=True)
+        print(json.dumps(found, indent=1, ensure_ascii=False))
 
 
 def total_preemptions(mesh: SimpleScheduler) -> int:

@@ -172,8 +172,8 @@ def test_short_of_resources_with_nobody_to_evict_is_preemption_failed_in_the_doc
     assert refused.reason == "preemption_failed"
     assert refused.error == (
         "Insufficient resources and no available preemption candidates: "
-        "pool 'p' lacks cpu 1 of the cpu 2 asked for; no node has room for cpu 2; the closest, a, lacks cpu 1; held by t (cpu 3); "
-        "priority 6 would be enough"
+        "pool 'p' lacks cpu 1 of the cpu 2 asked for; no node has room for cpu 2; "
+        "the closest, a, lacks cpu 1; held by t (cpu 3); priority 6 would be enough"
     )
     assert refused.sufficient_priority == 6.0
     assert refused.short_quota == amount(cpu=1)
