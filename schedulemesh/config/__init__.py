@@ -1,1 +1,1 @@
-"""The wishes: validated values; files and environment become values here and nowhere else."""
+"""Configuration as validated values; files and environment variables are read here and nowhere else."""

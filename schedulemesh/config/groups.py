@@ -1,4 +1,4 @@
-"""What a user says of a pool's placement groups (``pg_pool_config``), validated."""
+"""Parses and validates the configuration of a pool's placement groups (``pg_pool_config``)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from schedulemesh.domain.placement import (
 from schedulemesh.domain.resources import Resources, parse_resources
 from schedulemesh.errors import InvalidRequestError, shown
 
-#: More dynamic groups than any pool has: the pool's quota is the limit.
+#: More dynamic groups than any pool can have: the pool's quota is the limit.
 NO_LIMIT = 1_000_000
 
 #: Reserved groups of one pool.
@@ -49,10 +49,10 @@ _SPEC_KEYS = ("bundles", "placement_strategy", "bundle_label_selector")
 
 
 def parse_groups(given: object, strategy: str, base: GroupsSpec | None = None) -> GroupsSpec | None:
-    """How a pool keeps placement groups; None: it keeps none (``given`` None or empty, or ``enable`` False).
+    """The placement groups of a pool; None: it has none (``given`` None or empty, or ``enable`` False).
 
-    ``strategy`` is the pool's own, for groups that say nothing else. With ``base`` only what is given
-    changes. ``warm`` has been made a WarmSpec by whoever ships its class. Raises InvalidRequestError.
+    ``strategy`` is the pool's, for groups without one. With ``base``, only the given keys are changed.
+    ``warm`` is already a WarmSpec: the client pickles its class. Raises InvalidRequestError.
     """
     config = _config(given)
     if not _flag(config, "enable", default=bool(config)):
@@ -73,7 +73,7 @@ def parse_groups(given: object, strategy: str, base: GroupsSpec | None = None) -
 
 
 def parse_bundles(given: object, what: str = "bundles") -> tuple[Resources, ...]:
-    """The bundles of one placement group, each holding something. Raises InvalidRequestError."""
+    """The bundles of one placement group, none empty. Raises InvalidRequestError."""
     expected = "a list of resources such as [{'cpu': 1.0}, {'cpu': 1.0}]"
     elements = as_elements(given, what, expected)
     if not elements:
@@ -115,7 +115,7 @@ def check_groups(spec: GroupsSpec) -> None:
 
 
 def public_groups(spec: GroupsSpec | None) -> dict[str, Any] | None:
-    """The spec in the words of ``pg_pool_config``, but for labels that entitle and the warm class."""
+    """The spec with the keys of ``pg_pool_config``, except for entitling labels and the warm class."""
     if spec is None:
         return None
     return {
@@ -135,7 +135,7 @@ def public_groups(spec: GroupsSpec | None) -> dict[str, Any] | None:
 
 
 def public_shape(shape: GroupShape) -> dict[str, Any]:
-    """A shape in the words of ``high_priority_pg_specs``."""
+    """A shape with the keys of ``high_priority_pg_specs``."""
     return {
         "bundles": [bundle.public() for bundle in shape.bundles],
         "placement_strategy": shape.strategy,
@@ -162,7 +162,7 @@ def _config(given: object) -> Mapping[str, Any]:
 
 
 def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that stand for themselves."""
+    """The fields that need no conversion."""
     found: dict[str, Any] = {}
     for key, field in (
         ("enable_dynamic_pgs", "dynamic"),

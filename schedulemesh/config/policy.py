@@ -19,13 +19,13 @@ logger = logging.getLogger(__name__)
 
 
 class PreemptionAggressiveness(str, Enum):
-    """How readily running tasks make room, as a pair of thresholds."""
+    """How readily running tasks are evicted, as a pair of thresholds."""
 
     #: Label threshold 0.1, same-pool threshold 0.5: fast response, tasks that can stop at any time.
     HIGH = "high"
     #: 0.5 and 1.0: the default, between throughput and stability.
     MEDIUM = "medium"
-    #: 1.0 and 3.0: continuity matters more.
+    #: 1.0 and 3.0: favours running tasks.
     LOW = "low"
 
     @property
@@ -83,41 +83,41 @@ _SWITCHES = (
 
 
 class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Who may be evicted for whom. It cannot be built wrong; a change is a new policy.
+    """Which tasks may be evicted for which. Always valid; a change is a new policy.
 
-    Thresholds are differences of priority and must be above 0, so that if A may evict B, B may not
-    evict A. Building one with a bad value raises InvalidRequestError, a ValueError.
+    Thresholds are priority differences and must be above 0, so that if A may evict B, B may not evict A.
+    An invalid value raises InvalidRequestError, a ValueError.
     """
 
-    #: Least difference of priority within one pool.
+    #: Minimum priority difference within one pool.
     same_pool_priority_threshold: float = 1.0
-    #: Least difference of priority across pools.
+    #: Minimum priority difference across pools.
     cross_pool_priority_threshold: float = 5.0
     #: κ: what a second of remaining time adds to the score.
     remaining_time_weight: float = 0.1
-    #: Which candidates leave first. "score": highest score. "priority_first": lowest priority, then highest
-    #: score, so that no remaining time crosses a priority. "least_lost_work": fewest seconds since start or
-    #: last saved state.
+    #: Which candidates are evicted first. "score": highest score. "priority_first": lowest priority, then
+    #: highest score, so that remaining time never outweighs priority. "least_lost_work": fewest seconds since
+    #: start or last saved state.
     victim_order: str = "score"
-    #: Least score of a victim.
+    #: Minimum score of a victim.
     min_preempt_score: float = 0.5
-    #: Whether rule 4 (other pool) speaks at all.
+    #: Whether rule 4 (other pool) applies.
     enable_cross_pool_preemption: bool = True
     #: Pools whose tasks only their own pool's tasks may evict.
     protected_pools: tuple[str, ...] = ()
     #: {key: {high: (low, ...)}}: key=high may evict key=low, whatever the pools.
     label_preemption_rules: LabelRules = {}
-    #: Least effective difference for a label match.
+    #: Minimum effective difference for a label match.
     label_priority_threshold: float = 0.5
-    #: Whether label rules speak at all.
+    #: Whether label rules apply.
     enable_label_preemption: bool = True
-    #: Whether a running task that dominates by label is safe from higher numbers.
+    #: Whether a running task that dominates by label is protected from higher priorities.
     label_dominance_protects: bool = True
     #: Seconds that a victim's cancel() may take before its actor is killed.
     cancel_timeout: float = 5.0
     #: Seconds that saving a victim's state may take.
     save_timeout: float = 30.0
-    #: Seconds that an agent's class may take to load and build.
+    #: Seconds that loading an agent's class and constructing the object may take.
     start_timeout: float = 120.0
     #: Seconds between a victim's notice and its eviction.
     preemption_grace_s: float = 0.0
@@ -140,8 +140,8 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def longest_s(self) -> float:
-        """Seconds within which every request is answered: notice, save and cancel of the victims, a class
-        that is probed and a start that is tried twice, and room for what Ray and the journal take.
+        """Seconds within which every request returns: notice, save and cancel of the victims, the probe of a
+        class, two attempts to start, and a margin for Ray and the journal.
         """
         leaving = self.preemption_grace_s + self.save_timeout + self.cancel_timeout
         return leaving + 3 * self.start_timeout + _MARGIN_S
@@ -158,7 +158,7 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def changed_policy(policy: PreemptionPolicy, changes: Mapping[str, Any]) -> PreemptionPolicy:
-    """The policy with these fields changed; an unknown field or a bad value raises."""
+    """The policy with these fields changed. Raises InvalidRequestError for unknown fields and bad values."""
     names = policy.__struct_fields__
     unknown = [name for name in changes if name not in names]
     if unknown:

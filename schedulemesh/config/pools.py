@@ -1,4 +1,4 @@
-"""What a user says of a pool, validated."""
+"""Parses and validates the definition of a pool."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def resized(
     target_agents: int | None,
     pg_pool_config: object,
 ) -> PoolSpec:
-    """The pool with what is given changed, key by key. Raises InvalidRequestError."""
+    """The pool with the given values changed, key by key. Raises InvalidRequestError."""
     if resources is not None:
         spec = msgspec.structs.replace(spec, resources=resources)
     if target_agents is not None:
@@ -71,7 +71,7 @@ def resized(
 
 
 def parse_target(given: object) -> int:
-    """How many agents a pool is meant for. Raises InvalidRequestError."""
+    """The intended number of agents of a pool. Raises InvalidRequestError."""
     return parse_count(given, "target_agents")
 
 

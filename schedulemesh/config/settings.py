@@ -1,4 +1,4 @@
-"""Settings of one scheduler: where it lives and how it keeps time."""
+"""Settings of one scheduler: name, journal, strategies and intervals."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from schedulemesh.domain.names import as_text
 from schedulemesh.domain.numbers import MAX_DURATION_S, parse_count, parse_positive
 from schedulemesh.errors import InvalidRequestError, shown
 
-#: Spoken between client and supervisor; a change that an older side cannot read raises it.
+#: Version of the protocol between client and supervisor; incremented by each incompatible change.
 PROTOCOL_VERSION = 3
 
 DEFAULT_NAMESPACE = "schedulemesh"
 
-#: Answers to submissions are remembered this long, so that a retried request is answered once.
+#: How long results of submissions are remembered, so that a retried request is executed once.
 ANSWER_MEMORY_S = 24 * 3600.0
 
 #: Quota freed by ``preempt_task(for_pool=...)`` is held this long for that pool.
@@ -108,11 +108,11 @@ class StrategyRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a supervisor is made with; it cannot be changed while it lives."""
+    """Settings that a supervisor is created with; they cannot be changed afterwards."""
 
     name: str
     namespace: str = DEFAULT_NAMESPACE
-    #: Whether it outlives the job that made it.
+    #: Whether it outlives the job that created it.
     detached: bool = False
     #: A directory on the supervisor's node for the journal, or the URL of a PostgreSQL database
     #: (``postgresql+psycopg://…``); None: Ray's session folder.
@@ -127,7 +127,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     strategies: tuple[StrategyRef, ...] = ()
     #: Seconds between rounds of ensure_agent_health made by the supervisor itself; None: only when asked.
     health_interval_s: float | None = None
-    #: Seconds between looks at the cluster and at who still lives.
+    #: Seconds between observations of the cluster and its living agents.
     patrol_interval_s: float = 1.0
 
     def told(self) -> SchedulerSettings:

@@ -1,4 +1,4 @@
-"""An agent: a Ray actor that lives in a pool and holds a claim on its quota."""
+"""An agent: a Ray actor that belongs to a pool and holds a claim on its quota."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ RAY_OPTIONS = frozenset(
 
 
 class AgentPhase(str, Enum):
-    """Where an agent stands, from its reservation to its end."""
+    """The phases of an agent, from its reservation to its end."""
 
-    #: Holds what is free of its claim; the rest comes from victims that are still leaving.
+    #: The free part of its claim is reserved; the rest comes from victims that are still being evicted.
     WAITING = "waiting"
-    #: Its whole claim is reserved and its actor is being made.
+    #: Its whole claim is reserved and its actor is being created.
     STARTING = "starting"
     #: Its actor runs; the claim is committed.
     RUNNING = "running"
-    #: Being ended; the claim is held until its process is gone.
+    #: Being terminated; the claim is held until its process is gone.
     ENDING = "ending"
 
 
-#: What may follow what; an agent that is gone is no longer on the book.
+#: The allowed next phases of each phase; an agent that has ended is no longer part of the state.
 TRANSITIONS: dict[AgentPhase, tuple[AgentPhase, ...]] = {
     AgentPhase.WAITING: (AgentPhase.STARTING, AgentPhase.ENDING),
     AgentPhase.STARTING: (AgentPhase.RUNNING, AgentPhase.ENDING),
@@ -56,25 +56,25 @@ TRANSITIONS: dict[AgentPhase, tuple[AgentPhase, ...]] = {
 
 
 class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """How an agent is made; enough to make it again."""
+    """How an agent is created, sufficient to create it again."""
 
     name: str
     pool_name: str
     resources: Resources
     labels: Labels = {}
-    #: The hash under which the class's bytes are stored; empty: made elsewhere, cannot be made again.
+    #: The hash under which the class's bytes are stored; empty: created elsewhere, cannot be created again.
     class_key: str = ""
     #: The key of the stored constructor arguments; None: there are none.
     arguments_key: str | None = None
     #: The user's Ray options as JSON; the engine never looks inside.
     options: str = "{}"
-    #: Whether the agent can be built again from what is stored (no object references within its arguments).
+    #: Whether it can be created again from stored bytes (no object references within its arguments).
     restartable: bool = True
-    #: What each bundle of its placement group holds, their sum being its resources; empty: one bundle of all.
+    #: The bundles of its placement group, whose sum is its resources; empty: one bundle.
     bundles: tuple[Resources, ...] = ()
-    #: Object references among its arguments; they are lost with the supervisor that took them.
+    #: Object references among its arguments; they are lost when the supervisor ends.
     references: int = 0
-    #: Under which the supervisor that took them holds these references; empty: there are none.
+    #: The key under which the supervisor that received them holds these references; empty: there are none.
     references_id: str = ""
 
 

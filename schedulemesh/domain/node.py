@@ -9,10 +9,10 @@ from schedulemesh.domain.resources import NOTHING, Resources
 
 
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What Ray says of one living node."""
+    """Ray's report of one living node."""
 
     node_id: str
     total: Resources
     labels: Labels = {}
-    #: What other Ray work uses there, taken while none of our claims changed; None: not known now.
+    #: External usage, sampled while none of our claims changed; None: currently unknown.
     others_use: Resources | None = NOTHING

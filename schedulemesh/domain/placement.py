@@ -1,4 +1,4 @@
-"""Placement groups: their shape, and how a pool keeps them."""
+"""Placement groups: their shape, and the configuration of a pool's groups."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ MAX_BUNDLES = 1_000
 
 
 class GroupShape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What a placement group is, apart from where it stands; equal shapes can stand for each other."""
+    """A placement group apart from its nodes; groups of equal shape are interchangeable."""
 
-    #: What each bundle holds; an agent lives in the first one.
+    #: The resources of each bundle; an agent runs in the first one.
     bundles: tuple[Resources, ...]
     strategy: str = "STRICT_PACK"
     #: Labels that each node of the group must have, as (key, value), sorted.
@@ -30,7 +30,7 @@ class GroupShape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
         return sum_of(self.bundles)
 
     def holds(self, bundles: tuple[Resources, ...]) -> bool:
-        """Whether these bundles fit into this group's, one by one in their order."""
+        """Whether these bundles fit into this group's, one by one in order."""
         return len(bundles) == len(self.bundles) and all(
             need.fits(room) for need, room in zip(bundles, self.bundles, strict=True)
         )
@@ -42,41 +42,41 @@ class GroupShape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
 
 class WarmSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Which class stands ready in reserved groups, loaded but not built."""
+    """The class that warm hosts in reserved groups have loaded, without an object."""
 
     class_key: str
     #: The Ray options that its agents must have to start there, as JSON.
     options: str = "{}"
-    #: Ready hosts in each reserved group.
+    #: Warm hosts in each reserved group.
     count: int = 1
 
 
 class GroupsSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """How a pool keeps placement groups: every agent of the pool lives in one of its own."""
+    """The placement groups of a pool: every agent of the pool runs in a group of its own."""
 
     #: Groups that are always kept, for entitled tasks.
     reserved: tuple[GroupShape, ...] = ()
-    #: Whether further groups are made on demand.
+    #: Whether further groups are created on demand.
     dynamic: bool = True
-    #: At most so many dynamic groups at a time.
+    #: Maximum number of dynamic groups at a time.
     max_dynamic: int = 0
-    #: Whether a dynamic group stays for the next task when its agent ends.
+    #: Whether a dynamic group is kept for the next task when its agent ends.
     reuse: bool = True
-    #: For dynamic groups, and for reserved ones that say nothing else.
+    #: For dynamic groups, and for reserved ones whose spec has none.
     strategy: str = "STRICT_PACK"
     #: Labels that every node of a group must have.
     node_labels: Labels = {}
-    #: Seconds after which a dynamic group that nobody uses goes.
+    #: Seconds after which an unused dynamic group is removed.
     idle_s: float = 300.0
-    #: Seconds in which Ray must have placed a group; then it is withdrawn.
+    #: Seconds within which Ray must place a group; otherwise it is withdrawn.
     wait_s: float = 30.0
     #: Reserved groups are for tasks of a higher priority than this ...
     entitled_above: float = 5.0
-    #: ... or with labels that meet this; empty: by priority alone.
+    #: ... or with labels that match this; empty: by priority alone.
     entitled_labels: Selector = ()
     #: Whether dynamic groups of the pool's default agent are kept until there are ``target_agents`` groups.
     fill_target: bool = False
-    #: Whether groups that no node has room for are asked of Ray's autoscaler.
+    #: Whether resources for groups that fit on no node are requested from Ray's autoscaler.
     autoscale: bool = False
     #: None: every agent starts cold.
     warm: WarmSpec | None = None

@@ -1,4 +1,4 @@
-"""A pool: a labelled quota in which agents live."""
+"""A pool: a labelled quota for agents."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from schedulemesh.domain.resources import NOTHING, UNIT, Resources
 
 
 class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a pool is: its name, labels, total quota and how many agents it is meant for."""
+    """The definition of a pool: name, labels, total quota and intended number of agents."""
 
     name: str
     labels: Labels = {}
     #: The total quota; reserved + used never exceeds it.
     resources: Resources = NOTHING
-    #: How many agents of default size share the quota; 0: one agent takes all of it.
+    #: The number of agents of default size that share the quota; 0: one agent takes all of it.
     target_agents: int = 0
     placement_strategy: str = "STRICT_PACK"
-    #: None: its agents live on nodes, without placement groups.
+    #: None: its agents run without placement groups.
     groups: GroupsSpec | None = None
 
     def default_agent(self) -> Resources:
-        """What an agent gets that names no resources: quota / target_agents, whole GPUs above 1."""
+        """The resources of an agent that requests none: quota / target_agents, whole GPUs above 1."""
         if self.target_agents <= 0:
             return self.resources
         n = self.target_agents

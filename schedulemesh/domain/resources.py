@@ -1,7 +1,7 @@
 """Amounts of CPU, memory, GPU and custom resources, exact to 1/10,000.
 
-At the edge amounts are floats (memory in MB); inside they are integers of 1/10,000, the grain that
-Ray itself uses, so that a million reservations and releases drift by nothing.
+In the API amounts are floats (memory in MB); internally they are integers of 1/10,000, the precision that
+Ray itself uses, so that sums are exact after any number of reservations and releases.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from schedulemesh.domain.names import MAX_CHARS, as_text, is_name
 from schedulemesh.domain.numbers import parse_number
 from schedulemesh.errors import InvalidRequestError, shown
 
-#: How many units make one CPU, one MB, one GPU or one of a custom resource.
+#: Units per CPU, MB, GPU or unit of a custom resource.
 UNIT = 10_000
 
 #: The most of one kind that anything has.
@@ -75,7 +75,7 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
         return bool(self.cpu or self.memory or self.gpu or self.custom)
 
     def fits(self, room: Resources) -> bool:
-        """Whether ``room`` has at least this much of every kind that is asked for here."""
+        """Whether ``room`` has at least this much of every kind requested here."""
         for need, has in (
             (self.cpu, room.cpu),
             (self.memory, room.memory),
@@ -86,7 +86,7 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
         return not self.custom or _custom_fits(self.custom, room.custom)
 
     def beyond(self, room: Resources) -> Resources:
-        """What ``room`` lacks of every kind that is asked for here: max(0, self - room)."""
+        """What ``room`` lacks of every kind requested here: max(0, self - room)."""
         return Resources(
             cpu=max(0, self.cpu - room.cpu) if self.cpu else 0,
             memory=max(0, self.memory - room.memory) if self.memory else 0,
@@ -95,7 +95,7 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
         )
 
     def within(self, room: Resources) -> Resources:
-        """What of this ``room`` has, kind by kind: min(self, max(0, room))."""
+        """The part of this that ``room`` has, kind by kind: min(self, max(0, room))."""
         return Resources(
             cpu=max(0, min(self.cpu, room.cpu)),
             memory=max(0, min(self.memory, room.memory)),
@@ -122,7 +122,7 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
         yield from self.custom
 
     def public(self) -> dict[str, Any]:
-        """The documented dict of floats; kinds of amount zero are left out."""
+        """The documented dict of floats; kinds with amount zero are omitted."""
         shown: dict[str, Any] = {k: getattr(self, k) / UNIT for k in _KINDS if getattr(self, k)}
         if self.custom:
             shown["custom"] = {name: amount / UNIT for name, amount in self.custom}
@@ -142,7 +142,7 @@ NOTHING = Resources()
 
 
 def least(amounts: Iterable[Resources]) -> Resources:
-    """Kind by kind the least of these; nothing of none."""
+    """The minimum kind by kind; nothing if there are none."""
     found: Resources | None = None
     for amount in amounts:
         found = amount if found is None else found.within(amount)
@@ -150,7 +150,7 @@ def least(amounts: Iterable[Resources]) -> Resources:
 
 
 def most(amounts: Iterable[Resources]) -> Resources:
-    """Kind by kind the most of these."""
+    """The maximum kind by kind."""
     found = NOTHING
     for amount in amounts:
         found = found + amount.beyond(found)

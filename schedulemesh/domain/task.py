@@ -1,4 +1,4 @@
-"""A task: the work an agent does; and what user code sees of it when its state is saved."""
+"""A task: the work of an agent; and the form in which user code sees it when its state is saved."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ DEFAULT_PRIORITY = 5.0
 
 
 class TaskPhase(str, Enum):
-    """Where a task stands."""
+    """The phases of a task."""
 
     #: Its agent is not running yet.
     STARTING = "starting"
     RUNNING = "running"
-    #: Chosen as a victim; no candidate any more.
+    #: Selected as a victim; no longer a candidate.
     PREEMPTING = "preempting"
-    #: Its agent is being ended, for another reason than preemption.
+    #: Its agent is being terminated, for another reason than preemption.
     ENDING = "ending"
 
 
-#: What may follow what; a task that has ended is no longer on the book.
+#: The allowed next phases of each phase; a task that has ended is no longer part of the state.
 TRANSITIONS: dict[TaskPhase, tuple[TaskPhase, ...]] = {
     TaskPhase.STARTING: (TaskPhase.RUNNING,),
     TaskPhase.RUNNING: (TaskPhase.PREEMPTING, TaskPhase.ENDING),
@@ -38,7 +38,7 @@ TRANSITIONS: dict[TaskPhase, tuple[TaskPhase, ...]] = {
 
 
 class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What is asked for a task; two specs that compare equal are the same request."""
+    """The specification of a task; two specs that compare equal are the same request."""
 
     task_id: str
     #: The pool whose rules apply to it; it may be unknown to the scheduler.
@@ -47,13 +47,13 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     labels: Labels = {}
     #: Seconds from its start to its end; None: unknown.
     estimated_duration: float | None = None
-    #: The key of its stored payload, which only user code ever reads; None: no payload.
+    #: The key of its stored payload, which only user code reads; None: no payload.
     payload_key: str | None = None
-    #: The priority that was asked for, where a strategy gave it another; None: the same.
+    #: The requested priority, if a plugin changed it; None: not changed.
     asked_priority: float | None = None
 
     def as_asked(self) -> TaskSpec:
-        """The task as its submitter described it."""
+        """The task as it was submitted."""
         if self.asked_priority is None:
             return self
         return msgspec.structs.replace(self, priority=self.asked_priority, asked_priority=None)
@@ -76,7 +76,7 @@ def check_task(spec: TaskSpec) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskState:
-    """What a state preserver is given about the task that it saves."""
+    """The task whose state a preserver saves, as the preserver sees it."""
 
     task_id: str
     agent_name: str
