@@ -84,11 +84,12 @@ def test_a_refusal_says_which_rules_stand_against_it_where_no_priority_would_do(
 def test_a_task_that_named_no_resources_is_told_what_it_asked_for():
     mesh = Mesh(pool("p", cpu=4))
     mesh.run("t", cpu=1)
-    refused = mesh.submit("u", more={"default_resources": True})
-    assert refused.hint == (
-        "It named no resources, so it asks for what pool 'p' gives by default: cpu 4. "
-        "Name its resources"
-    )
+    for more in ({}, {"may_preempt": False}):
+        refused = mesh.submit("u", more={"default_resources": True, **more})
+        assert refused.hint == (
+            "It named no resources, so it asks for what pool 'p' gives by default: cpu 4. "
+            "Name its resources"
+        )
 
 
 def test_work_outside_of_the_scheduler_is_named_among_those_who_hold_the_node():

@@ -259,13 +259,13 @@ def _no_victim(turn: Turn, request: Request, consent: Consent | None) -> Refused
         turned_away,
         enough,
     )
-    if request.stimulus.default_resources:
-        refused = explain.by_default(refused, request.pool_name, request.need)
     only_group = request.stimulus.for_group or not request.stimulus.may_preempt
-    if request.payment.short:
-        return explain.insufficient_quota(refused, request.pool_name) if only_group else refused
-    if request.wish is not None and isinstance(request.home, NoHome):
-        return explain.group_unplaceable(state, request.wish, request.home, turned_away, enough)
+    if request.payment.short and only_group:
+        refused = explain.insufficient_quota(refused, request.pool_name)
+    elif not request.payment.short and request.wish and isinstance(request.home, NoHome):
+        refused = explain.group_unplaceable(state, request.wish, request.home, turned_away, enough)
+    if request.stimulus.default_resources:
+        return explain.by_default(refused, request.pool_name, request.need)
     return refused
 
 
