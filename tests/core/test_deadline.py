@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayTaskError
 
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.config.settings import (
@@ -127,6 +127,14 @@ def test_one_that_lives_and_never_answers_has_a_limit(supervised, method, signs,
     with pytest.raises(SchedulerUnavailableError, match=why):
         deadline.answer(found, "x", method, "ref")
     assert least_s <= found.now <= least_s + 10.0
+
+
+def test_a_call_that_ends_in_a_timeout_of_its_own_is_answered(supervised):
+    found = supervised()
+    found.raises = RayTaskError("view", "", GetTimeoutError("inside")).as_instanceof_cause()
+    with pytest.raises(GetTimeoutError):
+        deadline.answer(found, "x", "view", "ref")
+    assert found.asked == 0
 
 
 def test_the_limit_of_slow_calls_follows_the_policy():

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import ray
-from ray.exceptions import GetTimeoutError
+from ray.exceptions import GetTimeoutError, RayTaskError
 
 from schedulemesh.errors import SchedulerUnavailableError
 
@@ -57,7 +57,10 @@ def answer(handle: Any, name: str, method: str, ref: Any) -> Any:
     while True:
         try:
             return ray.get(ref, timeout=LOOK_S)
-        except GetTimeoutError:
+        except GetTimeoutError as error:
+            if isinstance(error, RayTaskError):
+                # The call itself ended in one; it is its answer.
+                raise
             sign = handle.alive.remote()
             done, _ = ray.wait([ref, sign], num_returns=1, timeout=SILENCE_S)
             if ref in done:
