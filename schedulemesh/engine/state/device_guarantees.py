@@ -68,12 +68,16 @@ class _Books:
         self._free = list(node.devices)
         #: GPU amounts of the untold, those who wait apart.
         self._untold: list[int] = []
-        #: By the newcomer that waits: its GPU amounts.
+        #: By the newcomer that was promised them: its GPU amounts.
         self._promises: dict[str, list[int]] = {}
+        #: Those of them that start already, and may lie anywhere, too.
+        self._starting: set[str] = set()
         for key, mine in node.standing.items():
             if mine.promised_to and key not in gone:
                 self._add(self._free, key)
                 self._promises.setdefault(mine.promised_to, []).append(mine.wants)
+                if mine.devices.units:
+                    self._starting.add(mine.promised_to)
             elif key in gone:
                 continue
             elif mine.devices.units and not mine.reported:
@@ -84,7 +88,9 @@ class _Books:
     def keeps_promises(self, new: Sequence[int]) -> bool:
         """Whether those who wait still get their devices if these start at once."""
         alone = all(
-            self._all_fit(self._freed_for([name]), amounts, [*self._untold, *new])
+            self._all_fit(
+                self._freed_for([name]), amounts, [*self._untold, *self._started(name), *new]
+            )
             for name, amounts in self._promises.items()
         )
         return alone and self._all_fit(
@@ -95,13 +101,18 @@ class _Books:
         """Whether these get theirs, and all who wait do, once ``gone`` have left."""
         free = list(self._free)
         self._add_gone(free)
-        if not self._all_fit(free, new, self._untold):
+        if not self._all_fit(free, new, [*self._untold, *self._started()]):
             return False
         if not self._promises:
             return True
         free = self._freed_for(self._promises)
         self._add_gone(free)
         return self._all_fit(free, [*self._promised(), *new], self._untold)
+
+    def _started(self, besides: str = "") -> list[int]:
+        """The amounts of newcomers that start already, apart from this one's."""
+        names = self._starting - {besides}
+        return [gpu for name in sorted(names) for gpu in self._promises[name]]
 
     def _promised(self) -> list[int]:
         return [gpu for amounts in self._promises.values() for gpu in amounts]
