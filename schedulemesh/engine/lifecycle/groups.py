@@ -5,6 +5,7 @@ from __future__ import annotations
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.engine.admission.claims import gained, is_whole
 from schedulemesh.engine.messages.facts import (
+    Devices,
     GroupEnded,
     GroupEnding,
     GroupGrew,
@@ -16,6 +17,7 @@ from schedulemesh.engine.placement.bundles import NoSpot, Room, Spot
 from schedulemesh.engine.placement.group_choice import release, without_idle
 from schedulemesh.engine.state.groups import Group, GroupPhase, dynamic_shape
 from schedulemesh.engine.state.mesh_state import Agent, MeshState
+from schedulemesh.engine.state.nodes import devices_for_all
 from schedulemesh.engine.transaction import Turn
 
 
@@ -54,14 +56,35 @@ def plan(
 
 
 def grow(turn: Turn, group: Group, *, waits: bool) -> None:
-    """Let a planned group take what is free of its room."""
+    """Let a planned group take what is free of its room; devices once nobody is waited for."""
+    devices = {} if waits else _devices(turn.state, group)
     for i, node_id in enumerate(group.node_ids):
         node = turn.state.cluster.nodes.get(node_id)
         if node is None:
             continue
-        held, devices = gained(node, group.key(i), group.shape.bundles[i], waits=waits)
-        if held or devices.units:
-            turn.emit(GroupGrew(group_id=group.group_id, bundle=i, held=held, devices=devices))
+        held, _ = gained(node, group.key(i), group.shape.bundles[i], waits=True)
+        mine = devices.get(i, Devices())
+        if held or mine.units:
+            turn.emit(GroupGrew(group_id=group.group_id, bundle=i, held=held, devices=mine))
+
+
+def _devices(state: MeshState, group: Group) -> dict[int, Devices]:
+    """Devices for the bundles that have none yet; those on one node are chosen together."""
+    found: dict[int, Devices] = {}
+    for node_id in set(group.node_ids):
+        node = state.cluster.nodes.get(node_id)
+        if node is None:
+            continue
+        mine = [i for i, other in enumerate(group.node_ids) if other == node_id]
+        lacking = [
+            i
+            for i in mine
+            if (held := node.standing.get(group.key(i))) is None or not held.devices.units
+        ]
+        gpus = [group.shape.bundles[i].gpu for i in lacking]
+        chosen = devices_for_all(node.devices, gpus)
+        found.update(zip(lacking, chosen or (), strict=False))
+    return found
 
 
 def whole(state: MeshState, group: Group) -> bool:

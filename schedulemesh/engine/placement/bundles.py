@@ -1,8 +1,9 @@
 """Placing the bundles of a group on nodes, as Ray's four strategies ask for it.
 
-STRICT_PACK: all on one node. PACK: on as few as may be. SPREAD: on as many as may be. STRICT_SPREAD: each on
-a node of its own. Big bundles choose first; a STRICT_SPREAD is found wherever there is one (a matching of
-bundles and nodes by augmenting paths), PACK and SPREAD are greedy.
+STRICT_PACK: all on one node. PACK: on few nodes. SPREAD: on many. STRICT_SPREAD: each on a node of its own.
+Big bundles choose first. A placement is found wherever there is one: STRICT_SPREAD by a matching of bundles
+and nodes (augmenting paths), PACK and SPREAD by a greedy choice, and where that fails by an exact search, up
+to its bound (``exact``). How few or how many nodes PACK and SPREAD use is left to the greedy choice.
 
 It is tried on a ``Room``: the nodes as they are, or as they would be if some groups and agents were gone.
 """
@@ -14,10 +15,11 @@ from collections.abc import Collection, Iterable, Sequence
 import msgspec
 
 from schedulemesh.domain.placement import GroupShape
-from schedulemesh.domain.resources import NOTHING, UNIT, Resources, least
+from schedulemesh.domain.resources import NOTHING, UNIT, Resources, least, sum_of
 from schedulemesh.engine.messages.facts import Devices
+from schedulemesh.engine.placement.exact import assign
 from schedulemesh.engine.state.device_guarantees import is_sure
-from schedulemesh.engine.state.nodes import Cluster, Node, devices_for
+from schedulemesh.engine.state.nodes import Cluster, Node, devices_for, devices_for_all
 
 
 class Spot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -67,6 +69,23 @@ class _Free:
         if devices_for(self.devices, need.gpu) is None:
             return False
         return self._node is None or is_sure(self._node, [*self._gpus, need.gpu], self.gone)
+
+    def takes(self, needs: Sequence[Resources]) -> bool:
+        """Whether there is room for all of these together, in whatever order; nothing was put here before."""
+        total = sum_of(needs)
+        if not total.fits(self.amounts):
+            return False
+        gpus = [need.gpu for need in needs if need.gpu]
+        if not gpus:
+            return True
+        if devices_for_all(self.devices, gpus) is None:
+            return False
+        return self._node is None or is_sure(self._node, gpus, self.gone)
+
+    def signature(self) -> object:
+        """See exact.Place; a node with promises is like no other."""
+        alike = self._node is None or not (self._node.promised or self.gone)
+        return (self.amounts, tuple(sorted(self.devices)), "" if alike else self.node_id)
 
     def put(self, need: Resources) -> None:
         self.move(need, devices_for(self.devices, need.gpu) or Devices(), -1)
@@ -165,7 +184,7 @@ def on_one_node(shape: GroupShape) -> bool:
 
 def _strict_pack(shape: GroupShape, free: list[_Free]) -> Spot | NoSpot:
     for node in sorted(free, key=_Free.order):
-        spot = _all_on(shape, node.copy())
+        spot = _all_on(shape, node)
         if spot is not None:
             return spot
     total = shape.total
@@ -194,7 +213,8 @@ def _pack(shape: GroupShape, free: list[_Free]) -> Spot | NoSpot:
             if takes and (best is None or len(takes) > best[0]):
                 best = (len(takes), node, takes)
         if best is None:
-            return _no_spot(shape, left[0], [node for node in free if not node.taken])
+            missing = _no_spot(shape, left[0], [node for node in free if not node.taken])
+            return _exactly(shape, free) or missing
         _, node, takes = best
         node.taken = True
         put.update((i, node.node_id) for i in takes)
@@ -204,16 +224,38 @@ def _pack(shape: GroupShape, free: list[_Free]) -> Spot | NoSpot:
 
 def _spread(shape: GroupShape, free: list[_Free]) -> Spot | NoSpot:
     """Each on the emptiest node without one; where there is none, on the emptiest."""
+    fresh = [node.copy() for node in free]
     put: dict[int, str] = {}
     for i in _biggest_first(shape):
         need = shape.bundles[i]
         fitting = [node for node in free if node.fits(need)]
         if not fitting:
-            return _no_spot(shape, i, free)
+            found = _exactly(shape, fresh)
+            return _no_spot(shape, i, free) if found is None else _spread_out(shape, found, fresh)
         node = max(fitting, key=lambda n: (not n.taken, n.order()))
         node.put(need)
         put[i] = node.node_id
     return _spot(shape, put)
+
+
+def _exactly(shape: GroupShape, free: Sequence[_Free]) -> Spot | None:
+    """A placement wherever there is one, up to the bound of the exact search. Nothing was put anywhere yet."""
+    places = sorted(free, key=_Free.order, reverse=True)
+    found = assign(shape.bundles, places)
+    return None if found is None else Spot(node_ids=tuple(places[i].node_id for i in found))
+
+
+def _spread_out(shape: GroupShape, spot: Spot, free: Sequence[_Free]) -> Spot:
+    """The same with bundles moved to nodes that have none, as far as they fit there."""
+    node_ids = list(spot.node_ids)
+    for node in sorted(free, key=_Free.order, reverse=True):
+        if node.node_id in node_ids:
+            continue
+        for i in _biggest_first(shape):
+            if node_ids.count(node_ids[i]) > 1 and node.takes([shape.bundles[i]]):
+                node_ids[i] = node.node_id
+                break
+    return Spot(node_ids=tuple(node_ids))
 
 
 def _strict_spread(shape: GroupShape, free: list[_Free]) -> Spot | NoSpot:
@@ -254,13 +296,8 @@ _PLACERS = {
 
 
 def _all_on(shape: GroupShape, node: _Free) -> Spot | None:
-    put = {}
-    for i in _biggest_first(shape):
-        if not node.fits(shape.bundles[i]):
-            return None
-        node.put(shape.bundles[i])
-        put[i] = node.node_id
-    return _spot(shape, put)
+    fits = node.takes(shape.bundles)
+    return Spot(node_ids=(node.node_id,) * len(shape.bundles)) if fits else None
 
 
 def _biggest_first(shape: GroupShape) -> list[int]:

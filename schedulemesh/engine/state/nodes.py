@@ -8,7 +8,7 @@ assumes the least favourable device for it: the emptiest.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -96,6 +96,58 @@ def devices_for(free: list[int], gpu: int) -> Devices | None:
         return Devices(units=((best, gpu),)) if best >= 0 and free[best] >= gpu else None
     whole = [i for i, units in enumerate(free) if units == UNIT][: gpu // UNIT]
     return Devices(units=tuple((i, UNIT) for i in whole)) if len(whole) * UNIT == gpu else None
+
+
+def devices_for_all(free: Sequence[int], gpus: Sequence[int]) -> tuple[Devices, ...] | None:
+    """The devices that the book takes for these GPU amounts on one node, in their order; None: they do not
+    fit together. Whole devices choose first, then shares, in whatever order lets all of them fit.
+    """
+    left = list(free)
+    chosen: dict[int, Devices] = {}
+    order = sorted(range(len(gpus)), key=lambda i: -gpus[i])
+    for i in (i for i in order if gpus[i] >= UNIT or not gpus[i]):
+        devices = devices_for(left, gpus[i])
+        if devices is None:
+            return None
+        _take_off(left, devices)
+        chosen[i] = devices
+    shares = [i for i in order if 0 < gpus[i] < UNIT]
+    if not _share_out(left, shares, gpus, chosen, set()):
+        return None
+    return tuple(chosen[i] for i in range(len(gpus)))
+
+
+def _share_out(
+    free: list[int],
+    shares: list[int],
+    gpus: Sequence[int],
+    chosen: dict[int, Devices],
+    in_vain: set[tuple[tuple[int, ...], tuple[int, ...]]],
+) -> bool:
+    """Choose devices for these shares; whether that can be done. ``in_vain``: what was tried already."""
+    if not shares:
+        return True
+    key = (tuple(sorted(free)), tuple(gpus[i] for i in shares))
+    if key in in_vain:
+        return False
+    for at, i in enumerate(shares):
+        if at and gpus[i] == gpus[shares[at - 1]]:
+            continue
+        devices = devices_for(free, gpus[i])
+        if devices is None:
+            break
+        left = list(free)
+        _take_off(left, devices)
+        if _share_out(left, shares[:at] + shares[at + 1 :], gpus, chosen, in_vain):
+            chosen[i] = devices
+            return True
+    in_vain.add(key)
+    return False
+
+
+def _take_off(free: list[int], devices: Devices) -> None:
+    for i, units in devices.units:
+        free[i] -= units
 
 
 class Cluster:
