@@ -17,14 +17,12 @@ from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import DEFAULT_PRIORITY
 from schedulemesh.engine.messages.outcomes import Accepted, Refused
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
+from schedulemesh.engine.state.device_guarantees import is_sure
 from schedulemesh.engine.state.groups import Group, GroupPhase
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import devices_for
 from tests.engine.builders import Mesh
-from tests.engine.walk import Seats, Wish, leavers
-
-#: Strategies for which the book must find a spot wherever there is one.
-EXACT = ("STRICT_PACK", "STRICT_SPREAD")
+from tests.engine.walk import Leaver, Seats, Wish, leavers
 
 #: Refusals for want of room, quota or a group.
 REFUSALS = (
@@ -65,29 +63,38 @@ def decision_is_right(mesh: Mesh, asked: TaskSubmitted, decided: object) -> None
     )
     seats = GroupSeats(mesh.state, new)
     wish = Wish(new.priority, new.pool_name, new.labels)
-    may_go = [one.name for one in leavers(mesh.state, wish, mesh.now)]
+    found = leavers(mesh.state, wish, mesh.now)
     if isinstance(decided, Accepted):
         gone = {candidate.agent_name for candidate in decided.preempted}
-        _nobody_leaves_in_vain(seats, asked, gone, may_go)
-    elif isinstance(decided, Refused) and decided.reason in REFUSALS and seats.exact:
-        _nobody_would_have_helped(seats, asked, decided, may_go)
+        _nobody_leaves_in_vain(seats, asked, gone, found)
+    elif isinstance(decided, Refused) and decided.reason in REFUSALS:
+        _nobody_would_have_helped(seats, asked, decided, [one.name for one in found])
 
 
 def _nobody_leaves_in_vain(
-    seats: GroupSeats, asked: TaskSubmitted, gone: set[str], may_go: list[str]
+    seats: GroupSeats, asked: TaskSubmitted, gone: set[str], found: list[Leaver]
 ) -> None:
-    assert gone <= set(may_go)
+    assert gone <= {one.name for one in found}
     assert seats.seated(gone), gone
     assert asked.may_preempt or not gone
     if asked.for_group and gone:
         assert len(gone) == 1
         assert seats.given(gone)
-    if not seats.exact:
-        return
+    if gone:
+        assert not seats.seated(()), gone
     for name in gone:
         assert not seats.seated(gone - {name}), (gone, name)
-    if len(gone) > 1:
-        assert not any(seats.seated((name,)) for name in may_go), gone
+    enough = seats.given if asked.for_group else seats.seated
+    alone = [one for one in found if enough((one.name,))]
+    if gone and alone:
+        assert gone == {_first_alone(seats, alone).name}, (gone, alone)
+
+
+def _first_alone(seats: GroupSeats, alone: list[Leaver]) -> Leaver:
+    """Of those who are enough the one with the highest score; of equals one that hands over its group."""
+    best = [one for one in alone if one.score == alone[0].score]
+    handing_over = [one for one in best if seats.given((one.name,))]
+    return (handing_over or best)[0]
 
 
 def _nobody_would_have_helped(
@@ -110,12 +117,6 @@ class GroupSeats:
         self.newcomer = newcomer
         self.spec: GroupsSpec | None = state.ledger.accounts[newcomer.pool_name].spec.groups
         self.seats = Seats(state, newcomer.pool_name, newcomer.need, anywhere=True)
-
-    @property
-    def exact(self) -> bool:
-        """Whether the book must find any room that there is."""
-        one = len(self.newcomer.bundles) == 1
-        return one or self.spec is None or self.spec.strategy in EXACT
 
     def seated(self, gone: Collection[str]) -> bool:
         """Whether quota and a place to run are there once these agents are gone."""
@@ -198,7 +199,13 @@ class GroupSeats:
                 yield group
 
     def _has_room(self, shape: GroupShape, gone: Collection[str]) -> bool:
-        free = self._free(gone)
+        """Whether there is room, be it with the groups that nobody uses or without them."""
+        return any(self._has_room_with(shape, gone, self._keys(gone, idle)) for idle in (0, 1))
+
+    def _has_room_with(
+        self, shape: GroupShape, gone: Collection[str], keys: set[tuple[str, str]]
+    ) -> bool:
+        free = self._free(gone, keys)
         able = [
             n for n, (_, _, labels) in free.items() if set(shape.node_labels) <= set(labels.items())
         ]
@@ -212,19 +219,38 @@ class GroupSeats:
                 n: [b for b, at in zip(shape.bundles, node_ids, strict=True) if at == n]
                 for n in node_ids
             }
-            if all(_takes(free[n][0], free[n][1], bundles) for n, bundles in mine.items()):
+            takes = all(_takes(free[n][0], free[n][1], bundles) for n, bundles in mine.items())
+            if takes and all(self._sure(n, bundles, gone, keys) for n, bundles in mine.items()):
                 return True
         return False
 
-    def _free(
-        self, gone: Collection[str]
-    ) -> dict[str, tuple[Resources, list[int], Mapping[str, str]]]:
-        """What would be free on each open node."""
-        keys = {
+    def _sure(
+        self,
+        node_id: str,
+        bundles: list[Resources],
+        gone: Collection[str],
+        keys: set[tuple[str, str]],
+    ) -> bool:
+        """Whether no agent that has not told its devices can be in the way."""
+        node = self.state.cluster.nodes[node_id]
+        left = [key for key in node.standing if key in gone or (node_id, key) in keys]
+        return is_sure(node, [bundle.gpu for bundle in bundles], left)
+
+    def _keys(self, gone: Collection[str], idle: int) -> set[tuple[str, str]]:
+        """Where the bundles stand of groups that are removed, those that nobody uses among them or not: node,
+        and under which name.
+        """
+        return {
             (node_id, group.key(i))
             for group in self._leaving(gone)
+            if idle or group.agent is not None
             for i, node_id in enumerate(group.node_ids)
         }
+
+    def _free(
+        self, gone: Collection[str], keys: set[tuple[str, str]]
+    ) -> dict[str, tuple[Resources, list[int], Mapping[str, str]]]:
+        """What would be free on each open node."""
         found = {}
         for node_id, node in self.state.cluster.nodes.items():
             if node.cordoned:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from schedulemesh.domain.placement import GroupsSpec
+from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Pending, Refused
 from tests.engine.builders import Mesh, amount, names, node, pool, shape
 
@@ -347,3 +348,63 @@ def test_a_newcomer_without_a_group_takes_gpus_that_a_group_held():
         mesh.remove(group_id)
     mesh.report("high")
     assert mesh.state.cluster.nodes["a"].devices == [0, 0]
+
+
+# who goes, and what becomes of the group
+
+
+def test_a_lower_priority_goes_before_a_higher_one_whose_group_has_the_right_shape():
+    """The documented order of victims wins; a group that can be handed over does not change it."""
+    mesh = meshed(cpu=8, max_dynamic=9)
+    seat(mesh, "important", priority=8.0, cpu=2)
+    seat(mesh, "cheap", priority=1.0, cpu=3)
+    seat(mesh, "fixed", priority=9.0, cpu=3)
+    assert victims(mesh, "new", priority=9.5) == ["cheap"]
+
+
+def test_of_equal_scores_the_one_that_hands_its_group_over():
+    mesh = meshed(cpu=8, max_dynamic=9)
+    seat(mesh, "same shape", priority=1.0, cpu=2)
+    seat(mesh, "newer", priority=1.0, cpu=3)
+    seat(mesh, "fixed", priority=9.0, cpu=3)
+    assert victims(mesh, "new") == ["same shape"]
+    assert mesh.dry("new", cpu=2, priority=9.0).group_path == "preempted"
+
+
+def test_a_newcomer_without_a_group_evicts_by_score_whoever_has_one():
+    mesh = meshed(cpu=4, max_dynamic=9)
+    mesh.resize(pool("plain", cpu=9))
+    mesh.run("important", "plain", 3.0, cpu=2)
+    seat(mesh, "grouped", priority=1.0, cpu=2)
+    assert victims(mesh, "new", pool_name="plain", priority=20.0) == ["grouped"]
+
+
+@pytest.mark.parametrize("many", [490, 505, 1200])
+def test_a_group_over_several_nodes_finds_its_victims_however_many_there_are(many):
+    """Those with the higher score make no room, because their node has no memory."""
+    mesh = meshed(strategy="STRICT_SPREAD", policy={"cross_pool_priority_threshold": 3.0})
+    small = [node(name, cpu=2, memory=10) for name in ("a", "b")]
+    mesh.observe(*small, node("c", cpu=many / 2))
+    mesh.resize(
+        pool("p", cpu=40, memory=99, groups=GroupsSpec(max_dynamic=9, strategy="STRICT_SPREAD"))
+    )
+    mesh.resize(pool("plain", cpu=9999, memory=99))
+    for name in ("on a", "on b"):
+        mesh.run(name, "plain", 2.0, cpu=2, memory=10)
+    for i in range(many):
+        mesh.engine.handle(mesh.submission(f"x{i}", "plain", 1.0, cpu=0.5))
+        start(mesh, f"x{i}")
+    bundle = {"cpu": 2, "memory": 10}
+    outcome = mesh.dry("new", priority=9.0, bundles=(bundle, bundle))
+    assert not isinstance(outcome, Refused), outcome
+    assert sorted(names(outcome.preempted)) == ["on a", "on b"]
+
+
+def start(mesh, name):
+    """The agent reports, without the checks of a mesh, which would take long for so many."""
+    agent = mesh.state.agents[name]
+    mesh.engine.handle(
+        s.AgentReported(
+            at=mesh.now, agent_name=name, incarnation=agent.incarnation, node_id=agent.node_id
+        )
+    )

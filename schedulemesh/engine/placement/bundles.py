@@ -239,7 +239,7 @@ def _spread(shape: GroupShape, free: list[_Free]) -> Spot | NoSpot:
 
 
 def _exactly(shape: GroupShape, free: Sequence[_Free]) -> Spot | None:
-    """A placement wherever there is one, up to the bound of the exact search. Nothing was put anywhere yet."""
+    """A placement wherever there is one, up to the bound of the exact search; nothing is placed yet."""
     places = sorted(free, key=_Free.order, reverse=True)
     found = assign(shape.bundles, places)
     return None if found is None else Spot(node_ids=tuple(places[i].node_id for i in found))

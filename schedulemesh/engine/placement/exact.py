@@ -1,9 +1,9 @@
 """Exact placement: an assignment of bundles to nodes wherever there is one.
 
 Node by node, emptiest first, each set of bundles is tried that the node takes and that no further bundle
-could be added to; a set that is part of another is never the better choice. Bundles that are alike are counted,
-not told apart, and what was found to lead nowhere is remembered. The greedy choice comes first and nearly
-always suffices; this is for the few cases in which it does not.
+could be added to; a set that is part of another is never the better choice. Bundles that are alike are
+counted, not told apart, and what was found to lead nowhere is remembered. The greedy choice comes first and
+nearly always suffices; this is for the few cases in which it does not.
 """
 
 from __future__ import annotations

@@ -26,10 +26,6 @@ from schedulemesh.engine.state.groups import MARK, Group
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
 
-#: Victims that are looked at for a group that spreads over nodes, highest score first.
-_LOOKED_AT = 500
-
-
 _FirstT = TypeVar("_FirstT")
 
 
@@ -86,15 +82,23 @@ class Clearing:
         if self._lacking > 1:
             return None
         short = self._search.short_quota
+        if self._spot is not None and self._lacking <= 0:
+            first = self._search.first_for_quota()
+            return None if first is None else self._cleared((first,))
         likely = {
             unit.agent.spec.name: unit
             for site in self._sites
             for unit in site.units
             if short.fits(unit.agent.spec.resources) and site.lack.fits(self._hope(unit))
         }
+        in_vain: set[frozenset[tuple[object, ...]]] = set()
         for unit in sorted(likely.values(), key=_place):
+            key = self._alike(unit)
+            if key in in_vain:
+                continue
             if self._enough((unit,)):
                 return self._cleared((unit,))
+            in_vain.add(key)
         return None
 
     def several(self) -> Cleared | None:
@@ -135,7 +139,7 @@ class Clearing:
         return [
             _Site(
                 node_id=node_id,
-                units=sorted(found.values(), key=_place)[: None if node_id else _LOOKED_AT],
+                units=sorted(found.values(), key=_place),
                 lack=self._shape.total.beyond(self._usable(node_id)),
             )
             for node_id, found in units.items()
@@ -164,6 +168,25 @@ class Clearing:
             return frees
         nodes = {node_id for node_id, _ in self._frees(unit)}
         return frees + sum_of(map(self._room.free_on, nodes))
+
+    def _alike(self, unit: Unit) -> frozenset[tuple[object, ...]]:
+        """What its leaving does: units of which this is the same are enough, or none of them is."""
+        nodes, group = self._state.cluster.nodes, self._group_of(unit)
+        freed = []
+        for node_id, key in self._frees(unit):
+            mine = nodes[node_id].standing.get(key) if node_id in nodes else None
+            if mine is not None:
+                freed.append(
+                    (
+                        node_id,
+                        mine.held,
+                        mine.devices,
+                        mine.reported,
+                        key in nodes[node_id].promised,
+                    )
+                )
+        own = "" if group is None else group.pool_name
+        return frozenset([*freed, (own, unit.agent.spec.resources)])
 
     def _bound(self, site: _Site) -> Bound | None:
         """No victims of the site come before this; None: there is no room even without all of them."""
@@ -210,18 +233,30 @@ class Clearing:
             return None
         have = {unit.agent.spec.name for unit in taken}
         rest = [unit for unit in units if unit.agent.spec.name not in have]
-        if not self._has_spot((*taken, *rest)):
+        many = self._fewest(taken, rest)
+        if many is None:
             return None
-        few, many = 0, len(rest)
+        taken += rest[:many]
+        draft = self._quota_with(taken)
+        return self._search.fill_quota(draft, tuple(taken)) if draft.short_quota else tuple(taken)
+
+    def _fewest(self, taken: list[Unit], rest: Sequence[Unit]) -> int | None:
+        """How many of the rest, in their order, must go besides for there to be room; None: all are too few.
+
+        Tried with twice as many each time, because seldom more than a few must go.
+        """
+        few, many = 0, 0
+        while not self._has_spot((*taken, *rest[:many])):
+            if many >= len(rest):
+                return None
+            few, many = many + 1, min(len(rest), max(1, 2 * many))
         while few < many:
             middle = (few + many) // 2
             if self._has_spot((*taken, *rest[:middle])):
                 many = middle
             else:
                 few = middle + 1
-        taken += rest[:many]
-        draft = self._quota_with(taken)
-        return self._search.fill_quota(draft, tuple(taken)) if draft.short_quota else tuple(taken)
+        return many
 
     def _for_limit(self, units: Sequence[Unit]) -> list[Unit] | None:
         """As many of the pool's own as must leave for its limit: those of the site before others."""

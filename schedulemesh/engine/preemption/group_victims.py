@@ -1,17 +1,18 @@
 """The victim search for a newcomer that needs a placement group: who leaves, and which group it gets.
 
-Best is a victim whose own group suits: the victim goes, the group stays, and nothing is made anew. In this
-order: one such victim that is enough for quota too, highest score first; one whose group is removed for a
-new one; one whose group suits with others for quota; several whose groups are removed. A group is removed,
-and others leave for quota, only where the caller lets quota and nodes be fought for. Everyone who turns out
-not to be needed is given back, lowest score first.
+A victim may hand its group over where that suits: the group stays, and nothing is made anew. Or its group is
+removed, or its room on the nodes used, for a new one. Which of the two it is makes no difference to who goes:
+first one victim that is enough, in the policy's order of victims; only if there is none several, compared as
+nodes are in ``search``. Where the order does not tell two choices apart, the group that is handed over wins,
+because it costs less. A group is removed, and others leave for quota, only where the caller lets quota and
+nodes be fought for. Everyone who turns out not to be needed is given back, lowest score first.
 
 A newcomer of a pool without groups may need room where groups stand, too (``with_groups``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -26,7 +27,7 @@ from schedulemesh.engine.placement.group_choice import (
 )
 from schedulemesh.engine.preemption.group_room import Cleared, Clearing
 from schedulemesh.engine.preemption.scenario import Draft
-from schedulemesh.engine.preemption.search import Bound, Plan, Search, Unit, place_of
+from schedulemesh.engine.preemption.search import Plan, Search, Unit, place_of
 from schedulemesh.engine.state.groups import Group
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.tasks import TaskClass
@@ -55,37 +56,40 @@ class GroupSearch(msgspec.Struct, kw_only=True):
             return None if plan is None else GroupPlan(units=plan.units, home=self.home)
         if self.for_group and self.search.short_quota:
             return None
-        one, first = self._handed_over()
-        if one is not None or self.for_group:
-            return one
+        handed_over = self._handed_over()
+        if self.for_group:
+            return handed_over
         clearing = self._clearing()
-        return (
-            (None if clearing is None else self._made(clearing.one()))
-            or (None if first is None else self._handed_over_with(first))
-            or (None if clearing is None else self._made(clearing.several()))
-        )
+        made = None if clearing is None else self._made(clearing.one())
+        if handed_over is not None or made is not None:
+            return _first_of(handed_over, made, _order)
+        made = None if clearing is None else self._made(clearing.several())
+        return _first_of(self._handed_over_with_others(), made, _place)
 
     @property
     def _state(self) -> MeshState:
         return self.search.state
 
-    def _handed_over(self) -> tuple[GroupPlan | None, Unit | None]:
-        """The group of the first victim that is enough, and the first one whose group would do."""
-        first: Unit | None = None
+    def _handed_over(self) -> GroupPlan | None:
+        """The group of the first victim that is enough."""
         for unit in self.search.units(self._of_my_pool):
             group = self._suiting(unit)
-            if group is None:
-                continue
-            if not self._quota_with(unit).short_quota:
-                home = Home(path="preempted", group=group)
-                return GroupPlan(units=(unit,), home=home), unit
-            first = first or unit
-        return None, first
+            if group is not None and not self._quota_with(unit).short_quota:
+                return GroupPlan(units=(unit,), home=Home(path="preempted", group=group))
+        return None
 
-    def _handed_over_with(self, first: Unit) -> GroupPlan | None:
-        """The group of one victim, and others for quota."""
-        taken = self.search.fill_quota(self._quota_with(first), (first,))
-        return None if taken is None else self._plan_with_group(self._needed(taken))
+    def _handed_over_with_others(self) -> GroupPlan | None:
+        """The group of one victim, and others for quota: of each priority the first one is tried."""
+        firsts: dict[float, Unit] = {}
+        for unit in self.search.units(self._of_my_pool):
+            if unit.top_priority not in firsts and self._suiting(unit) is not None:
+                firsts[unit.top_priority] = unit
+        best: GroupPlan | None = None
+        for unit in firsts.values():
+            taken = self.search.fill_quota(self._quota_with(unit), (unit,))
+            found = None if taken is None else self._plan_with_group(self._needed(taken))
+            best = _first_of(best, found, _place)
+        return best
 
     def _plan_with_group(self, units: Sequence[Unit]) -> GroupPlan | None:
         for unit in units:
@@ -143,16 +147,35 @@ class GroupSearch(msgspec.Struct, kw_only=True):
         return task_class.has_tasks() and task_class.pool_name == self.wish.pool_name
 
 
+def _first_of(
+    one: GroupPlan | None, other: GroupPlan | None, order: Callable[[GroupPlan], tuple[float, ...]]
+) -> GroupPlan | None:
+    """The plan that comes first by this order; the first one where it does not tell them apart."""
+    if one is None or other is None:
+        return one or other
+    return other if order(other) < order(one) else one
+
+
+def _order(plan: GroupPlan) -> tuple[float, ...]:
+    """Where the plan's only victim stands in the policy's order, but for its start and its id."""
+    return plan.units[0].order[:2]
+
+
+def _place(plan: GroupPlan) -> tuple[float, ...]:
+    top, many, lost, _ = place_of(plan.units, "")
+    return (top, many, lost)
+
+
 def with_groups(search: Search, plan: Plan | None) -> Plan | None:
     """The best plan for a newcomer without a group, ``plan`` being the best that leaves groups alone."""
     groups = search.state.groups.by_id.values()
     if not search.by_node or not groups:
         return plan
-    if plan is not None and len(plan.units) == 1:
-        return plan
     nodes = {node_id for group in groups if not group.reserved for node_id in group.node_ids}
     clearing = Clearing(search, GroupShape(bundles=(search.need,)), nodes=nodes)
-    found = clearing.one() or clearing.several()
+    found = clearing.one()
+    if found is None and (plan is None or len(plan.units) > 1):
+        found = clearing.several()
     if found is None or (plan is not None and _rank(plan.units) <= _rank(found.units)):
         return plan
     return Plan(
@@ -162,5 +185,10 @@ def with_groups(search: Search, plan: Plan | None) -> Plan | None:
     )
 
 
-def _rank(units: tuple[Unit, ...]) -> tuple[bool, Bound]:
-    return (len(units) > 1, place_of(units, ""))
+def _rank(
+    units: tuple[Unit, ...],
+) -> tuple[bool, tuple[float, ...] | tuple[float, float, float, str]]:
+    """One victim before several; one by the policy's order, several as nodes are compared."""
+    if len(units) == 1:
+        return (False, units[0].order)
+    return (True, place_of(units, "")[:3])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from schedulemesh.domain.resources import NOTHING, Resources
-from schedulemesh.engine.state.device_guarantees import is_sure
+from schedulemesh.engine.state.device_guarantees import has_untold, is_sure
 from schedulemesh.engine.state.mesh_state import Agent
 from schedulemesh.engine.state.nodes import Node, devices_for
 
@@ -27,6 +27,8 @@ class Draft:
         self._gone: set[str] = set()
         #: Whether others leave before it starts, wherever they are.
         self._waits = bool(short_quota)
+        #: Whether it must be looked at who might be in the way.
+        self._unsure = node is not None and (bool(node.promised) or has_untold(node))
 
     def release(self, agent: Agent) -> None:
         """Try this agent gone."""
@@ -53,7 +55,9 @@ class Draft:
             return False
         if devices_for(self._devices, self._need.gpu) is None:
             return True
-        return not is_sure(self._node, (self._need.gpu,), self._gone, waits=self._waits)
+        return self._unsure and not is_sure(
+            self._node, (self._need.gpu,), self._gone, waits=self._waits
+        )
 
     @property
     def has_room(self) -> bool:

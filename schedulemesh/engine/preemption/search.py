@@ -95,16 +95,19 @@ class Search(msgspec.Struct, kw_only=True):
 
     def _plan_by_quota(self) -> Plan | None:
         """The node is chosen already; any victim that frees what is short will do."""
-        short = self.short_quota
-
-        def enough(task_class: TaskClass) -> bool:
-            return len(task_class) > 0 and short.fits(task_class.resources)
-
-        single = next(self.units(enough), None)
+        single = self.first_for_quota()
         if single is not None:
             return self._settled((single,), self.node)
-        taken = self.fill_quota(Draft(self.need, short, None), ())
+        taken = self.fill_quota(Draft(self.need, self.short_quota, None), ())
         return None if taken is None else self._settled(taken, self.node)
+
+    def first_for_quota(self) -> Unit | None:
+        """The first victim that frees all the quota that is short."""
+
+        def enough(task_class: TaskClass) -> bool:
+            return len(task_class) > 0 and self.short_quota.fits(task_class.resources)
+
+        return next(self.units(enough), None)
 
     def fill_quota(self, draft: Draft, taken: tuple[Unit, ...]) -> tuple[Unit, ...] | None:
         """Candidates in order, passing over those that free nothing still short, until quota suffices."""
