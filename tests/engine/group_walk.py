@@ -178,17 +178,24 @@ class GroupSeats:
 
     def _made(self, spec: GroupsSpec, gone: Collection[str]) -> bool:
         """Whether a new group may be made, and has room."""
-        if not spec.dynamic:
-            return False
-        leaving = {group.group_id for group in self._leaving(gone)}
-        have = sum(
+        return spec.dynamic and any(
+            self._have(gone, idle) < spec.max_dynamic
+            and self._has_room_with(self._own(spec), gone, self._keys(gone, idle))
+            for idle in (0, 1)
+        )
+
+    def _have(self, gone: Collection[str], idle: int) -> int:
+        """How many dynamic groups the pool has once those of ``gone`` are removed, and unused ones or not."""
+        leaving = {
+            group.group_id for group in self._leaving(gone) if idle or group.agent is not None
+        }
+        return sum(
             group.pool_name == self.newcomer.pool_name
             and not group.reserved
             and group.phase is not GroupPhase.ENDING
             and group.group_id not in leaving
             for group in self.state.groups.by_id.values()
         )
-        return have < spec.max_dynamic and self._has_room(self._own(spec), gone)
 
     def _leaving(self, gone: Collection[str]) -> Iterable[Group]:
         """The dynamic groups that may be removed: unused, or of those who are gone."""
@@ -234,7 +241,8 @@ class GroupSeats:
         """Whether no agent that has not told its devices can be in the way."""
         node = self.state.cluster.nodes[node_id]
         left = [key for key in node.standing if key in gone or (node_id, key) in keys]
-        return is_sure(node, [bundle.gpu for bundle in bundles], left)
+        waits = bool(gone or keys or self.seats.short)
+        return is_sure(node, [bundle.gpu for bundle in bundles], left, waits=waits)
 
     def _keys(self, gone: Collection[str], idle: int) -> set[tuple[str, str]]:
         """Where the bundles stand of groups that are removed, those that nobody uses among them or not: node,

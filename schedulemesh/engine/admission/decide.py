@@ -157,7 +157,7 @@ def _in_a_group(
         DEFAULT_PRIORITY if task is None else task.priority,
         stimulus.agent.labels if task is None else task.labels,
     )
-    home = find_home(state, wish)
+    home = find_home(state, wish, waits=bool(request.payment.short))
     if isinstance(home, NoHome) and not home.could_ever:
         return explain.group_out_of_resources(state, wish.shape)
     return msgspec.structs.replace(request, wish=wish, home=home)

@@ -40,11 +40,12 @@ class NoSpot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class _Free:
     """What is free on one node, to be tried out."""
 
-    __slots__ = ("_gpus", "_node", "amounts", "devices", "gone", "node_id", "taken")
+    __slots__ = ("_gpus", "_node", "_waits", "amounts", "devices", "gone", "node_id", "taken")
 
-    def __init__(self, node: Node, *, total: bool) -> None:
+    def __init__(self, node: Node, *, total: bool, waits: bool) -> None:
         #: The node, where its promises count; none count where all of it is thought free.
         self._node = None if total else node
+        self._waits = waits
         self.node_id = node.node_id
         #: What is tried gone, and the GPU amounts that were put here.
         self.gone: set[str] = set()
@@ -58,6 +59,7 @@ class _Free:
         twin = object.__new__(_Free)
         twin.node_id, twin.amounts, twin.taken = self.node_id, self.amounts, self.taken
         twin._node, twin.gone, twin._gpus = self._node, self.gone, list(self._gpus)
+        twin._waits = self._waits
         twin.devices = list(self.devices)
         return twin
 
@@ -68,7 +70,7 @@ class _Free:
             return True
         if devices_for(self.devices, need.gpu) is None:
             return False
-        return self._node is None or is_sure(self._node, [*self._gpus, need.gpu], self.gone)
+        return self._sure([*self._gpus, need.gpu])
 
     def takes(self, needs: Sequence[Resources]) -> bool:
         """Whether there is room for all of these together, in whatever order; nothing was put here before."""
@@ -80,12 +82,15 @@ class _Free:
             return True
         if devices_for_all(self.devices, gpus) is None:
             return False
-        return self._node is None or is_sure(self._node, gpus, self.gone)
+        return self._sure(gpus)
+
+    def _sure(self, gpus: list[int]) -> bool:
+        return self._node is None or is_sure(self._node, gpus, self.gone, waits=self._waits)
 
     def signature(self) -> object:
         """See exact.Place; a node with promises is like no other."""
-        alike = self._node is None or not (self._node.promised or self.gone)
-        return (self.amounts, tuple(sorted(self.devices)), "" if alike else self.node_id)
+        unlike = self._node is not None and (self._node.promised or self.gone or self._waits)
+        return (self.amounts, tuple(sorted(self.devices)), self.node_id if unlike else "")
 
     def put(self, need: Resources) -> None:
         self.move(need, devices_for(self.devices, need.gpu) or Devices(), -1)
@@ -104,8 +109,10 @@ class _Free:
 class Room:
     """The open nodes, with what would be free if some of what stands there were gone."""
 
-    def __init__(self, cluster: Cluster, *, total: bool = False) -> None:
-        #: ``total``: as if every node were wholly free, cordoned ones too.
+    def __init__(self, cluster: Cluster, *, total: bool = False, waits: bool = False) -> None:
+        #: ``total``: as if every node were wholly free, cordoned ones too. ``waits``: others leave before
+        #: anything is put there, be it here or elsewhere.
+        self._waits = waits
         self._cluster = cluster
         self._total = total
         self._changed: dict[str, _Free] = {}
@@ -120,7 +127,7 @@ class Room:
         held = msgspec.structs.replace(standing.held, gpu=gpu) if gpu else standing.held
         free = self._changed.get(node_id)
         if free is None:
-            free = self._changed[node_id] = _Free(node, total=self._total)
+            free = self._changed[node_id] = _Free(node, total=self._total, waits=self._waits)
         free.move(held, standing.devices, sign)
         if sign > 0:
             free.gone.add(key)
@@ -167,14 +174,16 @@ class Room:
         """The common case, by the index of nodes."""
         need = shape.bundles[0]
         for node in self._cluster.with_room(need, "bin_pack"):
-            if _has_labels(node, shape):
+            if _has_labels(node, shape) and (not self._waits or node.fits(need, waits=True)):
                 return Spot(node_ids=(node.node_id,))
         return None
 
     def _free(self, node: Node) -> _Free:
         """What is free on the node, for one attempt."""
         changed = self._changed.get(node.node_id)
-        return _Free(node, total=self._total) if changed is None else changed.copy()
+        return (
+            _Free(node, total=self._total, waits=self._waits) if changed is None else changed.copy()
+        )
 
 
 def on_one_node(shape: GroupShape) -> bool:

@@ -104,14 +104,14 @@ def entitled(spec: GroupsSpec, priority: float, labels: Labels) -> bool:
     return priority > spec.entitled_above or by_label
 
 
-def find_home(state: MeshState, wish: Wish) -> Home | NoHome:
-    """A group that is free or can be made, or why there is none."""
+def find_home(state: MeshState, wish: Wish, *, waits: bool = False) -> Home | NoHome:
+    """A group that is free or can be made, or why there is none. ``waits``: others leave before that."""
     found = _free_group(state, wish)
     if found is not None:
         return found
     may_make = wish.spec.dynamic and wish.spec.max_dynamic >= 1
     if may_make and excess(state, wish) <= 0:
-        spot = Room(state.cluster).spot(wish.shape)
+        spot = Room(state.cluster, waits=waits).spot(wish.shape)
         if spot is not None:
             return Home(path="created", spot=spot)
     spare = _spare_group(state, wish)
@@ -164,7 +164,9 @@ def _in_place_of_idle(state: MeshState, wish: Wish) -> Home | NoHome:
     idle = state.groups.idle()
     if sum(group.pool_name == wish.pool_name for group in idle) < too_many:
         return NoHome(limit=True, could_ever=_could_ever(state, wish))
-    found = without_idle(Room(state.cluster), wish.shape, idle, wish.pool_name, too_many)
+    found = without_idle(
+        Room(state.cluster, waits=True), wish.shape, idle, wish.pool_name, too_many
+    )
     if isinstance(found, NoSpot):
         return NoHome(limit=too_many > 0, no_spot=found, could_ever=_could_ever(state, wish))
     spot, leaving = found
@@ -181,7 +183,7 @@ def idle_for_node(state: MeshState, need: Resources) -> tuple[Spot, tuple[Group,
     idle = state.groups.idle()
     if not idle:
         return None
-    found = without_idle(Room(state.cluster), GroupShape(bundles=(need,)), idle)
+    found = without_idle(Room(state.cluster, waits=True), GroupShape(bundles=(need,)), idle)
     return None if isinstance(found, NoSpot) or not found[1] else found
 
 

@@ -68,7 +68,7 @@ class Clearing:
         self._too_many = too_many
         self._idle = self._state.groups.idle()
         #: The nodes without the groups that nobody uses.
-        self._room = Room(self._state.cluster)
+        self._room = Room(self._state.cluster, waits=True)
         for group in self._idle:
             release(self._room, group)
         self._spot = self._room.spot(shape)
@@ -305,7 +305,7 @@ class Clearing:
 
     def _cleared(self, units: tuple[Unit, ...]) -> Cleared | None:
         """With those of the groups that nobody uses that are needed."""
-        room = Room(self._state.cluster)
+        room = Room(self._state.cluster, waits=True)
         for unit in units:
             for node_id, key in self._frees(unit):
                 room.release(node_id, key)
