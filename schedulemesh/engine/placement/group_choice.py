@@ -17,6 +17,7 @@ from schedulemesh.domain.labels import Labels, matches
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.placement.bundles import NoSpot, Room, Spot, on_one_node
+from schedulemesh.engine.placement.minimise import minimise, release_until
 from schedulemesh.engine.state.groups import Group, GroupPhase, dynamic_shape
 from schedulemesh.engine.state.mesh_state import MeshState
 
@@ -197,37 +198,54 @@ def without_idle(
     """Where a group of this shape goes once the fewest of ``idle``, the first ones first, have left: the
     spot, and who leaves. At least ``too_many`` of them are of the pool ``own``, which has as many idle ones.
     """
-    spot = room.spot(shape)
-    leaving: list[Group] = []
-    owned = 0
-    for group in idle:
-        if spot is not None and owned >= too_many:
-            break
-        release(room, group)
-        leaving.append(group)
-        owned += group.pool_name == own
-        if spot is None:
-            spot = room.spot(shape, set(group.node_ids) if on_one_node(shape) else None)
-    if spot is None:
+    trial = _WithoutIdle(room, shape, own, too_many)
+    found = release_until(trial, idle, trial.enough)
+    if found is None:
         told = room.place(shape)
         return told if isinstance(told, NoSpot) else NoSpot(bundle=0)
-    for group in tuple(leaving):
-        if group.pool_name == own and owned <= too_many:
-            continue
-        release(room, group, -1)
-        without = _still(room, shape, spot, group)
-        if without is not None:
-            spot = without
-            leaving.remove(group)
-            owned -= group.pool_name == own
-        else:
-            release(room, group)
-    return spot, tuple(leaving)
+    leaving = minimise(trial, found, trial.enough)
+    spot = trial.find()
+    return NoSpot(bundle=0) if spot is None else (spot, tuple(leaving))
 
 
-def _still(room: Room, shape: GroupShape, spot: Spot, stays: Group) -> Spot | None:
-    """The spot where this group stays: the same if that stands elsewhere."""
-    return spot if set(stays.node_ids).isdisjoint(spot.node_ids) else room.spot(shape)
+class _WithoutIdle:
+    """Room for a group, and its pool's limit, if some groups that nobody uses were gone."""
+
+    def __init__(self, room: Room, shape: GroupShape, own: str, too_many: int) -> None:
+        #: Where the group goes with nothing released.
+        self._first = room.spot(shape)
+        #: Where it goes now; None: nowhere, or that is to be looked at again.
+        self._spot = self._first
+        self._room = room
+        self._shape = shape
+        self._own = own
+        self._too_many = too_many
+        #: Nodes on which something was released: without that there is no spot.
+        self._changed: set[str] = set()
+
+    def release(self, group: Group) -> None:
+        """See Trial."""
+        release(self._room, group)
+        self._too_many -= group.pool_name == self._own
+        self._changed.update(group.node_ids)
+
+    def take_back(self, group: Group) -> None:
+        """See Trial."""
+        release(self._room, group, -1)
+        self._too_many += group.pool_name == self._own
+        if self._spot is not None and not set(group.node_ids).isdisjoint(self._spot.node_ids):
+            self._spot = self._first
+
+    def enough(self) -> bool:
+        """Whether there is a spot, and as many of the pool's own are gone as must be."""
+        return self._too_many <= 0 and self.find() is not None
+
+    def find(self) -> Spot | None:
+        """Where the group goes as things are tried now."""
+        if self._spot is None:
+            only = self._changed if on_one_node(self._shape) else None
+            self._spot = self._room.spot(self._shape, only)
+        return self._spot
 
 
 def release(room: Room, group: Group, sign: int = 1) -> None:

@@ -11,7 +11,7 @@ as nodes are in ``victims``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -19,9 +19,16 @@ import msgspec
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, Resources, least, most, sum_of
 from schedulemesh.engine.placement.bundles import NoSpot, Room, Spot, on_one_node
-from schedulemesh.engine.placement.group_choice import goes_along, release, without_idle
-from schedulemesh.engine.preemption.scenario import Draft
-from schedulemesh.engine.preemption.search import Bound, Search, Unit, place_of
+from schedulemesh.engine.placement.group_choice import goes_along, without_idle
+from schedulemesh.engine.placement.minimise import minimise, release_until
+from schedulemesh.engine.preemption.group_scenario import (
+    GroupScenario,
+    freed_by,
+    frees_own,
+    group_of,
+    room_freed,
+)
+from schedulemesh.engine.preemption.search import Bound, Search, Unit, order_of, place_of
 from schedulemesh.engine.state.groups import MARK, Group
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
@@ -66,15 +73,12 @@ class Clearing:
         self._shape = shape
         self._own = own
         self._too_many = too_many
-        self._idle = self._state.groups.idle()
-        #: The nodes without the groups that nobody uses.
-        self._room = Room(self._state.cluster, waits=True)
-        for group in self._idle:
-            release(self._room, group)
-        self._spot = self._room.spot(shape)
+        #: With nobody released; each attempt releases and takes back.
+        self._scenario = GroupScenario(self._state, search.quota_scenario(), shape, own, too_many)
+        self._room = self._scenario.room
+        self._spot = self._scenario.spot
+        self._lacking = self._scenario.lacking
         self._one_node = on_one_node(shape)
-        #: How many groups of the pool only victims can rid it of.
-        self._lacking = too_many - sum(group.pool_name == own for group in self._idle)
         self._sites = self._found(nodes)
 
     def one(self) -> Cleared | None:
@@ -92,11 +96,11 @@ class Clearing:
             if short.fits(unit.agent.spec.resources) and site.lack.fits(self._hope(unit))
         }
         in_vain: set[frozenset[tuple[object, ...]]] = set()
-        for unit in sorted(likely.values(), key=_place):
+        for unit in sorted(likely.values(), key=order_of):
             key = self._alike(unit)
             if key in in_vain:
                 continue
-            if self._enough((unit,)):
+            if self._enough_alone(unit):
                 return self._cleared((unit,))
             in_vain.add(key)
         return None
@@ -108,10 +112,9 @@ class Clearing:
         for bound, site in sorted(bounds, key=_first):
             if best is not None and best[0] <= bound:
                 break
-            taken = self._taken(site.units)
-            if taken is None:
+            kept = self._worked_out(site.units)
+            if kept is None:
                 continue
-            kept = self._needed(taken)
             place = place_of(kept, site.node_id)
             if best is None or place < best[0]:
                 best = (place, kept)
@@ -124,7 +127,9 @@ class Clearing:
     def _found(self, only: Collection[str] | None) -> list[_Site]:
         """The sites with their candidates, in the order of victims."""
         if self._spot is not None:
-            return [_Site(node_id="", units=sorted(self._units_of_own(), key=_place), lack=NOTHING)]
+            return [
+                _Site(node_id="", units=sorted(self._units_of_own(), key=order_of), lack=NOTHING)
+            ]
         allowed = self._search.allowed()
         made: dict[str, Unit | None] = {}
         units: dict[str, dict[str, Unit]] = {}
@@ -139,7 +144,7 @@ class Clearing:
         return [
             _Site(
                 node_id=node_id,
-                units=sorted(found.values(), key=_place),
+                units=sorted(found.values(), key=order_of),
                 lack=self._shape.total.beyond(self._usable(node_id)),
             )
             for node_id, found in units.items()
@@ -162,18 +167,17 @@ class Clearing:
 
     def _hope(self, unit: Unit) -> Resources:
         """No more than this becomes usable where it leaves."""
-        group = self._group_of(unit)
-        frees = unit.agent.spec.resources if group is None else group.shape.total
+        frees = room_freed(self._state, unit)
         if self._one_node:
             return frees
-        nodes = {node_id for node_id, _ in self._frees(unit)}
+        nodes = {node_id for node_id, _ in freed_by(self._state, unit)}
         return frees + sum_of(map(self._room.free_on, nodes))
 
     def _alike(self, unit: Unit) -> frozenset[tuple[object, ...]]:
         """What its leaving does: units of which this is the same are enough, or none of them is."""
-        nodes, group = self._state.cluster.nodes, self._group_of(unit)
+        nodes, group = self._state.cluster.nodes, group_of(self._state, unit)
         freed = []
-        for node_id, key in self._frees(unit):
+        for node_id, key in freed_by(self._state, unit):
             mine = nodes[node_id].standing.get(key) if node_id in nodes else None
             if mine is not None:
                 freed.append(
@@ -226,124 +230,67 @@ class Clearing:
                 if unit is not None:
                     yield unit
 
-    def _taken(self, units: Sequence[Unit]) -> tuple[Unit, ...] | None:
-        """Candidates in order until the pool's limit, the nodes and the quota suffice."""
+    def _enough_alone(self, unit: Unit) -> bool:
+        self._scenario.release(unit)
+        enough = self._scenario.enough()
+        self._scenario.take_back(unit)
+        return enough
+
+    def _worked_out(self, units: Sequence[Unit]) -> tuple[Unit, ...] | None:
+        """Candidates in order until the pool's limit, the nodes and the quota suffice, less those that turn
+        out not to be needed; None: not even all of them are enough.
+        """
         taken = self._for_limit(units)
         if taken is None:
             return None
-        have = {unit.agent.spec.name for unit in taken}
-        rest = [unit for unit in units if unit.agent.spec.name not in have]
-        many = self._fewest(taken, rest)
-        if many is None:
-            return None
-        taken += rest[:many]
-        draft = self._quota_with(taken)
-        return self._search.fill_quota(draft, tuple(taken)) if draft.short_quota else tuple(taken)
-
-    def _fewest(self, taken: list[Unit], rest: Sequence[Unit]) -> int | None:
-        """How many of the rest, in their order, must go besides for there to be room; None: all are too few.
-
-        Tried with twice as many each time, because seldom more than a few must go.
-        """
-        few, many = 0, 0
-        while not self._has_spot((*taken, *rest[:many])):
-            if many >= len(rest):
+        scenario = self._scenario
+        released: list[Unit] = []
+        try:
+            for unit in taken:
+                scenario.release(unit)
+                released.append(unit)
+            names = {unit.agent.spec.name for unit in taken}
+            rest = [unit for unit in units if unit.agent.spec.name not in names]
+            more = release_until(scenario, rest, scenario.has_room)
+            released += rest if more is None else more
+            if more is None:
                 return None
-            few, many = many + 1, min(len(rest), max(1, 2 * many))
-        while few < many:
-            middle = (few + many) // 2
-            if self._has_spot((*taken, *rest[:middle])):
-                many = middle
-            else:
-                few = middle + 1
-        return many
+            for unit in self._search.filling_quota(scenario.quota, released):
+                scenario.release(unit)
+                released.append(unit)
+            if scenario.quota.short_quota:
+                return None
+            released.sort(key=order_of, reverse=True)
+            released = minimise(scenario, released, scenario.enough)
+            return tuple(reversed(released))
+        finally:
+            for unit in released:
+                scenario.take_back(unit)
 
     def _for_limit(self, units: Sequence[Unit]) -> list[Unit] | None:
         """As many of the pool's own as must leave for its limit: those of the site before others."""
         if self._lacking <= 0:
             return []
-        others = sorted(self._units_of_own(), key=_place)
-        own = {u.agent.spec.name: u for u in (*units, *others) if self._frees_own(u)}
+        others = sorted(self._units_of_own(), key=order_of)
+        own = {
+            u.agent.spec.name: u for u in (*units, *others) if frees_own(self._state, u, self._own)
+        }
         return list(own.values())[: self._lacking] if len(own) >= self._lacking else None
-
-    def _needed(self, units: Iterable[Unit]) -> tuple[Unit, ...]:
-        """The same without those that are not needed, lowest score first; tried in halves, because of many
-        most may go.
-        """
-        kept = sorted(units, key=_place)
-        parts = [kept[::-1]]
-        while parts:
-            part = parts.pop()
-            names = {unit.agent.spec.name for unit in part}
-            fewer = [unit for unit in kept if unit.agent.spec.name not in names]
-            if self._enough(fewer):
-                kept = fewer
-            elif len(part) > 1:
-                middle = len(part) // 2
-                parts += [part[middle:], part[:middle]]
-        return tuple(kept)
-
-    def _enough(self, units: Sequence[Unit]) -> bool:
-        if sum(map(self._frees_own, units)) < self._lacking:
-            return False
-        return not self._quota_with(units).short_quota and self._has_spot(units)
-
-    def _has_spot(self, units: Sequence[Unit]) -> bool:
-        """Whether there is room once these have left."""
-        if self._spot is not None:
-            return True
-        freed = [place for unit in units for place in self._frees(unit)]
-        if not freed:
-            return False
-        for node_id, key in freed:
-            self._room.release(node_id, key)
-        only = {node_id for node_id, _ in freed} if self._one_node else None
-        spot = self._room.spot(self._shape, only)
-        for node_id, key in freed:
-            self._room.release(node_id, key, -1)
-        return spot is not None
 
     def _cleared(self, units: tuple[Unit, ...]) -> Cleared | None:
         """With those of the groups that nobody uses that are needed."""
         room = Room(self._state.cluster, waits=True)
         for unit in units:
-            for node_id, key in self._frees(unit):
+            for node_id, key in freed_by(self._state, unit):
                 room.release(node_id, key)
-        too_many = self._too_many - sum(map(self._frees_own, units))
-        found = without_idle(room, self._shape, self._idle, self._own, too_many)
+        too_many = self._too_many - sum(frees_own(self._state, u, self._own) for u in units)
+        idle = self._state.groups.idle()
+        found = without_idle(room, self._shape, idle, self._own, too_many)
         if isinstance(found, NoSpot):
             return None
-        spot, idle = found
-        taken_along = tuple(group for unit in units if (group := self._group_of(unit)) is not None)
-        return Cleared(units=units, spot=spot, leaving=(*taken_along, *idle))
-
-    def _quota_with(self, units: Iterable[Unit]) -> Draft:
-        draft = Draft(self._search.need, self._search.short_quota, None)
-        for unit in units:
-            draft.release(unit.agent)
-        return draft
-
-    def _frees_own(self, unit: Unit) -> bool:
-        group = self._group_of(unit)
-        return group is not None and group.pool_name == self._own
-
-    def _frees(self, unit: Unit) -> Iterator[tuple[str, str]]:
-        """(node id, under which name it stands there) of all room that its leaving frees."""
-        group = self._group_of(unit)
-        if group is not None:
-            yield from ((node_id, group.key(i)) for i, node_id in enumerate(group.node_ids))
-        elif unit.agent.group_id is None and unit.agent.node_id is not None:
-            yield unit.agent.node_id, unit.agent.spec.name
-
-    def _group_of(self, unit: Unit) -> Group | None:
-        """The dynamic group that goes with it."""
-        group = self._state.groups.by_id.get(unit.agent.group_id or "")
-        goes = group is not None and goes_along(group, unit.agent.spec.name)
-        return group if goes else None
-
-
-def _place(unit: Unit) -> tuple[float, float, float, str]:
-    return unit.order
+        spot, unused = found
+        along = [group for unit in units if (group := group_of(self._state, unit)) is not None]
+        return Cleared(units=units, spot=spot, leaving=(*along, *unused))
 
 
 def _first(entry: tuple[_FirstT, object]) -> _FirstT:

@@ -25,9 +25,10 @@ from schedulemesh.engine.placement.group_choice import (
     lives_alone,
     suits,
 )
+from schedulemesh.engine.placement.minimise import minimise
 from schedulemesh.engine.preemption.group_room import Cleared, Clearing
-from schedulemesh.engine.preemption.scenario import Draft
-from schedulemesh.engine.preemption.search import Plan, Search, Unit, place_of
+from schedulemesh.engine.preemption.scenario import Scenario
+from schedulemesh.engine.preemption.search import Plan, Search, Unit, order_of, place_of
 from schedulemesh.engine.state.groups import Group
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.tasks import TaskClass
@@ -119,16 +120,12 @@ class GroupSearch(msgspec.Struct, kw_only=True):
         return GroupPlan(units=found.units, home=home)
 
     def _needed(self, units: Sequence[Unit]) -> list[Unit]:
-        """The same without those that are not needed, lowest score first."""
-        kept = sorted(units, key=lambda unit: unit.order)
-        for unit in reversed(tuple(kept)):
-            fewer = [other for other in kept if other is not unit]
-            if self._enough_to_hand_over(fewer):
-                kept = fewer
-        return kept
-
-    def _enough_to_hand_over(self, units: Sequence[Unit]) -> bool:
-        return not self._quota_with(*units).short_quota and any(map(self._suiting, units))
+        """The same without those that are not needed: lowest score first they stay."""
+        scenario = self._quota_with(*units)
+        handing_over = {unit.agent.spec.name for unit in units if self._suiting(unit) is not None}
+        trial = _HandingOver(scenario, handing_over)
+        kept = minimise(trial, sorted(units, key=order_of, reverse=True), trial.enough)
+        return kept[::-1]
 
     def _suiting(self, unit: Unit) -> Group | None:
         """Its group, if the newcomer may have that."""
@@ -137,14 +134,38 @@ class GroupSearch(msgspec.Struct, kw_only=True):
             return None
         return group if suits(self._state, self.wish, group) else None
 
-    def _quota_with(self, *units: Unit) -> Draft:
-        draft = Draft(self.search.need, self.search.short_quota, None)
+    def _quota_with(self, *units: Unit) -> Scenario:
+        scenario = Scenario(self.search.need, self.search.short_quota, None)
         for unit in units:
-            draft.release(unit.agent)
-        return draft
+            scenario.release(unit)
+        return scenario
 
     def _of_my_pool(self, task_class: TaskClass) -> bool:
         return task_class.has_tasks() and task_class.pool_name == self.wish.pool_name
+
+
+class _HandingOver:
+    """Quota if some agents were gone, and whether one of them hands its group over."""
+
+    def __init__(self, quota: Scenario, handing_over: set[str]) -> None:
+        #: The agents whose groups would do; those that are tried gone.
+        self._left = handing_over
+        self._stay: set[str] = set()
+        self._quota = quota
+
+    def release(self, unit: Unit) -> None:
+        """See Trial."""
+        self._quota.release(unit)
+        self._stay.discard(unit.agent.spec.name)
+
+    def take_back(self, unit: Unit) -> None:
+        """See Trial."""
+        self._quota.take_back(unit)
+        self._stay.add(unit.agent.spec.name)
+
+    def enough(self) -> bool:
+        """Whether quota suffices, and there is a group."""
+        return not self._quota.short_quota and bool(self._left - self._stay)
 
 
 def _first_of(

@@ -1,9 +1,8 @@
-"""A draft: try who leaves, look whether the newcomer fits, keep or discard.
-
-It lies over the books and changes none of them; dropping it is the undo. Only the victim search uses it.
-"""
+"""Scenarios: what would be if some agents were gone. They change no state; dropping one is the undo."""
 
 from __future__ import annotations
+
+from typing import Protocol
 
 import msgspec
 
@@ -13,7 +12,15 @@ from schedulemesh.engine.state.mesh_state import Agent
 from schedulemesh.engine.state.nodes import Node, devices_for
 
 
-class Draft:
+class Unit(Protocol):
+    """An agent that may leave."""
+
+    @property
+    def agent(self) -> Agent:
+        """The agent."""
+
+
+class Scenario:
     """What would be if some agents were gone, for one newcomer on at most one node."""
 
     def __init__(self, need: Resources, short_quota: Resources, node: Node | None) -> None:
@@ -30,13 +37,13 @@ class Draft:
         #: Whether it must be looked at who might be in the way.
         self._unsure = node is not None and (bool(node.promised) or has_untold(node))
 
-    def release(self, agent: Agent) -> None:
+    def release(self, unit: Unit) -> None:
         """Try this agent gone."""
-        self._move(agent, 1)
+        self._move(unit.agent, 1)
 
-    def take_back(self, agent: Agent) -> None:
+    def take_back(self, unit: Unit) -> None:
         """Let this agent stay after all."""
-        self._move(agent, -1)
+        self._move(unit.agent, -1)
 
     @property
     def short_quota(self) -> Resources:
@@ -66,7 +73,6 @@ class Draft:
             return True
         return self._need.fits(self._room) and not self.short_device
 
-    @property
     def fits(self) -> bool:
         """Whether both books agree."""
         return self.has_room and not self.short_quota

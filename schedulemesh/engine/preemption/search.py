@@ -23,8 +23,9 @@ import msgspec
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.resources import NOTHING, Resources, least, most
 from schedulemesh.engine.messages.outcomes import Candidate
+from schedulemesh.engine.placement.minimise import minimise
 from schedulemesh.engine.preemption.rules import Consent, Incoming, Verdict
-from schedulemesh.engine.preemption.scenario import Draft
+from schedulemesh.engine.preemption.scenario import Scenario
 from schedulemesh.engine.state.groups import Group
 from schedulemesh.engine.state.mesh_state import Agent, MeshState
 from schedulemesh.engine.state.nodes import Node
@@ -52,6 +53,11 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def lost_work(self) -> float:
         """Seconds of work lost with it."""
         return sum(c.lost_work for c in self.candidates)
+
+
+def order_of(unit: Unit) -> tuple[float, float, float, str]:
+    """Its place in the policy's order of victims."""
+    return unit.order
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -98,7 +104,7 @@ class Search(msgspec.Struct, kw_only=True):
         single = self.first_for_quota()
         if single is not None:
             return self._settled((single,), self.node)
-        taken = self.fill_quota(Draft(self.need, self.short_quota, None), ())
+        taken = self.fill_quota(Scenario(self.need, self.short_quota, None), ())
         return None if taken is None else self._settled(taken, self.node)
 
     def first_for_quota(self) -> Unit | None:
@@ -109,21 +115,32 @@ class Search(msgspec.Struct, kw_only=True):
 
         return next(self.units(enough), None)
 
-    def fill_quota(self, draft: Draft, taken: tuple[Unit, ...]) -> tuple[Unit, ...] | None:
-        """Candidates in order, passing over those that free nothing still short, until quota suffices."""
-        have = {unit.agent.spec.name for unit in taken}
+    def quota_scenario(self) -> Scenario:
+        """Quota with nobody released."""
+        return Scenario(self.need, self.short_quota, None)
+
+    def fill_quota(self, scenario: Scenario, taken: tuple[Unit, ...]) -> tuple[Unit, ...] | None:
+        """These, and more until quota suffices; None: it does not. All are released in the scenario."""
         found = list(taken)
+        for unit in self.filling_quota(scenario, taken):
+            scenario.release(unit)
+            found.append(unit)
+        return None if scenario.short_quota else tuple(found)
+
+    def filling_quota(self, scenario: Scenario, taken: Iterable[Unit]) -> Iterator[Unit]:
+        """Candidates in order until quota suffices, passing over those that free nothing still short; each is
+        to be released before the next one is asked for.
+        """
+        have = {unit.agent.spec.name for unit in taken}
 
         def helps(task_class: TaskClass) -> bool:
-            return len(task_class) > 0 and task_class.resources.helps(draft.short_quota)
+            return len(task_class) > 0 and task_class.resources.helps(scenario.short_quota)
 
         for unit in self.units(helps):
-            if not draft.short_quota:
-                break
+            if not scenario.short_quota:
+                return
             if unit.agent.spec.name not in have:
-                draft.release(unit.agent)
-                found.append(unit)
-        return None if draft.short_quota else tuple(found)
+                yield unit
 
     def _plan_by_node(self) -> Plan | None:
         """One node must come to have all the room."""
@@ -169,9 +186,9 @@ class Search(msgspec.Struct, kw_only=True):
             if node_id not in lacks or not lacks[node_id].fits(unit.agent.spec.resources):
                 continue
             node = self.state.cluster.nodes[node_id]
-            draft = Draft(self.need, self.short_quota, node)
-            draft.release(unit.agent)
-            if draft.fits:
+            scenario = Scenario(self.need, self.short_quota, node)
+            scenario.release(unit)
+            if scenario.fits():
                 return Plan(units=(unit,), node_id=node_id)
         return None
 
@@ -198,25 +215,25 @@ class Search(msgspec.Struct, kw_only=True):
 
     def _plan_on(self, node: Node, allowed: dict[TaskClass, Verdict]) -> Plan | None:
         """The victims for this node: its own candidates until it has room, then others for quota."""
-        draft = Draft(self.need, self.short_quota, node)
+        scenario = Scenario(self.need, self.short_quota, node)
         taken: list[Unit] = []
-        for unit in sorted(self._units_on(node, allowed), key=lambda unit: unit.order):
-            if draft.has_room:
+        for unit in sorted(self._units_on(node, allowed), key=order_of):
+            if scenario.has_room:
                 break
-            if self._helps_room(draft, unit):
-                draft.release(unit.agent)
+            if self._helps_room(scenario, unit):
+                scenario.release(unit)
                 taken.append(unit)
-        if not draft.has_room:
+        if not scenario.has_room:
             return None
         units: tuple[Unit, ...] | None = tuple(taken)
-        if draft.short_quota:
-            units = self.fill_quota(draft, tuple(taken))
+        if scenario.short_quota:
+            units = self.fill_quota(scenario, tuple(taken))
         return None if units is None else self._settled(units, node)
 
-    def _helps_room(self, draft: Draft, unit: Unit) -> bool:
+    def _helps_room(self, scenario: Scenario, unit: Unit) -> bool:
         """Whether it frees an amount that is short, or a part of a device while none is whole enough."""
         frees = unit.agent.spec.resources
-        return frees.helps(draft.short_room) or (frees.gpu > 0 and draft.short_device)
+        return frees.helps(scenario.short_room) or (frees.gpu > 0 and scenario.short_device)
 
     def _units_on(self, node: Node, allowed: dict[TaskClass, Verdict]) -> Iterator[Unit]:
         for agent_name in node.standing:
@@ -244,18 +261,13 @@ class Search(msgspec.Struct, kw_only=True):
         return self._unit(agent_name, candidates, newest)
 
     def _settled(self, units: tuple[Unit, ...], node: Node | None) -> Plan:
-        """Give back, lowest score first, every victim that is not needed."""
-        draft = Draft(self.need, self.short_quota, node if self.by_node else None)
+        """The plan with these victims, less those that are not needed: lowest score first they stay."""
+        scenario = Scenario(self.need, self.short_quota, node if self.by_node else None)
         for unit in units:
-            draft.release(unit.agent)
-        kept = sorted(units, key=lambda unit: unit.order)
-        for unit in reversed(tuple(kept)):
-            draft.take_back(unit.agent)
-            if draft.fits:
-                kept.remove(unit)
-            else:
-                draft.release(unit.agent)
-        return Plan(units=tuple(kept), node_id=None if node is None else node.node_id)
+            scenario.release(unit)
+        last_first = sorted(units, key=order_of, reverse=True)
+        kept = minimise(scenario, last_first, scenario.fits)
+        return Plan(units=tuple(reversed(kept)), node_id=None if node is None else node.node_id)
 
     def units(self, keep: Keep) -> Iterator[Unit]:
         """Agents that may leave with tasks of classes that ``keep`` says yes to, in the order of victims."""
