@@ -251,4 +251,4 @@ def _forget_states(turn: Turn, stimulus: s.StatesOutlived) -> None:
 
 
 def _begin(turn: Turn, stimulus: s.SupervisorBegan) -> None:
-    turn.emit(EpochBegun(epoch=stimulus.epoch, at=turn.at))
+    turn.emit(EpochBegun(epoch=stimulus.epoch, at=turn.at, gap=stimulus.gap))

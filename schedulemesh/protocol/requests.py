@@ -256,6 +256,13 @@ class RestoreTask(Request, tag="restore_task", frozen=True, kw_only=True):
         parse_name(self.request_id, "request_id")
 
 
+class EndOrphans(Request, tag="end_orphans", frozen=True, kw_only=True):
+    """End actors of this scheduler that its journal does not know."""
+
+    #: Their names in Ray; None: all.
+    names: tuple[str, ...] | None = None
+
+
 class EnsureAgentHealth(Request, tag="ensure_agent_health", frozen=True, kw_only=True):
     """Look at every agent, and mend what can be."""
 
@@ -326,6 +333,10 @@ class ListSavedStates(Request, tag="list_saved_states", frozen=True, kw_only=Tru
     """Every task with a stored state."""
 
 
+class ListOrphans(Request, tag="list_orphans", frozen=True, kw_only=True):
+    """Actors and placement groups that the journal does not know."""
+
+
 class ListStrategies(Request, tag="list_strategies", frozen=True, kw_only=True):
     """Every strategy that was supplied."""
 
@@ -353,6 +364,7 @@ AnyStateQuery = Union[
     ListTasks,
     ListNodes,
     ListSavedStates,
+    ListOrphans,
     GetPolicy,
     GetPreemptionStats,
     GetStats,
@@ -374,6 +386,7 @@ AnyChange = Union[
     PreemptTask,
     SaveTaskState,
     RestoreTask,
+    EndOrphans,
     EnsureAgentHealth,
 ]
 

@@ -37,6 +37,8 @@ class Agents:
         #: When each was last heard of, on the monotonic clock.
         self._heard: dict[tuple[str, int], float] = {}
         self._handles: dict[tuple[str, int], Any] = {}
+        #: (namespace, name) in Ray of actors that the journal does not know: see orphans.py.
+        self.orphans: set[tuple[str, str]] = set()
         #: Where those live that began in a ready host, which had its name before.
         self._moved: dict[tuple[str, int], tuple[str, str]] = {}
         self._lines: dict[tuple[str, int], Line] = {}
@@ -80,6 +82,16 @@ class Agents:
         marked = (a for a in living if a[0] == self.namespace and a[1].startswith(self._mark))
         return [address for address in marked if address not in claimed]
 
+    def newest_incarnation(self, living: Iterable[tuple[str, str]]) -> int:
+        """The highest incarnation in the names of living actors with this scheduler's mark."""
+        numbers = [name.rpartition("#")[2] for _, name in self.strays(living, set())]
+        return max((int(number) for number in numbers if number.isdigit()), default=0)
+
+    def orphan_of(self, agent_name: str) -> str | None:
+        """The name in Ray of an orphan of this agent; None: there is none."""
+        mark = self.mark(f"{agent_name}#")
+        return next((name for _, name in sorted(self.orphans) if name.startswith(mark)), None)
+
     def find(self, namespace: str, name: str) -> Any:
         """The handle of a living actor; None: there is none."""
         return self._ray.find_actor(name, namespace)
@@ -102,6 +114,12 @@ class Agents:
         nothing alive.
         """
         key, ready = birth.key, birth.ready
+        orphan = self.orphan_of(birth.order.agent.name)
+        if orphan is not None and not birth.order.adopt:
+            return birth.failed(
+                f"an agent of this name lives as the orphan {orphan!r}, unknown to the journal that was put "
+                "back; end it with end_orphans(), or choose another name"
+            )
         address = self.address(birth.order.agent, birth.order.incarnation)
         if ready is not None:
             address = self._moved[key] = self.namespace, ready.name

@@ -25,7 +25,9 @@ from schedulemesh.engine.state.nodes import Node
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.autoscaler import AutoscalerWish
 from schedulemesh.runtime.executor import Hands
+from schedulemesh.runtime.orphans import Orphans
 from schedulemesh.runtime.pg_manager import groups_gone, ready_groups
+from schedulemesh.runtime.witness import Witness
 
 logger = logging.getLogger(__name__)
 
@@ -74,13 +76,17 @@ class NodeWatch:
 class Patrol:
     """Compares the books with what lives in Ray: once after a recovery, then again and again."""
 
-    def __init__(self, ray_api: RayApi, agents: Agents, hands: Hands) -> None:
+    def __init__(
+        self, ray_api: RayApi, agents: Agents, hands: Hands, orphans: Orphans, witness: Witness
+    ) -> None:
         self._ray = ray_api
         self._agents = agents
+        self._orphans, self._witness = orphans, witness
         self._scribe = hands.scribe
         self._groups, self._ready = hands.groups, hands.ready
         self._wish = AutoscalerWish(ray_api)
         self._watch = NodeWatch()
+        self._settled = False
 
     async def look_around(self) -> None:
         """Feed what changed: nodes, what others use there, agents that died, and the time."""
@@ -102,10 +108,13 @@ class Patrol:
         for name, incarnation in self._died_while_ending(before, living):
             logger.warning("agent %s died before its end; nobody waits for its answers", name)
             await self._agents.end(name, incarnation)
+        self._orphans.forget_dead(living)
         await self._scribe.step(ClockTicked(at=now))
         self._ready.lose(were_ready - {name for _, name in living})
         self._ready.tend(self._scribe.state)
         await self._wish.tell(self._scribe.state)
+        if self._settled:
+            await off_loop(self._witness.note, self._scribe.height())
 
     async def _strike_off(self, group_id: str, why: str) -> None:
         """A placement group is not what it was; whatever of it is left goes, too."""
@@ -140,13 +149,18 @@ class Patrol:
             self._agents.where(agent): (name, agent.incarnation)
             for name, agent in state.agents.items()
         }
-        strays = self._agents.strays(living, set(addresses))
+        rolled_back = self._scribe.rolled_back
+        unclaimed = self._agents.strays(living, set(addresses))
+        strays = await self._orphans.take(unclaimed, rolled_back=rolled_back)
         for _, name in strays:
             logger.warning("actor %s is ours, but nobody claims it; ending it", name)
         await asyncio.gather(
             *(self._agents.strike(self._agents.find(namespace, name)) for namespace, name in strays)
         )
-        groups = await self._groups.settle(state.groups)
+        groups = await self._groups.settle(state.groups, keep_all=rolled_back)
+        await self._orphans.note()
+        await off_loop(self._witness.note, self._scribe.height())
+        self._settled = True
         alive = frozenset(key for address, key in addresses.items() if address in living)
         for agent in state.agents.values():
             under_way = agent.phase in (AgentPhase.WAITING, AgentPhase.STARTING)

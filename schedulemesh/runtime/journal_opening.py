@@ -27,16 +27,16 @@ def mark_path(settings: SchedulerSettings, session_folder: Path) -> Path:
 
 
 async def opened(
-    settings: SchedulerSettings, ray_api: RayApi, agents: Agents, *, again: bool
+    settings: SchedulerSettings, ray_api: RayApi, agents: Agents, *, began: bool
 ) -> SqlJournal:
-    """The journal. It must be there if this scheduler lived before (``again``, or agents of it live): a new
-    one would know nothing of the agents that it left behind, and would end them as strays.
+    """The journal. It must be there if this scheduler lived before (``began``, or agents of it live): a new
+    one would know nothing of the agents that it left behind, and would end them.
     """
     living = await off_loop(ray_api.living_actors)
-    left = [] if again else agents.strays(living, set())
+    left = [] if began else agents.strays(living, set())
     address = journal_address(settings, ray_api.session_folder())
     try:
-        return SqlJournal(address, must_exist=again or bool(left))
+        return SqlJournal(address, must_exist=began or bool(left))
     except JournalError as error:
         if not left:
             raise

@@ -47,6 +47,8 @@ class Groups:
         #: Groups that are to be removed; whoever waits for them to be placed gives up.
         self._doomed: set[str] = set()
         self._told = asyncio.Event()
+        #: Groups that the journal does not know: see orphans.py.
+        self.orphans: set[str] = set()
 
     def name(self, group_id: str) -> str:
         """The group's name in Ray."""
@@ -101,13 +103,18 @@ class Groups:
             if view.name.startswith(self._mark)
         }
 
-    async def settle(self, book: GroupBook) -> frozenset[str]:
-        """After a recovery: take over the groups that are on the book, and remove all others.
+    async def settle(self, book: GroupBook, *, keep_all: bool = False) -> frozenset[str]:
+        """After a recovery: take over the groups that are on the book, and remove all others but ``orphans``,
+        or with ``keep_all`` none: then all unknown ones are orphans.
 
-        Returns which live. One that stands elsewhere than the book says is removed, too.
+        Returns which of the book live. One that stands elsewhere than the book says is removed, too.
         """
         living = await self.living()
+        unknown = living.keys() - book.by_id.keys()
+        self.orphans = set(unknown) if keep_all else self.orphans & unknown
         for group_id, view in living.items():
+            if group_id in self.orphans:
+                continue
             group = book.by_id.get(group_id)
             shape = GroupShape(bundles=()) if group is None else group.shape
             self._seats[group_id] = Seat(ray_id=view.ray_id, shape=shape)
@@ -117,6 +124,16 @@ class Groups:
                 )
                 await self.remove(group_id)
         return frozenset(self._seats)
+
+    async def remove_orphans(self) -> None:
+        """Remove the groups that the journal does not know."""
+        living = await self.living()
+        for group_id in self.orphans & living.keys():
+            self._seats[group_id] = Seat(
+                ray_id=living[group_id].ray_id, shape=GroupShape(bundles=())
+            )
+            await self.remove(group_id)
+        self.orphans.clear()
 
     async def leave_nothing(self) -> None:
         """Remove every group of ours, also one that is being made just now."""

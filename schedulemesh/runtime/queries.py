@@ -68,6 +68,8 @@ class View:
                 return Listed(rows=self.nodes())
             case requests.ListSavedStates():
                 return Listed(rows=self.saved_states())
+            case requests.ListOrphans():
+                return Listed(rows=self.orphans())
             case requests.GetPolicy():
                 return Told(facts={"policy": self.policy(), "changes": self.policy_changes()})
             case requests.GetPreemptionStats():
@@ -137,6 +139,12 @@ class View:
             }
             for node in self._state.cluster.nodes.values()
         ]
+
+    def orphans(self) -> list[dict[str, Any]]:
+        """What lives of this scheduler and is unknown to its journal."""
+        found = [{"name": name, "kind": "actor"} for _, name in sorted(self._agents.orphans)]
+        groups = sorted(self._groups.orphans)
+        return found + [{"name": self._groups.name(g), "kind": "placement group"} for g in groups]
 
     def saved_states(self) -> list[dict[str, Any]]:
         """Every task of which a state is stored: running, preempted or lost."""

@@ -24,6 +24,7 @@ from schedulemesh.errors import JournalError, JournalTakenOverError, NotStorable
 from schedulemesh.runtime.clock import ClockMark, SteadyClock
 from schedulemesh.runtime.decision_log import log_facts
 from schedulemesh.runtime.snapshots import Snapshots
+from schedulemesh.runtime.witness import Seen
 from schedulemesh.store.journal import Journal
 from schedulemesh.store.recovery import Stored
 from schedulemesh.store.writer import GroupWriter
@@ -36,6 +37,8 @@ Value = TypeVar("Value")
 _RETRY_S, _RETRY_MAX_S = 0.2, 10.0
 #: Seconds for which stored bytes are asked for again where the journal cannot be read.
 _FETCH_S = 15.0
+#: Numbers that are left out where some may have been given after the backup that was put back.
+_GAP = 1_000_000
 #: The journal's note of where the clock stood, and the seconds between two of them.
 _CLOCK_NOTE, _CLOCK_S = "clock", 60.0
 
@@ -59,6 +62,8 @@ class Scribe:
         self._carry_out = carry_out
         self._settings = JournalSettings()
         self._writer: GroupWriter = None  # type: ignore[assignment]  # set when it begins
+        #: Whether the journal is older than what was already true: a backup was put in its place.
+        self.rolled_back = False
         self._clock = clock or SteadyClock()
         self._noted_at = 0.0
         self._healthy = asyncio.Event()
@@ -85,22 +90,42 @@ class Scribe:
         return self._clock.now()
 
     async def begin(
-        self, settings: JournalSettings | None = None, *, take_over: bool = False
+        self,
+        settings: JournalSettings | None = None,
+        *,
+        take_over: bool = False,
+        seen: Seen | None = None,
+        newest_incarnation: int = 0,
     ) -> int:
         """Become the journal's writer and recover from it; returns the epoch of this life.
 
-        ``take_over``: also from one that lives. Raises JournalError.
+        ``take_over``: also from one that lives. ``seen``: what is known of former lives from elsewhere, and
+        the highest ``newest_incarnation`` of an agent that lives. Raises JournalError.
         """
         self._settings = settings or self._settings
-        epoch = await _beside(functools.partial(self._journal.begin, take_over=take_over))
+        seen = seen or Seen()
+        epoch = await _beside(
+            functools.partial(self._journal.begin, take_over=take_over, above=seen.epoch)
+        )
         stored = await _beside(self._journal.load)
         self.engine = Engine(await _beside(stored.fold), strategies=self._strategies)
+        self.rolled_back = stored.last > 0 and (
+            seen.unsettled
+            or self.state.epoch < seen.epoch
+            or stored.last < seen.last
+            or self.state.next_incarnation <= newest_incarnation
+        )
         self._clock.resume(await _beside(self._last_mark), _newest(self.state))
         await _beside(self._note_clock)
         self._writer = GroupWriter(self._journal, stored)
         self._snapshots = Snapshots(self, self._journal, self._writer, self._settings)
-        await self.step(SupervisorBegan(at=0.0, epoch=epoch))
+        gap = _GAP if self.rolled_back else 0
+        await self.step(SupervisorBegan(at=0.0, epoch=epoch, gap=gap))
         return epoch
+
+    def height(self) -> Seen:
+        """How far the journal came."""
+        return Seen(epoch=self.state.epoch, last=self._journal.last)
 
     async def step(self, stimulus: AnyStimulus, blobs: Mapping[str, bytes] | None = None) -> Step:
         """Decide, and return once the facts (and the blobs, where there are facts) are durable.

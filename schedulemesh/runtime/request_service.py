@@ -44,6 +44,7 @@ from schedulemesh.protocol.answers import (
 from schedulemesh.runtime.decision_log import log_refusal
 from schedulemesh.runtime.health import HealthCheck
 from schedulemesh.runtime.journal_opening import journal_address
+from schedulemesh.runtime.orphans import Orphans
 from schedulemesh.runtime.plugin_watchdog import StrategyKeeper
 from schedulemesh.runtime.pool_service import PoolService
 from schedulemesh.runtime.queries import View
@@ -70,6 +71,7 @@ class RequestService(StateService, PoolService):
 
     #: Set when it begins.
     _keeper: StrategyKeeper | None
+    _orphans: Orphans
 
     def __init__(self) -> None:
         #: By task: the reason and score under which the last evaluation named it.
@@ -139,6 +141,8 @@ class RequestService(StateService, PoolService):
                 return await self.checkpoint(request.task_id)
             case r.RestoreTask():
                 return await self.restore(request)
+            case r.EndOrphans():
+                return Told(facts={"ended": await self._orphans.end(request.names)})
             case r.EnsureAgentHealth():
                 return Told(facts=await self.ensure_health(request.timeout_s))
             case r.EvaluatePreemption():
@@ -157,6 +161,7 @@ class RequestService(StateService, PoolService):
                 | r.ListTasks()
                 | r.ListNodes()
                 | r.ListSavedStates()
+                | r.ListOrphans()
                 | r.GetPolicy()
                 | r.GetPreemptionStats()
                 | r.GetStats()

@@ -28,10 +28,12 @@ from schedulemesh.runtime.cluster_monitor import Patrol, off_loop
 from schedulemesh.runtime.command_queue import POLL_S
 from schedulemesh.runtime.executor import Hands
 from schedulemesh.runtime.journal_opening import cannot_begin, mark_path, opened
+from schedulemesh.runtime.orphans import Orphans
 from schedulemesh.runtime.pg_manager import Groups
 from schedulemesh.runtime.plugin_watchdog import StrategyKeeper
 from schedulemesh.runtime.request_service import RequestService
 from schedulemesh.runtime.serving import when_ready
+from schedulemesh.runtime.witness import Seen, Witness
 from schedulemesh.store.journal import Journal
 
 logger = logging.getLogger(__name__)
@@ -62,6 +64,8 @@ class SupervisorService(RequestService):
         self._patient_until = time.monotonic() + (_PATIENCE_S if self._again else 0.0)
         self._watching: asyncio.Future[None] | None = None
         self._keeper = None
+        self._witness = Witness(self._ray, self._settings.namespace, self._settings.name)
+        self._orphans: Orphans = None  # type: ignore[assignment]  # set when it begins
         self._hands: Hands = None  # type: ignore[assignment]  # set when it begins
         self._patrol: Patrol = None  # type: ignore[assignment]  # set when it begins
         _spare_the_collector()
@@ -143,10 +147,12 @@ class SupervisorService(RequestService):
             await asyncio.gather(*(self._agents.end(*agent) for agent in living))
             await self._hands.ready.leave_nothing()
             await self._groups.leave_nothing()
+            await self._orphans.end()
             await self._patrol.withdraw()
             await self._scribe.close(destroy=True)
             if self._keeper is not None:
                 self._keeper.close()
+        await off_loop(self._witness.forget)
         # The caller kills it as soon as it has this answer.
         asyncio.get_running_loop().call_later(_LAST_WORD_S, self._ray.kill_actor, self._me)
 
@@ -185,16 +191,20 @@ class SupervisorService(RequestService):
 
     async def _begin(self) -> None:
         settings = self._settings
-        journal = await opened(settings, self._ray, self._agents, again=self._again)
+        seen = await off_loop(self._witness.seen)
+        # One that was killed before it first had a journal never began.
+        began = self._again and seen is not None
+        journal = await opened(settings, self._ray, self._agents, began=began)
         strategies = Strategies(
             settings.node_strategy, settings.pool_strategy, self._strategies(journal)
         )
         self._hands = Hands(
             self._ray, self._agents, self._groups, journal, settings.name, strategies, self._me
         )
-        self._patrol = Patrol(self._ray, self._agents, self._hands)
+        self._orphans = Orphans(self._ray, self._agents, self._groups, journal)
+        self._patrol = Patrol(self._ray, self._agents, self._hands, self._orphans, self._witness)
         try:
-            await self._recover()
+            await self._recover(seen)
         except (JournalError, RayError):
             # The next attempt opens the journal anew.
             await self._scribe.close(destroy=False)
@@ -204,8 +214,24 @@ class SupervisorService(RequestService):
         if settings.health_interval_s is not None:
             self._hands.spawn(self._look_after(settings.health_interval_s))
 
-    async def _recover(self) -> None:
-        epoch = await self._scribe.begin(self._settings.journal, take_over=self._again)
+    async def _recover(self, seen: Seen | None) -> None:
+        living = await off_loop(self._ray.living_actors)
+        epoch = await self._scribe.begin(
+            self._settings.journal,
+            take_over=self._again,
+            seen=seen,
+            newest_incarnation=self._agents.newest_incarnation(living),
+        )
+        if self._scribe.rolled_back:
+            logger.warning(
+                "the journal is older than what was already true, as after a backup was put back: this "
+                "life begins above every epoch that agents have seen, and agents that it does not know are "
+                "kept as orphans (list_orphans, end_orphans)"
+            )
+        known = msgspec.structs.replace(
+            seen or Seen(), epoch=epoch, unsettled=self._scribe.rolled_back
+        )
+        await off_loop(self._witness.note, known)
         self._agents.begin_epoch(epoch)
         await self._patrol.look_around()
         await self._patrol.settle()

@@ -23,8 +23,9 @@ class Journal(Protocol):
     def last(self) -> int:
         """The number of the last commit that is durable."""
 
-    def begin(self, *, take_over: bool = False) -> int:
-        """Become the writer: returns the new epoch, higher than any before; older writers are out.
+    def begin(self, *, take_over: bool = False, above: int = 0) -> int:
+        """Become the writer: returns the new epoch, higher than any before and than ``above``; older writers
+        are out.
 
         A writer that lives is left alone, and that is an error, unless ``take_over``.
         """
@@ -79,9 +80,14 @@ class MemoryJournal:
         """See Journal."""
         return self.stored.last
 
-    def begin(self, *, take_over: bool = False) -> int:  # noqa: ARG002  # nobody else lives here
+    def begin(
+        self,
+        *,
+        take_over: bool = False,  # noqa: ARG002  # nobody else lives here
+        above: int = 0,
+    ) -> int:
         """See Journal."""
-        self._epoch += 1
+        self._epoch = max(self._epoch, above) + 1
         self._mine = self._epoch
         return self._epoch
 

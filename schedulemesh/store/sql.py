@@ -25,6 +25,7 @@ from sqlalchemy import (
     Row,
     Update,
     bindparam,
+    case,
     delete,
     func,
     insert,
@@ -102,12 +103,13 @@ class SqlJournal:
         """See Journal."""
         return self._last
 
-    def begin(self, *, take_over: bool = False) -> int:
+    def begin(self, *, take_over: bool = False, above: int = 0) -> int:
         """See Journal."""
         with self._transaction("be taken over") as connection:
             self._shut_others_out(connection, take_over=take_over)
             raised = update(journals).where(journals.c.id == self._id)
-            connection.execute(raised.values(epoch=journals.c.epoch + 1))
+            epoch = case((journals.c.epoch > above, journals.c.epoch), else_=above) + 1
+            connection.execute(raised.values(epoch=epoch))
             found = self._row(connection)
         self._epoch, self._last, self._base = found.epoch, found.last, found.base
         self._mark_height()

@@ -37,6 +37,14 @@ class FakeRay:
         self.devices = Accelerators(ids=("3",), env_vars={"CUDA_VISIBLE_DEVICES": "3"})
         self.free = {}
         self.asked = []
+        self.kept = {}
+
+    # Ray's own store
+    def recall(self, key):
+        return self.kept.get(key)
+
+    def keep(self, key, value):
+        self.kept[key] = value
 
     # placement groups
     def create_group(self, request):

@@ -19,6 +19,7 @@ from schedulemesh.errors import JournalError, NotStorableError
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.runtime import reactor as scribe_module
 from schedulemesh.runtime.reactor import Scribe
+from schedulemesh.runtime.witness import Seen
 from schedulemesh.store.journal import MemoryJournal
 from schedulemesh.store.sql import SqlJournal
 from tests.core.test_clock import Machine
@@ -554,3 +555,47 @@ async def test_the_hands_do_not_ask_for_ever(scribe, journal, orders):
     journal.blob = blob
     with pytest.raises(JournalError, match="damaged"):
         await scribe.fetch("k")
+
+
+@pytest.mark.parametrize(
+    ("seen", "newest", "rolled_back"),
+    [
+        (None, 0, False),
+        (Seen(epoch=1, last=2), 0, False),
+        (Seen(epoch=7, last=2), 0, True),
+        (Seen(epoch=1, last=900), 0, True),
+        (Seen(epoch=1, last=2, unsettled=True), 0, True),
+        (Seen(epoch=1, last=2), 55, True),
+    ],
+    ids=["nothing seen", "the same", "epoch", "commit", "unsettled", "agent"],
+)
+def test_a_journal_that_is_older_than_what_was_seen_begins_above_it(
+    seen, newest, rolled_back, tmp_path
+):
+    """Above every epoch that agents have seen, and with numbers that none of them has."""
+
+    async def story():
+        first = Scribe(SqlJournal(tmp_path / "j.sqlite"), Strategies(), lambda order: None)
+        await first.begin()
+        await first.step(wanted("p"))
+        await first.close(destroy=False)
+        second = Scribe(SqlJournal(tmp_path / "j.sqlite"), Strategies(), lambda order: None)
+        epoch = await second.begin(seen=seen, newest_incarnation=newest)
+        assert epoch == (8 if seen is not None and seen.epoch == 7 else 2)
+        assert second.state.epoch == epoch
+        assert second.rolled_back is rolled_back
+        assert (second.state.next_incarnation > max(newest, 1000)) is rolled_back
+        assert (second.state.groups.next_number > 1000) is rolled_back
+        await second.close(destroy=True)
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
+def test_a_new_journal_is_never_taken_for_an_old_one():
+    async def story():
+        scribe = Scribe(MemoryJournal(), Strategies(), lambda order: None)
+        assert await scribe.begin(seen=Seen(epoch=7, last=900)) == 8
+        assert not scribe.rolled_back
+        await scribe.close(destroy=True)
+
+    asyncio.run(asyncio.wait_for(story(), 60))

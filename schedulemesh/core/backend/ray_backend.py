@@ -11,11 +11,15 @@ from typing import Any, Protocol
 
 import msgspec
 import ray
+from ray.experimental import internal_kv
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from schedulemesh.core.backend.ray_groups import GroupRequest, GroupView, RayGroups, Seat, seated
 from schedulemesh.core.backend.ray_resources import ray_amounts, resources_of
 from schedulemesh.domain.resources import UNIT, Resources
+
+#: The part of Ray's own store that is ours.
+_KEPT = b"schedulemesh"
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +87,12 @@ class RayApi(Protocol):
 
     def session_folder(self) -> Path:
         """Ray's own folder for this cluster on this node."""
+
+    def recall(self, key: str) -> bytes | None:
+        """What was kept under a key in Ray's own store; None: nothing. May block."""
+
+    def keep(self, key: str, value: bytes | None) -> None:
+        """Keep a value there for as long as this Ray lives; None: nothing any more. May block."""
 
     def create_group(self, request: GroupRequest) -> str:
         """Ray's id of a new detached placement group, which is not placed yet. Raises RayError; may block."""
@@ -179,6 +189,18 @@ class LiveRay(RayGroups):
         except (asyncio.TimeoutError, TimeoutError) as error:
             ray.cancel(ref, force=True)
             raise TimeoutError(f"not done after {timeout_s:g} s") from error
+
+    def recall(self, key: str) -> bytes | None:
+        """See RayApi."""
+        found: bytes | None = internal_kv._internal_kv_get(key.encode(), namespace=_KEPT)
+        return found
+
+    def keep(self, key: str, value: bytes | None) -> None:
+        """See RayApi."""
+        if value is None:
+            internal_kv._internal_kv_del(key.encode(), namespace=_KEPT)
+        else:
+            internal_kv._internal_kv_put(key.encode(), value, overwrite=True, namespace=_KEPT)
 
     def session_folder(self) -> Path:
         """See RayApi."""

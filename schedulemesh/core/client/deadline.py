@@ -34,6 +34,7 @@ _SLOW = frozenset(
         "complete_task",
         "create_pool",
         "delete_agent",
+        "end_orphans",
         "ensure_agent_health",
         "ensure_pool",
         "execute_preemption",

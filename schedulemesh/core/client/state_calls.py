@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from schedulemesh.core.actors.control.preemption_controller import TaskState
@@ -22,8 +22,10 @@ from schedulemesh.protocol.agents import SavedState, key_of
 from schedulemesh.protocol.answers import Reply, SavedBytes
 from schedulemesh.protocol.requests import (
     AnyRequest,
+    EndOrphans,
     EnsureAgentHealth,
     GetSavedState,
+    ListOrphans,
     ListSavedStates,
     RegisterStateHandlers,
     RestoreTask,
@@ -107,6 +109,19 @@ class StateCalls(Client):
         )
         return replies.done(self._reply(request).outcome)
 
+    def list_orphans(self) -> dict[str, Any]:
+        """Actors and placement groups of this scheduler that its journal does not know, because a backup was
+        put back while they lived: ``orphans``, each with its ``name`` in Ray and its ``kind``.
+        """
+        return self._listed(ListOrphans(), "orphans")
+
+    def end_orphans(self, names: Iterable[str] | None = None) -> dict[str, Any]:
+        """End the orphans with these names in Ray, None: all. Their placement groups go with the last.
+
+        Returns ``ended`` (names).
+        """
+        return self._told(EndOrphans(names=None if names is None else _names(names)))
+
     def ensure_agent_health(self, timeout: float = 120.0) -> dict[str, Any]:
         """Look at every agent: the dead, and those silent for ``timeout`` seconds and deaf to a ping, are
         taken off the book and made again from their last saved state where that can be.
@@ -115,6 +130,15 @@ class StateCalls(Client):
         per agent its problem, what was done, and why not more. Removed ones are told once.
         """
         return self._told(EnsureAgentHealth(timeout_s=parse_timeout(timeout, "timeout")))
+
+
+def _names(given: Iterable[str]) -> tuple[str, ...]:
+    names = (given,) if isinstance(given, str) else tuple(given)
+    if not all(isinstance(name, str) for name in names):
+        raise InvalidRequestError(
+            f"names must be strings, as list_orphans() gives them, not {names!r}"
+        )
+    return tuple(str(name) for name in names)
 
 
 def given_state(given: object, now: float) -> SavedState:

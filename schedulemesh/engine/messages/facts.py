@@ -370,6 +370,8 @@ class EpochBegun(Fact, frozen=True, kw_only=True):
 
     epoch: int
     at: float
+    #: So many numbers of agents and groups are left out.
+    gap: int = 0
 
 
 AnyFact = Union[

@@ -236,6 +236,8 @@ class SupervisorBegan(Stimulus, frozen=True, kw_only=True):
     """A supervisor took over this state."""
 
     epoch: int
+    #: Numbers of agents and groups that may have been given since, and are not given again.
+    gap: int = 0
 
 
 AnyStimulus = Union[

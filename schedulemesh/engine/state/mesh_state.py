@@ -534,3 +534,5 @@ class MeshState:
 
     def _epoch_begun(self, fact: f.EpochBegun) -> None:
         self.epoch = fact.epoch
+        self.next_incarnation += fact.gap
+        self.groups.next_number += fact.gap

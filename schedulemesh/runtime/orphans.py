@@ -1,0 +1,91 @@
+"""Orphans: actors and placement groups of this scheduler that its journal does not know.
+
+They come from a backup that was put in the journal's place while agents lived: what was started after the
+backup was made is unknown to it. Nobody but an operator can tell whether it is still wanted, so it is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+from typing import Any
+
+import msgspec
+
+from schedulemesh.core.backend.ray_backend import RayApi
+from schedulemesh.errors import JournalError
+from schedulemesh.runtime.agent_registry import Agents
+from schedulemesh.runtime.pg_manager import Groups
+from schedulemesh.store.journal import Journal
+
+logger = logging.getLogger(__name__)
+
+#: The journal's note of what is kept.
+_NOTE = "orphans"
+
+
+class _Kept(msgspec.Struct, frozen=True, kw_only=True):
+    #: (namespace, name) in Ray.
+    actors: tuple[tuple[str, str], ...] = ()
+    groups: tuple[str, ...] = ()
+
+
+class Orphans:
+    """Keeps, lists and ends orphans; which they are is noted in the journal for later lives."""
+
+    def __init__(self, ray_api: RayApi, agents: Agents, groups: Groups, journal: Journal) -> None:
+        self._ray = ray_api
+        self._agents = agents
+        self._groups = groups
+        self._journal = journal
+
+    async def take(
+        self, unclaimed: Collection[tuple[str, str]], *, rolled_back: bool
+    ) -> list[tuple[str, str]]:
+        """Of living actors that nobody claims: keep those that are orphans, and return the others."""
+        kept = await _beside(self._read)
+        self._groups.orphans = set(kept.groups)
+        self._agents.orphans = {a for a in unclaimed if rolled_back or a in kept.actors}
+        for _, name in sorted(self._agents.orphans):
+            logger.warning("actor %s is unknown to the journal; it is kept as an orphan", name)
+        return [address for address in unclaimed if address not in self._agents.orphans]
+
+    async def note(self) -> None:
+        """Have later lives know which they are."""
+        kept = _Kept(
+            actors=tuple(sorted(self._agents.orphans)), groups=tuple(sorted(self._groups.orphans))
+        )
+        if kept != await _beside(self._read):
+            await _beside(self._journal.put_note, _NOTE, msgspec.json.encode(kept))
+
+    def forget_dead(self, living: Collection[tuple[str, str]]) -> None:
+        """Those that ended by themselves are none any more."""
+        self._agents.orphans &= set(living)
+
+    async def end(self, names: Collection[str] | None = None) -> list[str]:
+        """End the orphans with these names in Ray, or all; placement groups go with the last actor.
+
+        Returns the names of those ended.
+        """
+        chosen = [a for a in sorted(self._agents.orphans) if names is None or a[1] in names]
+        await asyncio.gather(
+            *(self._agents.strike(self._agents.find(namespace, name)) for namespace, name in chosen)
+        )
+        self._agents.orphans.difference_update(chosen)
+        if not self._agents.orphans:
+            await self._groups.remove_orphans()
+        await self.note()
+        return [name for _, name in chosen]
+
+    def _read(self) -> _Kept:
+        try:
+            noted = self._journal.note(_NOTE)
+            return _Kept() if noted is None else msgspec.json.decode(noted, type=_Kept)
+        except msgspec.MsgspecError as error:
+            raise JournalError(f"the note of orphans cannot be read: {error}") from error
+
+
+async def _beside(call: Any, *args: Any) -> Any:
+    """Run something that blocks beside the loop."""
+    return await asyncio.get_running_loop().run_in_executor(None, call, *args)

@@ -1,0 +1,55 @@
+"""What Ray's own store knows of a scheduler's lives, independent of its journal.
+
+Agents live as long as this Ray does, and so does this. It tells a supervisor that begins whether its
+journal is older than what was already true: then another copy was put in its place, and agents live that
+the journal does not know.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """The highest epoch that any supervisor of a scheduler took, and the newest commit noted in it."""
+
+    epoch: int = 0
+    last: int = 0
+    #: Whether a life that began has not yet told orphans from actors that may be ended.
+    unsettled: bool = False
+
+
+class KeptByRay(Protocol):
+    """Small values in Ray's own store."""
+
+    def recall(self, key: str) -> bytes | None:
+        """What was kept under a key; None: nothing. May block."""
+
+    def keep(self, key: str, value: bytes | None) -> None:
+        """Keep a value, or with None nothing any more. May block."""
+
+
+class Witness:
+    """Reads and writes what Ray knows of one scheduler. Every method may block."""
+
+    def __init__(self, kept: KeptByRay, namespace: str, name: str) -> None:
+        self._kept = kept
+        self._key = f"{namespace}/{name}"
+        self._noted: Seen | None = None
+
+    def seen(self) -> Seen | None:
+        """None: no supervisor of this scheduler ever began in this Ray."""
+        found = self._kept.recall(self._key)
+        return None if found is None else msgspec.json.decode(found, type=Seen)
+
+    def note(self, seen: Seen) -> None:
+        """Note how far it came, unless that is what was noted last."""
+        if seen != self._noted:
+            self._kept.keep(self._key, msgspec.json.encode(seen))
+            self._noted = seen
+
+    def forget(self) -> None:
+        """The scheduler is no more."""
+        self._kept.keep(self._key, None)
