@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.drills.of_agents import OfAgents
+from tests.drills.of_beginnings import OfBeginnings
 from tests.drills.of_disk import OfDisk
 from tests.drills.of_drivers import OfDrivers
 from tests.drills.of_supervisor import OPERATIONS, OfSupervisor
 
 
-class Kills(OfSupervisor, OfAgents, OfDrivers, OfDisk):
+class Kills(OfSupervisor, OfAgents, OfDrivers, OfDisk, OfBeginnings):
     """All of them."""
 
     def kinds(self) -> dict[str, Callable[[], float | None]]:
@@ -28,6 +29,8 @@ class Kills(OfSupervisor, OfAgents, OfDrivers, OfDisk):
             "journal's disk full": self.disk_full,
             "journal's disk full, and the supervisor": self.disk_full_and_killed,
             "garbage at the journal's end": self.garbage,
+            "supervisor, while it begins for the first time": self.first_beginning,
+            "supervisor, and a backup put in its journal's place": self.backup_put_back,
         }
         if self.disk is not None:
             own["journal's disk read-only, and the supervisor"] = self.disk_read_only

@@ -45,6 +45,8 @@ class Stage:
         self.workload, self.judge, self.own, self.rng = workload, judge, own, rng
         self.journal = Path(self.about()["journal"])
         self.drivers = 0
+        #: Schedulers made beside the workload's.
+        self.others = 0
 
     def about(self) -> dict[str, Any]:
         found: dict[str, Any] = self.mesh.about()
