@@ -69,14 +69,21 @@ class Orphans:
         Returns the names of those ended.
         """
         chosen = [a for a in sorted(self._agents.orphans) if names is None or a[1] in names]
+        await self._end(chosen)
+        await self.note()
+        return [name for _, name in chosen]
+
+    async def leave_nothing(self) -> None:
+        """End all; the journal is not asked, because it is removed next."""
+        await self._end(sorted(self._agents.orphans))
+
+    async def _end(self, chosen: Collection[tuple[str, str]]) -> None:
         await asyncio.gather(
             *(self._agents.strike(self._agents.find(namespace, name)) for namespace, name in chosen)
         )
         self._agents.orphans.difference_update(chosen)
         if not self._agents.orphans:
             await self._groups.remove_orphans()
-        await self.note()
-        return [name for _, name in chosen]
 
     def _read(self) -> _Kept:
         try:

@@ -147,7 +147,7 @@ class SupervisorService(RequestService):
             await asyncio.gather(*(self._agents.end(*agent) for agent in living))
             await self._hands.ready.leave_nothing()
             await self._groups.leave_nothing()
-            await self._orphans.end()
+            await self._orphans.leave_nothing()
             await self._patrol.withdraw()
             await self._scribe.close(destroy=True)
             if self._keeper is not None:
