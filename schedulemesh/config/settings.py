@@ -46,8 +46,8 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: Seconds after which a snapshot is taken if there is any new fact; what nothing refers to any more is
     #: forgotten at the second snapshot after that.
     snapshot_s: float = 3600.0
-    #: A saved state above this many bytes is not kept, and the log says so; large states belong in a file
-    #: or an object store, with its address as the state.
+    #: A saved state above this many bytes is not kept, and the answer says so; large states belong in a
+    #: file or an object store, with its address as the state.
     saved_state_bytes: int = 256 * 1024 * 1024
     #: Bytes of all saved states of tasks that run no more; above it the oldest are forgotten.
     saved_states_bytes: int = 4 * 1024 * 1024 * 1024

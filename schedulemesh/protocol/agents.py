@@ -56,6 +56,10 @@ class ShippedClass(msgspec.Struct, frozen=True, kw_only=True):
         return any(m.kind in ("async", "async_generator") for m in self.methods)
 
 
+#: A state of more bytes travels in parts of so many, so that it holds nobody up.
+PART_BYTES = 4 * 1024 * 1024
+
+
 class ShippedFunction(msgspec.Struct, frozen=True, kw_only=True):
     """A user's function as opaque bytes."""
 
@@ -83,6 +87,8 @@ class SavedState(msgspec.Struct, frozen=True, kw_only=True):
     payload: bytes | None = None
     #: What went wrong with a better source.
     warning: str = ""
+    #: False: the task's state of that moment could not be saved, and this is what was known before.
+    current: bool = True
 
 
 class Boot(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,6 +138,8 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     task_id: str = ""
     #: "notice": seconds until the eviction; "save": seconds that it may wait for a safe point.
     seconds: float = 0.0
+    #: "save": bytes that the state may take; a larger one is not sent.
+    limit_bytes: int = 0
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,11 +148,17 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     #: Whether the class has such a method.
     able: bool = True
     error: str = ""
-    #: "save": the state, opaque.
+    #: "save": the state, opaque; None: there is none, or it went ahead in parts.
     data: bytes | None = None
+    #: Bytes of the state that went ahead in parts.
+    part_bytes: int = 0
+    #: "save": whether the state takes more bytes than it may.
+    too_large: bool = False
     consistent: bool = True
     #: "cancel": whether the method's answer says that it worked.
     success: bool = True
+    #: "cancel": how many of the agent's methods run, whatever became of it.
+    running: int = 0
 
 
 class MetricsReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,6 +177,8 @@ class Handled(msgspec.Struct, frozen=True, kw_only=True):
     #: Opaque.
     data: bytes | None = None
     error: str = ""
+    #: Whether ``data`` would take more bytes than it may.
+    too_large: bool = False
 
 
 def key_of(data: bytes) -> str:

@@ -26,6 +26,14 @@ from schedulemesh.runtime.reported_metrics import ReportedMetrics
 _CLASSES = 256
 
 
+class _Parts(msgspec.Struct, kw_only=True):
+    """What came of a large result so far."""
+
+    limit_bytes: int
+    size: int = 0
+    taken: list[bytes] = []
+
+
 class Agents:
     """Living agents by name: handles, lines and last metrics. Only what Ray knows, never what is decided."""
 
@@ -46,6 +54,8 @@ class Agents:
         #: By class, and whether it stands ready.
         self._hosts: dict[tuple[str, bool], type] = {}
         self._results: dict[int, asyncio.Future[Result | None]] = {}
+        #: Parts of large results, by command.
+        self._parts: dict[int, _Parts] = {}
         self._next_command = 1
         self.metrics = ReportedMetrics()
 
@@ -203,6 +213,7 @@ class Agents:
         self._next_command += 1
         answer: asyncio.Future[Result | None] = asyncio.get_running_loop().create_future()
         self._results[command.command_id] = answer
+        self._parts[command.command_id] = _Parts(limit_bytes=command.limit_bytes)
         line.open.add(answer)
         line.send(command)
         try:
@@ -213,6 +224,7 @@ class Agents:
             line.open.discard(answer)
             line.drop(command)
             self._results.pop(command.command_id, None)
+            self._parts.pop(command.command_id, None)
 
     def poll(self, name: str, incarnation: int) -> asyncio.Future[list[Command]]:
         """A host asks for commands. One that is not on the book, because it is being ended, has to wait."""
@@ -222,15 +234,35 @@ class Agents:
         self.hear(name, incarnation)
         return line.ask()
 
+    def part(self, command_id: int, begin: int, data: object) -> bool:
+        """A host sends a part of a large result; False: nobody waits for it, or it is not what is due."""
+        parts = self._parts.get(command_id)
+        if parts is None or type(data) is not bytes or begin != parts.size:
+            return False
+        if parts.size + len(data) > parts.limit_bytes:
+            return False
+        parts.taken.append(data)
+        parts.size += len(data)
+        return True
+
     def done(self, command_id: int, message: bytes) -> None:
         """A host answers a command; an answer that cannot be read is a failure of that command."""
         answer = self._results.get(command_id)
         if answer is None or answer.done():
             return
         try:
-            answer.set_result(unpack(message, Result))
+            answer.set_result(self._whole(command_id, unpack(message, Result)))
         except MessageError as error:
             answer.set_result(Result(error=str(error), success=False))
+
+    def _whole(self, command_id: int, result: Result) -> Result:
+        """The result with the parts that went ahead. Raises MessageError where some are missing."""
+        if not result.part_bytes:
+            return result
+        parts = self._parts.pop(command_id, None)
+        if parts is None or parts.size != result.part_bytes:
+            raise MessageError("parts of the result are missing")
+        return msgspec.structs.replace(result, data=b"".join(parts.taken))
 
     def host(self, class_key: str, shipped: bytes, *, ready: bool = False) -> type:
         """The host class for a user's class: made once, because Ray exports each class anew."""

@@ -13,8 +13,10 @@ from ray.exceptions import RayError
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.core.agent.user_workers import preserve
 from schedulemesh.core.backend.ray_backend import RayApi
+from schedulemesh.core.transport.user_code import StateTooLargeError
 from schedulemesh.domain.task import TaskState
-from schedulemesh.engine.messages.stimuli import CancelAnswered, StateStored
+from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.engine.messages.stimuli import CancelAnswered, StateNotSaved, StateStored
 from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.protocol.agents import (
     Handled,
@@ -33,6 +35,11 @@ logger = logging.getLogger(__name__)
 
 #: Seconds that an agent may take to send the metrics that it holds back.
 _PING_S = 1.0
+
+#: Bytes that a stored state may take beside the state itself and what is known of its task.
+_ENVELOPE_BYTES = 512
+#: Bytes from which a state is packed and hashed beside the loop.
+_LARGE = 1024 * 1024
 
 #: Takes a stimulus and blobs; returns once they are durable.
 Feed = Callable[[Any, Mapping[str, bytes]], Awaitable[Any]]
@@ -53,6 +60,8 @@ class Eviction(msgspec.Struct, kw_only=True):
     #: The state that was saved of it before, as stored; None: there is none.
     earlier: bytes | None
     now: float
+    #: Bytes that a stored state may have.
+    limit_bytes: int
 
     async def notice(self, grace_s: float) -> None:
         """Tell the agent that it has so many seconds, and wait them out."""
@@ -63,31 +72,54 @@ class Eviction(msgspec.Struct, kw_only=True):
 
     async def save(self) -> SavedState:
         """Save the task's state from the best source that works, and make it durable."""
-        return await self._keep(await self._saved())
+        try:
+            saved, _ = await self._saved()
+            await self._keep(saved)
+        except Exception as error:
+            await self._not_saved(f"the state was not saved: {error}")
+            raise
+        if not saved.current:
+            await self._not_saved(saved.warning)
+        return saved
 
-    async def checkpoint(self) -> SavedState | str:
-        """As ``save``, where it can be saved now. Where it cannot, what was saved before stays as it is,
-        and the text says why: nobody may take that for what was asked for.
+    async def checkpoint(self) -> SavedState | Refused:
+        """As ``save``, where it can be saved now. Where it cannot, what was saved before stays as it is:
+        nobody may take that for what was asked for.
         """
-        saved = await self._saved()
-        fresh = saved.saved_at == self.now and (saved.source != "payload" or not saved.warning)
-        return await self._keep(saved) if fresh else saved.warning
+        saved, too_large = await self._saved()
+        if saved.current:
+            try:
+                await self._keep(saved)
+            except StateTooLargeError as large:
+                return Refused(reason="state_too_large", error=f"task {saved.task_id!r}: {large}")
+            return saved
+        error = f"task {saved.task_id!r} was not saved: {saved.warning}"
+        if too_large:
+            return Refused(reason="state_too_large", error=error)
+        return Refused(reason="save_failed", error=error)
 
-    async def _keep(self, saved: SavedState) -> SavedState:
+    async def _keep(self, saved: SavedState) -> None:
         if saved.warning:
             logger.warning("saving task %s: %s", saved.task_id, saved.warning)
-        data = pack(saved)
+        key, data = await _stored_form(saved)
+        if len(data) > self.limit_bytes:
+            raise StateTooLargeError(
+                f"it has {len(data)} bytes with all that is stored with it; more than saved_state_bytes, "
+                f"{self.limit_bytes}, are not kept"
+            )
         await self.feed(
             StateStored(
                 at=0.0,
                 task_id=saved.task_id,
-                state_key=key_of(data),
+                state_key=key,
                 consistent=saved.consistent,
                 source=saved.source,
             ),
-            {key_of(data): data},
+            {key: data},
         )
-        return saved
+
+    async def _not_saved(self, error: str) -> None:
+        await self.feed(StateNotSaved(at=0.0, task_id=self.task.spec.task_id, error=error), {})
 
     async def resume(self) -> None:
         """Let a task that waits at a safe point go on."""
@@ -109,33 +141,39 @@ class Eviction(msgspec.Struct, kw_only=True):
                 False, f"cancel() did not return within {self.policy.cancel_timeout:g} s"
             )
         if not result.able:
-            return self._answered(False, "the agent's class has no cancel()", runs_on=True)
-        success = result.success and not result.error
-        return self._answered(success, result.error, runs_on=not success)
+            error = "the agent's class has no cancel(), so nothing was cancelled"
+            return self._answered(False, error + _going_on(result), runs_on=True)
+        if result.error:
+            return self._answered(False, result.error + _going_on(result), runs_on=True)
+        return self._answered(result.success, "", runs_on=not result.success)
 
-    async def _saved(self) -> SavedState:
-        warning = ""
+    async def _saved(self) -> tuple[SavedState, bool]:
+        """The state from the best source that works, and whether a better one gave more than is kept."""
+        warning, too_large = "", False
         if self.preserver is not None:
             await self._newest_metrics()
             base = self._base()
             handled = await self._preserve(base)
             if not handled.error:
-                return msgspec.structs.replace(base, source="preserver", state=handled.data)
-            warning = f"the pool's preserver failed: {handled.error}"
+                return msgspec.structs.replace(base, source="preserver", state=handled.data), False
+            warning, too_large = f"the pool's preserver failed: {handled.error}", handled.too_large
         if self._can("save_state"):
             result = await self._save_state()
             if not result.error and result.data is not None:
-                return msgspec.structs.replace(
+                saved = msgspec.structs.replace(
                     self._base(),
                     source="save_state",
                     state=result.data,
                     consistent=result.consistent,
                     warning=warning,
                 )
+                return saved, False
             warning = f"{warning} save_state failed: {result.error}".strip()
+            too_large = too_large or result.too_large
         elif self.preserver is None:
             await self._newest_metrics()
-        return self._saved_before(warning) or msgspec.structs.replace(self._base(), warning=warning)
+        base = msgspec.structs.replace(self._base(), warning=warning, current=not warning)
+        return self._saved_before(warning) or base, too_large
 
     async def _newest_metrics(self) -> None:
         """Have the agent send metrics that it holds back; one that reports none is not asked."""
@@ -152,11 +190,14 @@ class Eviction(msgspec.Struct, kw_only=True):
         if earlier.state is None:
             return None
         return msgspec.structs.replace(
-            earlier, warning=f"{warning} This is the state that was saved before.".strip()
+            earlier,
+            warning=f"{warning} This is the state that was saved before.".strip(),
+            current=False,
         )
 
     async def _preserve(self, base: SavedState) -> Handled:
-        args = (self.preserver, pack(base), self.task.started_at, self.task.spec.estimated_duration)
+        times = self.task.started_at, self.task.spec.estimated_duration
+        args = (self.preserver, pack(base), *times, self._state_bytes())
         try:
             answer = await self.ray.run(preserve, args, self.policy.save_timeout, None)
             return unpack(answer, Handled)
@@ -166,9 +207,15 @@ class Eviction(msgspec.Struct, kw_only=True):
     async def _save_state(self) -> Result:
         # Half of the time may go by waiting for a safe point; the other half is for saving.
         wait_s = self.policy.save_timeout / 2
-        result = await self._order("save", self.policy.save_timeout, seconds=wait_s)
+        result = await self._order(
+            "save", self.policy.save_timeout, seconds=wait_s, limit_bytes=self._state_bytes()
+        )
         told = f"no answer within {self.policy.save_timeout:g} s, or the agent died"
         return result or Result(error=told)
+
+    def _state_bytes(self) -> int:
+        """Bytes that the state itself may have: all that is stored with it counts, too."""
+        return max(0, self.limit_bytes - len(pack(self._base())) - _ENVELOPE_BYTES)
 
     def _base(self) -> SavedState:
         spec = self.task.spec
@@ -206,3 +253,21 @@ class Eviction(msgspec.Struct, kw_only=True):
             runs_on=runs_on,
             error=error,
         )
+
+
+def _going_on(result: Result) -> str:
+    """What runs although it should not."""
+    if not result.running:
+        return ""
+    return (
+        f"; {result.running} of the agent's methods {'runs' if result.running == 1 else 'run'} on"
+    )
+
+
+async def _stored_form(saved: SavedState) -> tuple[str, bytes]:
+    """The key and the bytes of a saved state."""
+    if len(saved.state or b"") < _LARGE:
+        data = pack(saved)
+        return key_of(data), data
+    data = await asyncio.to_thread(pack, saved)
+    return await asyncio.to_thread(key_of, data), data

@@ -225,6 +225,7 @@ class Hands:
             payload=await self._known(task.spec.payload_key),
             earlier=await self._known(task.state_key),
             now=self.scribe.now(),
+            limit_bytes=self.scribe.saved_state_bytes,
         )
 
     async def _known(self, key: str | None) -> bytes | None:

@@ -193,7 +193,8 @@ class View:
                     "priority": past.fact.priority,
                     "reason": past.fact.reason,
                     "preempt_score": past.fact.preempt_score,
-                    "state_saved": past.state_key is not None,
+                    "state_saved": past.state_key is not None and not past.fact.save_error,
+                    **({"save_error": past.fact.save_error} if past.fact.save_error else {}),
                 }
                 for task_id, past in list(self._state.preempted.items())[-RECENT:]
             ],

@@ -85,6 +85,11 @@ class Scribe:
         """The state as decided; what is not durable yet is never told outside."""
         return self.engine.state
 
+    @property
+    def saved_state_bytes(self) -> int:
+        """Bytes that a stored state may have."""
+        return self._settings.saved_state_bytes
+
     def now(self) -> float:
         """Seconds since 1970, never going back."""
         return self._clock.now()

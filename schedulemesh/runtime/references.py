@@ -70,7 +70,7 @@ class References:
         ended = [key for key, held in self._held.items() if not self._may_live(state, key, held)]
         if not ended:
             return
-        specs = (past.fact.agent for past in state.preempted.values())
+        specs = (past.fact.agent for past in state.preempted.values() if not past.ran_again)
         restorable = {spec.references_id for spec in specs if spec is not None}
         kept = [key for key in ended if key in restorable][-_ENDED:]
         for key in set(ended).difference(kept):

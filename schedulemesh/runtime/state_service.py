@@ -9,7 +9,7 @@ from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.lifecycle.agents import current
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Refused, RequestOutcome
-from schedulemesh.protocol.agents import SavedState, key_of, pack
+from schedulemesh.protocol.agents import key_of, pack
 from schedulemesh.protocol.answers import Refusal, Reply, SavedBytes, WithHandles
 from schedulemesh.protocol.requests import RestoreTask
 from schedulemesh.runtime.queries import past_of, saved_key
@@ -77,20 +77,12 @@ class StateService(Serving):
         # The caller can ask again, so that it need not wait for a journal that cannot be written.
         eviction.feed = self._scribe.step
         try:
-            return self._if_kept(task_id, await eviction.checkpoint())
+            saved = await eviction.checkpoint()
+            if isinstance(saved, Refused):
+                return Refusal(refused=saved)
+            return SavedBytes(state=pack(saved))
         finally:
             await eviction.resume()
-
-    def _if_kept(self, task_id: str, saved: SavedState | str) -> SavedBytes | Refusal:
-        if isinstance(saved, str):
-            error = f"task {task_id!r} was not saved: {saved}"
-            return Refusal(refused=Refused(reason="save_failed", error=error))
-        limit, data = self._settings.journal.saved_state_bytes, pack(saved)
-        if len(data) <= limit:
-            return SavedBytes(state=data)
-        size = f"the state of task {task_id!r} has {len(data)} bytes"
-        error = f"{size}; more than {limit} are not kept"
-        return Refusal(refused=Refused(reason="state_too_large", error=error))
 
 
 def _cannot_resubmit(task_id: str, *, restored: bool) -> RequestOutcome:

@@ -173,6 +173,11 @@ class SupervisorService(RequestService):
         self._agents.done(command_id, result)
 
     @when_ready
+    async def result_part(self, command_id: int, begin: int, data: bytes) -> bool:
+        """A host sends a part of a large result ahead; False: it need not go on."""
+        return self._agents.part(command_id, begin, data)
+
+    @when_ready
     async def report_metrics(self, message: bytes) -> bool:
         """An agent says how far it is: a MetricsReport. Returns whether it was taken."""
         return self._agents.metrics.take(self._scribe.state, message)

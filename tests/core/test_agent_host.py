@@ -238,7 +238,7 @@ def test_state_handlers_that_raise_anything_are_answered_with_text(fault):
         _raising(name)
 
     code = ship_function(handler, "handler")
-    for answer in (preserve(code, pack(SAVED), 1.0, None), restore(code, pack(SAVED))):
+    for answer in (preserve(code, pack(SAVED), 1.0, None, 10_000), restore(code, pack(SAVED))):
         assert name in unpack(answer, Handled).error
 
 
@@ -247,3 +247,55 @@ def test_a_class_may_not_take_a_method_of_its_host(name):
     cls = type("Taking", (), {name: lambda self: None})
     with pytest.raises(InvalidRequestError, match=name):
         ship_class(cls)
+
+
+class Large(Faulty):
+    def save_state(self):
+        return b"x" * 10_000_000
+
+
+@pytest.mark.parametrize("limit", [1000, 9_999_999])
+def test_a_state_that_takes_too_much_is_not_sent(limit):
+    command = Command(command_id=1, epoch=1, kind="save", limit_bytes=limit)
+    result = host_of(Large)._sm_link._carry_out(command)
+    assert (result.data, result.too_large, result.success) == (None, True, False)
+    assert f"more than {limit} bytes" in result.error
+    assert "Traceback" not in result.error
+
+
+def test_a_preserver_that_returns_too_much_is_refused():
+    code = ship_function(lambda task: {"kept": b"x" * 20_000}, "preserver")
+    handled = unpack(preserve(code, pack(SAVED), 1.0, None, 10_000), Handled)
+    assert (handled.data, handled.too_large) == (None, True)
+
+
+class Taking:
+    """A supervisor that takes parts, as many as it is told."""
+
+    def __init__(self, parts):
+        self.left, self.parts, self.done = parts, [], []
+        self.result_part = SimpleNamespace(remote=self._part)
+        self.command_done = SimpleNamespace(remote=lambda *answer: self.done.append(answer))
+
+    def _part(self, command_id, begin, data):
+        assert begin == sum(map(len, self.parts))
+        self.left -= 1
+        self.parts.append(data)
+        return self.left >= 0
+
+
+def test_a_large_state_goes_ahead_in_parts(monkeypatch):
+    monkeypatch.setattr(agent_link.ray, "get", lambda ref: ref)
+    link = host_of(Large)._sm_link
+    command = Command(command_id=7, epoch=1, kind="save", limit_bytes=11_000_000)
+    result = link._carry_out(command)
+    link._supervisor = taking = Taking(parts=3)
+    link._answer(7, result)
+    ((command_id, answer),) = taking.done
+    told = unpack(answer, Result)
+    assert (command_id, told.data, told.part_bytes) == (7, None, len(result.data))
+    assert cloudpickle.loads(b"".join(taking.parts)) == b"x" * 10_000_000
+    assert max(map(len, taking.parts)) <= 4 * 1024 * 1024
+    link._supervisor = refusing = Taking(parts=1)
+    link._answer(7, result)
+    assert (len(refusing.parts), refusing.done) == (2, []), "nobody waits any more"

@@ -52,3 +52,37 @@ def test_an_answer_that_cannot_be_read_is_a_failure_of_that_command_alone():
         assert "not as object" in foreign.error
 
     asyncio.run(asyncio.wait_for(story(), 10.0))
+
+
+def test_a_result_that_came_in_parts_is_put_together():
+    async def story():
+        agents = agents_with_one()
+        order = asyncio.ensure_future(agents.order("a", 1, "save", 3600.0, limit_bytes=8))
+        await asyncio.sleep(0)
+        (command,) = await agents.poll("a", 1)
+        number = command.command_id
+        assert agents.part(number, 0, b"1234")
+        assert not agents.part(number, 0, b"1234"), "it is there already"
+        assert not agents.part(number, 4, "text")
+        assert not agents.part(number, 4, b"56789"), "more than it may take"
+        assert agents.part(number, 4, b"5678")
+        agents.done(number, pack(Result(part_bytes=8)))
+        assert (await order).data == b"12345678"
+        assert not agents.part(number, 8, b""), "nobody waits for it any more"
+
+    asyncio.run(asyncio.wait_for(story(), 10.0))
+
+
+def test_a_result_with_parts_missing_is_a_failure():
+    async def story():
+        agents = agents_with_one()
+        order = asyncio.ensure_future(agents.order("a", 1, "save", 3600.0, limit_bytes=8))
+        await asyncio.sleep(0)
+        (command,) = await agents.poll("a", 1)
+        agents.part(command.command_id, 0, b"1234")
+        agents.done(command.command_id, pack(Result(part_bytes=8)))
+        result = await order
+        assert (result.success, result.data) == (False, None)
+        assert "missing" in result.error
+
+    asyncio.run(asyncio.wait_for(story(), 10.0))

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from schedulemesh.config.policy import PreemptionPolicy
+from schedulemesh.core.transport.user_code import StateTooLargeError
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.domain.task import TaskSpec
+from schedulemesh.engine.messages.stimuli import StateNotSaved, StateStored
 from schedulemesh.engine.state.tasks import RunningTask
-from schedulemesh.protocol.agents import SavedState, pack
+from schedulemesh.protocol.agents import Result, SavedState, pack
 from schedulemesh.runtime.eviction import Eviction
 from schedulemesh.runtime.reported_metrics import ReportedMetrics
 
@@ -26,8 +30,23 @@ class DeadAgents:
         return None
 
 
-def eviction_after(earlier, stored):
-    """The eviction of a task whose agent does not answer."""
+class Answering(DeadAgents):
+    """The agent answers each command as it is told."""
+
+    def __init__(self, **results):
+        super().__init__()
+        self.results, self.orders = results, []
+
+    def can(self, name, incarnation, method):
+        return method.partition("_")[0] in self.results
+
+    async def order(self, name, incarnation, kind, timeout_s, **fields):
+        self.orders.append((kind, fields))
+        return self.results.get(kind, Result(able=False))
+
+
+def eviction_after(earlier, stored, agents=None, **more):
+    """The eviction of a task whose agent does not answer, or as it is told."""
 
     async def feed(stimulus, blobs):
         stored.append((stimulus, blobs))
@@ -40,7 +59,7 @@ def eviction_after(earlier, stored):
     )
     return Eviction(
         ray=None,
-        agents=DeadAgents(),
+        agents=agents or DeadAgents(),
         policy=PreemptionPolicy(),
         feed=feed,
         task=task,
@@ -49,14 +68,17 @@ def eviction_after(earlier, stored):
         payload=b"payload",
         earlier=earlier,
         now=2.0,
+        **{"limit_bytes": 100_000, **more},
     )
 
 
 def saved_after(earlier):
-    stored = []
-    saved = asyncio.run(eviction_after(earlier, stored).save())
-    ((stimulus, blobs),) = stored
-    assert blobs == {stimulus.state_key: pack(saved)}
+    fed = []
+    saved = asyncio.run(eviction_after(earlier, fed).save())
+    (stored, blobs), (failed, _) = fed
+    assert blobs == {stored.state_key: pack(saved)}
+    assert not saved.current
+    assert failed == StateNotSaved(at=0.0, task_id="t", error=saved.warning)
     return saved
 
 
@@ -78,7 +100,8 @@ def test_what_was_saved_before_is_no_checkpoint():
     for earlier in (None, pack(state(source="save_state", state=b"state"))):
         stored = []
         told = asyncio.run(eviction_after(earlier, stored).checkpoint())
-        assert "save_state failed" in told
+        assert told.reason == "save_failed"
+        assert "save_state failed" in told.error
         assert stored == []
 
 
@@ -87,3 +110,63 @@ def test_without_an_earlier_state_the_payload_is_what_is_left():
         saved = saved_after(earlier)
         assert (saved.source, saved.state, saved.payload) == ("payload", None, b"payload")
         assert saved.saved_at == 2.0
+
+
+def test_the_agent_is_told_how_much_its_state_may_take():
+    agents = Answering(save=Result(data=b"state"))
+    fed = []
+    saved = asyncio.run(eviction_after(None, fed, agents).save())
+    ((kind, fields),) = agents.orders
+    assert kind == "save"
+    rest = len(pack(saved)) - len(b"state")
+    assert 100_000 - rest - 1000 < fields["limit_bytes"] < 100_000 - rest
+    assert saved.current
+    assert [type(stimulus) for stimulus, _ in fed] == [StateStored]
+
+
+def test_a_state_that_is_too_large_is_told_and_the_one_before_kept():
+    agents = Answering(save=Result(error="too large", success=False, too_large=True))
+    told = asyncio.run(eviction_after(None, [], agents).checkpoint())
+    assert told.reason == "state_too_large"
+    fed = []
+    before = pack(state(source="save_state", state=b"before"))
+    saved = asyncio.run(eviction_after(before, fed, agents).save())
+    assert (saved.state, saved.current) == (b"before", False)
+    assert "too large" in fed[-1][0].error
+
+
+def test_what_does_not_fit_with_all_that_is_stored_with_it_is_not_kept():
+    agents = Answering(save=Result(data=b"x" * 1000))
+    fed = []
+    eviction = eviction_after(None, fed, agents, limit_bytes=1000)
+    with pytest.raises(StateTooLargeError):
+        asyncio.run(eviction.save())
+    ((stimulus, _),) = fed
+    assert isinstance(stimulus, StateNotSaved)
+    assert "saved_state_bytes" in stimulus.error
+    assert asyncio.run(eviction.checkpoint()).reason == "state_too_large"
+
+
+@pytest.mark.parametrize(
+    ("result", "error"),
+    [
+        (Result(able=False), "the agent's class has no cancel(), so nothing was cancelled"),
+        (
+            Result(able=False, running=1),
+            "the agent's class has no cancel(), so nothing was cancelled; 1 of the agent's methods runs on",
+        ),
+        (
+            Result(error="ValueError: no", success=False, running=2),
+            "ValueError: no; 2 of the agent's methods run on",
+        ),
+    ],
+)
+def test_a_cancel_that_cancelled_nothing_says_what_runs_on(result, error):
+    answered = asyncio.run(eviction_after(None, [], Answering(cancel=result)).cancel())
+    assert (answered.cancel_success, answered.error) == (False, error)
+
+
+def test_a_cancel_that_worked_says_so():
+    agents = Answering(cancel=Result(running=1))
+    answered = asyncio.run(eviction_after(None, [], agents).cancel())
+    assert (answered.cancel_success, answered.error) == (True, "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from ray import cloudpickle
 
@@ -156,8 +157,12 @@ def test_a_preemption():
         "agent_name": "a",
         "saved_state": {"task_id": "v", "path": "/x"},
         "cancel_success": True,
+        "state_saved": True,
         "reason": "manual",
     }
+    late = Evicted(task_id="v", agent_name="a", reason="manual", save_error="too large")
+    answer = replies.preempted(late, saved)
+    assert (answer["state_saved"], answer["save_error"]) == (False, "too large")
     gone = Evicted(task_id="v", agent_name="a", reason="manual", error="cannot be reached")
     assert replies.preempted(gone, None)["error"] == "cannot be reached"
     runs_on = Evicted(
@@ -180,6 +185,23 @@ def test_a_preemption():
 def test_what_the_caller_may_not_have_meant_is_told_with_the_success():
     told = replies.done(Done(detail="agent_kept", warnings=("it goes on",)))
     assert told == {"success": True, "detail": "agent_kept", "warnings": ["it goes on"]}
+
+
+def test_a_task_evicted_by_hand_says_whether_its_state_was_saved():
+    assert replies.evicted_task("t", "manual", None) == {
+        "task_id": "t",
+        "reason": "manual",
+        "saved_state": None,
+        "state_saved": False,
+        "save_error": "the state was not saved",
+    }
+    saved = SavedState(
+        task_id="t", agent_name="a", pool_name="p", priority=1.0, source="payload", saved_at=0.0
+    )
+    assert replies.evicted_task("t", "manual", pack(saved))["state_saved"]
+    earlier = msgspec.structs.replace(saved, warning="too large", current=False)
+    answer = replies.evicted_task("t", "manual", pack(earlier))
+    assert (answer["state_saved"], answer["save_error"]) == (False, "too large")
 
 
 def test_an_outcome_that_cannot_be_is_an_error():

@@ -256,3 +256,34 @@ def test_a_lost_task_that_ran_again_elsewhere_is_not_rebuilt():
     assert [task.task_id for task, _ in mesh.state.lost["t"].tasks] == ["u"]
     mesh.announce("u", "elsewhere")
     assert mesh.state.lost == {}
+
+
+def test_an_eviction_whose_state_was_not_saved_says_so_in_answer_and_record():
+    mesh = Mesh(pool("p", cpu=1))
+    mesh.run("low", priority=0.0, cpu=1)
+    mesh.save("low")
+    mesh.submit("high", priority=9.0, cpu=1, more={"request_id": "r"})
+    mesh.handle(s.StateNotSaved(at=mesh.now, task_id="low", error="too large"))
+    mesh.leave("low")
+    past = mesh.state.preempted["low"]
+    assert (past.state_key, past.fact.save_error) == ("state-low", "too large")
+    mesh.report("high")
+    (victim,) = mesh.state.answers["r"].outcome.preempted
+    assert victim.save_error == "too large"
+
+
+def test_a_task_preempted_alone_whose_state_was_not_saved_says_so():
+    mesh = Mesh(pool("p", cpu=1))
+    mesh.run("t", cpu=1)
+    mesh.preempt(task_id="t", agent_name="t", reason="manual", request_id="r")
+    mesh.handle(s.StateNotSaved(at=mesh.now, task_id="t", error="too large"))
+    assert cancel(mesh, "t").save_error == "too large"
+
+
+def test_a_state_saved_later_makes_up_for_one_that_was_not():
+    mesh = Mesh(pool("p", cpu=1))
+    mesh.run("t", cpu=1)
+    mesh.handle(s.StateNotSaved(at=mesh.now, task_id="t", error="too large"))
+    mesh.save("t")
+    assert mesh.state.running.by_id["t"].save_error == ""
+    assert mesh.handle(s.StateNotSaved(at=mesh.now, task_id="gone", error="no")).facts == ()

@@ -19,12 +19,13 @@ from typing import Any
 
 import msgspec
 import ray
-from ray import cloudpickle
 from ray.exceptions import RayError
 
 from schedulemesh.core.agent.metrics_sender import MetricsSender
 from schedulemesh.core.agent.user_errors import error_text
+from schedulemesh.core.transport.user_code import StateTooLargeError, pickled_state
 from schedulemesh.protocol.agents import (
+    PART_BYTES,
     Boot,
     Command,
     MessageError,
@@ -120,6 +121,8 @@ class AgentLink:
         self._thread: threading.Thread | None = None
         self._safe_points = 0
         self._wanted = threading.Event()
+        #: What the state may take that is wanted.
+        self._limit_bytes = 0
         self._saved: Result | None = None
         self._save_done = threading.Event()
         self._go_on = threading.Event()
@@ -160,7 +163,7 @@ class AgentLink:
             return
         self._wanted.clear()
         self._go_on.clear()
-        self._saved = self._save(consistent=True)
+        self._saved = self._save(self._limit_bytes, consistent=True)
         self._save_done.set()
         self._go_on.wait(_HOLD_S)
 
@@ -179,17 +182,30 @@ class AgentLink:
                     result = self._carry_out(command)
                     # Who gets the result finds the newest metrics there.
                     self.metrics.flush()
-                    self._supervisor.command_done.remote(command.command_id, pack(result))
+                    self._answer(command.command_id, result)
             except (RayError, MessageError) as error:
                 logger.debug("no commands from the supervisor: %s", error)
                 time.sleep(_RETRY_S)
+
+    def _answer(self, command_id: int, result: Result) -> None:
+        """Hand a result to the supervisor; a large state goes ahead in parts, one at a time."""
+        data = result.data
+        if data is not None and len(data) > PART_BYTES:
+            for begin in range(0, len(data), PART_BYTES):
+                part = data[begin : begin + PART_BYTES]
+                taken = ray.get(self._supervisor.result_part.remote(command_id, begin, part))
+                if taken is not True:
+                    logger.debug("nobody waits for the state any more")
+                    return
+            result = msgspec.structs.replace(result, data=None, part_bytes=len(data))
+        self._supervisor.command_done.remote(command_id, pack(result))
 
     def _send_metrics(self, message: bytes) -> Any:
         return self._supervisor.report_metrics.remote(message)
 
     def _carry_out(self, command: Command) -> Result:
         if command.kind == "save":
-            return self._save_somewhere(command.seconds)
+            return self._save_somewhere(command.seconds, command.limit_bytes)
         if command.kind == "ping":
             return Result()
         if command.kind == "resume":
@@ -198,28 +214,30 @@ class AgentLink:
         try:
             if command.kind == "notice":
                 return self._call("on_preemption_notice", command.seconds)
-            return self._call("cancel", command.task_id)
+            result = self._call("cancel", command.task_id)
+            return msgspec.structs.replace(result, running=self.running.now)
         finally:
             if command.kind == "cancel":
                 self._go_on.set()
 
-    def _save_somewhere(self, wait_s: float) -> Result:
+    def _save_somewhere(self, wait_s: float, limit_bytes: int) -> Result:
         """At the next safe point if the class has any and a method runs, else beside its methods."""
         if not self._has("save_state"):
             return Result(able=False)
         if self._safe_points and self.running.now:
             self._save_done.clear()
+            self._limit_bytes = limit_bytes
             self._wanted.set()
             if self._save_done.wait(wait_s) and self._saved is not None:
                 return self._saved
             self._wanted.clear()
         begun, idle = self.running.begun, not self.running.now
-        result = self._save(consistent=idle)
+        result = self._save(limit_bytes, consistent=idle)
         undisturbed = idle and begun == self.running.begun
         return result if undisturbed else _torn(result)
 
-    def _save(self, *, consistent: bool) -> Result:
-        result = self._call("save_state", keep=cloudpickle.dumps)
+    def _save(self, limit_bytes: int, *, consistent: bool) -> Result:
+        result = self._call("save_state", keep=lambda state: pickled_state(state, limit_bytes))
         return result if consistent else _torn(result)
 
     def _has(self, name: str) -> bool:
@@ -237,6 +255,8 @@ class AgentLink:
             answer = self._finish(getattr(self._object, name)(*args))
             data = keep(answer) if keep is not None else None
             refused = isinstance(answer, dict) and answer.get("success") is False
+        except StateTooLargeError as error:
+            return Result(error=str(error), success=False, too_large=True)
         except BaseException as error:  # noqa: BLE001  # user code raises anything
             return Result(error=error_text(error), success=False)
         return Result(data=data, success=not refused)
@@ -262,10 +282,4 @@ async def _outcome(answer: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException
 
 
 def _torn(result: Result) -> Result:
-    return Result(
-        able=result.able,
-        error=result.error,
-        data=result.data,
-        consistent=False,
-        success=result.success,
-    )
+    return msgspec.structs.replace(result, consistent=False)

@@ -15,7 +15,7 @@ from ray import cloudpickle
 
 from schedulemesh.core.agent.host import public_state
 from schedulemesh.core.agent.user_errors import error_text
-from schedulemesh.core.transport.user_code import load_class
+from schedulemesh.core.transport.user_code import StateTooLargeError, load_class, pickled_state
 from schedulemesh.domain.task import TaskState
 from schedulemesh.protocol.agents import (
     Accelerators,
@@ -47,15 +47,17 @@ def accelerators() -> bytes:
     return pack(Accelerators(ids=tuple(map(str, ids)), env_vars=shown))
 
 
-def preserve(handler: bytes, task: bytes, started_at: float, duration: float | None) -> bytes:
-    """Call a preserver with the task's state: Handled, with its dict as bytes."""
+def preserve(
+    handler: bytes, task: bytes, started_at: float, duration: float | None, limit_bytes: int
+) -> bytes:
+    """Call a preserver with the task's state: Handled, with its dict as at most so many bytes."""
 
     def call() -> bytes:
         saved = msgspec.msgpack.decode(task, type=SavedState)
         kept = _function(handler)(_task_state(saved, started_at, duration))
         if not isinstance(kept, dict):
             raise TypeError(f"a preserver must return a dict, not {kept!r}")
-        return bytes(cloudpickle.dumps(kept))
+        return pickled_state(kept, limit_bytes)
 
     return _told(call)
 
@@ -90,6 +92,8 @@ def _task_state(saved: SavedState, started_at: float, duration: float | None) ->
 def _told(call: Callable[[], bytes | None]) -> bytes:
     try:
         handled = Handled(data=call())
+    except StateTooLargeError as error:
+        handled = Handled(error=str(error), too_large=True)
     except BaseException as error:  # noqa: BLE001  # user code raises anything
         handled = Handled(error=error_text(error))
     return pack(handled)

@@ -18,6 +18,7 @@ CALLS = (
     "poll",
     "reborn",
     "report_metrics",
+    "result_part",
     "shutdown",
     "withdraw",
 )

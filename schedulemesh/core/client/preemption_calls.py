@@ -136,10 +136,7 @@ class PreemptionCalls(Client):
             return replies.preempted(reply.outcome, reply.saved)
         return {
             "success": True,
-            "preempted": [
-                {"task_id": tid, "reason": why, "saved_state": replies.saved_state(saved)}
-                for tid, why, saved in reply.evicted
-            ],
+            "preempted": [replies.evicted_task(*evicted) for evicted in reply.evicted],
         }
 
     def update_preemption_policy(

@@ -49,8 +49,10 @@ class AgentInfo(TypedDict, total=False):
     last_metrics: dict[str, Any]
 
 
-class CandidateInfo(TypedDict):
-    """A task that may be, or was, evicted."""
+class CandidateInfo(TypedDict, total=False):
+    """A task that may be, or was, evicted. Where its state was not saved then, ``state_saved`` is False and
+    ``save_error`` says why.
+    """
 
     task_id: str
     agent_name: str
@@ -61,6 +63,8 @@ class CandidateInfo(TypedDict):
     effective_delta: float
     remaining_time: float
     reason: str
+    state_saved: bool
+    save_error: str
 
 
 class Result(TypedDict, total=False):
@@ -120,6 +124,9 @@ class PreemptionResult(Result, total=False):
     agent_name: str
     saved_state: dict[str, Any] | None
     cancel_success: bool
+    #: Whether the state of that moment was saved; a task that has none beside its payload counts as saved.
+    state_saved: bool
+    save_error: str
     preempted: list[dict[str, Any]]
 
 
@@ -214,6 +221,10 @@ def candidate(found: Candidate) -> CandidateInfo:
     """A candidate or victim."""
     shown = msgspec.structs.asdict(found)
     shown.pop("lost_work")
+    if not shown["save_error"]:
+        del shown["save_error"]
+    else:
+        shown["state_saved"] = False
     return cast("CandidateInfo", shown)
 
 
@@ -280,8 +291,11 @@ def preempted(outcome: RequestOutcome, saved: bytes | None) -> PreemptionResult:
         "agent_name": outcome.agent_name,
         "saved_state": saved_state(saved),
         "cancel_success": outcome.cancel_success,
+        "state_saved": saved is not None and not outcome.save_error,
         "reason": outcome.reason,
     }
+    if outcome.save_error:
+        answer["save_error"] = outcome.save_error
     if outcome.error:
         answer["error"] = outcome.error
     if not outcome.runs_on:
@@ -291,6 +305,20 @@ def preempted(outcome: RequestOutcome, saved: bytes | None) -> PreemptionResult:
         "state was saved. preempt_task ends it with its agent"
     )
     return {**answer, "success": False, "reason": "not_cancelled", "error": told}
+
+
+def evicted_task(task_id: str, reason: str, saved: bytes | None) -> dict[str, Any]:
+    """A task evicted by hand, with the state that is stored of it."""
+    state = None if saved is None else msgspec.msgpack.decode(saved, type=SavedState)
+    answer: dict[str, Any] = {
+        "task_id": task_id,
+        "reason": reason,
+        "saved_state": saved_state(saved),
+        "state_saved": state is not None and state.current,
+    }
+    if state is None or not state.current:
+        answer["save_error"] = "the state was not saved" if state is None else state.warning
+    return answer
 
 
 def saved_state(saved: bytes | None) -> dict[str, Any] | None:

@@ -89,6 +89,42 @@ def ship_state(value: Any) -> bytes:
     return _pickled(value, "the saved state")
 
 
+class StateTooLargeError(ValueError):
+    """The state takes more bytes than may be kept."""
+
+
+def pickled_state(value: Any, limit_bytes: int) -> bytes:
+    """A saved state as bytes. Raises StateTooLargeError as soon as there are more than ``limit_bytes``."""
+    file = _BoundedFile(limit_bytes)
+    cloudpickle.dump(value, file)
+    file.check()
+    return b"".join(file.parts)
+
+
+class _BoundedFile:
+    """Takes what is written while it is not more than it may be."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.parts: list[bytes] = []
+        self._limit = limit_bytes
+        self._size = 0
+
+    def write(self, data: Any) -> int:
+        part = bytes(data)
+        self._size += len(part)
+        self.check()
+        self.parts.append(part)
+        return len(part)
+
+    def check(self) -> None:
+        if self._size > self._limit:
+            raise StateTooLargeError(
+                f"the state takes more than {self._limit} bytes pickled, which is what saved_state_bytes "
+                "leaves for it, so nothing of it is kept. Write what is large to a file or an object store "
+                "and return its address"
+            )
+
+
 def ship_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> ShippedArguments:
     """Arguments as bytes, references taken out. Raises InvalidRequestError as ship_value does."""
     if not args and not kwargs:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from schedulemesh.config.settings import CLIENT_HOLD_S, POOL_HOLD_S
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.task import TaskPhase
@@ -19,6 +21,7 @@ from schedulemesh.engine.messages.instructions import StopAgent
 from schedulemesh.engine.messages.outcomes import (
     Accepted,
     AgentEvicted,
+    Candidate,
     Done,
     Pending,
     Refused,
@@ -169,7 +172,7 @@ def agent_reported(turn: Turn, stimulus: s.AgentReported) -> RequestOutcome | No
         resources=agent.spec.resources,
         labels=agent.spec.labels,
         task_id=agent.task_id,
-        preempted=agent.evicting,
+        preempted=tuple(_as_evicted(turn, victim) for victim in agent.evicting),
         node_id=agent.node_id,
         restartable=agent.spec.restartable,
         state_restored=stimulus.state_restored,
@@ -178,6 +181,14 @@ def agent_reported(turn: Turn, stimulus: s.AgentReported) -> RequestOutcome | No
         whole_pool=agent.spec.resources == quota,
     )
     return turn.answer(agent.request_id, accepted)
+
+
+def _as_evicted(turn: Turn, victim: Candidate) -> Candidate:
+    """A victim, and whether its state was saved."""
+    past = turn.state.preempted.get(victim.task_id)
+    if past is None or not past.fact.save_error:
+        return victim
+    return msgspec.structs.replace(victim, save_error=past.fact.save_error)
 
 
 def start_failed(turn: Turn, stimulus: s.AgentStartFailed) -> RequestOutcome | None:

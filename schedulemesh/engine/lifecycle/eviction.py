@@ -12,6 +12,7 @@ from schedulemesh.engine.messages.facts import (
     AgentEnding,
     EvictionFailed,
     EvictionStarted,
+    SavingFailed,
     StateSaved,
     TaskPreempted,
 )
@@ -127,6 +128,12 @@ def state_stored(turn: Turn, stimulus: s.StateStored) -> None:
         )
 
 
+def state_not_saved(turn: Turn, stimulus: s.StateNotSaved) -> None:
+    """A task's present state is not kept; who asked for its eviction is told."""
+    if stimulus.task_id in turn.state.running.by_id:
+        turn.emit(SavingFailed(task_id=stimulus.task_id, error=stimulus.error))
+
+
 def cancel_answered(turn: Turn, stimulus: s.CancelAnswered) -> RequestOutcome | None:
     """A task evicted alone is off the book, or runs on where it could not be cancelled; its agent stays."""
     state = turn.state
@@ -142,6 +149,7 @@ def cancel_answered(turn: Turn, stimulus: s.CancelAnswered) -> RequestOutcome | 
         state_key=task.state_key,
         cancel_success=stimulus.cancel_success,
         runs_on=runs_on,
+        save_error=task.save_error,
         error=stimulus.error,
     )
     request_id = task.evicted_by
@@ -168,6 +176,7 @@ def all_preempted(turn: Turn, agent: Agent) -> tuple[str, ...]:
                 agent_name=task.agent_name,
                 reason=task.evicted_as,
                 state_key=task.state_key,
+                save_error=task.save_error,
                 error="the agent's process died before cancel() answered",
             )
             turn.answer(task.evicted_by, gone)
@@ -188,4 +197,5 @@ def _preempted(
         task=task.spec,
         agent=None if agent is None else agent.spec,
         counted=counted,
+        save_error=task.save_error,
     )

@@ -303,6 +303,13 @@ class StateSaved(Fact, frozen=True, kw_only=True):
     source: str = "payload"
 
 
+class SavingFailed(Fact, frozen=True, kw_only=True):
+    """The state of a task that is being evicted could not be saved; what was saved before stays."""
+
+    task_id: str
+    error: str
+
+
 class TaskPreempted(Fact, frozen=True, kw_only=True):
     """The task was preempted: counted under its reason, and off the book."""
 
@@ -318,6 +325,8 @@ class TaskPreempted(Fact, frozen=True, kw_only=True):
     agent: AgentSpec | None = None
     #: False: it could not be cancelled, and is off the book without being counted.
     counted: bool = True
+    #: Why its state of that moment was not saved; empty: it was, or it has none.
+    save_error: str = ""
 
 
 class EvictionFailed(Fact, frozen=True, kw_only=True):
@@ -401,6 +410,7 @@ AnyFact = Union[
     TaskCompleted,
     EvictionStarted,
     StateSaved,
+    SavingFailed,
     TaskPreempted,
     EvictionFailed,
     StatesForgotten,

@@ -33,6 +33,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     reason: str
     #: Seconds of work since its start or its last saved state, which its eviction loses at most.
     lost_work: float = 0.0
+    #: Why its state was not saved when it was evicted; empty: it was, it has none, or it was not evicted.
+    save_error: str = ""
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -122,6 +124,8 @@ class Evicted(Outcome, frozen=True, kw_only=True):
     cancel_success: bool = False
     #: Whether its method runs on because it could not be cancelled; then it is not preempted.
     runs_on: bool = False
+    #: Why its state of that moment was not saved; empty: it was, or it has none.
+    save_error: str = ""
     #: What went wrong while saving or cancelling; empty: nothing.
     error: str = ""
 

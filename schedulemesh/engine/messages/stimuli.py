@@ -192,6 +192,13 @@ class StateStored(Stimulus, frozen=True, kw_only=True):
     source: str
 
 
+class StateNotSaved(Stimulus, frozen=True, kw_only=True):
+    """The present state of a task that is being evicted is not in the store; an earlier one may be."""
+
+    task_id: str
+    error: str
+
+
 class CancelAnswered(Stimulus, frozen=True, kw_only=True):
     """A task that was evicted alone was told to stop; its agent stays."""
 
@@ -259,6 +266,7 @@ AnyStimulus = Union[
     AgentRestarted,
     RebuildRequested,
     StateStored,
+    StateNotSaved,
     CancelAnswered,
     ClassProbed,
     ClusterObserved,

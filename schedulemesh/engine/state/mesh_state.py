@@ -181,6 +181,7 @@ class MeshState:
             f.TaskCompleted: self._task_completed,
             f.EvictionStarted: self._eviction_started,
             f.StateSaved: self._state_saved,
+            f.SavingFailed: self._saving_failed,
             f.TaskPreempted: self._task_preempted,
             f.EvictionFailed: self._eviction_failed,
             f.StatesForgotten: self._states_forgotten,
@@ -479,6 +480,9 @@ class MeshState:
     def _state_saved(self, fact: f.StateSaved) -> None:
         self.running.save(fact.task_id, fact.at, fact.state_key)
         self._touch(self.agents.get(self.running.by_id[fact.task_id].agent_name))
+
+    def _saving_failed(self, fact: f.SavingFailed) -> None:
+        self.running.by_id[fact.task_id].save_error = fact.error
 
     def _task_preempted(self, fact: f.TaskPreempted) -> None:
         task = self.running.remove(fact.task_id)

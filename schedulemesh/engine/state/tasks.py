@@ -41,6 +41,8 @@ class RunningTask(msgspec.Struct, kw_only=True, gc=False):
     #: When its state was last saved.
     saved_at: float | None = None
     state_key: str | None = None
+    #: Why its present state could not be saved when it was to be evicted; empty: it was, or nobody tried.
+    save_error: str = ""
     task_class: TaskClass | None = None
 
     @property
@@ -231,7 +233,7 @@ class RunningTasks:
         """The task's state is stored; work up to now would not be lost."""
         task = self.by_id[task_id]
         self._declassify(task)
-        task.saved_at, task.state_key = at, state_key
+        task.saved_at, task.state_key, task.save_error = at, state_key, ""
         self._classify(task)
 
     def adopt(self, task_id: str, resources: Resources) -> None:
