@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,65 @@ def test_a_state_that_is_too_large_is_refused_and_the_one_before_kept(make_sched
     assert saved["state"]["count"] == 1
     answer = scheduler.restore_task(saved)
     assert ray.get(answer["agent"]["handle"].add.remote(0)) == 1
+
+
+class Huge(Counter):
+    """Its state has as many bytes as it counts."""
+
+    def save_state(self):
+        return {"count": self.count, "filler": bytes(self.count)}
+
+
+def resident_mb(pid):
+    """The most memory that a process has held, in MB."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+
+def test_a_large_state_is_kept_and_a_huge_one_never_reaches_the_supervisor(make_scheduler):
+    scheduler = make_scheduler(journal=JournalSettings(saved_state_bytes=20_000_000))
+    scheduler.create_pool("pool", resources=ONE)
+    supervisor = ray.get(scheduler.supervisor_handle().about.remote())["pid"]
+    handle = submit(scheduler, "t", Huge)["agent"]["handle"]
+    ray.get(handle.add.remote(19_000_000))
+    saved = scheduler.save_task_state("t")
+    assert saved["success"], saved
+    assert len(saved["saved_state"]["state"]["filler"]) == 19_000_000
+    before = resident_mb(supervisor)
+    ray.get(handle.add.remote(300_000_000))
+    answer = submit(scheduler, "u", Counter, priority=9.0)
+    (victim,) = answer["preempted"]
+    assert victim["state_saved"] is False
+    assert "saved_state_bytes" in victim["save_error"]
+    assert resident_mb(supervisor) < before + 100
+    (record,) = scheduler.get_preemption_stats()["recent_preemptions"]
+    assert (record["state_saved"], record["save_error"]) == (False, victim["save_error"])
+    kept = scheduler.get_saved_state("t")["saved_state"]
+    assert kept["state"]["count"] == 19_000_000, "the state that was saved before"
+    scheduler.complete_task("u", end_agent=True)
+    again = scheduler.restore_task(kept)
+    assert ray.get(again["agent"]["handle"].add.remote(0)) == 19_000_000
+
+
+def test_a_class_without_cancel_is_told_to_run_on(scheduler, tmp_path):
+    class Deaf(Counter):
+        def spin(self, mark, stop):
+            Path(mark).touch()
+            while not Path(stop).exists():
+                time.sleep(0.01)
+
+    scheduler.create_pool("pool", resources=ONE)
+    agent = submit(scheduler, "t", Deaf)["agent"]
+    spinning = agent["handle"].spin.remote(str(tmp_path / "mark"), str(tmp_path / "stop"))
+    until((tmp_path / "mark").exists, "it does not spin")
+    answer = scheduler.execute_preemption("t", agent["name"])
+    assert answer["cancel_success"] is False
+    assert (
+        "no cancel(), so nothing was cancelled; 1 of the agent's methods runs on" in answer["error"]
+    )
+    assert answer["state_saved"]
+    (tmp_path / "stop").touch()
+    ray.get(spinning)
 
 
 def test_a_save_that_fails_is_refused_and_the_state_before_kept(scheduler):
