@@ -109,7 +109,7 @@ def resident_mb(pid):
 def test_a_large_state_is_kept_and_a_huge_one_never_reaches_the_supervisor(make_scheduler):
     scheduler = make_scheduler(journal=JournalSettings(saved_state_bytes=20_000_000))
     scheduler.create_pool("pool", resources=ONE)
-    supervisor = ray.get(scheduler.supervisor_handle().about.remote())["pid"]
+    supervisor = scheduler.about()["pid"]
     handle = submit(scheduler, "t", Huge)["agent"]["handle"]
     ray.get(handle.add.remote(19_000_000))
     saved = scheduler.save_task_state("t")
