@@ -172,6 +172,8 @@ def test_a_preemption():
     assert (answer["success"], answer["reason"]) == (False, "not_cancelled")
     assert answer["saved_state"] == {"task_id": "v", "path": "/x"}
     assert "runs on: no cancel()" in answer["error"]
+    both = msgspec.structs.replace(runs_on, save_error="too large")
+    assert "state was not saved" in replies.preempted(both, saved)["error"]
     refused = replies.preempted(Refused(reason="task_not_found", error="no task"), None)
     assert refused == {
         "success": False,

@@ -300,9 +300,10 @@ def preempted(outcome: RequestOutcome, saved: bytes | None) -> PreemptionResult:
         answer["error"] = outcome.error
     if not outcome.runs_on:
         return answer
+    saved_or_not = "was not saved" if outcome.save_error else "was saved"
     told = (
         f"task {outcome.task_id!r} was not cancelled and runs on: {outcome.error or 'cancel() failed'}; its "
-        "state was saved. preempt_task ends it with its agent"
+        f"state {saved_or_not}. preempt_task ends it with its agent"
     )
     return {**answer, "success": False, "reason": "not_cancelled", "error": told}
 
