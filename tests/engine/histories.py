@@ -396,6 +396,8 @@ class History:
                 source="save_state",
             )
         )
+        if self.chance(0.2):
+            self.tell(s.StateNotSaved(at=self.now, task_id=task_id, error="too large"))
 
     def _cancel(self, task_id: str) -> None:
         self.mesh.task_evictions.pop(task_id, None)

@@ -390,6 +390,9 @@ class MeshState:
     def _remember_lost(self, agent: Agent, tasks: list[RunningTask], at: float) -> None:
         self._forget_lost(agent.spec.name)
         told = tuple((task.spec, task.state_key) for task in tasks)
+        for task in tasks:
+            # Lost with another agent before: the last loss counts.
+            self._forget_lost_task(task.spec.task_id)
         self.note_lost(LostAgent(spec=agent.spec, at=at, tasks=told))
         if len(self.lost) > RECENT:
             self._forget_lost(next(iter(self.lost)))
@@ -417,6 +420,9 @@ class MeshState:
         past = self.preempted.get(task_id)
         if past is not None and not past.ran_again:
             self.preempted[task_id] = msgspec.structs.replace(past, ran_again=True)
+        self._forget_lost_task(task_id)
+
+    def _forget_lost_task(self, task_id: str) -> None:
         agent_name = self._lost_with.pop(task_id, None)
         if agent_name is not None:
             lost = self.lost[agent_name]
