@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import msgspec
 import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayTaskError
 
@@ -203,6 +204,15 @@ def test_another_version_gets_one_sentence(more, told):
     with pytest.raises(ProtocolMismatchError, match=told):
         connection._refuse_other_versions("x", hello(**more))
     connection._refuse_other_versions("x", hello())
+
+
+def test_an_answer_of_another_version_gets_one_sentence(supervised, monkeypatch):
+    found = supervised(answer_after_s=0.0)
+    for strange in (b"\xc1", object(), msgspec.msgpack.encode({"protocol": "x"})):
+        monkeypatch.setattr(found, "get", lambda ref, timeout=None, strange=strange: strange)
+        monkeypatch.setattr(deadline.ray, "get", found.get)
+        with pytest.raises(ProtocolMismatchError, match=r"'x' answers in a form .* cannot read"):
+            connection._greet(Handle(), SETTINGS)
 
 
 def living(**more):

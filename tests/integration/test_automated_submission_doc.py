@@ -107,7 +107,7 @@ def test_scenario_4_cross_pool_by_hand(scheduler):
             actor_args=[1.0],
         )
 
-    assert submitted("low-1", "standard-pool", 3.0)["success"]
+    low = submitted("low-1", "standard-pool", 3.0)
     assert submitted("high-1", "premium-pool", 6.0)["success"]
     assert submitted("high-2", "premium-pool", 6.0)["success"]
     # automatic preemption has no candidate: 6 - 3 is below the cross-pool threshold
@@ -115,7 +115,7 @@ def test_scenario_4_cross_pool_by_hand(scheduler):
     by_hand = scheduler.preempt_task(task_id="low-1", for_pool="premium-pool")
     assert by_hand["success"]
     assert [p["task_id"] for p in by_hand["preempted"]] == ["low-1"]
-    gone = scheduler.delete_agent("standard-pool-agent-already-gone")
+    gone = scheduler.delete_agent(low["agent"]["name"])
     assert gone == {"success": True, "already_gone": True}
     assert submitted("high-3", "premium-pool", 6.0)["success"]
     assert quota(scheduler, "standard-pool")["lent"] == {"cpu": 1.0}

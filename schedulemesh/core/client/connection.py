@@ -16,7 +16,7 @@ from schedulemesh.config.settings import PROTOCOL_VERSION, SchedulerSettings
 from schedulemesh.core.backend.ray_backend import actor_id
 from schedulemesh.core.backend.supervisor_actor import Supervisor
 from schedulemesh.core.client.contradictions import refuse_contradictions
-from schedulemesh.core.client.deadline import answer, ask_ray
+from schedulemesh.core.client.deadline import SilentSchedulerError, answer, ask_ray
 from schedulemesh.errors import (
     InvalidRequestError,
     ProtocolMismatchError,
@@ -102,6 +102,9 @@ def connect(settings: SchedulerSettings, node_id: str | None = None) -> Connecti
     handle = ask_ray("start the supervisor", lambda: _registered_or_new(settings, job_id, node_id))
     try:
         hello = _greet(handle, settings)
+    except SilentSchedulerError:
+        # It would not hear of withdrawing either, and a later attempt may find it begun.
+        raise
     except SchedulerUnavailableError:
         _withdraw(handle, settings)
         raise
@@ -214,12 +217,19 @@ def _greet(handle: Any, settings: SchedulerSettings) -> Hello:
         hello = msgspec.msgpack.decode(found, type=Hello)
     except ActorUnschedulableError as error:
         raise SchedulerUnavailableError(_without_node(name)) from error
+    except SilentSchedulerError:
+        raise
     except SchedulerUnavailableError as error:
         raise _as_told(error) from None
     except RayActorError as error:
         raise SchedulerUnavailableError(_gone(name, error)) from None
     except RayError as error:
         raise SchedulerUnavailableError(f"scheduler {name!r} could not begin: {error}") from error
+    except (msgspec.MsgspecError, TypeError) as error:
+        raise ProtocolMismatchError(
+            f"scheduler {name!r} answers in a form that this process cannot read, so it is of another "
+            f"version; install the same version of ScheduleMesh on both sides ({error})"
+        ) from None
     _refuse_other_versions(name, hello)
     return hello
 

@@ -48,6 +48,10 @@ _SLOW = frozenset(
 )
 
 
+class SilentSchedulerError(SchedulerUnavailableError):
+    """The supervisor's process gives no sign of life."""
+
+
 def answer(handle: Any, name: str, method: str, ref: Any) -> Any:
     """What a call of the supervisor gives; ``method`` is what was asked for.
 
@@ -68,20 +72,22 @@ def answer(handle: Any, name: str, method: str, ref: Any) -> Any:
                 continue
             waited = time.monotonic() - began
             if not done:
-                raise SchedulerUnavailableError(silent(name, method, waited)) from None
+                raise SilentSchedulerError(_silent(name, method, waited)) from None
             settled, slow_s = ray.get(sign)
             limit_s = slow_s if method in _SLOW else BOOKS_S
             if waited > limit_s:
                 raise SchedulerUnavailableError(_late(name, method, waited, settled)) from None
 
 
-def silent(name: str, method: str, waited_s: float) -> str:
+def _silent(name: str, method: str, waited_s: float) -> str:
     """What is said of a supervisor whose process gives no sign of life."""
-    return (
+    told = (
         f"scheduler {name!r} shows no sign of life after {waited_s:.0f} s of waiting for {method!r}: its "
-        "process is stopped, not started yet or cut off, or its node hangs. The request may still be "
-        "carried out once it goes on; give a submission a request_id to repeat it safely"
+        "process is stopped, not started yet or cut off, or its node hangs"
     )
+    if method == "submit":
+        told += ". The submission may still be carried out; the same request_id repeats it safely"
+    return told
 
 
 def _late(name: str, method: str, waited_s: float, settled: bool) -> str:
