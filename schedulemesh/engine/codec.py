@@ -39,7 +39,7 @@ def storable(facts: Sequence[AnyFact]) -> bytes:
         back = _decoder.decode(record)
     except (msgspec.MsgspecError, ValueError, TypeError, OverflowError) as error:
         raise NotStorableError(f"{_culprit(facts)} cannot be stored: {error}") from error
-    if len(back) != len(facts) or any(a != b for a, b in zip(back, facts, strict=True)):
+    if back != list(facts):
         raise NotStorableError(
             f"{_culprit(facts)} cannot be stored: it does not read back the same"
         )

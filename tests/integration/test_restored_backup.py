@@ -103,17 +103,15 @@ def test_agents_unknown_to_a_restored_backup_are_kept_and_the_known_obey(
     started(scheduler, "young")
 
 
-def supervisor_of(known):
-    """A supervisor's process that was not there before; waits for it."""
-    node = ray._private.worker.global_worker.node
-    (raylet,) = node.all_processes["raylet"]
-    until_s = time.monotonic() + 60
-    while time.monotonic() < until_s:
-        for child in psutil.Process(raylet.process.pid).children(recursive=True):
-            with contextlib.suppress(psutil.Error, IndexError):
-                if child.cmdline()[0].startswith("ray::Supervisor") and child.pid not in known:
-                    return child.pid
-    raise AssertionError("no supervisor was started")
+def supervisors():
+    """The processes of supervisors that live, those of former tests on their way out among them."""
+    (raylet,) = ray._private.worker.global_worker.node.all_processes["raylet"]
+    found = set()
+    for child in psutil.Process(raylet.process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error, IndexError):
+            if child.cmdline()[0].startswith("ray::Supervisor"):
+                found.add(child.pid)
+    return found
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.02, 0.06, 0.15])
@@ -123,9 +121,11 @@ def test_one_that_is_killed_before_it_first_began_begins_all_the_same(namespace,
     def make():
         made.append(RayScheduler("mesh", namespace=namespace, detached=True, state_path=tmp_path))
 
+    known = supervisors()
     maker = threading.Thread(target=make)
     maker.start()
-    pid = supervisor_of(set())
+    until(lambda: supervisors() - known, "no supervisor was started")
+    (pid,) = supervisors() - known
     time.sleep(after_s)  # the moment of the kill: at once, and some way into its beginning
     os.kill(pid, signal.SIGKILL)
     maker.join(120)
