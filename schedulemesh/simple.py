@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ray
+from msgspec import UNSET, UnsetType
 
 from schedulemesh.core.client.arguments import public, public_calls
 from schedulemesh.core.client.ray_cluster import join_or_start
@@ -80,13 +81,13 @@ class SimpleScheduler:
     def ensure_pool(
         self,
         name: str,
-        labels: Mapping[str, str] | None = None,
-        resources: Mapping[str, Any] | None = None,
-        target_agents: int = 0,
-        placement_strategy: str = "STRICT_PACK",
-        pg_pool_config: Mapping[str, Any] | None = None,
+        labels: Mapping[str, str] | UnsetType | None = UNSET,
+        resources: Mapping[str, Any] | UnsetType | None = UNSET,
+        target_agents: int | UnsetType | None = UNSET,
+        placement_strategy: str | UnsetType | None = UNSET,
+        pg_pool_config: Mapping[str, Any] | UnsetType | None = UNSET,
     ) -> dict[str, Any]:
-        """Make a pool; the same again changes nothing, another size is a resize where usage allows.
+        """Make a pool, or change what is given of it where usage allows; None or an empty value removes.
 
         With ``pg_pool_config`` it keeps placement groups, and is answered when the reserved ones are ready.
         """
@@ -97,9 +98,9 @@ class SimpleScheduler:
     def resize_pool(
         self,
         name: str,
-        resources: Mapping[str, Any] | None = None,
-        target_agents: int | None = None,
-        pg_pool_config: Mapping[str, Any] | None = None,
+        resources: Mapping[str, Any] | UnsetType | None = UNSET,
+        target_agents: int | UnsetType | None = UNSET,
+        pg_pool_config: Mapping[str, Any] | UnsetType | None = UNSET,
     ) -> dict[str, Any]:
         """Change what is given of a pool, key by key; see RayScheduler.resize_pool."""
         return self.scheduler.resize_pool(name, resources, target_agents, pg_pool_config)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from schedulemesh.config.groups import check_groups, parse_groups, parse_strategy
 from schedulemesh.domain.labels import Labels, parse_labels
@@ -22,49 +25,32 @@ def parse_pool(
     pg_pool_config: object = None,
 ) -> PoolSpec:
     """The pool that these arguments describe. Raises InvalidRequestError naming what is wrong."""
-    return defined(
-        parse_name(name, "the pool's name"),
-        parse_labels(labels),
-        parse_resources(resources),
-        parse_target(target_agents),
-        placement_strategy,
-        pg_pool_config,
+    return changed(
+        PoolSpec(name=parse_name(name, "the pool's name")),
+        labels=parse_labels(labels),
+        resources=parse_resources(resources),
+        target_agents=parse_target(target_agents),
+        placement_strategy=placement_strategy,
+        pg_pool_config=pg_pool_config,
     )
 
 
-def defined(
-    name: str,
-    labels: Labels | None,
-    resources: Resources,
-    target_agents: int,
-    placement_strategy: object,
-    pg_pool_config: object,
-) -> PoolSpec:
-    """The pool of these values, whose groups depend on each other. Raises InvalidRequestError."""
-    strategy = parse_strategy(placement_strategy)
-    spec = PoolSpec(
-        name=name,
-        labels=labels or {},
-        resources=resources,
-        target_agents=target_agents,
-        placement_strategy=strategy,
-        groups=parse_groups(pg_pool_config, strategy),
-    )
-    return _consistent(spec)
-
-
-def resized(
+def changed(
     spec: PoolSpec,
-    resources: Resources | None,
-    target_agents: int | None,
-    pg_pool_config: object,
+    *,
+    labels: Labels | UnsetType = UNSET,
+    resources: Resources | UnsetType = UNSET,
+    target_agents: int | UnsetType = UNSET,
+    placement_strategy: object = UNSET,
+    pg_pool_config: object = UNSET,
 ) -> PoolSpec:
-    """The pool with the given values changed, key by key. Raises InvalidRequestError."""
-    if resources is not None:
-        spec = msgspec.structs.replace(spec, resources=resources)
-    if target_agents is not None:
-        spec = msgspec.structs.replace(spec, target_agents=target_agents)
-    if pg_pool_config is not None:
+    """The pool with the given values changed, its groups key by key. Raises InvalidRequestError."""
+    given: dict[str, Any] = {"labels": labels, "resources": resources}
+    given["target_agents"] = target_agents
+    if placement_strategy is not UNSET:
+        given["placement_strategy"] = parse_strategy(placement_strategy)
+    spec = msgspec.structs.replace(spec, **{k: v for k, v in given.items() if v is not UNSET})
+    if pg_pool_config is not UNSET:
         groups = parse_groups(pg_pool_config, spec.placement_strategy, spec.groups)
         spec = msgspec.structs.replace(spec, groups=groups)
     return _consistent(spec)

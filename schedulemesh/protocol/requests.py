@@ -6,7 +6,7 @@ Object references travel beside it. What only the runtime may tell the engine is
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, Union
+from typing import Any, Union
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -27,14 +27,6 @@ from schedulemesh.domain.resources import Resources, check_resources
 from schedulemesh.domain.task import TaskSpec, check_task
 from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.protocol.agents import SavedState, key_of
-
-Value = TypeVar("Value")
-Other = TypeVar("Other")
-
-
-def given_or(value: Value | UnsetType, otherwise: Other) -> Value | Other:
-    """A field's value, or something else where it was not given."""
-    return otherwise if value is UNSET else value
 
 
 class Request(
@@ -95,7 +87,7 @@ class PoolChanges(RequestWithBlobs, frozen=True, kw_only=True):
 
 
 class EnsurePool(PoolChanges, tag="ensure_pool", frozen=True, kw_only=True):
-    """Make a pool, or change it to this."""
+    """Make a pool, or change what is given of it."""
 
 
 class ResizePool(PoolChanges, tag="resize_pool", frozen=True, kw_only=True):
@@ -158,9 +150,13 @@ class SubmitTask(RequestWithBlobs, tag="submit_task", frozen=True, kw_only=True)
     #: Evict for a placement group, never for quota.
     for_group: bool = False
     dry_run: bool = False
+    #: Who asks, as host:pid; quota that was freed for them is theirs.
+    client: str | None = None
 
     def __post_init__(self) -> None:
         check_agent(self.agent)
+        if self.client is not None:
+            parse_name(self.client, "the client's name")
         if self.task is not None:
             check_task(self.task)
         check_selector(self.selector)
@@ -219,14 +215,16 @@ class PreemptTask(Request, tag="preempt_task", frozen=True, kw_only=True):
 
     task_id: str | None = None
     agent_name: str | None = None
-    #: Hold the freed quota for this pool.
+    #: Hold the freed quota for this pool; None: for the client.
     for_pool: str | None = None
+    #: Who asks, as host:pid.
+    client: str | None = None
     request_id: str
 
     def __post_init__(self) -> None:
         if self.task_id is None and self.agent_name is None:
             raise InvalidRequestError("preempt_task needs a task_id or an agent_name")
-        for name in ("task_id", "agent_name", "for_pool"):
+        for name in ("task_id", "agent_name", "for_pool", "client"):
             if getattr(self, name) is not None:
                 parse_name(getattr(self, name), name)
         parse_name(self.request_id, "request_id")

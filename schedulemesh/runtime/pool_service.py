@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from schedulemesh.config.pools import defined, resized
-from schedulemesh.domain.resources import NOTHING
+from schedulemesh.config.pools import changed
+from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Refused
 from schedulemesh.engine.state.groups import GroupPhase
 from schedulemesh.protocol.answers import PoolReply, Refusal, Told
-from schedulemesh.protocol.requests import CreatePool, EnsurePool, ResizePool, given_or
+from schedulemesh.protocol.requests import CreatePool, EnsurePool, ResizePool
 from schedulemesh.runtime.group_queries import GroupViews
 from schedulemesh.runtime.serving import Serving
 
@@ -28,16 +28,10 @@ class PoolService(Serving):
         return await self._define_pool(stimulus, request.blobs)
 
     async def ensure_pool(self, request: EnsurePool) -> PoolReply:
-        """Make a pool, or change it to what is asked for."""
-        spec = defined(
-            request.name,
-            given_or(request.labels, None),
-            given_or(request.resources, NOTHING),
-            given_or(request.target_agents, 0),
-            given_or(request.placement_strategy, "STRICT_PACK"),
-            given_or(request.config, None),
-        )
-        return await self._define_pool(s.PoolRequested(at=0.0, spec=spec), request.blobs)
+        """Make a pool, or change what is given of it."""
+        account = self._scribe.state.ledger.accounts.get(request.name)
+        base = PoolSpec(name=request.name) if account is None else account.spec
+        return await self._change(base, request)
 
     async def resize_pool(self, request: ResizePool) -> PoolReply:
         """Change what is given of a pool."""
@@ -45,11 +39,16 @@ class PoolService(Serving):
         if account is None:
             error = f"there is no pool {request.name!r}"
             return PoolReply(outcome=Refused(reason="pool_not_found", error=error))
-        spec = resized(
-            account.spec,
-            given_or(request.resources, None),
-            given_or(request.target_agents, None),
-            given_or(request.config, None),
+        return await self._change(account.spec, request)
+
+    async def _change(self, base: PoolSpec, request: EnsurePool | ResizePool) -> PoolReply:
+        spec = changed(
+            base,
+            labels=request.labels,
+            resources=request.resources,
+            target_agents=request.target_agents,
+            placement_strategy=request.placement_strategy,
+            pg_pool_config=request.config,
         )
         return await self._define_pool(s.PoolRequested(at=0.0, spec=spec), request.blobs)
 

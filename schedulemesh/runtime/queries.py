@@ -10,10 +10,11 @@ from typing_extensions import assert_never
 from schedulemesh.config.groups import public_groups
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.task import TaskSpec
+from schedulemesh.engine.explain import pool_not_found
 from schedulemesh.engine.preemption.rules import CROSS_POOL, LABEL, SAME_POOL
 from schedulemesh.engine.state.mesh_state import Agent, MeshState
 from schedulemesh.protocol import requests
-from schedulemesh.protocol.answers import Listed, Told, WithHandles
+from schedulemesh.protocol.answers import Listed, Refusal, Told, WithHandles
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.pg_manager import Groups
 
@@ -55,7 +56,7 @@ class View:
         self._groups = groups
         self._now = now
 
-    def answer(self, query: requests.AnyStateQuery) -> Listed | Told | WithHandles:
+    def answer(self, query: requests.AnyStateQuery) -> Listed | Told | WithHandles | Refusal:
         """The answer to a query."""
         match query:
             case requests.ListAgents():
@@ -79,8 +80,10 @@ class View:
             case _:
                 assert_never(query)
 
-    def agents(self, pool_name: str | None = None) -> WithHandles:
+    def agents(self, pool_name: str | None = None) -> WithHandles | Refusal:
         """Each agent of the pool (None: of all), with its Ray handle."""
+        if pool_name is not None and pool_name not in self._state.ledger.accounts:
+            return Refusal(refused=pool_not_found(self._state, pool_name))
         found = [a for a in self._state.agents.values() if pool_name in (None, a.spec.pool_name)]
         return WithHandles(
             answer=Listed(rows=[self._agent(agent) for agent in found]),

@@ -187,8 +187,9 @@ class RequestService(StateService, PoolService):
     async def _change_policy(self, request: r.ChangePolicy) -> Told:
         """Change these fields of the policy; tells the whole policy in force."""
         policy = changed_policy(self._scribe.state.policy, request.changes)
+        outcome: RequestOutcome | None = None
         if request.changes:
-            await self._scribe.step(
+            step = await self._scribe.step(
                 s.PolicyChangeRequested(
                     at=0.0,
                     policy=policy,
@@ -197,7 +198,11 @@ class RequestService(StateService, PoolService):
                     level=request.level,
                 )
             )
-        return Told(facts=self._scribe.state.policy.public())
+            outcome = step.outcome
+        facts: dict[str, Any] = {"policy": self._scribe.state.policy.public()}
+        if isinstance(outcome, Done) and outcome.warnings:
+            facts["warnings"] = list(outcome.warnings)
+        return Told(facts=facts)
 
     async def submit(
         self, stimulus: s.TaskSubmitted, blobs: Mapping[str, bytes], refs: Refs
@@ -305,6 +310,7 @@ class RequestService(StateService, PoolService):
                 agent_name=request.agent_name,
                 end_agent=True,
                 for_pool=request.for_pool,
+                client=request.client,
                 request_id=request.request_id,
             ),
             request.request_id,
@@ -397,6 +403,7 @@ def _submitted(request: r.SubmitTask) -> s.TaskSubmitted:
         may_preempt=request.may_preempt,
         for_group=request.for_group,
         dry_run=request.dry_run,
+        client=request.client,
     )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from schedulemesh.config.groups import NO_LIMIT, parse_bundles, parse_groups, public_groups
-from schedulemesh.config.pools import parse_pool, resized
+from schedulemesh.config.pools import changed, parse_pool
 from schedulemesh.domain.labels import parse_selector
 from schedulemesh.domain.placement import GroupShape, WarmSpec
 from schedulemesh.domain.resources import parse_resources, sum_of
@@ -137,13 +138,16 @@ def test_a_resize_changes_only_what_is_given():
         "PACK",
         {"high_priority_pg_specs": [{"cpu": 1}], "max_dynamic_pgs": 1, "wait_timeout_s": 3.0},
     )
-    assert resized(spec, None, None, None) == spec
-    bigger = resized(spec, parse_resources({"cpu": 8}), None, {"max_dynamic_pgs": 5})
+    assert changed(spec) == spec
+    bigger = changed(
+        spec, resources=parse_resources({"cpu": 8}), pg_pool_config={"max_dynamic_pgs": 5}
+    )
     assert bigger.resources == parse_resources({"cpu": 8})
     assert (bigger.target_agents, bigger.groups.max_dynamic) == (2, 5)
     assert (bigger.groups.reserved, bigger.groups.wait_s) == (spec.groups.reserved, 3.0)
-    assert resized(spec, None, None, {"enable": False}).groups is None
-    first = resized(parse_pool("q", None, {}, 0, "SPREAD"), None, None, {"enable": True})
+    for nothing in (None, {}, {"enable": False}):
+        assert changed(spec, pg_pool_config=nothing).groups is None
+    first = changed(parse_pool("q", None, {}, 0, "SPREAD"), pg_pool_config={"enable": True})
     assert first.groups.strategy == "SPREAD"
 
 
@@ -152,7 +156,7 @@ def test_a_target_that_is_to_be_kept_filled_must_be_said():
         parse_pool("p", None, {"cpu": 4}, 0, "PACK", {"fill_target_agents": True})
     spec = parse_pool("p", None, {"cpu": 4}, 2, "PACK", {"fill_target_agents": True})
     with pytest.raises(InvalidRequestError, match="fill_target_agents"):
-        resized(spec, None, 0, None)
+        changed(spec, target_agents=0)
 
 
 def test_bundles_make_their_sum():
@@ -171,3 +175,13 @@ def test_a_spec_is_shown_in_the_words_that_make_it():
     assert shown["max_dynamic_pgs"] is None
     assert parse_groups(shown, "STRICT_PACK") == spec
     assert public_groups(None) is None
+
+
+def test_only_what_is_given_of_a_pool_changes():
+    config = {"high_priority_pg_specs": [{"cpu": 1}]}
+    spec = parse_pool("p", {"tier": "gold"}, {"cpu": 4}, 2, "PACK", config)
+    bigger = changed(spec, resources=parse_resources({"cpu": 8}))
+    assert bigger == msgspec.structs.replace(spec, resources=parse_resources({"cpu": 8}))
+    bare = changed(spec, labels={}, target_agents=0, pg_pool_config=None)
+    assert (bare.labels, bare.target_agents, bare.groups) == ({}, 0, None)
+    assert (bare.resources, bare.placement_strategy) == (spec.resources, "PACK")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
+from msgspec import UNSET
 
 from schedulemesh.config.groups import NO_LIMIT
 from schedulemesh.core.client.pool_calls import PoolCalls
 from schedulemesh.core.client.submit_calls import SubmitCalls
 from schedulemesh.core.client.task_request import Caller
 from schedulemesh.domain.placement import WarmSpec
-from schedulemesh.domain.resources import parse_resources
+from schedulemesh.domain.resources import NOTHING, parse_resources
 from schedulemesh.engine.messages.outcomes import Accepted, Done, ProbeNeeded, Refused
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol.answers import GroupPlace, PoolReply, Refusal, Reply, Told, encode_answer
@@ -163,7 +164,7 @@ def test_a_pool_is_answered_with_how_its_groups_stand():
     calls.ensure_pool("p", None, {"cpu": 4})
     created, ensured = calls.asked
     assert created.spec.groups.max_dynamic == NO_LIMIT
-    assert (type(ensured), ensured.config) == (EnsurePool, None)
+    assert (type(ensured), ensured.labels, ensured.config) == (EnsurePool, {}, UNSET)
 
 
 def test_the_warm_class_is_shipped_like_a_submissions():
@@ -216,6 +217,23 @@ def test_a_resize_sends_only_what_is_given():
     for wrong in ({"target_agents": -1}, {"resources": {"cpu": -1}}, {"pg_pool_config": {"x": 1}}):
         with pytest.raises(InvalidRequestError):
             calls.resize_pool("p", **wrong)
+
+
+def test_ensuring_sends_only_what_is_given_and_nothing_as_empty():
+    calls = Calls(PoolReply(outcome=Done()), PoolReply(outcome=Done()))
+    calls.ensure_pool("p", target_agents=2)
+    calls.ensure_pool("p", None, None, None, None, None)
+    assert calls.asked == [
+        EnsurePool(name="p", target_agents=2),
+        EnsurePool(
+            name="p",
+            labels={},
+            resources=NOTHING,
+            target_agents=0,
+            placement_strategy="STRICT_PACK",
+            pg_pool_config=None,
+        ),
+    ]
 
 
 def test_stats_of_an_unknown_pool_are_refused():

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 import typer
+from msgspec import UNSET
 
 from schedulemesh import errors
 from schedulemesh.cli.app import app
@@ -67,7 +68,7 @@ def described(text: str) -> list[tuple[str, str]]:
 
 
 def _compiled(plain: str):
-    names: dict = {}
+    names: dict = {"UNSET": UNSET}
     exec(f"def {plain}: ...", names)
     return names[plain.partition("(")[0]]
 

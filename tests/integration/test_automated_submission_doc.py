@@ -88,7 +88,8 @@ def test_scenarios_1_to_3(simple):
     assert_nothing_held(simple.scheduler)
 
 
-def test_scenario_4_cross_pool_by_hand(scheduler):
+@pytest.mark.parametrize("named", [{}, {"for_pool": "premium-pool"}])
+def test_scenario_4_cross_pool_by_hand(scheduler, named):
     scheduler.create_pool("standard-pool", labels={"tier": "standard"}, resources={"cpu": 2.0})
     scheduler.create_pool("premium-pool", labels={"tier": "premium"}, resources={"cpu": 2.0})
     scheduler.update_preemption_policy(
@@ -112,7 +113,7 @@ def test_scenario_4_cross_pool_by_hand(scheduler):
     assert submitted("high-2", "premium-pool", 6.0)["success"]
     # automatic preemption has no candidate: 6 - 3 is below the cross-pool threshold
     assert submitted("high-3", "premium-pool", 6.0)["reason"] == "preemption_failed"
-    by_hand = scheduler.preempt_task(task_id="low-1", for_pool="premium-pool")
+    by_hand = scheduler.preempt_task("low-1", **named)
     assert by_hand["success"]
     assert [p["task_id"] for p in by_hand["preempted"]] == ["low-1"]
     gone = scheduler.delete_agent(low["agent"]["name"])
@@ -171,3 +172,18 @@ def test_what_is_missing_is_named(simple, missing):
     with pytest.raises(ValueError, match=r"task_id|pool|actor_class"):
         submit(simple, **{missing: None})
     assert_nothing_held(simple.scheduler)
+
+
+def test_names_that_nobody_ever_had_are_refused_and_names_of_agents_are_found(scheduler):
+    scheduler.ensure_pool("pool", resources={"cpu": 1.0}, labels={"tier": "gold"})
+    assert scheduler.delete_agent("nobody")["reason"] == "agent_not_found"
+    assert scheduler.list_agents("nowhere")["reason"] == "pool_not_found"
+    assert scheduler.register_state_handlers("nowhere")["reason"] == "pool_not_found"
+    scheduler.create_agent("one", "pool", MyTaskActor, actor_args=[1.0])
+    assert scheduler.preempt_task("one")["success"]
+    assert scheduler.list_agents("pool")["agents"] == []
+    assert scheduler.ensure_pool("pool", target_agents=2)["pool"]["labels"] == {"tier": "gold"}
+    protected = scheduler.update_preemption_policy(protected_pools=["pool", "nowhere"])
+    assert protected["success"]
+    assert "'nowhere'" in protected["warnings"][0]
+    assert "cannot be used" in scheduler.resize_pool("pool", {"cpu": 1e6})["warnings"][0]

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
-from schedulemesh.config.groups import parse_groups, public_groups
+from schedulemesh.config.groups import parse_groups, parse_strategy, public_groups
 from schedulemesh.config.pools import parse_pool, parse_target
 from schedulemesh.core.client import results as replies
 from schedulemesh.core.client.arguments import public_calls
 from schedulemesh.core.client.sending import Client
 from schedulemesh.core.client.warm import shipped_config
+from schedulemesh.domain.labels import parse_labels
 from schedulemesh.domain.names import parse_name
-from schedulemesh.domain.resources import parse_resources
+from schedulemesh.domain.resources import NOTHING, parse_resources
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.protocol.answers import PoolReply
 from schedulemesh.protocol.requests import (
@@ -60,57 +61,61 @@ class PoolCalls(Client):
     def ensure_pool(
         self,
         name: str,
-        labels: Mapping[str, str] | None = None,
-        resources: Mapping[str, Any] | None = None,
-        target_agents: int = 0,
-        placement_strategy: str = "STRICT_PACK",
-        pg_pool_config: Mapping[str, Any] | None = None,
+        labels: Mapping[str, str] | UnsetType | None = UNSET,
+        resources: Mapping[str, Any] | UnsetType | None = UNSET,
+        target_agents: int | UnsetType | None = UNSET,
+        placement_strategy: str | UnsetType | None = UNSET,
+        pg_pool_config: Mapping[str, Any] | UnsetType | None = UNSET,
     ) -> dict[str, Any]:
-        """Make a pool, or change it to this definition where what is in use allows (``pool_in_use``)."""
-        shipped = shipped_config(pg_pool_config, self._caller)
-        spec = parse_pool(
-            name,
-            labels,
-            {} if resources is None else resources,
-            target_agents,
-            placement_strategy,
-            shipped.whole,
-        )
-        request = EnsurePool(
-            name=spec.name,
-            labels=spec.labels,
-            resources=spec.resources,
-            target_agents=spec.target_agents,
-            placement_strategy=spec.placement_strategy,
-            pg_pool_config=shipped.config,
-            warm=shipped.warm,
-            blobs=shipped.blobs,
-        )
+        """Make a pool, or change what is given of it where what is in use allows (``pool_in_use``).
+
+        What is left out stays as it is, ``pg_pool_config`` key by key; None or an empty value removes it.
+        """
+        fields = self._changes(labels, resources, target_agents, placement_strategy, pg_pool_config)
+        request = EnsurePool(name=parse_name(name, "the pool's name"), **fields)
         return _answer(self._ask(request, PoolReply))
 
     def resize_pool(
         self,
         name: str,
-        resources: Mapping[str, Any] | None = None,
-        target_agents: int | None = None,
-        pg_pool_config: Mapping[str, Any] | None = None,
+        resources: Mapping[str, Any] | UnsetType | None = UNSET,
+        target_agents: int | UnsetType | None = UNSET,
+        pg_pool_config: Mapping[str, Any] | UnsetType | None = UNSET,
     ) -> dict[str, Any]:
         """Change what is given of a pool, key by key, and make reserved groups again that were destroyed.
 
-        Answered as ``create_pool``; refused with ``pool_in_use`` where what is in use does not allow it.
+        None or an empty value removes what was there. Answered as ``create_pool``; refused with
+        ``pool_in_use`` where what is in use does not allow it.
         """
-        shipped = shipped_config(pg_pool_config, self._caller)
-        # What is wrong in itself is told here; what contradicts the pool, there.
-        parse_groups(shipped.whole, "STRICT_PACK")
-        request = ResizePool(
-            name=parse_name(name, "the pool's name"),
-            resources=UNSET if resources is None else parse_resources(resources),
-            target_agents=UNSET if target_agents is None else parse_target(target_agents),
-            pg_pool_config=UNSET if pg_pool_config is None else shipped.config,
-            warm=shipped.warm,
-            blobs=shipped.blobs,
-        )
+        fields = self._changes(UNSET, resources, target_agents, UNSET, pg_pool_config)
+        request = ResizePool(name=parse_name(name, "the pool's name"), **fields)
         return _answer(self._ask(request, PoolReply))
+
+    def _changes(
+        self,
+        labels: object,
+        resources: object,
+        target_agents: object,
+        placement_strategy: object,
+        pg_pool_config: object,
+    ) -> dict[str, Any]:
+        """The fields of PoolChanges that were given. Raises InvalidRequestError."""
+        fields: dict[str, Any] = {}
+        if labels is not UNSET:
+            fields["labels"] = parse_labels(labels)
+        if resources is not UNSET:
+            fields["resources"] = NOTHING if resources is None else parse_resources(resources)
+        if target_agents is not UNSET:
+            fields["target_agents"] = 0 if target_agents is None else parse_target(target_agents)
+        if placement_strategy is not UNSET:
+            fields["placement_strategy"] = parse_strategy(placement_strategy or "STRICT_PACK")
+        if pg_pool_config is not UNSET:
+            shipped = shipped_config(pg_pool_config, self._caller)
+            # What is wrong in itself is told here; what contradicts the pool, there.
+            parse_groups(shipped.whole, "STRICT_PACK")
+            fields["pg_pool_config"], fields["warm"] = shipped.config, shipped.warm
+            fields["blobs"] = shipped.blobs
+        return fields
 
     def list_pools(self) -> dict[str, Any]:
         """Every pool with its quota: total, free, reserved, used, lent and borrowed."""

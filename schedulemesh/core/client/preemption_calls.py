@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +16,7 @@ from schedulemesh.config.policy import (
 from schedulemesh.core.client import results as replies
 from schedulemesh.core.client.arguments import public_calls
 from schedulemesh.core.client.sending import Client
-from schedulemesh.core.client.task_request import parse_task
+from schedulemesh.core.client.task_request import client_name, parse_task
 from schedulemesh.domain.labels import parse_labels
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_count, parse_flag, parse_priority
@@ -36,9 +35,6 @@ from schedulemesh.protocol.requests import (
     PreemptTask,
     RegisterTask,
 )
-
-#: Characters of this machine's name that changes of the policy are recorded under.
-_HOST_CHARS = 200
 
 
 @public_calls
@@ -123,12 +119,14 @@ class PreemptionCalls(Client):
     ) -> replies.PreemptionResult:
         """Evict by hand: save the agent's tasks, cancel them and end the agent.
 
-        Name the task or the agent. ``for_pool`` holds the freed quota for that pool for 60 s.
+        Name the task or the agent; a single name may be either's. ``for_pool`` holds the freed quota for
+        that pool for 60 s; else it is held for 10 s for this process, whatever pool it submits to.
         """
         request = PreemptTask(
             task_id=None if task_id is None else parse_name(task_id, "task_id"),
             agent_name=None if agent_name is None else parse_name(agent_name, "agent_name"),
             for_pool=None if for_pool is None else parse_name(for_pool, "for_pool"),
+            client=client_name(),
             request_id=uuid.uuid4().hex,
         )
         reply = self._reply(request)
@@ -155,13 +153,13 @@ class PreemptionCalls(Client):
         checked = changed_policy(PreemptionPolicy(), resolved).public()
         request = ChangePolicy(
             changes={name: checked[name] for name in resolved},
-            client=f"{socket.gethostname()[:_HOST_CHARS]}:{os.getpid()}",
+            client=client_name(),
             level=level,
         )
-        policy = self._ask(request, Told)
-        if isinstance(policy, Refused):
-            return dict(replies.refused(policy))
-        return {"success": True, "policy": policy.facts, **policy.facts}
+        told = self._ask(request, Told)
+        if isinstance(told, Refused):
+            return dict(replies.refused(told))
+        return {"success": True, **told.facts["policy"], **told.facts}
 
     def get_preemption_policy(self) -> dict[str, Any]:
         """The policy in force, and the last changes of it: when, by which client, what."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import os
+import socket
 import uuid
 import weakref
 from collections.abc import Mapping
@@ -27,6 +29,9 @@ from schedulemesh.protocol.requests import SubmitTask
 
 #: Bytes of classes that were shipped already.
 _shipped: weakref.WeakKeyDictionary[type, bytes] = weakref.WeakKeyDictionary()
+
+#: Characters of this machine's name that clients are recorded under.
+_HOST_CHARS = 200
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,9 +102,15 @@ def submission(
         ),
         choose_node=options.choose_node,
         dry_run=parse_flag(dry_run, "dry_run"),
+        client=client_name(),
         blobs=blobs,
     )
     return Submission(request=request, refs=(list(shipped.refs), list(shipped.nested)))
+
+
+def client_name() -> str:
+    """How the scheduler records this process."""
+    return f"{socket.gethostname()[:_HOST_CHARS]}:{os.getpid()}"
 
 
 def parse_task(
