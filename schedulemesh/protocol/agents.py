@@ -103,6 +103,8 @@ class Boot(msgspec.Struct, frozen=True, kw_only=True):
     saved: bytes | None
     #: Whether Ray may restart the process by itself; only then is it worth asking whether it did.
     may_restart: bool = False
+    #: What its process and all that it starts is marked with (see process_marks); 0: it is marked already.
+    mark: int = 0
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

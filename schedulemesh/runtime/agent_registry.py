@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -13,14 +14,17 @@ from ray.exceptions import RayError
 
 from schedulemesh.core.agent.host import host_class
 from schedulemesh.core.agent.warm_host import ready_host_class
-from schedulemesh.core.backend.ray_backend import RayApi
+from schedulemesh.core.backend.ray_backend import ActorView, RayApi
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.engine.messages.stimuli import AgentReported, AgentStartFailed
 from schedulemesh.engine.state.mesh_state import Agent
 from schedulemesh.protocol.agents import Command, MessageError, Report, Result, ShippedClass, unpack
 from schedulemesh.runtime.agent_start import Birth, NoReport, first_report
 from schedulemesh.runtime.command_queue import Line
+from schedulemesh.runtime.process_cleanup import Place, ProcessCleanup
 from schedulemesh.runtime.reported_metrics import ReportedMetrics
+
+logger = logging.getLogger(__name__)
 
 #: Hosts made for classes that are kept ready.
 _CLASSES = 256
@@ -47,8 +51,9 @@ class Agents:
         self._handles: dict[tuple[str, int], Any] = {}
         #: (namespace, name) in Ray of actors that the journal does not know: see orphans.py.
         self.orphans: set[tuple[str, str]] = set()
-        #: Where those live that began in a ready host, which had its name before.
-        self._moved: dict[tuple[str, int], tuple[str, str]] = {}
+        self._cleanup = ProcessCleanup(ray_api)
+        #: Where each lives; one that began in a ready host has that one's name.
+        self._places: dict[tuple[str, int], Place] = {}
         self._lines: dict[tuple[str, int], Line] = {}
         self._abilities: dict[tuple[str, int], tuple[str, ...]] = {}
         #: By class, and whether it stands ready.
@@ -78,12 +83,18 @@ class Agents:
         """The (namespace, name) in Ray of an agent on the book, wherever it began."""
         if agent.actor_name:
             return agent.actor_namespace, agent.actor_name
-        key = (agent.spec.name, agent.incarnation)
-        return self._moved.get(key) or self.address(agent.spec, agent.incarnation)
+        place = self._places.get((agent.spec.name, agent.incarnation))
+        if place is not None:
+            return place.namespace, place.actor_name
+        return self.address(agent.spec, agent.incarnation)
 
     def mark(self, name: str) -> str:
         """A name in Ray that says whose it is."""
         return self._mark + name
+
+    def process_mark(self, namespace: str, name: str) -> int:
+        """What the processes of an actor of ours are marked with."""
+        return self._cleanup.mark(Place(namespace=namespace, actor_name=name))
 
     def strays(
         self, living: Iterable[tuple[str, str]], claimed: set[tuple[str, str]]
@@ -113,11 +124,20 @@ class Agents:
     def adopt(self, agent: Agent) -> None:
         """Take over an agent that a former supervisor started."""
         key = (agent.spec.name, agent.incarnation)
-        namespace, name = self.where(agent)
-        self._handles[key] = self._ray.find_actor(name, namespace)
+        self.know(agent)
+        place = self._places[key]
+        self._handles[key] = self._ray.find_actor(place.actor_name, place.namespace)
         self._lines[key], self._abilities[key] = Line(), agent.abilities
         self._heard[key] = time.monotonic()
         self.metrics.take_over(agent.spec.name)
+        if place.node_id is not None:
+            self._cleanup.prepare(place.node_id)
+
+    def know(self, agent: Agent) -> None:
+        """Remember where an agent on the book lives or lived, so that what it left there can be ended."""
+        namespace, name = self.where(agent)
+        key = (agent.spec.name, agent.incarnation)
+        self._places[key] = Place(namespace=namespace, actor_name=name, node_id=agent.node_id)
 
     async def start(self, birth: Birth) -> AgentReported | AgentStartFailed:
         """Make the actor, or have a ready one build, and wait until the object is built; what failed leaves
@@ -132,7 +152,8 @@ class Agents:
             )
         address = self.address(birth.order.agent, birth.order.incarnation)
         if ready is not None:
-            address = self._moved[key] = self.namespace, ready.name
+            address = self.namespace, ready.name
+        self._place(key, address, birth.order.node_id)
         try:
             handle = ready.handle if ready is not None else self._actor(birth, address)
         except Exception as error:  # noqa: BLE001  # whatever it is must be answered
@@ -148,7 +169,13 @@ class Agents:
                 return await self.start(msgspec.structs.replace(birth, ready=None))
             return birth.failed(report.error, report.reason)
         self._abilities[key] = report.abilities
+        self._place(key, address, report.node_id)
         return birth.reported(report, address)
+
+    def _place(self, key: tuple[str, int], address: tuple[str, str], node_id: str | None) -> None:
+        self._places[key] = Place(namespace=address[0], actor_name=address[1], node_id=node_id)
+        if node_id is not None:
+            self._cleanup.prepare(node_id)
 
     def _actor(self, birth: Birth, address: tuple[str, str]) -> Any:
         """The actor of a host of its own, new or made by a former supervisor."""
@@ -159,28 +186,33 @@ class Agents:
 
     async def _first_report(self, birth: Birth, handle: Any) -> Report | NoReport:
         if birth.ready is None:
-            return await first_report(self._ray, birth.timeout_s, handle, "schedulemesh_report")
+            return await first_report(self._ray, birth, handle, "schedulemesh_report")
         return await first_report(
-            self._ray, birth.timeout_s, handle, "schedulemesh_build", *birth.remaining_arguments
+            self._ray, birth, handle, "schedulemesh_build", *birth.remaining_arguments
         )
 
     def hear(self, name: str, incarnation: int) -> None:
         """The host was heard of just now."""
         self._heard[name, incarnation] = time.monotonic()
 
-    def reborn(self, name: str, incarnation: int) -> None:
-        """Ray made the process anew."""
+    async def reborn(self, name: str, incarnation: int, node_id: str) -> None:
+        """Ray made the process anew, and on the same node that has ended what its former life started."""
+        key = (name, incarnation)
         self.hear(name, incarnation)
-        line = self._lines.get((name, incarnation))
+        line = self._lines.get(key)
         if line is not None:
             line.renew()
+        place = self._places.get(key)
+        if place is not None and place.node_id != node_id:
+            self._place(key, (place.namespace, place.actor_name), node_id)
+            await self._cleanup.terminate(place, name)
 
     def silence_s(self, name: str, incarnation: int) -> float:
         """Seconds since the host was last heard of."""
         return time.monotonic() - self._heard.get((name, incarnation), float("-inf"))
 
     async def end(self, name: str, incarnation: int) -> None:
-        """Kill the agent and wait until Ray knows it dead."""
+        """End the agent, and return once its process and all that it started on its node have ended."""
         key = (name, incarnation)
         line = self._lines.pop(key, None)
         if line is not None:
@@ -188,11 +220,78 @@ class Agents:
         self._abilities.pop(key, None)
         self._heard.pop(key, None)
         self.metrics.forget(name, incarnation)
-        self._moved.pop(key, None)
-        await self.strike(self._handles.pop(key, None))
+        # It stays known until it is gone: whoever else ends it has to wait as well.
+        place = self._places.get(key)
+        handle = self._handles.pop(key, None)
+        if place is None:
+            await self._kill(handle)
+            return
+        await self.terminate(handle, place, name)
+        self._places.pop(key, None)
 
-    async def strike(self, handle: Any) -> None:
-        """Kill an actor of ours and wait until Ray knows it dead; None: there is none."""
+    async def end_all(self, agents: Iterable[tuple[str, int]], within_s: float) -> None:
+        """End these agents; what has not ended in time is left to end by itself, and told of."""
+        ends = {asyncio.ensure_future(self.end(*agent)): agent for agent in agents}
+        if not ends:
+            return
+        _, late = await asyncio.wait(ends, timeout=within_s)
+        for end in late:
+            end.cancel()
+            logger.warning("agent %s has not ended within %g s", ends[end][0], within_s)
+
+    async def end_unclaimed(self, namespace: str, actor_name: str) -> None:
+        """End an actor that carries our mark and is not on the book."""
+        handle = self.find(namespace, actor_name)
+        if handle is not None:
+            place = Place(namespace=namespace, actor_name=actor_name)
+            await self.terminate(handle, place, actor_name)
+
+    async def terminate(self, handle: Any, place: Place, agent_name: str) -> None:
+        """End an actor of ours, and return once its process and all that it started have ended.
+
+        Both at once: a child that it forked may hold the sockets by which Ray learns that it is dead.
+        """
+        await asyncio.gather(self._kill(handle), self._clean_up(handle, place, agent_name))
+
+    async def _clean_up(self, handle: Any, place: Place, agent_name: str) -> None:
+        if place.node_id is None and handle is not None:
+            view = await self._look_up(handle)
+            if view is not None and not view.has_process:
+                return
+            node_id = None if view is None else view.node_id
+            place = msgspec.structs.replace(place, node_id=node_id)
+        await self._cleanup.terminate(place, agent_name)
+
+    async def end_leftovers(self, agents: Iterable[Agent]) -> None:
+        """End what agents have left behind whose own process is dead; as long as it lives, Ray may not
+        notice that death.
+        """
+        nodes: dict[str, dict[int, Agent]] = {}
+        for agent in agents:
+            if agent.node_id is not None and agent.pid:
+                mark = self.process_mark(*self.where(agent))
+                nodes.setdefault(agent.node_id, {})[mark] = agent
+        await asyncio.gather(*(self._end_leftovers(*node) for node in nodes.items()))
+
+    async def _end_leftovers(self, node_id: str, agents: Mapping[int, Agent]) -> None:
+        hosts = {mark: agent.pid for mark, agent in agents.items()}
+        for mark, processes in (await self._cleanup.left_behind(node_id, hosts)).items():
+            agent = agents[mark]
+            handle = self._handles.get((agent.spec.name, agent.incarnation))
+            view = await self._look_up(handle)
+            # Where Ray has noticed, and may have made it anew, its next life ends them, or its end does.
+            if view is not None and view.pid == agent.pid:
+                logger.warning("agent %s is dead; ending what it left behind", agent.spec.name)
+                await self._cleanup.kill(node_id, processes)
+
+    async def _look_up(self, handle: Any) -> ActorView | None:
+        """What Ray knows of an actor."""
+        if handle is None:
+            return None
+        return await asyncio.get_running_loop().run_in_executor(None, self._ray.actor, handle)
+
+    async def _kill(self, handle: Any) -> None:
+        """Kill an actor and wait until Ray knows it dead; None: there is none."""
         if handle is None:
             return
         self._ray.kill_actor(handle)

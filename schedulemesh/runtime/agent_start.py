@@ -17,8 +17,12 @@ from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.messages.instructions import StartAgent
 from schedulemesh.engine.messages.stimuli import AgentReported, AgentStartFailed
 from schedulemesh.protocol.agents import Boot, MessageError, Report, pack, unpack
+from schedulemesh.runtime.placement_watch import unplaced
 
 logger = logging.getLogger(__name__)
+
+#: The reason of a start that failed for lack of room in Ray.
+NO_ROOM_IN_RAY = "cluster_out_of_resources"
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,9 +60,15 @@ class Birth(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def remaining_arguments(self) -> tuple[Any, ...]:
-        """What a ready host, which has the class and the supervisor, builds the object from."""
-        boot = msgspec.structs.replace(self.boot, shipped=b"")
+        """What a ready host, which has the class, the supervisor and a mark, builds the object from."""
+        boot = msgspec.structs.replace(self.boot, shipped=b"", mark=0)
         return pack(boot), *self.refs
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether it must run in a place that the book has given it, and takes any of it."""
+        placed = self.order.node_id is not None or self.seat is not None
+        return placed and self.ready is None and not self.order.adopt
 
     def request(self, cls: type, address: tuple[str, str]) -> ActorRequest:
         """The actor of a host of its own, with this (namespace, name)."""
@@ -121,18 +131,27 @@ def start_failed(
 
 
 async def first_report(
-    ray_api: RayApi, timeout_s: float, handle: Any, method: str, *args: Any
+    ray_api: RayApi, birth: Birth, handle: Any, method: str, *args: Any
 ) -> Report | NoReport:
-    """The host's first report, or why there is none."""
+    """The host's first report, or why there is none.
+
+    One that has its place given by the book, and that Ray has no room for, is given up within a second:
+    somebody else took the room, and will not leave it for waiting.
+    """
     call = asyncio.ensure_future(ray_api.call(handle, method, *args))
-    done, _ = await asyncio.wait({call}, timeout=timeout_s)
-    if not done:
-        call.cancel()
-        error = (
-            f"not ready after start_timeout = {timeout_s:g} s: its class was still loading or its "
-            "constructor running; the process was ended"
+    watches = [asyncio.ensure_future(unplaced(ray_api, handle))] if birth.is_pinned else []
+    try:
+        await asyncio.wait(
+            {call, *watches}, timeout=birth.timeout_s, return_when=asyncio.FIRST_COMPLETED
         )
-        return NoReport(error=error, reason="agent_start_timeout")
+    finally:
+        for watch in watches:
+            watch.cancel()
+    if not call.done():
+        call.cancel()
+        if any(watch.done() for watch in watches):
+            return NoReport(error="Ray has no room for it", reason=NO_ROOM_IN_RAY)
+        return await _too_late(ray_api, birth, handle)
     try:
         report = unpack(call.result(), Report)
     except MessageError as error:
@@ -141,6 +160,27 @@ async def first_report(
         told = f"its process died while the class was loaded and built. {_short(error)}"
         return NoReport(error=told, died=True)
     return NoReport(error=report.error) if report.error else report
+
+
+async def _too_late(ray_api: RayApi, birth: Birth, handle: Any) -> NoReport:
+    """What it was doing when its time was over."""
+    loop = asyncio.get_running_loop()
+    late = f"not ready after start_timeout = {birth.timeout_s:g} s"
+    view = await loop.run_in_executor(None, ray_api.actor, handle)
+    if view is None or view.has_process:
+        error = (
+            f"{late}: its class was still loading or its constructor running; the process was ended"
+        )
+        return NoReport(error=error, reason="agent_start_timeout")
+    if await loop.run_in_executor(None, ray_api.waits_for_room, handle):
+        error = (
+            f"{late}: Ray has found no room for it; look at its ray_options and at what else runs"
+        )
+        return NoReport(error=error, reason=NO_ROOM_IN_RAY)
+    error = (
+        f"{late}: Ray was still starting its process; look at its ray_options and its runtime_env"
+    )
+    return NoReport(error=error, reason="agent_start_timeout")
 
 
 def own_need(agent: AgentSpec) -> Resources:

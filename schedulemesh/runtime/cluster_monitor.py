@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 #: Ray's view lags; what others use is believed only where none of our claims changed for so long.
 QUIET_S = 1.0
+#: Seconds that a recovery waits for the processes of dead agents to end.
+_ENDS_S = 5.0
 
 
 class _Quiet(msgspec.Struct, frozen=True):
@@ -84,6 +86,7 @@ class Patrol:
         self._orphans, self._witness = orphans, witness
         self._scribe = hands.scribe
         self._groups, self._ready = hands.groups, hands.ready
+        self._spawn = hands.spawn
         self._wish = AutoscalerWish(ray_api)
         self._watch = NodeWatch()
         self._settled = False
@@ -92,6 +95,7 @@ class Patrol:
         """Feed what changed: nodes, what others use there, agents that died, and the time."""
         state = self._scribe.state
         before = agents_with_process(state)
+        await self._agents.end_leftovers([state.agents[name] for name, _ in before])
         stood, were_ready = ready_groups(state.groups), self._ready.names()
         views = await off_loop(self._ray.nodes)
         living = await off_loop(self._ray.living_actors)
@@ -102,12 +106,14 @@ class Patrol:
         for group_id, why in groups_gone(self._scribe.state.groups, stood, groups):
             await self._strike_off(group_id, why)
         for gone in agents_gone(self._scribe.state, before, living, now):
-            logger.warning("agent %s is gone; its quota is free again", gone.agent_name)
-            await self._agents.end(gone.agent_name, gone.incarnation)
-            await self._scribe.step(gone)
-        for name, incarnation in self._died_while_ending(before, living):
+            logger.warning(
+                "agent %s is dead; what it held is free when all it started has ended",
+                gone.agent_name,
+            )
+            self._spawn(self._report_ended(gone))
+        for name in self._died_while_ending(before, living):
             logger.warning("agent %s died before its end; nobody waits for its answers", name)
-            await self._agents.end(name, incarnation)
+            self._spawn(self._end_dead(name))
         self._orphans.forget_dead(living)
         await self._scribe.step(ClockTicked(at=now))
         self._ready.lose(were_ready - {name for _, name in living})
@@ -128,12 +134,41 @@ class Patrol:
         """Nothing is wanted any more."""
         await self._wish.withdraw()
 
+    async def _end_all_dead(self, dead: list[tuple[str, int]]) -> frozenset[tuple[str, int]]:
+        """End what dead agents left behind. Returns those of whom something still ends after a while: they
+        stay on the book until then, and nobody waits for them.
+        """
+        reports = {
+            asyncio.ensure_future(self._end_dead(name)): AgentGone(
+                at=0.0, agent_name=name, incarnation=incarnation
+            )
+            for name, incarnation in dead
+        }
+        if not reports:
+            return frozenset()
+        _, late = await asyncio.wait(reports, timeout=_ENDS_S)
+        for ending in late:
+            self._spawn(self._report_ended(reports[ending]))
+        return frozenset((reports[e].agent_name, reports[e].incarnation) for e in late)
+
+    async def _report_ended(self, gone: AgentGone) -> None:
+        """Report a dead agent as gone once all that it started has ended; that must hold up nothing else."""
+        await self._end_dead(gone.agent_name)
+        await self._scribe.report(gone)
+
+    async def _end_dead(self, agent_name: str) -> None:
+        """Whatever an agent started that is dead goes, too."""
+        agent = self._scribe.state.agents.get(agent_name)
+        if agent is not None and agent.phase is not AgentPhase.WAITING:
+            self._agents.know(agent)
+            await self._agents.end(agent_name, agent.incarnation)
+
     def _died_while_ending(
         self, before: set[tuple[str, int]], living: set[tuple[str, str]]
-    ) -> list[tuple[str, int]]:
+    ) -> list[str]:
         """Agents whose eviction is under way, and that are dead; the eviction itself strikes them off."""
         return [
-            (name, agent.incarnation)
+            name
             for name, agent in self._scribe.state.agents.items()
             if agent.phase is AgentPhase.ENDING
             and (name, agent.incarnation) in before
@@ -154,17 +189,18 @@ class Patrol:
         strays = await self._orphans.take(unclaimed, rolled_back=rolled_back)
         for _, name in strays:
             logger.warning("actor %s is ours, but nobody claims it; ending it", name)
-        await asyncio.gather(
-            *(self._agents.strike(self._agents.find(namespace, name)) for namespace, name in strays)
-        )
+        await asyncio.gather(*(self._agents.end_unclaimed(*address) for address in strays))
+        dead = [key for address, key in addresses.items() if address not in living]
+        ending = await self._end_all_dead(dead)
         groups = await self._groups.settle(state.groups, keep_all=rolled_back)
         await self._orphans.note()
         await off_loop(self._witness.note, self._scribe.height())
         self._settled = True
-        alive = frozenset(key for address, key in addresses.items() if address in living)
+        alive = frozenset(addresses.values()) - (frozenset(dead) - ending)
         for agent in state.agents.values():
             under_way = agent.phase in (AgentPhase.WAITING, AgentPhase.STARTING)
-            if (agent.spec.name, agent.incarnation) in alive and not under_way:
+            key = (agent.spec.name, agent.incarnation)
+            if key in alive - ending and not under_way:
                 self._agents.adopt(agent)
         if state.agents or len(state.running) or state.groups.by_id:
             await self._scribe.step(WorldObserved(at=0.0, living=alive, groups=groups))

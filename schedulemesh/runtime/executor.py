@@ -13,6 +13,8 @@ from ray.exceptions import RayError
 
 from schedulemesh.core.agent.user_workers import probe_class
 from schedulemesh.core.backend.ray_backend import RayApi
+from schedulemesh.core.backend.ray_groups import GroupMember
+from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.instructions import (
     AnyInstruction,
@@ -29,10 +31,11 @@ from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.errors import JournalError
 from schedulemesh.protocol.agents import Boot, Handled, MessageError, unpack
 from schedulemesh.runtime.agent_registry import Agents
-from schedulemesh.runtime.agent_start import Birth, start_failed
+from schedulemesh.runtime.agent_start import NO_ROOM_IN_RAY, Birth, own_need, start_failed
 from schedulemesh.runtime.blob_cache import BlobCache
 from schedulemesh.runtime.eviction import Eviction
 from schedulemesh.runtime.pg_manager import Groups
+from schedulemesh.runtime.placement_watch import no_room, seen_anew
 from schedulemesh.runtime.reactor import Scribe
 from schedulemesh.runtime.references import References
 from schedulemesh.runtime.warm_pool import ReadyHosts
@@ -111,21 +114,73 @@ class Hands:
             logger.error("a hand failed", exc_info=task.exception())
 
     async def _start(self, order: StartAgent) -> None:
+        await self.scribe.report(await self._started(order))
+
+    async def _started(self, order: StartAgent) -> s.AgentReported | s.AgentStartFailed:
         agent = order.agent
         try:
-            birth = await self._birth(order)
+            birth, strangers = await asyncio.gather(self._birth(order), self._strangers(order))
         except JournalError as failed:
-            await self.scribe.report(start_failed(order, str(failed)))
-            return
+            return start_failed(order, str(failed))
         if agent.references and not any(birth.refs) and not order.adopt:
-            error = "object references given to it were lost with a former supervisor"
-            result: s.AnyStimulus = birth.failed(error)
-        elif order.group_id is not None and birth.seat is None:
-            result = birth.failed(f"its placement group {order.group_id} is gone")
+            return birth.failed("object references given to it were lost with a former supervisor")
+        if order.group_id is not None and strangers:
+            return await self._occupied(birth, order.group_id, strangers)
+        if order.group_id is not None and birth.seat is None:
+            return birth.failed(f"its placement group {order.group_id} is gone")
+        birth = msgspec.structs.replace(birth, ready=self.ready.take(order))
+        result = await self._agents.start(birth)
+        if isinstance(result, s.AgentStartFailed) and result.reason == NO_ROOM_IN_RAY:
+            return await self._explained(birth, result)
+        return result
+
+    async def _strangers(self, order: StartAgent) -> list[GroupMember]:
+        """Who lives in the agent's placement group, and has not been ended."""
+        if order.group_id is None or order.adopt:
+            return []
+        orphans = {name for _, name in self._agents.orphans}
+        return await self.groups.vacate(
+            order.group_id, self.ready.names_in(order.group_id), orphans
+        )
+
+    async def _occupied(
+        self, birth: Birth, group_id: str, strangers: list[GroupMember]
+    ) -> s.AgentStartFailed:
+        """Its placement group is removed, unless orphans live in it, of which an operator decides."""
+        names = ", ".join(member.name or f"process {member.pid}" for member in strangers)
+        told = f"others live in its placement group {group_id} ({names})"
+        if {member.name for member in strangers} & {name for _, name in self._agents.orphans}:
+            return birth.failed(f"{told}; end them with end_orphans()", NO_ROOM_IN_RAY)
+        await self._drop_group(group_id)
+        return birth.failed(f"{told}; the group is removed now, submit it again", NO_ROOM_IN_RAY)
+
+    async def _explained(self, birth: Birth, failed: s.AgentStartFailed) -> s.AgentStartFailed:
+        """Ray had no room where the book had: look at the node again, and say who has it."""
+        node_id, group_id = birth.order.node_id, birth.order.group_id
+        if group_id is not None:
+            await self._drop_group(group_id)
+            why = (
+                f"others use its placement group {group_id}, which is removed now; submit it again"
+            )
+        elif node_id is not None:
+            why = await self._who_has(node_id, own_need(birth.order.agent))
         else:
-            ready = self.ready.take(order)
-            result = await self._agents.start(msgspec.structs.replace(birth, ready=ready))
-        await self.scribe.report(result)
+            return failed
+        error = f"agent {failed.agent_name!r}: {why}"
+        return msgspec.structs.replace(failed, error=error)
+
+    async def _who_has(self, node_id: str, need: Resources) -> str:
+        """Who has the room on a node that the book gave to an actor with this need; the book learns it."""
+        views = await asyncio.get_running_loop().run_in_executor(None, self._ray.nodes)
+        reports = seen_anew(self.scribe.state, views, node_id, need)
+        await self.scribe.report(s.ClusterObserved(at=0.0, nodes=reports))
+        node = self.scribe.state.cluster.nodes.get(node_id)
+        return f"node {node_id} is gone" if node is None else no_room(node, need)
+
+    async def _drop_group(self, group_id: str) -> None:
+        """Remove a group from Ray, with whatever lives in it; the cluster monitor strikes it off the book."""
+        await self.ready.leave(group_id)
+        await self.groups.remove(group_id)
 
     async def _birth(self, order: StartAgent) -> Birth:
         """All that it takes to make the agent."""
@@ -156,10 +211,12 @@ class Hands:
     async def _boot(self, order: StartAgent) -> Boot:
         """All that the agent's process needs to build its object."""
         agent = order.agent
+        address = self._agents.address(agent, order.incarnation)
         return Boot(
             scheduler=self._scheduler,
             agent_name=agent.name,
             incarnation=order.incarnation,
+            mark=self._agents.process_mark(*address),
             labels=agent.labels,
             shipped=await self.class_bytes(agent.class_key, {}) or b"",
             arguments=self._arguments.get(agent.arguments_key)

@@ -78,9 +78,7 @@ class Orphans:
         await self._end(sorted(self._agents.orphans))
 
     async def _end(self, chosen: Collection[tuple[str, str]]) -> None:
-        await asyncio.gather(
-            *(self._agents.strike(self._agents.find(namespace, name)) for namespace, name in chosen)
-        )
+        await asyncio.gather(*(self._agents.end_unclaimed(*address) for address in chosen))
         self._agents.orphans.difference_update(chosen)
         if not self._agents.orphans:
             await self._groups.remove_orphans()

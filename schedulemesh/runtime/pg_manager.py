@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ray.exceptions import RayError
 
 from schedulemesh.core.backend.ray_backend import RayApi
-from schedulemesh.core.backend.ray_groups import GroupRequest, GroupView, Seat
+from schedulemesh.core.backend.ray_groups import GroupMember, GroupRequest, GroupView, Seat
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.messages.instructions import CreateGroup
@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 _LOOK_S, _LOOK_MAX_S = 0.002, 0.5
 #: Seconds that the removal of all groups may take at the end.
 _LEAVE_S = 30.0
+#: Seconds for those who live in a group, and should not, to end; then it is removed.
+_VACATE_S = 5.0
 #: Threads for calls of Ray that block; each takes milliseconds.
 _THREADS = 4
 
@@ -39,6 +41,7 @@ class Groups:
         self._ray = ray_api
         # Ray does not show a group's namespace, so the name says whose it is.
         self._mark = f"schedulemesh:{scheduler}@{namespace}:group:"
+        self._namespace = namespace
         self._threads = ThreadPoolExecutor(_THREADS, "placement-groups")
         #: Ray's id of every group that we made or took over, and its shape.
         self._seats: dict[str, Seat] = {}
@@ -93,6 +96,37 @@ class Groups:
             await self._withdraw(group_id)
         self._doomed.discard(group_id)
         self._locks.pop(group_id, None)
+
+    async def vacate(
+        self, group_id: str, ours: Collection[str], kept: Collection[str] = ()
+    ) -> list[GroupMember]:
+        """End the actors that live in a group, such as detached children of a former agent. ``ours``: the
+        names of those that belong there; ``kept``: of those that must not be ended. Returns who is left when
+        the time is over; none: it is vacant.
+        """
+        seat = self._seats.get(group_id)
+        until, wait_s = time.monotonic() + _VACATE_S, _LOOK_S
+        while seat is not None and (left := await self._strangers(seat.ray_id, ours)):
+            if time.monotonic() > until or any(member.name in kept for member in left):
+                return left
+            for member in left:
+                await self._call(self._end, member)
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _LOOK_MAX_S)
+        return []
+
+    async def _strangers(self, ray_id: str, ours: Collection[str]) -> list[GroupMember]:
+        members: list[GroupMember] = await self._call(self._ray.members, ray_id)
+        return [
+            m for m in members if (m.namespace, m.name) not in {(self._namespace, n) for n in ours}
+        ]
+
+    def _end(self, member: GroupMember) -> None:
+        """One without a name can only be waited for: it ends with its owner, or with the group."""
+        handle = self._ray.find_actor(member.name, member.namespace) if member.name else None
+        if handle is not None:
+            logger.warning("actor %s lives in a placement group of ours; ending it", member.name)
+            self._ray.kill_actor(handle)
 
     async def living(self) -> dict[str, GroupView]:
         """Every group with our mark that is not removed."""

@@ -49,6 +49,7 @@ from schedulemesh.runtime.plugin_watchdog import StrategyKeeper
 from schedulemesh.runtime.pool_service import PoolService
 from schedulemesh.runtime.queries import View
 from schedulemesh.runtime.references import NO_REFS, Refs
+from schedulemesh.runtime.restarts import with_real_restarts
 from schedulemesh.runtime.serving import unavailable
 from schedulemesh.runtime.state_service import StateService
 
@@ -236,8 +237,8 @@ class RequestService(StateService, PoolService):
         outcome = step.outcome or Done()
         log_refusal(stimulus, outcome)
         if isinstance(outcome, Pending) and stimulus.request_id is not None:
-            return await self._scribe.answer(stimulus.request_id)
-        return outcome
+            outcome = await self._scribe.answer(stimulus.request_id)
+        return await with_real_restarts(self._scribe, outcome)
 
     def _with_handle(self, outcome: RequestOutcome) -> Reply | WithHandles:
         """The outcome of a submission, with its group and the agent's Ray handle."""

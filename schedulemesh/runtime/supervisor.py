@@ -43,6 +43,8 @@ logger = logging.getLogger(__name__)
 _PATIENCE_S, _PAUSE_S = 5.0, 0.2
 #: Seconds after which one that was shut down ends itself, where its caller died before it could.
 _LAST_WORD_S = 1.0
+#: Seconds that a shutdown waits for the processes of agents to end.
+_LEAVE_S = 30.0
 
 
 class SupervisorService(RequestService):
@@ -116,7 +118,7 @@ class SupervisorService(RequestService):
             logger.warning("agent %s was restarted by Ray and is ended: %s", agent_name, error)
             await self._agents.end(agent_name, incarnation)
             return
-        self._agents.reborn(agent_name, incarnation)
+        await self._agents.reborn(agent_name, incarnation, report.node_id)
         logger.warning("agent %s was restarted by Ray, as process %d", agent_name, report.pid)
         agent = current(self._scribe.state, agent_name, incarnation)
         if agent is None:
@@ -144,7 +146,7 @@ class SupervisorService(RequestService):
         else:
             self._hands.stop_all()
             living = [(name, a.incarnation) for name, a in self._scribe.state.agents.items()]
-            await asyncio.gather(*(self._agents.end(*agent) for agent in living))
+            await self._agents.end_all(living, _LEAVE_S)
             await self._hands.ready.leave_nothing()
             await self._groups.leave_nothing()
             await self._orphans.leave_nothing()
@@ -285,9 +287,7 @@ class SupervisorService(RequestService):
         """End every agent that carries this scheduler's mark, and its groups."""
         living = await off_loop(self._ray.living_actors)
         for namespace, name in self._agents.strays(living, set()):
-            handle = self._agents.find(namespace, name)
-            if handle is not None:
-                self._ray.kill_actor(handle)
+            await self._agents.end_unclaimed(namespace, name)
         await self._groups.leave_nothing()
 
 

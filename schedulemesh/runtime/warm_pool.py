@@ -25,6 +25,7 @@ from schedulemesh.protocol.agents import Accelerators, Handled, MessageError, un
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.agent_start import Ready, own_need
 from schedulemesh.runtime.pg_manager import Groups
+from schedulemesh.runtime.process_cleanup import Place
 
 logger = logging.getLogger(__name__)
 
@@ -107,6 +108,10 @@ class ReadyHosts:
         """The actors that stand ready."""
         return {h.name for hosts in self._hosts.values() for h in hosts if h.ready}
 
+    def names_in(self, group_id: str) -> set[str]:
+        """The actors in a group that stand ready or are about to."""
+        return {host.name for host in self._hosts.get(group_id, [])}
+
     def lose(self, names: Iterable[str]) -> None:
         """These actors have died."""
         dead = set(names)
@@ -118,7 +123,7 @@ class ReadyHosts:
     async def leave(self, group_id: str) -> None:
         """End what stands ready in a group that is about to be removed."""
         hosts = self._hosts.pop(group_id, [])
-        await asyncio.gather(*(self._agents.strike(h.handle) for h in hosts))
+        await asyncio.gather(*(self._ended(host) for host in hosts))
         self._accelerators.pop(group_id, None)
         self._not_before.pop(group_id, None)
 
@@ -194,6 +199,7 @@ class ReadyHosts:
         devices = None if seat is None else await self._devices(host.group_id, seat)
         if devices is None or not self._is_wanted(host):
             return ""
+        mark = self._agents.process_mark(self._agents.namespace, host.name)
         request = ActorRequest(
             cls=self._agents.host(host.class_key, shipped, ready=True),
             name=host.name,
@@ -202,7 +208,7 @@ class ReadyHosts:
             node_id=None,
             seat=seat,
             options=json.loads(host.options),
-            args=(shipped, devices, self._me),
+            args=(shipped, devices, self._me, mark),
         )
         host.handle = self._ray.start_actor(request)
         call = self._ray.call(host.handle, "schedulemesh_ready")
@@ -241,8 +247,13 @@ class ReadyHosts:
     def _drop(self, host: _Host) -> None:
         if self._is_wanted(host):
             self._hosts[host.group_id].remove(host)
+        self._spawn(self._ended(host))
+
+    async def _ended(self, host: _Host) -> None:
+        """End it, with what its class has started while it was loaded."""
         if host.handle is not None:
-            self._ray.kill_actor(host.handle)
+            place = Place(namespace=self._agents.namespace, actor_name=host.name)
+            await self._agents.terminate(host.handle, place, host.name)
 
 
 def wanted(state: MeshState, group_id: str) -> WarmSpec | None:

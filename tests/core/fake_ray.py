@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 from ray.exceptions import RayActorError, RaySystemError
 
+from schedulemesh.core.backend.ray_backend import ActorView
 from schedulemesh.core.backend.ray_groups import GroupView
 from schedulemesh.protocol.agents import Accelerators, Handled, Report, pack
 
@@ -19,6 +21,23 @@ class FakeActor:
         self.answers = {"schedulemesh_ready": Handled()}
         self.calls = []
         self.stuck = None
+
+
+class FakeHelper:
+    """A helper of the supervisor on another node; it raises or answers what it is told to."""
+
+    def __init__(self, helper, node_id):
+        self.helper, self.node_id = helper, node_id
+        self.calls = []
+        self.alive = True
+        self.raises = None
+        self.answers = []
+
+    async def answer(self, method, args):
+        self.calls.append((method, args))
+        if self.raises is not None:
+            raise self.raises
+        return self.answers.pop(0) if self.answers else ()
 
 
 class FakeRay:
@@ -37,6 +56,13 @@ class FakeRay:
         self.devices = Accelerators(ids=("3",), env_vars={"CUDA_VISIBLE_DEVICES": "3"})
         self.free = {}
         self.asked = []
+        #: Actors that the supervisor has on other nodes, and what becomes of their calls.
+        self.helpers = []
+        #: What Ray knows of actors; of all others that they live on the supervisor's node.
+        self.views = {}
+        #: Whether Ray has an actor wait for room.
+        self.waiting = lambda actor: False
+        self.looks = []
         self.kept = {}
 
     # Ray's own store
@@ -79,6 +105,25 @@ class FakeRay:
     def ask_autoscaler(self, bundles):
         self.asked.append(bundles)
 
+    # processes
+    def own_node_id(self):
+        return "own"
+
+    def session_folder(self):
+        return Path("/tmp/ray/session_of_the_fake")
+
+    def start_helper(self, cls, node_id):
+        helper = FakeHelper(cls(), node_id)
+        self.helpers.append(helper)
+        return helper
+
+    def waits_for_room(self, actor):
+        self.looks.append(actor)
+        return self.waiting(actor)
+
+    def actor(self, actor):
+        return self.views.get(actor, ActorView(node_id="own", has_process=True))
+
     # actors
     def start_actor(self, request):
         actor = FakeActor(request)
@@ -93,6 +138,8 @@ class FakeRay:
         actor.alive = False
 
     async def call(self, actor, method, *args):
+        if isinstance(actor, FakeHelper):
+            return await actor.answer(method, args)
         actor.calls.append((method, args))
         if actor.stuck is not None:
             await actor.stuck

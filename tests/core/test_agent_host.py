@@ -163,7 +163,7 @@ def test_a_class_that_cannot_be_loaded_is_reported_as_text(fault):
     assert type(fault).__name__ in report_of(host_of(Trapped)).error
     probed = unpack(probe_class(ship_class(Trapped)), Handled)
     assert type(fault).__name__ in probed.error
-    ready = ready_host_class(shipped(Trapped))(ship_class(Trapped), Accelerators(), None)
+    ready = ready_host_class(shipped(Trapped))(ship_class(Trapped), Accelerators(), None, 0)
     assert type(fault).__name__ in unpack(ready.schedulemesh_ready(), Handled).error
 
 
@@ -173,7 +173,7 @@ def _raising(name):
 
 @faults
 def test_a_ready_host_builds_as_any_other(fault):
-    host = ready_host_class(shipped(Faulty))(ship_class(Faulty), Accelerators(), None)
+    host = ready_host_class(shipped(Faulty))(ship_class(Faulty), Accelerators(), None, 0)
     assert unpack(host.schedulemesh_ready(), Handled).error == ""
     report = unpack(host.schedulemesh_build(boot_of(Faulty, "init", fault), [], []), Report)
     assert type(fault).__name__ in report.error

@@ -9,9 +9,10 @@ from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.state.mesh_state import Agent
 from schedulemesh.protocol.agents import Result, pack
 from schedulemesh.runtime.agent_registry import Agents
+from tests.core.fake_ray import FakeRay
 
 
-class NoActors:
+class NoActors(FakeRay):
     """A Ray in which nothing lives."""
 
     def find_actor(self, name, namespace):

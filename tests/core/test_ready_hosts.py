@@ -92,6 +92,7 @@ class Stage:
             scheduler="mesh",
             agent_name="a",
             incarnation=7,
+            mark=77,
             labels={},
             shipped=SHIPPED,
             arguments=None,
@@ -173,7 +174,8 @@ async def test_only_an_agent_of_the_same_class_and_options_gets_it(stage):
 async def test_with_gpus_it_sees_those_of_its_bundle_only(stage):
     assert [name for name, _ in stage.ray.probes] == ["accelerators"]
     (actor,) = stage.ray.actors
-    assert actor.request.args == (SHIPPED, stage.ray.devices, "supervisor")
+    mark = stage.agents.process_mark("space", actor.request.name)
+    assert actor.request.args == (SHIPPED, stage.ray.devices, "supervisor", mark)
     assert stage.ready.take(stage.order(need=parse_resources({"gpu": 0.5}))) is None
     assert stage.ready.take(stage.order()) is not None
     stage.group.agent = "a"
@@ -338,15 +340,18 @@ def test_a_ready_host_loads_before_it_builds(monkeypatch, devices):
     from schedulemesh.protocol.agents import Accelerators
     from tests.integration.agents import Counter
 
+    marks = []
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "all")
     monkeypatch.setattr(
         "schedulemesh.core.agent.control_channel._current", None
     )  # this process hosts no agent
     monkeypatch.setattr(AgentLink, "start", lambda self: None)
+    monkeypatch.setattr("schedulemesh.core.agent.warm_host.mark_this_process", marks.append)
     monkeypatch.setattr(ReadyHost, "_sm_report", lambda self: (self._sm_error, self._sm_gpu_ids))
     shipped = ship_class(Counter)
     seen = Accelerators(ids=devices, env_vars={"CUDA_VISIBLE_DEVICES": ",".join(devices)})
-    host = ready_host_class(described(shipped))(shipped, seen, None)
+    host = ready_host_class(described(shipped))(shipped, seen, None, 55)
+    assert marks == [55]
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ",".join(devices)
     assert unpack(host.schedulemesh_ready(), Handled).error == ""
     assert (host._sm_object, isinstance(host, AsyncReadyHost)) == (None, False)
@@ -355,6 +360,7 @@ def test_a_ready_host_loads_before_it_builds(monkeypatch, devices):
             scheduler="mesh",
             agent_name="a",
             incarnation=1,
+            mark=77,
             labels={"x": "y"},
             shipped=b"",
             arguments=None,
@@ -363,7 +369,7 @@ def test_a_ready_host_loads_before_it_builds(monkeypatch, devices):
     )
     assert host.schedulemesh_build(boot, [], []) == ("", devices)
     assert (host._sm_object.name, host.add(2)) == ("a", 2)
-    broken = ready_host_class(described(shipped))(b"\xc1", seen, None)
+    broken = ready_host_class(described(shipped))(b"\xc1", seen, None, 55)
     assert "DecodeError" in unpack(broken.schedulemesh_ready(), Handled).error
 
 

@@ -49,6 +49,7 @@ SAVED = SavedState(
         Boot(
             scheduler="s",
             agent_name="a",
+            mark=1 << 62,
             incarnation=2,
             labels={"a": "b"},
             shipped=b"x",

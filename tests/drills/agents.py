@@ -8,6 +8,7 @@ nothing of its neighbours.
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ class Marked:
     ) -> None:
         self.folder, self.slow_save_s, self.count = Path(folder), slow_save_s, 0
         self.mark("lives", f"{task_id}@{os.getpid()}@{began_at(os.getpid())}")
+        self.start_daemon(task_id)
         time.sleep(slow_start_s)  # a constructor that takes its time, to be killed in
 
     def mark(self, kind: str, name: str) -> None:
@@ -44,6 +46,13 @@ class Marked:
         folder = self.folder / kind
         folder.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
+
+    def start_daemon(self, task_id: str) -> None:
+        """Start a process that outlives this one unless somebody ends it, and mark it."""
+        script = "env -i setsid sleep 86400 > /dev/null 2>&1 & echo $!"
+        told = subprocess.run(["sh", "-c", script], stdout=subprocess.PIPE, check=True)
+        pid = int(told.stdout)
+        self.mark("daemons", f"{task_id}@{os.getpid()}@{pid}@{began_at(pid)}")
 
     def add(self, n: int = 1) -> int:
         """The count, after adding to it."""

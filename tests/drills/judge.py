@@ -13,7 +13,7 @@ import ray
 from schedulemesh.core import RayScheduler
 from tests.drills.acknowledged import Expected, Log
 from tests.drills.clients import Workload
-from tests.drills.processes import DrillFailed, lives, until
+from tests.drills.processes import DrillFailed, daemons, lives, until
 
 #: Seconds within which everything must serve again, once the death is known.
 SERVES_AGAIN_S = 10.0
@@ -26,7 +26,9 @@ REST_S = 90.0
 
 
 class Watch:
-    """Looks all the time whether two living processes run one task."""
+    """Looks all the time whether two living processes run one task, or one runs beside what its former
+    life has started.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -45,6 +47,11 @@ class Watch:
             for task_id, pids in lives(self.folder).items():
                 if len(pids) > 1:
                     self.twice.append(f"{task_id} runs as {pids} at once")
+            # Daemons first: what lives after them may have been started by the next life.
+            found, living = daemons(self.folder), lives(self.folder)
+            for task_id, parent, pid in found:
+                if living.get(task_id, [parent]) != [parent] and parent not in living[task_id]:
+                    self.twice.append(f"{task_id} runs beside {pid}, started by its former life")
 
 
 class Judge:
@@ -72,6 +79,7 @@ class Judge:
         expected = Expected(self.log.read())
         wrong += expected.nonsense()
         wrong += self._tasks(expected)
+        wrong += self._daemons()
         wrong += self._ledger()
         wrong += self._settings(expected)
         wrong += self._saved(expected)
@@ -91,6 +99,15 @@ class Judge:
                 wrong.append(f"{task_id} is on the book as {agents.get(task_id)}, lives as {found}")
         wrong += [f"{t} lives as {living[t]}, off the book" for t in living.keys() - on_book]
         return wrong
+
+    def _daemons(self) -> list[str]:
+        """What agents started ends with them."""
+        found, living = daemons(self.watch.folder), lives(self.watch.folder)
+        return [
+            f"{pid} lives, which was started by agent process {parent} of {task_id}"
+            for task_id, parent, pid in found
+            if parent not in living.get(task_id, [])
+        ]
 
     def _settled_processes(self, on_book: set[str]) -> dict[str, list[int]]:
         """Living processes; Ray calls one dead when it has begun to exit, some milliseconds early."""

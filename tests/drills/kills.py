@@ -18,11 +18,13 @@ class Kills(OfSupervisor, OfAgents, OfDrivers, OfDisk, OfBeginnings):
         """Every kind by its name."""
         own = {
             "supervisor, idle": self.supervisor_idle,
+            "supervisor, stopped": self.supervisor_stopped,
             "supervisor, in mid-recovery": self.supervisor_twice,
             "supervisor and an agent at once": self.supervisor_and_agent,
             "agent, at work": self.agent_at_work,
             "agent, in its constructor": self.agent_in_constructor,
             "agent, in mid-eviction": self.agent_in_eviction,
+            "agent, stopped": self.agent_stopped,
             "worker of a preserver": self.preserver,
             "driver, detached": self.driver_detached,
             "driver, not detached": self.driver_tied,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import time
 from typing import Any
 
@@ -13,6 +15,7 @@ from tests.drills.agents import began_at
 from tests.drills.judge import GIVES_UP_S, REST_S, served_again
 from tests.drills.processes import (
     DrillFailed,
+    daemons,
     kill,
     lives,
     marked,
@@ -93,6 +96,21 @@ class OfAgents(Stage):
         call.join(REST_S)
         if not answers or not answers[0]["success"]:
             raise DrillFailed(f"its eviction is answered {answers}")
+        return served_again(self.mesh, at)
+
+    def agent_stopped(self) -> float | None:
+        """It is held still; its end is answered when its process is gone, with what it started."""
+        answer = self.own.submit("own", 9.0, slow_start_s=0.0, slow_save_s=0.0)
+        if not answer["success"]:
+            raise DrillFailed(f"cannot submit: {answer}")
+        task_id = answer["task_id"]
+        (pid,) = lives(self.folder)[task_id]
+        os.kill(pid, signal.SIGSTOP)
+        at = time.monotonic()
+        ended = self.own.finish(task_id)
+        left = [daemon for _, parent, daemon in daemons(self.folder) if parent == pid]
+        if not ended["success"] or began_at(pid) or left:
+            raise DrillFailed(f"{ended} while process {pid}, or of its own {left}, lives")
         return served_again(self.mesh, at)
 
     def preserver(self) -> float | None:

@@ -44,6 +44,12 @@ class OfSupervisor(Stage):
         self.workload.go()
         return self.served_after(kill(pid), pid)
 
+    def supervisor_stopped(self) -> float | None:
+        """It is held still for some seconds, and goes on."""
+        with stopped(self.supervisor_pid()):
+            time.sleep(self.rng.uniform(0.5, 3.0))  # how long it is held still
+        return served_again(self.mesh, time.monotonic())
+
     def supervisor_in(self, kind: str) -> Callable[[], float | None]:
         operation, longest_s = OPERATIONS[kind]
 

@@ -75,6 +75,18 @@ def lives(folder: Path) -> dict[str, list[int]]:
     return found
 
 
+def daemons(folder: Path) -> list[tuple[str, int, int]]:
+    """The living processes that agents started: the task, the agent's process, and their own."""
+    found = []
+    for name in marks(folder, "daemons"):
+        task_id, parent, pid, began = name.split("@")
+        if began_at(int(pid)) == began:
+            found.append((task_id, int(parent), int(pid)))
+        else:
+            (folder / "daemons" / name).unlink(missing_ok=True)
+    return found
+
+
 def marked(folder: Path, kind: str, pid: int) -> bool:
     """Whether a process left such a mark."""
     return (folder / kind / str(pid)).exists()

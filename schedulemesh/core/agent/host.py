@@ -25,6 +25,7 @@ from schedulemesh.core.agent.control_channel import (
     restarted_by_ray,
     set_current,
 )
+from schedulemesh.core.agent.process_marks import kill, mark_this_process, marked
 from schedulemesh.core.agent.user_errors import error_text
 from schedulemesh.core.transport.user_code import load_arguments, load_class
 from schedulemesh.protocol.agents import Boot, Method, Report, SavedState, ShippedClass, pack
@@ -58,7 +59,11 @@ class AgentHost:
         self, boot: bytes, supervisor: Any, refs: Sequence[Any], nested: Sequence[Any]
     ) -> None:
         self._sm_begin(boot, supervisor)
+        mark_this_process(self._sm_boot.mark)
         reborn = self._sm_boot.may_restart and restarted_by_ray()
+        if reborn:
+            # What the life before started on this node must not share what this one is given.
+            kill(marked(self._sm_boot.mark))
         self._sm_build(refs, nested, reborn=reborn)
         if reborn:
             self._sm_link.reborn(self._sm_told())

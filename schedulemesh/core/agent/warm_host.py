@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from schedulemesh.core.agent.host import AgentHost, AsyncAgentHost, host_class
+from schedulemesh.core.agent.process_marks import mark_this_process
 from schedulemesh.core.agent.user_errors import error_text
 from schedulemesh.core.transport.user_code import load_arguments, load_class, ship_arguments
 from schedulemesh.protocol.agents import Accelerators, Boot, Handled, ShippedClass, pack
@@ -22,7 +23,10 @@ from schedulemesh.protocol.agents import Accelerators, Boot, Handled, ShippedCla
 class ReadyHost(AgentHost):
     """Base of every ready host for a class without async methods."""
 
-    def __init__(self, shipped: bytes, accelerators: Accelerators, supervisor: Any) -> None:
+    def __init__(
+        self, shipped: bytes, accelerators: Accelerators, supervisor: Any, mark: int
+    ) -> None:
+        mark_this_process(mark)
         # Known before anyone is in a hurry: the first handle of its kind takes a process milliseconds.
         self._sm_supervisor = supervisor
         # An actor without GPUs sees all of them; the class must not.

@@ -11,12 +11,21 @@ from typing import Any, Protocol
 
 import msgspec
 import ray
+from ray.core.generated import gcs_pb2
 from ray.experimental import internal_kv
+from ray.util.placement_group import placement_group_table
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from schedulemesh.core.backend.ray_groups import GroupRequest, GroupView, RayGroups, Seat, seated
+from schedulemesh.core.backend.ray_groups import (
+    GroupMember,
+    GroupRequest,
+    GroupView,
+    RayGroups,
+    Seat,
+    seated,
+)
 from schedulemesh.core.backend.ray_resources import ray_amounts, resources_of
-from schedulemesh.domain.resources import UNIT, Resources
+from schedulemesh.domain.resources import NOTHING, UNIT, Resources
 
 #: The part of Ray's own store that is ours.
 _KEPT = b"schedulemesh"
@@ -30,6 +39,17 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     #: What nobody holds; lags by about 0.1 s.
     free: Resources
     labels: dict[str, str]
+
+
+class ActorView(msgspec.Struct, frozen=True, kw_only=True):
+    """An actor as Ray's own table has it."""
+
+    #: Where Ray has placed it, or tries to; None: nowhere yet.
+    node_id: str | None
+    #: Whether it has a process; otherwise it waits for room, or for the process to start.
+    has_process: bool
+    #: Its process, where Ray takes it for living.
+    pid: int | None = None
 
 
 class ActorRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +89,20 @@ class RayApi(Protocol):
     def kill_actor(self, handle: Any) -> None:
         """End an actor at once, without restart."""
 
+    def actor(self, handle: Any) -> ActorView | None:
+        """What Ray knows of an actor, dead ones included; None: nothing. May block."""
+
+    def waits_for_room(self, handle: Any) -> bool:
+        """Whether Ray has an actor wait because it finds no room; False: its process is being started, or
+        runs. Lags by about 0.1 s; may block.
+        """
+
+    def own_node_id(self) -> str:
+        """The node of this process."""
+
+    def start_helper(self, cls: type, node_id: str) -> Any:
+        """The handle of an actor on this node that takes nothing and ends with this process."""
+
     async def call(self, handle: Any, method: str, *args: Any) -> Any:
         """Call a method; raises RayError where the actor died."""
 
@@ -102,6 +136,9 @@ class RayApi(Protocol):
 
     def group(self, ray_id: str) -> GroupView | None:
         """One placement group; None: it is removed. May block."""
+
+    def members(self, ray_id: str) -> list[GroupMember]:
+        """The actors in a placement group that are not dead, whosoever they are; may block."""
 
     def remove_group(self, ray_id: str) -> None:
         """Begin to remove a placement group; Ray ends what lives in it. May block."""
@@ -164,6 +201,46 @@ class LiveRay(RayGroups):
         """See RayApi."""
         ray.kill(handle, no_restart=True)
 
+    def actor(self, handle: Any) -> ActorView | None:
+        """See RayApi."""
+        data = _actor_data(handle)
+        if data is None:
+            return None
+        lives = data.state == gcs_pb2.ActorTableData.ALIVE
+        return ActorView(
+            node_id=data.address.node_id.hex() or None,
+            has_process=bool(data.address.worker_id),
+            pid=data.pid if lives else None,
+        )
+
+    def waits_for_room(self, handle: Any) -> bool:
+        """See RayApi."""
+        data = _actor_data(handle)
+        if data is None or data.address.worker_id:
+            return False
+        node_id = data.address.node_id.hex()
+        need = resources_of(data.required_resources)
+        if node_id and need.beyond(_never_placed(node_id)):
+            # An actor that waits for others may have lent its CPUs, which the former sum counts as taken.
+            free = ray._private.state.available_resources_per_node()
+            return bool(need.beyond(resources_of(free.get(node_id, {}))))
+        usage = gcs_pb2.ResourceUsageBatchData.FromString(_accessor().get_all_resource_usage())
+        return any(
+            demand.num_ready_requests_queued or demand.num_infeasible_requests_queued
+            for demand in usage.resource_load_by_shape.resource_demands
+            if dict(demand.shape) == dict(data.required_resources)
+        )
+
+    def own_node_id(self) -> str:
+        """See RayApi."""
+        found: str = ray.get_runtime_context().get_node_id()
+        return found
+
+    def start_helper(self, cls: type, node_id: str) -> Any:
+        """See RayApi."""
+        pinned = NodeAffinitySchedulingStrategy(node_id, soft=False)
+        return ray.remote(cls).options(num_cpus=0, scheduling_strategy=pinned).remote()
+
     async def call(self, handle: Any, method: str, *args: Any) -> Any:
         """See RayApi."""
         return await getattr(handle, method).remote(*args)
@@ -214,6 +291,41 @@ def _actor_class(cls: type, groups: str) -> Any:
     """
     found = json.loads(groups)
     return ray.remote(concurrency_groups=found)(cls) if found else ray.remote(cls)
+
+
+def _never_placed(node_id: str) -> Resources:
+    """What is left of a node beside all actors that run there and all placement groups. Unlike Ray's view
+    of what is free, it does not lag, and leaves aside what Ray has given to a process that is being started.
+    """
+    left = next(
+        (resources_of(n["Resources"]) for n in ray.nodes() if n["NodeID"] == node_id), NOTHING
+    )
+    node = bytes.fromhex(node_id)
+    for entry in _accessor().get_actor_table(None, None):
+        data = gcs_pb2.ActorTableData.FromString(entry) if node in entry else None
+        if data is not None and data.node_id == node and data.state == gcs_pb2.ActorTableData.ALIVE:
+            left = left - resources_of(
+                {
+                    held.name: sum(i.quantity for i in held.resource_ids)
+                    for held in data.resource_mapping
+                }
+            )
+    for group in placement_group_table().values():
+        for index, placed in group["bundles_to_node_id"].items():
+            if placed == node_id and group["state"] != "REMOVED":
+                left = left - resources_of(group["bundles"][index])
+    return left
+
+
+def _accessor() -> Any:
+    """Ray's own tables, which it shows to no public call without its dashboard."""
+    return ray._private.state.state._connect_and_get_accessor()
+
+
+def _actor_data(handle: Any) -> Any:
+    """The actor's entry in Ray's table; None: there is none."""
+    entry = _accessor().get_actor_info(handle._actor_id)
+    return None if entry is None else gcs_pb2.ActorTableData.FromString(entry)
 
 
 def as_future(ref: Any) -> asyncio.Future[Any]:

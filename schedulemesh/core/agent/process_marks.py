@@ -1,0 +1,166 @@
+"""Marks that a process hands down to everything it starts, and the end of all that carry one.
+
+The mark is the soft limit of RLIMIT_RTTIME, the CPU time that a process may take under a real-time
+scheduling policy without sleeping. Its values here are above 100,000 years, so they limit nothing. Unlike
+an environment variable it survives a cleared environment, unlike the parent's id a double fork, and
+unlike a session ``setsid``; one system call reads it. Only a process that is not started by the agent at
+all (by a container engine, cron or systemd), that changes its user, or that sets this limit itself is
+not found. Linux only: elsewhere nothing is marked and nothing found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+logger = logging.getLogger(__name__)
+
+#: Marks lie above this, so that they limit nothing and differ from limits that people set.
+_BASE, _BITS = 1 << 62, 61
+#: Seconds for the agent's own process, which Ray ends, to exit by itself: killed, it looks like a crash,
+#: and Ray warns the user's driver of it.
+GRACE_S = 0.25
+#: Seconds after which processes that do not end are reported.
+PATIENCE_S = 5.0
+#: Seconds between two looks at processes that are ending; after so many looks, at all processes anew.
+_LOOK_S, _LOOKS = 0.001, 50
+
+_SUPPORTED = sys.platform == "linux"
+if _SUPPORTED:
+    import resource
+
+
+class Process(NamedTuple):
+    """A process, told from a later one with the same id by when it began."""
+
+    #: In ticks since the machine started.
+    began: int
+    pid: int
+
+
+def mark_of(session: str, namespace: str, actor_name: str) -> int:
+    """The mark of an actor of ours: the same wherever it is computed, another one in another cluster."""
+    digest = hashlib.sha256(f"{session}\0{namespace}\0{actor_name}".encode()).digest()
+    return _BASE + (int.from_bytes(digest[:8], "big") >> (64 - _BITS))
+
+
+def mark_this_process(mark: int) -> None:
+    """Mark this process, and with it all that it starts from now on; 0: it has a mark already."""
+    if not _SUPPORTED or not mark:
+        return
+    try:
+        _, hard = resource.getrlimit(resource.RLIMIT_RTTIME)
+        resource.setrlimit(resource.RLIMIT_RTTIME, (mark, hard))
+    except (OSError, ValueError) as error:
+        logger.warning(
+            "processes that this agent starts are not ended with it: the limit that marks them cannot "
+            "be set (%s); leave RLIMIT_RTTIME unlimited on this node",
+            error,
+        )
+
+
+def marked(mark: int) -> list[Process]:
+    """The living processes with this mark, but for this one; the eldest first."""
+    if not _SUPPORTED:
+        return []
+    own = os.getpid()
+    # On the hot path of every eviction, where making paths would cost twice as much.
+    entries = os.listdir("/proc")  # noqa: PTH208
+    pids = (int(entry) for entry in entries if entry.isdigit())
+    found = (living(pid) for pid in pids if pid != own and _carries(pid, mark))
+    return sorted(process for process in found if process is not None)
+
+
+def left_behind(hosts: Mapping[int, int]) -> dict[int, list[Process]]:
+    """By mark, what is left of agents whose own process has died; ``hosts``: the ids of those by mark.
+
+    A child that was forked keeps the socket by which Ray would notice that death.
+    """
+    if not _SUPPORTED:
+        return {}
+    dead = {
+        mark: pid for mark, pid in hosts.items() if not _carries(pid, mark) or living(pid) is None
+    }
+    left = {mark: marked(mark) for mark in dead}
+    return {
+        mark: found
+        for mark, found in left.items()
+        if found and not any(_own_id(process.pid) == dead[mark] for process in found)
+    }
+
+
+def living(pid: int) -> Process | None:
+    """The process with this id; None: there is none, or it has ended and nobody has asked how."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else Process(began=int(fields[19]), pid=pid)
+
+
+async def terminate(mark: int) -> tuple[int, ...]:
+    """End every process with this mark; returns the ids of those that have not ended in time.
+
+    The eldest is the agent's own process, which Ray ends at the same time; it is killed where that does
+    not help, as when it is stopped.
+    """
+    begun = time.monotonic()
+    while found := await _beside(mark):
+        age = time.monotonic() - begun
+        if age > PATIENCE_S:
+            return tuple(process.pid for process in found)
+        kill(found if age > GRACE_S else found[1:])
+        await _ended(found)
+    return ()
+
+
+def kill(processes: Iterable[Process]) -> None:
+    """Kill these, unless they have ended or belong to somebody else by now."""
+    for process in processes:
+        if living(process.pid) == process:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(process.pid, signal.SIGKILL)
+
+
+async def _ended(processes: Iterable[Process]) -> None:
+    """Return when all of these have ended, or after some looks."""
+    left = list(processes)
+    for _ in range(_LOOKS):
+        left = [process for process in left if living(process.pid) == process]
+        if not left:
+            return
+        await asyncio.sleep(_LOOK_S)
+
+
+async def _beside(mark: int) -> list[Process]:
+    """A look at all processes takes milliseconds where there are thousands."""
+    return await asyncio.get_running_loop().run_in_executor(None, marked, mark)
+
+
+def _own_id(pid: int) -> int | None:
+    """The id that a process has for itself, which is another one in a container."""
+    try:
+        lines = (
+            Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
+        )
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    ids = next((line for line in lines if line.startswith("NSpid:")), f"NSpid: {pid}")
+    return int(ids.split()[-1])
+
+
+def _carries(pid: int, mark: int) -> bool:
+    try:
+        return resource.prlimit(pid, resource.RLIMIT_RTTIME)[0] == mark
+    except (ProcessLookupError, PermissionError):
+        return False

@@ -1,0 +1,92 @@
+"""Whether Ray places an actor: known within a second, and with the true reason where it does not."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from schedulemesh.core.backend.ray_backend import NodeView, RayApi
+from schedulemesh.domain.node import NodeReport
+from schedulemesh.domain.resources import NOTHING, UNIT, Resources
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.nodes import Node
+
+logger = logging.getLogger(__name__)
+
+#: Seconds after which Ray's scheduling of an actor is looked at; the second look must say the same, because
+#: Ray tells of what waits about every 0.1 s, and the room of a process that just ended shows as late.
+_FIRST_S, _AGAIN_S = 0.5, 0.25
+#: Seconds between further looks at an actor that has no process yet.
+_EVERY_S = 1.0
+
+
+async def unplaced(ray_api: RayApi, handle: Any) -> None:
+    """Return once Ray has had the actor wait for room for some time; never, where it gets a process."""
+    wait_s = _FIRST_S
+    seen = False
+    while True:
+        await asyncio.sleep(wait_s)
+        view = await _beside(ray_api.actor, handle)
+        if view is None or view.has_process:
+            await asyncio.Event().wait()
+        try:
+            waits = await _beside(ray_api.waits_for_room, handle)
+        except Exception:
+            # A start must not fail because Ray could not be asked about it; it has its time.
+            logger.exception("cannot tell whether Ray has room for an actor")
+            waits = False
+        if waits and seen:
+            return
+        seen, wait_s = waits, _AGAIN_S if waits else _EVERY_S
+
+
+def external_use(node: Node, view: NodeView, not_placed: Resources) -> Resources:
+    """What Ray work that is not ours uses on a node, where Ray has not placed so much of what the book
+    has given away.
+    """
+    ours = node.total - node.others_use - node.free - not_placed
+    return (view.total - view.free - ours).beyond(NOTHING)
+
+
+def seen_anew(
+    state: MeshState, views: list[NodeView], node_id: str, not_placed: Resources
+) -> tuple[NodeReport, ...]:
+    """The living nodes, with what others use on this one."""
+    return tuple(
+        NodeReport(
+            node_id=view.node_id,
+            total=view.total,
+            labels=view.labels,
+            others_use=_external(state, view, not_placed) if view.node_id == node_id else None,
+        )
+        for view in views
+    )
+
+
+def no_room(node: Node, need: Resources) -> str:
+    """Why Ray has not placed an actor with this need on a node."""
+    total, others = _amounts(node.total), _amounts(node.others_use)
+    ours = _amounts(node.total - node.free - node.others_use - need)
+    held = "; ".join(
+        f"of {kind} {total.get(kind, 0.0):g} there, other Ray work holds {others.get(kind, 0.0):g}, "
+        f"ScheduleMesh {ours.get(kind, 0.0):g}, and it needs {amount:g}"
+        for kind, amount in _amounts(need).items()
+    )
+    return (
+        f"Ray has no room for it on node {node.node_id}: {held}. End some of that work, "
+        "or submit it again later"
+    )
+
+
+def _amounts(resources: Resources) -> dict[str, float]:
+    return {kind: amount / UNIT for kind, amount in resources.items()}
+
+
+def _external(state: MeshState, view: NodeView, not_placed: Resources) -> Resources | None:
+    node = state.cluster.nodes.get(view.node_id)
+    return None if node is None else external_use(node, view, not_placed)
+
+
+async def _beside(call: Any, *args: Any) -> Any:
+    return await asyncio.get_running_loop().run_in_executor(None, call, *args)

@@ -1,0 +1,50 @@
+"""Which victims of a submission that failed really run again."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import msgspec
+
+from schedulemesh.domain.agent import AgentPhase
+from schedulemesh.engine.messages.outcomes import Refused, RequestOutcome
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.runtime.reactor import Scribe
+
+#: Seconds between two looks: doubled from the first to the last.
+_LOOK_S, _LOOK_MAX_S = 0.01, 0.2
+
+
+async def with_real_restarts(scribe: Scribe, outcome: RequestOutcome) -> RequestOutcome:
+    """The outcome, once each victim that was to be restarted runs, or does not; ``restarted`` names the
+    former, ``not_restarted`` all others.
+    """
+    if not isinstance(outcome, Refused) or not outcome.restarted:
+        return outcome
+    until, wait_s = time.monotonic() + scribe.state.policy.start_timeout, _LOOK_S
+    while (
+        any(_is_starting(scribe.state, t) for t in outcome.restarted) and time.monotonic() < until
+    ):
+        await asyncio.sleep(wait_s)
+        wait_s = min(2 * wait_s, _LOOK_MAX_S)
+    run = tuple(t for t in outcome.restarted if _runs(scribe.state, t))
+    lost = tuple(t for t in outcome.restarted if t not in run)
+    return msgspec.structs.replace(
+        outcome, restarted=run, not_restarted=(*outcome.not_restarted, *lost)
+    )
+
+
+def _is_starting(state: MeshState, task_id: str) -> bool:
+    return _phase(state, task_id) in (AgentPhase.WAITING, AgentPhase.STARTING)
+
+
+def _runs(state: MeshState, task_id: str) -> bool:
+    return _phase(state, task_id) is AgentPhase.RUNNING
+
+
+def _phase(state: MeshState, task_id: str) -> AgentPhase | None:
+    """The phase of the task's agent; None: the task is not on the book."""
+    task = state.running.by_id.get(task_id)
+    agent = None if task is None else state.agents.get(task.agent_name)
+    return None if agent is None else agent.phase

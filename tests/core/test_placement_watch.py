@@ -1,0 +1,121 @@
+"""Whether Ray places an actor, and who has the room where it does not."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from schedulemesh.core.backend.ray_backend import ActorView, NodeView
+from schedulemesh.domain.node import NodeReport
+from schedulemesh.domain.resources import NOTHING, parse_resources
+from schedulemesh.engine.messages.facts import Devices, NodeSeen
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.runtime import placement_watch
+from schedulemesh.runtime.placement_watch import (
+    external_use,
+    no_room,
+    seen_anew,
+    unplaced,
+)
+from tests.core.fake_ray import FakeRay
+
+PENDING = ActorView(node_id="n", has_process=False)
+TWO = parse_resources({"cpu": 2})
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch):
+    for name in ("_FIRST_S", "_AGAIN_S", "_EVERY_S"):
+        monkeypatch.setattr(placement_watch, name, 0.001)
+
+
+def watched(ray, within_s):
+    """Whether the watch says that Ray has no room for the actor."""
+
+    async def story():
+        try:
+            await asyncio.wait_for(unplaced(ray, "actor"), within_s)
+        except (asyncio.TimeoutError, TimeoutError):
+            return False
+        return True
+
+    return asyncio.run(story())
+
+
+def test_one_that_waits_for_room_twice_in_a_row_is_not_placed():
+    ray = FakeRay()
+    ray.views["actor"] = PENDING
+    ray.waiting = lambda actor: True
+    assert watched(ray, 10.0)
+    assert len(ray.looks) == 2
+
+
+def test_one_whose_process_is_being_started_is_waited_for():
+    ray = FakeRay()
+    ray.views["actor"] = PENDING
+    assert not watched(ray, 0.05)
+    assert len(ray.looks) > 2
+
+
+def test_room_that_just_became_free_is_waited_for():
+    ray = FakeRay()
+    ray.views["actor"] = PENDING
+    ray.waiting = lambda actor: len(ray.looks) % 2 == 1
+    assert not watched(ray, 0.05)
+
+
+def test_a_start_goes_on_where_ray_cannot_be_asked(caplog):
+    def broken(actor):
+        raise RuntimeError("no answer")
+
+    ray = FakeRay()
+    ray.views["actor"] = PENDING
+    ray.waiting = broken
+    assert not watched(ray, 0.05)
+    assert "cannot tell whether Ray has room" in caplog.text
+
+
+def test_one_that_has_a_process_is_not_asked_about_again():
+    ray = FakeRay()
+    ray.waiting = lambda actor: True
+    assert not watched(ray, 0.02)
+    assert ray.looks == []
+
+
+def eight_cpus():
+    """A book with one node of eight CPUs, on which it has given away four, two of them to a newcomer."""
+    state = MeshState()
+    report = NodeReport(node_id="n", total=parse_resources({"cpu": 8}))
+    state.evolve(NodeSeen(report=report))
+    for name in ("old", "new"):
+        state.cluster.take("n", name, TWO, Devices())
+    return state
+
+
+def view(free, node_id="n"):
+    total, left = parse_resources({"cpu": 8}), parse_resources({"cpu": free})
+    return NodeView(node_id=node_id, total=total, free=left, labels={})
+
+
+def test_what_others_use_is_what_ray_has_given_less_what_is_ours_and_placed():
+    node = eight_cpus().cluster.nodes["n"]
+    assert external_use(node, view(1.0), TWO) == parse_resources({"cpu": 5})
+    assert external_use(node, view(1.0), NOTHING) == parse_resources({"cpu": 3})
+    assert external_use(node, view(8.0), NOTHING) == NOTHING
+
+
+def test_the_book_learns_it_for_this_node_alone():
+    state = eight_cpus()
+    reports = seen_anew(state, [view(1.0), view(0.0, "other")], "n", TWO)
+    assert [(r.node_id, r.others_use) for r in reports] == [
+        ("n", parse_resources({"cpu": 5})),
+        ("other", None),
+    ]
+
+
+def test_the_refusal_says_who_holds_how_much():
+    state = eight_cpus()
+    state.evolve(NodeSeen(report=seen_anew(state, [view(1.0)], "n", TWO)[0]))
+    told = no_room(state.cluster.nodes["n"], TWO)
+    assert "of cpu 8 there, other Ray work holds 5, ScheduleMesh 2, and it needs 2" in told

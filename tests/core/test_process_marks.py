@@ -1,0 +1,176 @@
+"""Marks that processes hand down, on real processes: however they were started, all of them end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from schedulemesh.core.agent import process_marks
+from schedulemesh.core.agent.process_marks import left_behind, living, mark_of, marked, terminate
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="marks are limits of Linux")
+
+#: Marks itself, starts something, says the ids of all on one line, and waits.
+PROGRAM = """
+import os, subprocess, sys, time
+from schedulemesh.core.agent.process_marks import mark_this_process
+
+mark_this_process(int(sys.argv[1]))
+{start}
+time.sleep(600)
+"""
+DOUBLE_FORK = """
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        for fd in range(3, 64):
+            try:
+                os.close(fd)
+            except OSError:
+                pass
+        print(os.getpid(), flush=True)
+        time.sleep(600)
+    os._exit(0)
+os.wait()
+"""
+CLEARED_QUIETLY = """
+child = subprocess.Popen(["env", "-i", "setsid", "-f", "sleep", "600"])
+child.wait()
+print(0, flush=True)
+"""
+NOTHING = "print(0, flush=True)"
+IGNORES = """
+child = subprocess.Popen([sys.executable, "-c",
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"])
+print(child.pid, flush=True)
+"""
+
+
+@pytest.fixture
+def mark():
+    """A mark of this test alone; nothing with it is left behind."""
+    made = mark_of("session", "namespace", f"{os.getpid()}-{time.monotonic_ns()}")
+    yield made
+    process_marks.kill(marked(made))
+
+
+@pytest.fixture
+def started():
+    """Starts an agent's process, and returns it once what it started is there."""
+    made = []
+
+    def start(mark, what):
+        command = [sys.executable, "-c", PROGRAM.format(start=what), str(mark)]
+        made.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        assert made[-1].stdout.readline()
+        return made[-1]
+
+    yield start
+    for process in made:
+        process.kill()
+        process.communicate()
+
+
+def ended(mark):
+    return asyncio.run(asyncio.wait_for(terminate(mark), 30.0))
+
+
+def test_marks_differ_between_clusters_namespaces_and_actors():
+    marks = {
+        mark_of(*"abc"),
+        mark_of(*"xbc"),
+        mark_of(*"axc"),
+        mark_of(*"abx"),
+        mark_of("a", "b", ""),
+    }
+    assert len(marks) == 5
+    assert all(1 << 62 <= mark < 1 << 63 for mark in marks), "it limits nothing"
+
+
+@pytest.mark.parametrize("start", [DOUBLE_FORK, CLEARED_QUIETLY, IGNORES])
+def test_what_a_process_started_ends_with_it(mark, start, started):
+    agent = started(mark, start)
+    assert len(marked(mark)) == 2
+    assert ended(mark) == ()
+    assert marked(mark) == []
+    assert agent.wait(5.0) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("start", [DOUBLE_FORK, CLEARED_QUIETLY, IGNORES])
+def test_what_a_killed_process_left_behind_is_found(mark, start, started):
+    agent = started(mark, start)
+    agent.kill()
+    agent.wait()
+    (left,) = marked(mark)
+    assert ended(mark) == ()
+    assert living(left.pid) != left
+
+
+def test_processes_that_are_stopped_end(mark, started):
+    agent = started(mark, IGNORES)
+    for process in marked(mark):
+        os.kill(process.pid, signal.SIGSTOP)
+    begun = time.monotonic()
+    assert ended(mark) == ()
+    assert time.monotonic() - begun < process_marks.PATIENCE_S
+    assert agent.wait(5.0) == -signal.SIGKILL
+
+
+def test_the_agents_own_process_may_exit_by_itself(mark, started):
+    """Ray ends it at the same time, and takes a killed one for a crash."""
+    agent = started(
+        mark, "import signal\nsignal.signal(signal.SIGTERM, lambda *_: os._exit(7))\nprint()"
+    )
+
+    async def story():
+        ending = asyncio.ensure_future(terminate(mark))
+        await asyncio.sleep(0)
+        agent.terminate()
+        assert await ending == ()
+
+    asyncio.run(asyncio.wait_for(story(), 30.0))
+    assert agent.wait(5.0) == 7
+
+
+def test_only_the_dead_leave_something_behind(mark, started):
+    agent = started(mark, DOUBLE_FORK)
+    assert left_behind({mark: agent.pid}) == {}
+    agent.kill()
+    os.waitid(os.P_PID, agent.pid, os.WEXITED | os.WNOWAIT)
+    assert left_behind({mark: agent.pid}) == {mark: marked(mark)}, "also before it is waited for"
+    agent.wait()
+    (left,) = marked(mark)
+    assert left_behind({mark: left.pid}) == {}, "that is the agent's own process"
+    process_marks.kill([left])
+    asyncio.run(process_marks._ended([left]))
+    assert left_behind({mark: agent.pid}) == {}
+
+
+def test_others_are_left_alone(mark, started):
+    other = mark_of("session", "namespace", f"other-{time.monotonic_ns()}")
+    neighbour = started(other, NOTHING)
+    started(mark, NOTHING)
+    assert ended(mark) == ()
+    assert neighbour.poll() is None
+    assert ended(other) == ()
+
+
+def test_a_process_that_does_not_end_is_named(mark, monkeypatch, started):
+    agent = started(mark, NOTHING)
+    monkeypatch.setattr(process_marks, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(process_marks, "kill", lambda processes: None)
+    assert ended(mark) == (agent.pid,)
+
+
+def test_a_process_that_is_gone_but_not_asked_about_does_not_count(mark, started):
+    agent = started(mark, NOTHING)
+    agent.kill()
+    os.waitid(os.P_PID, agent.pid, os.WEXITED | os.WNOWAIT)
+    assert living(agent.pid) is None
+    assert ended(mark) == ()

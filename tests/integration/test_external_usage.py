@@ -1,0 +1,77 @@
+"""Ordinary Ray work beside the scheduler: seen within a second, and named as what it is."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import ray
+
+from tests.integration.agents import Counter
+from tests.integration.polling import assert_nothing_held, until
+
+
+@ray.remote
+class Ordinary:
+    """An actor that is none of ours."""
+
+    def ping(self):
+        return True
+
+
+@pytest.fixture
+def ordinary():
+    """Makes an ordinary actor with so many CPUs, which runs when this returns; all end with the test."""
+    made = []
+
+    def make(cpus):
+        made.append(Ordinary.options(num_cpus=cpus).remote())
+        assert ray.get(made[-1].ping.remote())
+        return made[-1]
+
+    yield make
+    for actor in made:
+        free = ray.available_resources().get("CPU", 0.0)
+        ray.kill(actor)
+        until(
+            lambda before=free: ray.available_resources().get("CPU", 0.0) > before,
+            "its CPUs stay taken",
+        )
+
+
+def submit(scheduler, task_id, cpus, priority=1.0):
+    return scheduler.submit_task_with_preemption(
+        task_id, "pool", Counter, resources={"cpu": cpus}, priority=priority
+    )
+
+
+def test_room_that_others_took_a_moment_ago_is_told_of_within_seconds(scheduler, ordinary):
+    scheduler.create_pool("pool", resources={"cpu": 8.0})
+    assert submit(scheduler, "first", 1.0)["success"]
+    scheduler.complete_task("first", end_agent=True)
+    ordinary(7)
+    begun = time.monotonic()
+    answer = submit(scheduler, "late", 2.0)
+    took = time.monotonic() - begun
+    assert (answer["success"], answer["reason"]) == (False, "cluster_out_of_resources"), answer
+    told = "of cpu 8 there, other Ray work holds 7, ScheduleMesh 0, and it needs 2"
+    assert told in answer["error"]
+    assert took < 5.0
+    assert_nothing_held(scheduler)
+    (node,) = scheduler.cluster_snapshot()["nodes"]
+    assert node["free"]["cpu"] == 1.0, "the book knows it from now on"
+    assert submit(scheduler, "small", 1.0)["success"]
+
+
+def test_victims_of_a_start_without_room_run_again_where_there_is_room(scheduler, ordinary):
+    """It is evicted on the promise of free room that somebody else took meanwhile."""
+    scheduler.create_pool("pool", resources={"cpu": 8.0})
+    assert submit(scheduler, "low", 2.0)["success"]
+    hog = ordinary(5)
+    answer = submit(scheduler, "high", 8.0, priority=9.0)
+    assert not answer["success"], answer
+    if answer["reason"] == "cluster_out_of_resources":
+        assert answer["restarted"] == ["low"], answer
+    running = {task["task_id"] for task in scheduler.list_tasks()["tasks"]}
+    assert running == {"low"}
+    assert hog is not None

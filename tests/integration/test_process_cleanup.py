@@ -1,0 +1,193 @@
+"""What an agent leaves on its node is gone before somebody else gets its place: no two on one device."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+import ray
+
+from tests.integration.agents import Counter
+from tests.integration.polling import process_lives, until
+
+ONE = {"cpu": 1.0}
+
+
+class Parent(Counter):
+    """Starts processes that want to outlive it."""
+
+    def __init__(self, name, labels, at_once=False):
+        super().__init__(name, labels)
+        self.started = self.start() if at_once else []
+
+    def start(self):
+        """The ids of a daemon by double fork, a child without an environment, and an ordinary one."""
+        import subprocess
+
+        cleared = subprocess.Popen(["env", "-i", "setsid", "sleep", "600"])
+        ordinary = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        return [self._daemon(), cleared.pid, ordinary.pid]
+
+    def _daemon(self):
+        import time
+
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.setsid()
+            grandchild = os.fork()
+            if grandchild == 0:
+                time.sleep(600)
+                os._exit(0)
+            os.write(writing, str(grandchild).encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        pid = int(os.read(reading, 32))
+        os.close(reading)
+        os.close(writing)
+        return pid
+
+    def children(self):
+        return self.started
+
+
+class Broken(Parent):
+    """Its constructor fails, after it has started them; ``mark`` is a file that names them."""
+
+    def __init__(self, name, labels, mark):
+        super().__init__(name, labels)
+        Path(mark).write_text(" ".join(map(str, self.start())))
+        raise ValueError("no")
+
+
+class Newcomer(Counter):
+    """Sees, before anything else, which of these processes live."""
+
+    def __init__(self, name, labels, pids):
+        from tests.integration.polling import process_lives
+
+        super().__init__(name, labels)
+        self.seen = [pid for pid in pids if process_lives(pid)]
+
+    def living(self):
+        return self.seen
+
+
+@pytest.fixture
+def pool(scheduler):
+    """A pool of one CPU."""
+    scheduler.create_pool("pool", resources=ONE)
+    return scheduler
+
+
+def submit(scheduler, task_id, cls, priority=1.0, **more):
+    return scheduler.submit_task_with_preemption(
+        task_id, "pool", cls, resources=ONE, priority=priority, agent_name=f"on-{task_id}", **more
+    )
+
+
+def started(scheduler, task_id, cls, priority=1.0, **more):
+    answer = submit(scheduler, task_id, cls, priority, **more)
+    assert answer["success"], answer
+    return answer["agent"]["handle"]
+
+
+def parent(scheduler, task_id="old", **more):
+    """The ids of an agent's process and of all that it started."""
+    handle = started(scheduler, task_id, Parent, **more)
+    pids = [ray.get(handle.pid.remote()), *ray.get(handle.start.remote())]
+    assert all(map(process_lives, pids))
+    return pids
+
+
+def seen_by_the_next(scheduler, pids, priority=9.0):
+    newcomer = started(scheduler, "new", Newcomer, priority, actor_kwargs={"pids": pids})
+    return ray.get(newcomer.living.remote())
+
+
+def test_an_evicted_agents_children_are_gone_before_the_newcomer_begins(pool):
+    assert seen_by_the_next(pool, parent(pool)) == []
+
+
+def test_a_stopped_agents_process_is_gone_before_the_newcomer_begins(pool):
+    """The whole eviction takes seconds less than Ray alone needs to end such a process."""
+    pool.update_preemption_policy(save_timeout=0.5, cancel_timeout=0.5)
+    pids = parent(pool)
+    os.kill(pids[0], signal.SIGSTOP)
+    assert seen_by_the_next(pool, pids) == []
+
+
+def test_a_killed_agents_children_are_gone_before_its_quota_is_free(pool):
+    pids = parent(pool)
+    os.kill(pids[0], signal.SIGKILL)
+    until(lambda: not pool.list_agents()["agents"], "it stays on the book")
+    assert [pid for pid in pids if process_lives(pid)] == []
+    assert seen_by_the_next(pool, pids) == []
+
+
+def test_a_killed_agents_children_are_gone_when_it_is_made_again(pool):
+    pids = parent(pool)
+    os.kill(pids[0], signal.SIGKILL)
+    until(lambda: not pool.list_agents()["agents"], "it stays on the book")
+    assert pool.ensure_agent_health()["rebuilt"] == ["on-old"]
+    assert not any(map(process_lives, pids))
+
+
+def test_the_children_of_one_that_ray_restarts_are_gone_before_it_is_built_again(pool):
+    handle = started(pool, "old", Parent, ray_options={"max_restarts": 1, "max_task_retries": -1})
+    children = ray.get(handle.start.remote())
+    os.kill(ray.get(handle.pid.remote()), signal.SIGKILL)
+    assert ray.get(handle.add.remote()) == 1
+    assert not any(map(process_lives, children))
+
+
+def test_the_children_of_a_constructor_that_fails_are_gone(pool, tmp_path):
+    mark = tmp_path / "children"
+    answer = submit(pool, "old", Broken, actor_kwargs={"mark": str(mark)})
+    assert (answer["success"], answer["reason"]) == (False, "agent_start_failed")
+    assert not any(process_lives(int(pid)) for pid in mark.read_text().split())
+
+
+def test_agent_and_supervisor_killed_at_once_leave_no_children(pool):
+    pids = parent(pool)
+    supervisor = ray.get(pool.supervisor_handle().about.remote())["pid"]
+    os.kill(supervisor, signal.SIGKILL)
+    os.kill(pids[0], signal.SIGKILL)
+    until(lambda: not pool.list_agents()["agents"], "it stays on the book")
+    assert not any(map(process_lives, pids))
+
+
+def test_others_keep_their_children(pool):
+    pool.resize_pool("pool", resources={"cpu": 2.0})
+    neighbour = parent(pool, "neighbour", priority=99.0)
+    assert seen_by_the_next(pool, [], priority=1.0) == []
+    pool.delete_agent("on-new")
+    assert all(map(process_lives, neighbour))
+
+
+def test_deleting_a_stopped_agent_returns_when_its_process_is_gone(pool):
+    pids = parent(pool)
+    os.kill(pids[0], signal.SIGSTOP)
+    done = threading.Event()
+
+    def delete():
+        pool.delete_agent("on-old")
+        done.set()
+
+    threading.Thread(target=delete, daemon=True).start()
+    until(
+        lambda: done.is_set() or "on-old" in {a["name"] for a in pool.list_agents()["agents"]},
+        "neither on the book nor gone",
+    )
+    assert done.wait(10.0)
+    assert not any(map(process_lives, pids))
+
+
+def test_shutting_down_leaves_no_children(scheduler):
+    scheduler.create_pool("pool", resources=ONE)
+    pids = parent(scheduler)
+    scheduler.shutdown()
+    assert not any(map(process_lives, pids))
