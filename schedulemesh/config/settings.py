@@ -65,6 +65,15 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
                 force(self, name, parse_count(given, name, 1, _MOST_BYTES))
 
 
+def parse_journal_settings(given: object) -> JournalSettings:
+    """How much a journal keeps; None: the defaults. Raises InvalidRequestError."""
+    if given is None:
+        return JournalSettings()
+    if not isinstance(given, JournalSettings):
+        raise InvalidRequestError(f"journal must be JournalSettings(...), not {shown(given)}")
+    return given
+
+
 def parse_state_path(given: object) -> str | None:
     """Where a journal is to lie: a folder, which the caller names from where it stands, or a URL.
 

@@ -15,7 +15,7 @@ from ray.exceptions import RayError
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.config.settings import PROTOCOL_VERSION, SchedulerSettings
 from schedulemesh.core.agent.control_channel import restarted_by_ray
-from schedulemesh.core.backend.ray_backend import LiveRay, RayApi
+from schedulemesh.core.backend.ray_backend import LiveRay, RayApi, leave_unread_errors_closed
 from schedulemesh.engine.lifecycle.agents import current
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.placement.strategies import Strategies
@@ -56,6 +56,7 @@ class SupervisorService(RequestService):
         self._settings = msgspec.msgpack.decode(settings, type=SchedulerSettings)
         name, namespace = self._settings.name, self._settings.namespace
         self._job_id = job_id
+        leave_unread_errors_closed()
         self._ray: RayApi = LiveRay()
         self._agents = Agents(self._ray, name, namespace)
         self._groups = Groups(self._ray, name, namespace)

@@ -78,10 +78,45 @@ def test_a_name_is_the_callers():
 
 
 @pytest.mark.parametrize(
-    "name", ["accelerator_type", "fallback_strategy", "label_selector", "scheduling_strategy"]
+    ("name", "value"),
+    [
+        ("accelerator_type", "A100"),
+        ("fallback_strategy", [{"label_selector": {"zone": "b"}}]),
+        ("label_selector", {"zone": "a"}),
+        ("scheduling_strategy", "SPREAD"),
+    ],
 )
-def test_with_some_options_ray_finds_the_node(name):
-    assert options({name: "SPREAD"}) == ({name: "SPREAD"}, False)
+def test_with_some_options_ray_finds_the_node(name, value):
+    assert options({name: value}) == ({name: value}, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_concurrency", "many"),
+        ("max_concurrency", 0),
+        ("max_concurrency", 10**12),
+        ("max_restarts", -7),
+        ("max_restarts", 1.5),
+        ("max_pending_calls", 10**30),
+        ("max_task_retries", float("nan")),
+        ("runtime_env", 3),
+        ("runtime_env", {"env_vars": {"A": 1}}),
+        ("concurrency_groups", 3),
+        ("scheduling_strategy", "wherever"),
+        ("label_selector", "SPREAD"),
+        ("accelerator_type", 3),
+        ("name", "a\nb"),
+        ("name", ""),
+    ],
+)
+def test_values_that_ray_would_refuse_later_are_refused_at_once(name, value):
+    with pytest.raises(InvalidRequestError, match="ray_options"):
+        options({name: value})
+
+
+def test_concurrency_groups_are_taken():
+    assert options({"concurrency_groups": {"io": 2}})[0] == {"concurrency_groups": {"io": 2}}
 
 
 def test_the_jobs_environment_goes_along():

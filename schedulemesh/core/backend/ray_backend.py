@@ -147,6 +147,15 @@ class RayApi(Protocol):
         """Have Ray's autoscaler make room for these bundles; none: for nothing more. May block."""
 
 
+def leave_unread_errors_closed() -> None:
+    """Have Ray not open errors that this process never asked for.
+
+    When the last reference to an object goes that holds an error and was never fetched, Ray unpickles the
+    error in order to log it, and so runs code of the user's exception class.
+    """
+    ray._private.worker.global_worker.raise_errors = lambda *_unread: None
+
+
 class LiveRay(RayGroups):
     """Ray itself."""
 

@@ -11,6 +11,7 @@ from schedulemesh.config.settings import (
     DEFAULT_NAMESPACE,
     JournalSettings,
     SchedulerSettings,
+    parse_journal_settings,
     parse_state_path,
 )
 from schedulemesh.core.client.asking import ask
@@ -23,6 +24,7 @@ from schedulemesh.core.client.connection import (
     require_ray,
 )
 from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.numbers import parse_timeout
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import SchedulerNotFoundError, SchedulerUnavailableError
 from schedulemesh.protocol.answers import Told
@@ -55,8 +57,12 @@ class ScheduleMeshHead:
             ),
             detached=True,
             state_path=parse_state_path(state_path),
-            health_interval_s=health_interval_s,
-            journal=journal or JournalSettings(),
+            health_interval_s=(
+                None
+                if health_interval_s is None
+                else parse_timeout(health_interval_s, "health_interval_s")
+            ),
+            journal=parse_journal_settings(journal),
         )
 
     def start(self) -> dict[str, Any]:

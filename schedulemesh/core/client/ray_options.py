@@ -7,33 +7,29 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+import ray
 
 from schedulemesh.core.backend.ray_resources import ray_amounts
+from schedulemesh.domain.agent import RAY_OPTIONS, check_options
+from schedulemesh.domain.containers import as_items, plain_data
+from schedulemesh.domain.names import as_text, parse_name
+from schedulemesh.domain.numbers import parse_count
 from schedulemesh.domain.resources import Resources
-from schedulemesh.errors import InvalidRequestError
+from schedulemesh.errors import InvalidRequestError, shown
 
-#: Options that a user may give; Ray checks their values.
-_PASSED = frozenset(
-    {
-        "accelerator_type",
-        "allow_out_of_order_execution",
-        "concurrency_groups",
-        "enable_task_events",
-        "fallback_strategy",
-        "label_selector",
-        "max_concurrency",
-        "max_pending_calls",
-        "max_restarts",
-        "max_task_retries",
-        "name",
-        "runtime_env",
-        "scheduling_strategy",
-    }
-)
 #: Options that the ledger decides; the same amount may be repeated.
 _AMOUNTS = ("num_cpus", "num_gpus", "memory", "resources")
 #: With one of these Ray finds the node, and the book learns it from the agent's report.
 _PLACED_BY_RAY = ("accelerator_type", "fallback_strategy", "label_selector", "scheduling_strategy")
+#: The least of each count, and the most of all, as Ray sends them.
+_COUNTS = {
+    "max_concurrency": 1,
+    "max_pending_calls": -1,
+    "max_restarts": -1,
+    "max_task_retries": -1,
+}
+_MOST = 2**31 - 1
+_STRATEGIES = ("DEFAULT", "SPREAD")
 
 
 class RayOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,28 +52,44 @@ def parse_options(
     ``resources`` None: the pool's default, which no amount can be compared with. Raises
     InvalidRequestError for an option that is unknown, contradicts the resources, or is no plain data.
     """
-    if given is not None and not isinstance(given, Mapping):
-        raise InvalidRequestError(f"ray_options must be a dict, not {given!r}")
-    own = dict(given or {})
+    own = {} if given is None else _plain(given)
     _check_amounts(own, resources)
-    decorated = {k: v for k, v in beneath.items() if k in _PASSED or k in _AMOUNTS}
+    decorated = _plain({k: v for k, v in beneath.items() if k in RAY_OPTIONS or k in _AMOUNTS})
     if resources is not None:
         _check_amounts(decorated, resources)
     merged = {**decorated, **own}
     for name in _AMOUNTS:
         merged.pop(name, None)
-    unknown = sorted(set(merged) - _PASSED)
+    unknown = sorted(set(merged) - RAY_OPTIONS)
     if unknown:
         raise InvalidRequestError(
-            f"ray_options has {unknown[0]!r}; allowed are {', '.join(sorted(_PASSED))}, and "
+            f"ray_options has {unknown[0]!r}; allowed are {', '.join(sorted(RAY_OPTIONS))}, and "
             f"{', '.join(_AMOUNTS)} where they repeat the resources"
         )
     _merge_env(merged, job_env)
+    if own or decorated:
+        _check_by_ray(merged)
     if "name" in merged:
+        merged["name"] = parse_name(merged["name"], "ray_options['name']")
         merged["namespace"] = namespace
+    encoded = json.dumps(merged, sort_keys=True)
+    check_options(encoded)
     return RayOptions(
-        encoded=_encoded(merged), choose_node=not any(name in merged for name in _PLACED_BY_RAY)
+        encoded=encoded, choose_node=not any(name in merged for name in _PLACED_BY_RAY)
     )
+
+
+def _plain(given: object) -> dict[str, Any]:
+    """The options as plain data, because they are kept with the agent."""
+    items = as_items(given, "ray_options", "a dict")
+    return {_key(name): plain_data(value, f"ray_options[{shown(name)}]") for name, value in items}
+
+
+def _key(given: object) -> str:
+    name = as_text(given)
+    if name is None:
+        raise InvalidRequestError(f"ray_options has the key {shown(given)}, which is no text")
+    return name
 
 
 def _check_amounts(options: Mapping[str, Any], resources: Resources | None) -> None:
@@ -91,7 +103,7 @@ def _check_amounts(options: Mapping[str, Any], resources: Resources | None) -> N
         expected = ray_amounts(resources).get(name, 0)
         if options[name] != expected:
             raise InvalidRequestError(
-                f"ray_options[{name!r}] is {options[name]!r}, but resources make it {expected!r}; "
+                f"ray_options[{name!r}] is {shown(options[name])}, but resources make it {expected!r}; "
                 "leave it out, or make both the same"
             )
 
@@ -99,25 +111,38 @@ def _check_amounts(options: Mapping[str, Any], resources: Resources | None) -> N
 def _merge_env(options: dict[str, Any], job_env: Mapping[str, Any]) -> None:
     """The agent's own runtime_env over the job's; environment variables are merged one by one."""
     own = options.get("runtime_env") or {}
+    if not isinstance(own, dict):
+        raise InvalidRequestError(f"ray_options['runtime_env'] must be a dict, not {shown(own)}")
     merged = {**job_env, **own}
-    if "env_vars" in job_env and "env_vars" in own:
+    if "env_vars" in job_env and isinstance(own.get("env_vars"), dict):
         merged["env_vars"] = {**job_env["env_vars"], **own["env_vars"]}
     if merged:
-        options["runtime_env"] = merged
+        options["runtime_env"] = plain_data(merged, "ray_options['runtime_env']")
     else:
         options.pop("runtime_env", None)
 
 
-def _encoded(options: Mapping[str, Any]) -> str:
+class _Checked:
+    """Stands for the user's class where Ray looks at options."""
+
+
+def _check_by_ray(options: Mapping[str, Any]) -> None:
+    """Raise InvalidRequestError for values that Ray refuses, as it would when the agent is made: the types,
+    then what it finds out only later.
+    """
     try:
-        return json.dumps(options, sort_keys=True)
-    except TypeError as error:
-        for name, value in options.items():
-            try:
-                json.dumps(value)
-            except TypeError:
-                raise InvalidRequestError(
-                    f"ray_options[{name!r}] is {value!r}; options are kept with the agent, so only plain "
-                    "data (numbers, texts, lists, dicts) is allowed"
-                ) from error
-        raise
+        # Ray takes them where a class is decorated, and only there.
+        made = {k: v for k, v in options.items() if k == "concurrency_groups"}
+        own = ray.remote(**made)(_Checked) if made else ray.remote(_Checked)
+        own.options(**{k: v for k, v in options.items() if k not in made})
+    except Exception as error:
+        raise InvalidRequestError(f"ray_options: {error}") from error
+    for name, least in _COUNTS.items():
+        if options.get(name) is not None:
+            parse_count(options[name], f"ray_options[{name!r}]", least, _MOST)
+    strategy = options.get("scheduling_strategy")
+    if strategy not in (None, *_STRATEGIES):
+        raise InvalidRequestError(
+            f"ray_options['scheduling_strategy'] is {shown(strategy)}; allowed are "
+            f"{' and '.join(_STRATEGIES)}"
+        )

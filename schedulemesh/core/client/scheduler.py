@@ -12,6 +12,7 @@ from schedulemesh.config.settings import (
     DEFAULT_NAMESPACE,
     JournalSettings,
     SchedulerSettings,
+    parse_journal_settings,
     parse_state_path,
 )
 from schedulemesh.core.client import results as replies
@@ -70,10 +71,10 @@ class RayScheduler(PoolCalls, SubmitCalls, PreemptionCalls, StateCalls):
         health_interval_s: float | None = None,
         journal: JournalSettings | None = None,
     ) -> None:
-        check_built_in("pool_strategy", pool_strategy)
+        pool_strategy = check_built_in("pool_strategy", pool_strategy)
         node_strategy, refs = chosen_strategies(node_strategy, strategies)
         settings = msgspec.structs.replace(
-            _settings(name, namespace, state_path, detached, node_strategy),
+            _settings(name, namespace, state_path, parse_flag(detached, "detached"), node_strategy),
             pool_strategy=pool_strategy,
             strategies=refs,
             health_interval_s=(
@@ -81,7 +82,7 @@ class RayScheduler(PoolCalls, SubmitCalls, PreemptionCalls, StateCalls):
                 if health_interval_s is None
                 else parse_timeout(health_interval_s, "health_interval_s")
             ),
-            journal=journal or JournalSettings(),
+            journal=parse_journal_settings(journal),
         )
         self._take(connect(settings))
 

@@ -2,42 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from schedulemesh.config.settings import StrategyRef
 from schedulemesh.core.transport.user_code import job_folders, ship_value
+from schedulemesh.domain.containers import as_elements
+from schedulemesh.domain.names import as_text
 from schedulemesh.engine.placement.strategies import NODE_STRATEGIES
-from schedulemesh.errors import InvalidRequestError
+from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.plugins.discovery import SCHEDULING_GROUP, load_class, resolve
 from schedulemesh.plugins.scheduling import SchedulingStrategyPlugin, hooks_of
 
 
-def chosen_strategies(
-    node_strategy: str, given: Sequence[object]
-) -> tuple[str, tuple[StrategyRef, ...]]:
+def chosen_strategies(node_strategy: object, given: object) -> tuple[str, tuple[StrategyRef, ...]]:
     """The built-in strategy for nodes, and the plugins in their order.
 
     ``given`` holds instances, import paths ``module:Class``, names of installed strategies, and at most one
     name of a built-in one. Raises InvalidRequestError for anything else, before anything is started.
     """
-    check_built_in("node_strategy", node_strategy)
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise InvalidRequestError(f"strategies must be a list, not {given!r}")
-    built_in = [one for one in given if isinstance(one, str) and one in NODE_STRATEGIES]
+    node_strategy = check_built_in("node_strategy", node_strategy)
+    chosen = [_exact(one) for one in as_elements(given, "strategies", "a list")]
+    built_in = [one for one in chosen if isinstance(one, str) and one in NODE_STRATEGIES]
     if len(built_in) > 1:
         raise InvalidRequestError(f"strategies names several built-in ones: {', '.join(built_in)}")
     if built_in and node_strategy not in (NODE_STRATEGIES[0], built_in[0]):
         raise InvalidRequestError(
             f"node_strategy is {node_strategy!r}, but strategies names {built_in[0]!r}; give one of them"
         )
-    refs = [_ref(one) for one in given if one not in built_in]
+    refs = [_ref(one) for one in chosen if not isinstance(one, str) or one not in built_in]
     return (built_in or [node_strategy])[0], _told_apart(refs)
 
 
-def check_built_in(what: str, name: object) -> None:
-    """Raise InvalidRequestError where this is no built-in strategy."""
+def check_built_in(what: str, given: object) -> str:
+    """The name of a built-in strategy. Raises InvalidRequestError where it is none."""
+    name = as_text(given)
     if name not in NODE_STRATEGIES:
-        raise InvalidRequestError(f"{what} is {name!r}; allowed are {', '.join(NODE_STRATEGIES)}")
+        raise InvalidRequestError(
+            f"{what} is {shown(given)}; allowed are {', '.join(NODE_STRATEGIES)}"
+        )
+    return name
+
+
+def _exact(given: object) -> object:
+    """A text as exact ``str``, all else as it is."""
+    text = as_text(given)
+    return given if text is None else text
 
 
 def _ref(given: object) -> StrategyRef:
@@ -48,7 +57,7 @@ def _ref(given: object) -> StrategyRef:
     if not isinstance(given, SchedulingStrategyPlugin):
         raise InvalidRequestError(
             f"a strategy is an instance of SchedulingStrategyPlugin, 'module:Class', or the name of an "
-            f"installed or built-in one; not {given!r}"
+            f"installed or built-in one; not {shown(given)}"
         )
     name = type(given).__name__
     if not hooks_of(given):

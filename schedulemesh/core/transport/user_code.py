@@ -25,7 +25,7 @@ import msgspec
 from ray import ObjectRef, cloudpickle
 
 from schedulemesh.config.settings import MAX_BLOB_BYTES
-from schedulemesh.errors import InvalidRequestError
+from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.protocol.agents import Method, Parameter, ShippedClass, ShippedFunction, pack
 
 _by_value_lock = threading.Lock()
@@ -63,7 +63,7 @@ def ship_class(cls: type) -> bytes:
 def ship_function(function: Callable[..., Any], what: str) -> bytes:
     """A function as bytes. Raises InvalidRequestError where it cannot be pickled."""
     if not callable(function):
-        raise InvalidRequestError(f"{what} must be a function, not {function!r}")
+        raise InvalidRequestError(f"{what} must be a function, not {shown(function)}")
     return pack(ShippedFunction(code=_pickled(function, what), sys_path=job_folders()))
 
 
@@ -208,7 +208,7 @@ def _told(what: str) -> Iterator[None]:
         yield
     except Exception as error:
         raise InvalidRequestError(
-            f"{what} cannot be pickled: {type(error).__name__}: {error}. Open files, locks, sockets and "
+            f"{what} cannot be pickled: {shown(error)}. Open files, locks, sockets and "
             "the like are made in the agent, not brought along"
         ) from error
 
