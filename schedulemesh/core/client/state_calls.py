@@ -13,7 +13,7 @@ from schedulemesh.core.client.arguments import public_calls
 from schedulemesh.core.client.asking import ask_with_handles
 from schedulemesh.core.client.sending import Client
 from schedulemesh.core.transport.user_code import ship_function, ship_state
-from schedulemesh.domain.containers import as_items
+from schedulemesh.domain.containers import as_elements, as_items
 from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.numbers import parse_priority, parse_timeout
 from schedulemesh.engine.messages.outcomes import Done, Refused
@@ -132,13 +132,11 @@ class StateCalls(Client):
         return self._told(EnsureAgentHealth(timeout_s=parse_timeout(timeout, "timeout")))
 
 
-def _names(given: Iterable[str]) -> tuple[str, ...]:
-    names = (given,) if isinstance(given, str) else tuple(given)
-    if not all(isinstance(name, str) for name in names):
-        raise InvalidRequestError(
-            f"names must be strings, as list_orphans() gives them, not {names!r}"
-        )
-    return tuple(str(name) for name in names)
+def _names(given: object) -> tuple[str, ...]:
+    """Names as list_orphans gives them. Raises InvalidRequestError."""
+    text = as_text(given)
+    names = as_elements(given, "names", "a list of names", sets=True) if text is None else [text]
+    return tuple(parse_name(name, "each of names") for name in names)
 
 
 def given_state(given: object, now: float) -> SavedState:
