@@ -1,0 +1,124 @@
+"""The service behind every public call, with a real engine and journal and a Ray that is made up."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+
+import pytest
+
+from schedulemesh.config.settings import SchedulerSettings
+from schedulemesh.core.client.scheduler import RayScheduler
+from schedulemesh.core.client.task_request import Caller
+from schedulemesh.engine.placement.strategies import Strategies
+from schedulemesh.runtime.agent_registry import Agents
+from schedulemesh.runtime.executor import Hands
+from schedulemesh.runtime.pg_manager import Groups
+from schedulemesh.runtime.request_service import RequestService
+from schedulemesh.store.sql import SqlJournal
+from tests.core.fake_ray import FakeRay
+from tests.engine.builders import differences
+from tests.integration.request_fuzz import CALLS, Fuzz, Witness
+
+
+class Service(RequestService):
+    """On a loop of its own, as in the supervisor's process."""
+
+    def __init__(self, journal):
+        super().__init__()
+        self._settings = SchedulerSettings(name="s")
+        self._ray = FakeRay()
+        self._agents = Agents(self._ray, "s", "space")
+        self._groups = Groups(self._ray, "s", "space")
+        self._keeper = None
+        self.journal = journal
+        self.settled = True
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+        self.do(self._begin())
+
+    async def _begin(self):
+        strategies = Strategies()
+        self._hands = Hands(
+            self._ray, self._agents, self._groups, self.journal, "s", strategies, None
+        )
+        await self._scribe.begin()
+
+    def do(self, work):
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
+
+    def close(self):
+        self.do(self._scribe.close(destroy=False))
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+
+class Connection:
+    """What a client has, without Ray."""
+
+    standing = False
+
+    def __init__(self, service):
+        self.service = service
+        self.settings = service._settings
+
+    def call(self, method, data, *refs, what):
+        return self.service.do(self.service.ask(data, *refs))
+
+
+def client(service):
+    scheduler = RayScheduler.__new__(RayScheduler)
+    scheduler._connection = Connection(service)
+    scheduler._caller = Caller(namespace="space", runtime_env={})
+    scheduler._sent = set()
+    return scheduler
+
+
+@pytest.fixture
+def service(tmp_path):
+    """A service with an empty journal."""
+    found = Service(SqlJournal(tmp_path / "j.sqlite"))
+    yield found
+    found.close()
+
+
+def test_no_value_breaks_anything_and_the_journal_reloads(service, tmp_path, monkeypatch):
+    seed = random.randrange(2**32)
+    fuzz, witness = Fuzz(client(service), seed), Witness(client(service))
+    for name in ("about", "end_orphans", "ensure_agent_health", "list_orphans"):
+        # Ray alone answers these.
+        monkeypatch.delitem(CALLS, name)
+    witness.start()
+    try:
+        for number in range(2_000):
+            try:
+                fuzz.call()
+            except Exception as error:
+                raise AssertionError(f"seed {seed}, call {number}") from error
+    finally:
+        witness.over.set()
+        witness.join()
+    assert witness.calls
+    assert not witness.trouble, f"seed {seed}: {witness.trouble[:3]}"
+    succeeded = sum(many for what, many in fuzz.counts.items() if what.endswith("success"))
+    assert succeeded > 200, fuzz.counts
+
+    async def reloaded():
+        await service._scribe.flushed()
+        return service.journal.load().fold()
+
+    assert differences(service.do(reloaded()), service._scribe.state) == [], f"seed {seed}"
+
+
+def test_what_the_engine_did_not_foresee_is_answered_and_harms_nobody(service, monkeypatch):
+    asked, other = client(service), client(service)
+    monkeypatch.setattr(
+        type(service), "_evaluate", lambda *_: (_ for _ in ()).throw(KeyError("unforeseen"))
+    )
+    answer = asked.evaluate_preemption(5.0, "p")
+    assert (answer["success"], answer["reason"]) == (False, "internal_error")
+    assert "KeyError" in answer["error"]
+    assert other.create_pool("p", resources={"cpu": 1})["success"]

@@ -1,0 +1,402 @@
+"""Every public call with right, clumsy and hostile values, on a real Ray.
+
+A call answers a dict or raises an error of ScheduleMesh, and nothing else; meanwhile another caller is never
+refused; afterwards the supervisor, which never restarted, is killed and knows all from its journal.
+
+``python -m tests.integration.request_fuzz [calls [seed]]`` starts a Ray of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import ray
+
+from schedulemesh.config.settings import JournalSettings
+from schedulemesh.core import RayScheduler
+from schedulemesh.errors import ScheduleMeshError, SchedulerNotFoundError
+from schedulemesh.protocol import requests
+from tests.integration.hostile_values import HOSTILE, Values
+
+Kind = Callable[[random.Random], Any]
+
+
+class Agent:
+    """As little as an agent can be."""
+
+    def __init__(self, name, labels, *args, **kwargs):
+        pass
+
+
+class NoLabels:
+    def __init__(self, name):
+        pass
+
+
+def one_of(*values: Any) -> Kind:
+    return lambda chance: chance.choice(values)
+
+
+def given_or_not(kind: Kind) -> Kind:
+    return lambda chance: kind(chance) if chance.random() < 0.5 else None
+
+
+def keep_state(state):
+    return {"task_id": state.task_id}
+
+
+def take_state(saved):
+    return None
+
+
+def number(chance):
+    return chance.choice((0.0, 1.0, 5.0, 9.0, chance.uniform(-1e9, 1e9)))
+
+
+def seconds(chance):
+    return chance.choice((0.0, 1.0, 3600.0, chance.uniform(0, 1e10)))
+
+
+name: Kind = one_of("a", "b", "c", "task-1", "task-2", "任务")
+pool: Kind = one_of("p", "q", "groups", "unknown")
+labels: Kind = one_of(None, {}, {"tier": "gold"}, {"tier": "batch", "team": "x"})
+resources: Kind = one_of(None, {"cpu": 64}, {"cpu": 1}, {"gpu": 0.5}, {"memory": 10, "custom": {}})
+count: Kind = one_of(0, 1, 3, 1_000_000)
+flag: Kind = one_of(True, False)
+strategy: Kind = one_of("STRICT_PACK", "PACK", "SPREAD", "STRICT_SPREAD")
+groups: Kind = one_of(None, None, {"enable": False}, {"enable": True, "max_dynamic_pgs": 2})
+selector: Kind = one_of({"tier": "gold"}, {"tier": ["a", "b"]}, {"tier": {"exists": True}}, {})
+options: Kind = one_of(None, {"max_concurrency": 2}, {"num_cpus": 64}, {"runtime_env": {}})
+actor_class: Kind = one_of(Agent, NoLabels)
+saved: Kind = one_of({"task_id": "a"}, {"task_id": "b", "source": "save_state", "state": 3})
+rules: Kind = one_of({}, {"tier": {"gold": ["batch"]}}, {"t": {"a": ["b"], "b": ["a"]}})
+
+TASK: dict[str, Kind] = {
+    "resources": resources,
+    "priority": number,
+    "labels": labels,
+    "actor_args": one_of(None, [], [1]),
+    "actor_kwargs": one_of(None, {}, {"x": 1}),
+    "agent_name": given_or_not(name),
+    "estimated_duration": given_or_not(seconds),
+    "payload": one_of(None, {"a": 1}),
+    "ray_options": options,
+    "bundles": one_of(None, None, [{"cpu": 32}, {"cpu": 32}]),
+}
+POOL: dict[str, Kind] = {
+    "name": pool,
+    "labels": labels,
+    "resources": one_of({"cpu": 4}, {"cpu": 100, "gpu": 8}, {}),
+    "target_agents": count,
+    "placement_strategy": strategy,
+    "pg_pool_config": groups,
+}
+#: Per public call its arguments.
+CALLS: dict[str, dict[str, Kind]] = {
+    "create_pool": POOL,
+    "ensure_pool": POOL,
+    "resize_pool": {k: POOL[k] for k in ("name", "resources", "target_agents", "pg_pool_config")},
+    "list_pools": {},
+    "pg_pool_stats": {"pool": given_or_not(pool)},
+    "create_agent": {
+        "name": name,
+        "pool": pool,
+        "actor_class": actor_class,
+        "resources": one_of({"cpu": 64}),
+        "ray_options": options,
+        "labels": labels,
+    },
+    "submit_task_with_preemption": {
+        "task_id": name,
+        "pool_name": pool,
+        "actor_class": actor_class,
+        "dry_run": one_of(True),
+        "request_id": given_or_not(name),
+        **TASK,
+    },
+    "submit_with_pg_preemption": {
+        "task_id": name,
+        "pool_name": pool,
+        "actor_class": actor_class,
+        "fallback": flag,
+        **TASK,
+        "dry_run": one_of(True),
+        "pool_selector": one_of(None),
+    },
+    "register_running_task": {
+        "task_id": name,
+        "agent_name": name,
+        "pool_name": pool,
+        "priority": number,
+        "labels": labels,
+        "estimated_duration": given_or_not(seconds),
+        "payload": one_of(None, {"a": 1}),
+    },
+    "complete_task": {"task_id": name, "end_agent": flag},
+    "list_tasks": {},
+    "evaluate_preemption": {
+        "incoming_task_priority": number,
+        "incoming_task_pool": pool,
+        "incoming_task_labels": labels,
+        "resources": resources,
+        "limit": count,
+    },
+    "execute_preemption": {"task_id": name, "agent_name": name},
+    "preempt_task": {
+        "task_id": given_or_not(name),
+        "agent_name": given_or_not(name),
+        "for_pool": given_or_not(pool),
+    },
+    "update_preemption_policy": {
+        "preemption_aggressiveness": one_of(None, "high", "LOW"),
+        "same_pool_priority_threshold": one_of(None, 1.0, 3.0),
+        "remaining_time_weight": one_of(None, 0.1, 1e6),
+        "min_preempt_score": one_of(None, 0.5, -1e17),
+        "protected_pools": one_of(None, [], ["q"], {"q", "p"}),
+        "label_preemption_rules": rules,
+        "enable_label_preemption": one_of(None, True, False),
+        "victim_order": one_of(None, "score", "priority_first", "random"),
+        "save_timeout": one_of(None, 1.0, 30.0),
+    },
+    "get_preemption_policy": {},
+    "get_preemption_stats": {},
+    "save_task_state": {"task_id": name},
+    "list_saved_states": {},
+    "get_saved_state": {"task_id": name},
+    "restore_task": {"saved_state": saved},
+    # Pools of their own, because a handler is run by a worker of its own, which takes a second.
+    "register_state_handlers": {
+        "pool_name": one_of("h", "i"),
+        "preserver": one_of(None, keep_state),
+        "restorer": one_of(None, take_state),
+    },
+    "list_orphans": {},
+    "end_orphans": {"names": one_of(None, [], ["no-such-orphan"])},
+    "ensure_agent_health": {"timeout": one_of(1.0, 120.0)},
+    "list_agents": {"pool_name": given_or_not(pool)},
+    "delete_agent": {"name": name, "force": flag, "destroy_pg": given_or_not(flag)},
+    "stats": {},
+    "strategies": {},
+    "cluster_snapshot": {},
+    "about": {},
+    "cordon_node": {"node_id": one_of("no-such-node"), "cordoned": flag},
+}
+#: Not asked here: they end the scheduler, or this object's use of it.
+ENDING = {"detach", "shutdown", "supervisor_handle"}
+#: Tags of all requests.
+TAGS = [str(kind.__struct_config__.tag) for kind in requests.Request.__subclasses__()]
+
+
+class Witness(threading.Thread):
+    """Another caller, whose every call must succeed."""
+
+    def __init__(self, scheduler: RayScheduler) -> None:
+        super().__init__(daemon=True)
+        self._scheduler = scheduler
+        self.over = threading.Event()
+        self.calls = 0
+        self.slowest_s = 0.0
+        self.trouble: list[str] = []
+
+    def run(self) -> None:
+        while not self.over.wait(0.005):
+            began = time.monotonic()
+            try:
+                self._once()
+            except Exception:  # noqa: BLE001  # told at the end
+                self.trouble.append(traceback.format_exc())
+            self.slowest_s = max(self.slowest_s, time.monotonic() - began)
+
+    def _once(self) -> None:
+        task = f"witness-{self.calls}"
+        for answer in (
+            self._scheduler.register_running_task(task, "elsewhere", "nowhere", priority=1e9),
+            self._scheduler.list_pools(),
+            self._scheduler.complete_task(task),
+        ):
+            self.calls += 1
+            if not answer["success"]:
+                self.trouble.append(str(answer))
+
+
+class Fuzz:
+    """One run."""
+
+    def __init__(self, scheduler: RayScheduler, seed: int) -> None:
+        self._scheduler = scheduler
+        self._chance = random.Random(seed)
+        self._values = Values(self._chance)
+        self.counts: Counter[str] = Counter()
+
+    def call(self) -> None:
+        """One public call."""
+        name = self._chance.choice(list(CALLS))
+        kinds = CALLS[name]
+        given = {key: self._values.of(kind) for key, kind in kinds.items()}
+        given = {k: v for k, v in given.items() if self._chance.random() < 0.9}
+        if self._chance.random() < 0.01:
+            given["no_such_argument"] = 1
+        if "dry_run" in kinds:
+            # Whatever is not refused is a dry run; real starts are other tests' matter.
+            given["dry_run"] = True if given.get("dry_run", False) is False else given["dry_run"]
+        try:
+            answer = getattr(self._scheduler, name)(**given)
+        except ScheduleMeshError as error:
+            self.counts[f"{name}: {type(error).__name__}"] += 1
+            str(error).encode()
+            return
+        json.dumps(answer["success"])
+        if answer.get("reason") == "internal_error":
+            raise AssertionError(f"{name}({given.keys()}): {answer['error']}")
+        self.counts[f"{name}: {answer.get('reason') if not answer['success'] else 'success'}"] += 1
+
+    def construct(self) -> None:
+        """A scheduler that cannot be made, or found."""
+        choose = self._chance.choice
+        try:
+            if self._chance.random() < 0.5:
+                RayScheduler.attach(choose(HOSTILE), namespace=choose(HOSTILE))
+            else:
+                RayScheduler(
+                    "",
+                    namespace=choose(HOSTILE),
+                    state_path=choose(HOSTILE),
+                    node_strategy=choose(("bin_pack", *HOSTILE)),
+                    strategies=choose(((), *HOSTILE)),
+                    health_interval_s=choose(HOSTILE),
+                )
+        except (ScheduleMeshError, SchedulerNotFoundError) as error:
+            self.counts[f"RayScheduler: {type(error).__name__}"] += 1
+        try:
+            JournalSettings(**{choose(JournalSettings.__struct_fields__): choose(HOSTILE)})
+        except ScheduleMeshError as error:
+            self.counts[f"JournalSettings: {type(error).__name__}"] += 1
+
+    def raw(self) -> None:
+        """Bytes that no client makes."""
+        tree = {"request": self._chance.choice(TAGS), **self._tree(3)}
+        try:
+            data = msgspec.msgpack.encode(tree)
+        except (TypeError, OverflowError, UnicodeEncodeError, RecursionError):
+            data = self._chance.randbytes(self._chance.randrange(100))
+        found = ray.get(self._scheduler.supervisor_handle().ask.remote(data))
+        answer = msgspec.msgpack.decode(found[0] if isinstance(found, tuple) else found)
+        refused = answer.get("refused") or answer.get("outcome") or {}
+        if refused.get("reason") == "internal_error":
+            raise AssertionError(f"{tree}: {refused}")
+        self.counts[f"bytes: {answer['answer']}"] += 1
+
+    def _tree(self, levels: int) -> dict[str, Any]:
+        fields = ("task_id", "agent_name", "pool_name", "name", "request_id", "priority", "task")
+        fields = (*fields, "agent", "spec", "changes", "client", "limit", "timeout_s", "labels")
+        plain = (
+            "a",
+            "p",
+            "",
+            "a\nb",
+            3,
+            -1,
+            1e300,
+            None,
+            True,
+            [],
+            {},
+            b"x",
+            float("nan"),
+            2**64 - 1,
+        )
+        chosen = self._chance.sample(fields, self._chance.randrange(5))
+        return {
+            field: (
+                self._tree(levels - 1)
+                if levels and self._chance.random() < 0.3
+                else self._chance.choice(plain)
+            )
+            for field in chosen
+        }
+
+
+def books(scheduler: RayScheduler) -> dict[str, Any]:
+    """What must outlive the supervisor, but for what the clock changes."""
+    tasks = scheduler.list_tasks()["tasks"]
+    return {
+        "pools": scheduler.list_pools()["pools"],
+        "tasks": [{k: v for k, v in task.items() if k != "remaining_time"} for task in tasks],
+        "policy": scheduler.get_preemption_policy(),
+        "stats": scheduler.get_preemption_stats(),
+        "states": scheduler.list_saved_states(),
+    }
+
+
+def run(scheduler: RayScheduler, other: RayScheduler, calls: int, seed: int) -> Fuzz:
+    """So many calls; whatever breaks a promise is an AssertionError that names the seed."""
+    untold = set(public_calls()) - set(CALLS) - ENDING
+    assert not untold, f"calls that this fuzz does not know: {untold}"
+    pid, fuzz, witness = scheduler.about()["pid"], Fuzz(scheduler, seed), Witness(other)
+    scheduler.update_preemption_policy(cancel_timeout=1.0)
+    witness.start()
+    try:
+        for number in range(calls):
+            try:
+                (
+                    fuzz.raw
+                    if number % 8 == 7
+                    else fuzz.construct if number % 50 == 1 else fuzz.call
+                )()
+            except Exception as error:
+                raise AssertionError(f"seed {seed}, call {number}") from error
+    finally:
+        witness.over.set()
+        witness.join()
+    assert not witness.trouble, f"seed {seed}: another caller: {witness.trouble[:3]}"
+    assert witness.calls, "the other caller was never served"
+    assert scheduler.about()["pid"] == pid, f"seed {seed}: the supervisor restarted"
+    before = books(scheduler)
+    os.kill(pid, signal.SIGKILL)
+    after = books(scheduler)
+    assert scheduler.about()["pid"] != pid
+    for part, known in before.items():
+        assert after[part] == known, f"seed {seed}: {part} differ after a reload"
+    fuzz.counts["the other caller's calls"] = witness.calls
+    fuzz.counts["its slowest three, ms"] = round(witness.slowest_s * 1000)
+    return fuzz
+
+
+def public_calls() -> list[str]:
+    """The names of all calls of a scheduler."""
+    return [
+        name
+        for name in dir(RayScheduler)
+        if not name.startswith("_") and name not in ("attach", "name")
+    ]
+
+
+def main() -> None:
+    """The long form."""
+    calls = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000
+    seed = int(sys.argv[2]) if len(sys.argv) > 2 else random.randrange(2**32)
+    print(f"seed {seed}, {calls} calls", flush=True)
+    ray.init(address="local", num_cpus=8, object_store_memory=80_000_000, include_dashboard=False)
+    scheduler = RayScheduler("fuzz", namespace="fuzz")
+    began = time.monotonic()
+    fuzz = run(scheduler, RayScheduler("fuzz", namespace="fuzz"), calls, seed)
+    for what, many in sorted(fuzz.counts.items()):
+        print(f"{many:8,}  {what}")
+    print(f"{calls} calls in {time.monotonic() - began:.0f} s; the journal was loaded again")
+    scheduler.shutdown()
+    ray.shutdown()
+
+
+if __name__ == "__main__":
+    main()
