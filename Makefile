@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Ray's workers start three times slower from source; see docs/performance.md.
 COMPILE = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m compileall -q $(VENV)/lib schedulemesh >/dev/null || true
 
-.PHONY: env demo test check format lint types contracts docs bench drill dist clean
+.PHONY: env demo test check format lint types contracts docs bench drill fuzz dist clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -52,6 +52,9 @@ bench: $(VENV)/.dev ## Every figure of docs/performance.md
 drill: $(VENV)/.dev ## Kill -9 on a real Ray; DRILL_KILLS=200, DRILL_SEED= for the same again
 	$(BIN)/python -m tests.drills.drill
 	$(BIN)/python -m tests.drills.nodes
+
+fuzz: $(VENV)/.dev ## Every public call with hostile values on a real Ray; FUZZ_CALLS=20000, FUZZ_SEED= for the same again
+	$(BIN)/python -m tests.integration.request_fuzz $(or $(FUZZ_CALLS),20000) $(FUZZ_SEED)
 
 dist: $(VENV)/.dev
 	$(BIN)/python -m build --outdir dist .

@@ -1,0 +1,18 @@
+"""A short run of the fuzz over every public call; the long one: ``make fuzz``."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from schedulemesh.core import RayScheduler
+from tests.integration.request_fuzz import run
+
+
+@pytest.mark.timeout(200)
+def test_no_value_breaks_anything_and_nobody_else_notices(make_scheduler, namespace):
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    fuzz = run(make_scheduler(), RayScheduler("mesh", namespace=namespace), 1_000, seed)
+    assert sum(many for what, many in fuzz.counts.items() if what.endswith("success")) > 50
