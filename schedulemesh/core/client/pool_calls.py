@@ -14,7 +14,7 @@ from schedulemesh.core.client.arguments import public_calls
 from schedulemesh.core.client.sending import Client
 from schedulemesh.core.client.warm import shipped_config
 from schedulemesh.domain.labels import parse_labels
-from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.resources import NOTHING, parse_resources
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.protocol.answers import PoolReply
@@ -108,7 +108,10 @@ class PoolCalls(Client):
         if target_agents is not UNSET:
             fields["target_agents"] = 0 if target_agents is None else parse_target(target_agents)
         if placement_strategy is not UNSET:
-            fields["placement_strategy"] = parse_strategy(placement_strategy or "STRICT_PACK")
+            default = placement_strategy is None or as_text(placement_strategy) == ""
+            fields["placement_strategy"] = parse_strategy(
+                "STRICT_PACK" if default else placement_strategy
+            )
         if pg_pool_config is not UNSET:
             shipped = shipped_config(pg_pool_config, self._caller)
             # What is wrong in itself is told here; what contradicts the pool, there.
