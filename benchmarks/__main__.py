@@ -20,6 +20,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
     from benchmarks.decision import decision
     from benchmarks.dispatch import dispatch
     from benchmarks.groups import groups
+    from benchmarks.growth import growth
     from benchmarks.journal import recovery
     from benchmarks.openb import openb
     from benchmarks.rules import rules
@@ -31,6 +32,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
         "victims": victims,
         "rules": rules,
         "groups": groups,
+        "growth": growth,
         "engine": engine_alone,
         "journal": through_journal,
         "recovery": recovery,

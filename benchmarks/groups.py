@@ -124,14 +124,14 @@ class Kept:
         """Complete the task and end its agent."""
         self._do(finished(number, self._now))
 
-    def search(self, need: Resources) -> float:
-        """The time in ms of a dry run that finds victims."""
+    def search(self, need: Resources, *, evicting: bool = True) -> float:
+        """The time in ms of a dry run that finds victims, or makes a group with nobody evicted."""
         self._now += 1.0
         asked = self._submitted(0, 20.0, need, dry_run=True)
         took = timed_ms(lambda: self.engine.handle(asked))
         outcome = self.engine.handle(asked).outcome
-        if not isinstance(outcome, Accepted) or not outcome.preempted:
-            raise AssertionError(f"no victims were found: {outcome}")
+        if not isinstance(outcome, Accepted) or bool(outcome.preempted) != evicting:
+            raise AssertionError(f"victims were {'not ' if evicting else ''}found: {outcome}")
         return took
 
     def tick(self) -> None:

@@ -163,7 +163,7 @@ def _in_place_of_idle(state: MeshState, wish: Wish) -> Home | NoHome:
     """A new group where groups that nobody uses stand now."""
     too_many = excess(state, wish)
     idle = state.groups.idle()
-    if sum(group.pool_name == wish.pool_name for group in idle) < too_many:
+    if state.groups.idle_count(wish.pool_name) < too_many:
         return NoHome(limit=True, could_ever=_could_ever(state, wish))
     found = without_idle(
         Room(state.cluster, waits=True), wish.shape, idle, wish.pool_name, too_many

@@ -36,7 +36,7 @@ class GroupScenario:
         #: Where there is room although everybody stays.
         self.spot: Spot | None = self.room.spot(shape)
         #: How many groups of the pool only victims can rid it of.
-        self.lacking = too_many - sum(group.pool_name == own for group in idle)
+        self.lacking = too_many - state.groups.idle_count(own)
         #: The nodes that somebody leaves, and how many places there.
         self._left: Counter[str] = Counter()
 

@@ -6,11 +6,13 @@ a share of a group would be room that nobody can promise.
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from itertools import islice
 from types import MappingProxyType
-from typing import TypeVar
+from typing import TypeVar, overload
 
 import msgspec
 from sortedcontainers import SortedList
@@ -222,10 +224,20 @@ class GroupBook:
             if not reserved:
                 yield pool_name, (self.by_id[group_id] for _, group_id in entries)
 
-    def idle(self) -> list[Group]:
-        """Every free dynamic group, the longest idle first."""
-        found = [group for _, groups in self.free_dynamic() for group in groups]
-        return sorted(found, key=_idle_since)
+    def idle(self) -> Sequence[Group]:
+        """Every free dynamic group, the longest idle first; looked up only as far as it is read, and valid
+        until a group changes.
+        """
+        dynamic = (entries for (_, reserved, _), entries in self._free.items() if not reserved)
+        return _Idle(self.by_id, list(dynamic))
+
+    def idle_count(self, pool_name: str) -> int:
+        """How many free dynamic groups the pool has."""
+        return sum(
+            len(entries)
+            for (pool, reserved, _), entries in self._free.items()
+            if pool == pool_name and not reserved
+        )
 
     def check(self) -> None:
         """Raise AssertionError unless what is indexed is what the groups are."""
@@ -271,6 +283,36 @@ class GroupBook:
             coming.discard(_number(group))
             if not coming:
                 del self._coming[kind]
+
+
+class _Idle(Sequence[Group]):
+    """Groups of several kinds in the order in which they became idle."""
+
+    def __init__(
+        self, by_id: Mapping[str, Group], kinds: list[SortedList[tuple[float, str]]]
+    ) -> None:
+        self._by_id = by_id
+        self._count = sum(map(len, kinds))
+        self._rest = heapq.merge(*kinds)
+        self._read: list[Group] = []
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, at: int) -> Group: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Group]: ...
+
+    def __getitem__(self, at: int | slice) -> Group | list[Group]:
+        if isinstance(at, int):
+            last = at + 1 if at >= 0 else self._count
+        else:
+            last = at.indices(self._count)[1]
+        missing = islice(self._rest, max(0, last - len(self._read)))
+        self._read += (self._by_id[group_id] for _, group_id in missing)
+        return self._read[at]
 
 
 def dynamic_shape(spec: GroupsSpec, bundles: tuple[Resources, ...]) -> GroupShape:
