@@ -52,7 +52,11 @@ def test_free_groups_are_listed_by_kind_the_longest_free_first():
     assert free(book) == ["early", "late"]
     assert free(book, BIG) == ["big"]
     assert free(book, reserved=True) == ["kept"]
-    assert [found.group_id for found in book.idle()] == ["big", "early", "late"]
+    idle = book.idle()
+    assert (len(idle), book.idle_count("p"), book.idle_count("q")) == (3, 3, 0)
+    assert [found.group_id for found in idle] == ["big", "early", "late"]
+    assert [found.group_id for found in book.idle()[1:]] == ["early", "late"]
+    assert book.idle()[-1].group_id == "late"
 
 
 @pytest.mark.parametrize(

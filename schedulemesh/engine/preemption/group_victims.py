@@ -58,7 +58,7 @@ class GroupSearch(msgspec.Struct, kw_only=True):
         if self.for_group and self.search.short_quota:
             return None
         handed_over = self._handed_over()
-        if self.for_group:
+        if self.for_group or (handed_over is not None and self._is_first(handed_over)):
             return handed_over
         clearing = self._clearing()
         made = None if clearing is None else self._made(clearing.one())
@@ -78,6 +78,11 @@ class GroupSearch(msgspec.Struct, kw_only=True):
             if group is not None and not self._quota_with(unit).short_quota:
                 return GroupPlan(units=(unit,), home=Home(path="preempted", group=group))
         return None
+
+    def _is_first(self, plan: GroupPlan) -> bool:
+        """Whether no candidate at all comes before its victim, so that nothing else needs to be tried."""
+        first = next(self.search.units(TaskClass.has_tasks), None)
+        return first is not None and first.order[:2] >= _order(plan)
 
     def _handed_over_with_others(self) -> GroupPlan | None:
         """The group of one victim, and others for quota: of each priority the first one is tried."""

@@ -230,11 +230,11 @@ class Preemption:
         class before each of its tasks, and once it says no the class is passed over. ``first``: no more
         than so many. Strategies are asked for a candidate when its turn has come.
         """
-        likely = [
-            entry
-            for entry in self.verdicts(running, incoming, consent)
-            if entry[1].allowed and keep(entry[0])
-        ]
+        judged = self.verdicts(running, incoming, consent)
+        # There may be as many classes as tasks, so no function is called for each.
+        likely = [entry for entry in judged if entry[1].allowed and entry[0].count]
+        if keep is not TaskClass.has_tasks:
+            likely = [entry for entry in likely if keep(entry[0])]
         only = first if consent is None else None
         given = 0
         for group in self._groups(likely):
@@ -351,20 +351,18 @@ class Preemption:
         Of the classes only the ``first`` best can contribute, so the others are not opened.
         """
         weight = self.policy.remaining_time_weight
-        scored = []
+        best = []
         for task_class, verdict in likely:
-            if task_class.unsettled(now):
+            if task_class.soonest <= now or now < task_class.settled_to:
                 task_class.settle(now)
-            best = verdict.delta
-            if task_class.latest > now:
-                best += weight * (task_class.latest - now)
-            scored.append((best, task_class, verdict))
+            left = task_class.latest - now
+            best.append(verdict.delta + weight * left if left > 0.0 else verdict.delta)
         by_score = self.policy.victim_order != "least_lost_work"
-        if first is not None and by_score and len(scored) > first:
-            least = heapq.nlargest(first, [score for score, _, _ in scored])[-1]
-            scored = [entry for entry in scored if entry[0] >= least]
+        if first is not None and by_score and len(likely) > first:
+            least = heapq.nlargest(first, best)[-1]
+            likely = [entry for entry, score in zip(likely, best, strict=True) if score >= least]
         heads = []
-        for _, task_class, verdict in scored:
+        for task_class, verdict in likely:
             rest = self._ties_by_start(verdict, task_class.ordered(now))
             heads.append((*self._rank(verdict, next(rest)), task_class, verdict, rest))
         return heads

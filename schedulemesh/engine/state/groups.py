@@ -306,10 +306,8 @@ class _Idle(Sequence[Group]):
     def __getitem__(self, at: slice) -> list[Group]: ...
 
     def __getitem__(self, at: int | slice) -> Group | list[Group]:
-        if isinstance(at, int):
-            last = at + 1 if at >= 0 else self._count
-        else:
-            last = at.indices(self._count)[1]
+        some = at if isinstance(at, slice) else slice(at, (at + 1) or None)
+        last = some.indices(self._count)[1]
         missing = islice(self._rest, max(0, last - len(self._read)))
         self._read += (self._by_id[group_id] for _, group_id in missing)
         return self._read[at]

@@ -71,6 +71,7 @@ class TaskClass:
     __slots__ = (
         "by_lost_work",
         "by_time",
+        "count",
         "key",
         "labels",
         "latest",
@@ -97,6 +98,8 @@ class TaskClass:
         #: (-start, task id, end) of tasks with no time left or none known (end -inf): newest start
         #: first, then id. By lost work a last saved state counts as a start.
         self.overdue: SortedList[tuple[float, str, float]] = SortedList()
+        #: How many tasks are in the class now.
+        self.count = 0
         #: The last end among ``timed``; -inf where it is empty.
         self.latest = -_INFINITY
         #: No end among ``timed`` is before this.
@@ -105,14 +108,15 @@ class TaskClass:
         self.settled_to = -_INFINITY
 
     def __len__(self) -> int:
-        return len(self.timed) + len(self.overdue)
+        return self.count
 
     def has_tasks(self) -> bool:
         """Whether any task is in the class now."""
-        return bool(self.timed or self.overdue)
+        return self.count > 0
 
     def add(self, task: RunningTask) -> None:
         """Put a task into its order."""
+        self.count += 1
         ends_at = self._end(task)
         if ends_at == -_INFINITY:
             self.overdue.add((-self._start(task), task.spec.task_id, _known_end(task)))
@@ -123,6 +127,7 @@ class TaskClass:
 
     def discard(self, task: RunningTask) -> None:
         """Take a task out of the order that it stands in."""
+        self.count -= 1
         ends_at = self._end(task)
         entry = (-self._start(task), task.spec.task_id)
         try:
