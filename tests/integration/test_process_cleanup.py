@@ -153,7 +153,7 @@ def test_the_children_of_a_constructor_that_fails_are_gone(pool, tmp_path):
 
 def test_agent_and_supervisor_killed_at_once_leave_no_children(pool):
     pids = parent(pool)
-    supervisor = ray.get(pool.supervisor_handle().about.remote())["pid"]
+    supervisor = pool.about()["pid"]
     os.kill(supervisor, signal.SIGKILL)
     os.kill(pids[0], signal.SIGKILL)
     until(lambda: not pool.list_agents()["agents"], "it stays on the book")
