@@ -33,8 +33,8 @@ def frozen(make_scheduler, monkeypatch):
 
 def test_every_call_of_a_frozen_supervisor_says_what_it_waited_for(frozen, namespace):
     calls = {
-        "view": frozen.list_pools,
-        "submit": lambda: frozen.submit_task_with_preemption("t", "pool", Plain),
+        "list_pools": frozen.list_pools,
+        "submit_task": lambda: frozen.submit_task_with_preemption("t", "pool", Plain),
         "hello": lambda: RayScheduler.attach("mesh", namespace=namespace),
         "shutdown": frozen.shutdown,
     }

@@ -85,7 +85,7 @@ def _silent(name: str, method: str, waited_s: float) -> str:
         f"scheduler {name!r} shows no sign of life after {waited_s:.0f} s of waiting for {method!r}: its "
         "process is stopped, not started yet or cut off, or its node hangs"
     )
-    if method == "submit":
+    if method == "submit_task":
         told += ". The submission may still be carried out; the same request_id repeats it safely"
     return told
 
