@@ -21,19 +21,19 @@ from benchmarks.mesh import (
 )
 from benchmarks.rows import Row, at_most, note, spread, timed_ms
 from schedulemesh.config.settings import JournalSettings
-from schedulemesh.engine.codec import encode_part
+from schedulemesh.engine.codec import encode_chunk
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.placement.strategies import Strategies
-from schedulemesh.engine.state.snapshot import parts, picture
-from schedulemesh.runtime.reactor import Scribe
+from schedulemesh.engine.state.snapshot import parts, take_snapshot
+from schedulemesh.runtime.reactor import Reactor
 from schedulemesh.store.sql import SqlJournal
 
 _NEED = amounts(cpu=1, memory=1_000, gpu=0.5)
 _DAY_S = 86_400
 
 
-class _Clocked(Scribe):
+class _Clocked(Reactor):
     """A reactor with a manual clock."""
 
     at = 0.0
@@ -68,45 +68,45 @@ def recovery(
 
 async def _day(path: Path, submissions: int, in_flight: int) -> int:
     """The maximum size of file and write-ahead log in bytes."""
-    scribe = _Clocked(SqlJournal(path), Strategies(), lambda _: None)
-    await scribe.begin()
+    reactor = _Clocked(SqlJournal(path), Strategies(), lambda _: None)
+    await reactor.begin()
     for stimulus in opening(20):
-        await scribe.step(stimulus)
+        await reactor.step(stimulus)
     largest = 0
     for first in range(0, submissions, 600):
         numbers = iter(range(first, min(first + 600, submissions)))
-        await asyncio.gather(*(_lives(scribe, numbers) for _ in range(in_flight)))
-        await scribe.step(s.ClockTicked(at=0.0))
+        await asyncio.gather(*(_lives(reactor, numbers) for _ in range(in_flight)))
+        await reactor.step(s.ClockTicked(at=0.0))
         largest = max(largest, _size(path))
-    await scribe.close(destroy=False)
+    await reactor.close(destroy=False)
     return largest
 
 
-async def _lives(scribe: _Clocked, numbers) -> None:
+async def _lives(reactor: _Clocked, numbers) -> None:
     """Submit one task per second with arguments of its own; each starts, completes and is gone."""
     for number in numbers:
-        scribe.at = float(number)
+        reactor.at = float(number)
         arguments, code = f"arguments {number}".encode() * 5, b"class" * 500
-        step = await scribe.step(
+        step = await reactor.step(
             submitted(number, 0.0, _NEED, 5.0, 60.0), {f"key {number}": arguments, "class": code}
         )
-        report = reported(scribe.engine, step, 0.0)
-        await scribe.step(report)
-        await scribe.step(finished(number, 0.0))
-        await scribe.step(gone(number, report.incarnation, 0.0))
+        report = reported(reactor.engine, step, 0.0)
+        await reactor.step(report)
+        await reactor.step(finished(number, 0.0))
+        await reactor.step(gone(number, report.incarnation, 0.0))
 
 
 async def _grow(path: Path, facts: int, in_flight: int) -> None:
     """A journal with this number of facts and no snapshot."""
-    scribe = _Clocked(SqlJournal(path), Strategies(), lambda _: None)
-    await scribe.begin(JournalSettings(snapshot_facts=10**9, snapshot_bytes=10**12))
+    reactor = _Clocked(SqlJournal(path), Strategies(), lambda _: None)
+    await reactor.begin(JournalSettings(snapshot_facts=10**9, snapshot_bytes=10**12))
     for stimulus in opening(20):
-        await scribe.step(stimulus)
+        await reactor.step(stimulus)
     numbers = itertools.count()
-    while scribe.facts < facts:
+    while reactor.facts < facts:
         some = iter(list(itertools.islice(numbers, max(1, min(200, facts // 10)))))
-        await asyncio.gather(*(_lives(scribe, some) for _ in range(in_flight)))
-    await scribe.close(destroy=False)
+        await asyncio.gather(*(_lives(reactor, some) for _ in range(in_flight)))
+    await reactor.close(destroy=False)
 
 
 def _back_ms(path: Path) -> float:
@@ -126,9 +126,9 @@ def _pauses(agents: int) -> list[Row]:
     engine = mesh(-(-agents // 16))
     for number in range(agents):
         start(engine, submitted(number, 1.0, _NEED, 5.0))
-    copies = [timed_ms(lambda: picture(engine.state)) for _ in range(5)]
-    taken = picture(engine.state)
-    written = timed_ms(lambda: [encode_part(part) for part in parts(taken)])
+    copies = [timed_ms(lambda: take_snapshot(engine.state)) for _ in range(5)]
+    taken = take_snapshot(engine.state)
+    written = timed_ms(lambda: [encode_chunk(part) for part in parts(taken)])
     what = f"a snapshot of {agents:,} agents in {POOLS} pools: "
     return [
         note(f"{what}decisions are blocked", spread(copies)),

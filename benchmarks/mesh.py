@@ -65,7 +65,7 @@ def reported(engine: Engine, step: Step, at: float) -> s.AgentReported:
     if not isinstance(order, StartAgent) or order.node_id is None:
         raise AssertionError(f"the agent was not placed: {step.outcome}")
     name = order.agent.name
-    devices = engine.state.cluster.nodes[order.node_id].standing[name].devices
+    devices = engine.state.cluster.nodes[order.node_id].allocations[name].devices
     return s.AgentReported(
         at=at,
         agent_name=name,

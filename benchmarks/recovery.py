@@ -12,7 +12,7 @@ import ray
 from benchmarks.pairs import bare_ray
 from benchmarks.rows import Row, at_most, note, spread
 from schedulemesh.core import RayScheduler
-from schedulemesh.runtime.command_queue import POLL_S, Line
+from schedulemesh.runtime.command_queue import POLL_S, CommandQueue
 
 
 def on_ray_recovery(
@@ -67,7 +67,7 @@ def _heartbeats(hosts: int, seconds: float, callers: int) -> list[Row]:
 def _open_lines(supervisor, hosts):
     """Runs in the supervisor: adds command queues as for running agents; Ray could not run so many here."""
     lines = supervisor._service._agents._lines  # noqa: SLF001  # none is open without an agent
-    lines.update({(f"host-{n}", 1): Line() for n in range(hosts)})
+    lines.update({(f"host-{n}", 1): CommandQueue() for n in range(hosts)})
 
 
 def _ask(scheduler: RayScheduler, answers: list[float], over: threading.Event) -> None:

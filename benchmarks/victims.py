@@ -72,7 +72,7 @@ class Full:
             self._place(number, whole=number % EACH < WHOLE)
         self._next = nodes * EACH
         for node in self.engine.state.cluster.nodes.values():
-            if node.free.gpu or len(node.standing) != EACH:
+            if node.free.gpu or len(node.allocations) != EACH:
                 raise AssertionError(f"{node.node_id} is not full: {node.free}")
 
     def search(self, *, gpu: int, check: bool = False) -> tuple[float, int]:
@@ -116,7 +116,7 @@ class Full:
     def protect_one_on_each(self) -> None:
         """Replace one task on each node by one with a higher priority than every incoming task."""
         for node in self.engine.state.cluster.nodes.values():
-            number = int(next(iter(node.standing)).removeprefix("agent-"))
+            number = int(next(iter(node.allocations)).removeprefix("agent-"))
             whole = self._size(number)
             finish(self.engine, number, self._incarnations.pop(number), self._now)
             self._place(self._next, whole=whole, priority=1_000.0)
@@ -151,7 +151,7 @@ class Full:
         now = 10_000.0 + self._now
 
         def place(node) -> tuple[float, float, str]:
-            tasks = [running.by_id[t] for name in node.standing for t in running.on_agent(name)]
+            tasks = [running.by_id[t] for name in node.allocations for t in running.on_agent(name)]
             lost = sum(now - task.started_at for task in tasks)
             return (max(task.spec.priority for task in tasks), lost, node.node_id)
 

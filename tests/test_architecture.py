@@ -74,4 +74,5 @@ def test_broad_handlers_say_why():
                 continue
             line = lines[node.lineno - 1]
             raises = any(isinstance(inner, ast.Raise) for inner in ast.walk(node))
-            assert raises or line.count("#") >= 2, f"{path}:{node.lineno}: {line.strip()}"
+            reason = line.replace("# noqa: BLE001", "")
+            assert raises or "#" in reason, f"{path}:{node.lineno}: {line.strip()}"

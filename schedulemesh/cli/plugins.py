@@ -42,9 +42,9 @@ def show() -> int:
     broken = False
     for group, kind, load in _INSTALLED:
         for found in installed(group):
-            told, fine = _told(found, load)
+            message, fine = _judged(found, load)
             broken = broken or not fine
-            table.add_row(found.name, kind, found.distribution or found.path, told)
+            table.add_row(found.name, kind, found.distribution or found.path, message)
     Console().print(table)
     return int(broken)
 
@@ -64,13 +64,13 @@ _INSTALLED: tuple[tuple[str, str, Callable[[Found], object]], ...] = (
 )
 
 
-def _told(found: Found, load: Callable[[Found], object]) -> tuple[str, bool]:
+def _judged(found: Found, load: Callable[[Found], object]) -> tuple[str, bool]:
     """What an installed strategy says of itself, or why it cannot be loaded; and whether it can."""
     try:
         return _first_line(load(found)) or found.path, True
     except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever its module raises is shown
-        told = str(error) if isinstance(error, InvalidRequestError) else repr(error)
-        return f"BROKEN: {told}", False
+        message = str(error) if isinstance(error, InvalidRequestError) else repr(error)
+        return f"BROKEN: {message}", False
 
 
 def _first_line(thing: object) -> str:

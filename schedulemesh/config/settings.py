@@ -137,7 +137,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: Seconds between rounds of ensure_agent_health made by the supervisor itself; None: only when asked.
     health_interval_s: float | None = None
     #: Seconds between observations of the cluster and its living agents.
-    patrol_interval_s: float = 1.0
+    monitor_interval_s: float = 1.0
 
     def told(self) -> SchedulerSettings:
         """The same for other processes, without the code of strategies and the folders they come from."""

@@ -76,13 +76,13 @@ def parse_selector(given: object, what: str = "pool_selector") -> Selector:
     Raises InvalidRequestError naming the key whose condition is none of these.
     """
     found = []
-    for key, wish in as_items(given, what, "a dict of conditions"):
+    for key, condition in as_items(given, what, "a dict of conditions"):
         name = as_text(key)
         if name is None or not is_name(name):
             raise InvalidRequestError(
                 f"{what} must map labels to conditions; it has the key {shown(key)}"
             )
-        found.append(_requirement(name, wish, what))
+        found.append(_requirement(name, condition, what))
     texts = (text for r in found for text in (r.key, *r.values))
     _check_size(sum(len(text.encode()) for text in texts), what)
     return tuple(sorted(found, key=lambda requirement: requirement.key))
@@ -109,17 +109,17 @@ def _values(given: object) -> tuple[str, ...] | None:
     return tuple(texts) if len(texts) == len(given) else None
 
 
-def _requirement(key: str, wish: object, what: str) -> Requirement:
-    text = as_text(wish)
-    values = _values(wish if text is None else (text,))
+def _requirement(key: str, condition: object, what: str) -> Requirement:
+    text = as_text(condition)
+    values = _values(condition if text is None else (text,))
     if values is not None:
         return Requirement(key=key, operator="in", values=values)
-    if isinstance(wish, Mapping):
-        found = _by_operator(key, as_items(wish, f"{what}[{shown(key)}]", "a condition"))
+    if isinstance(condition, Mapping):
+        found = _by_operator(key, as_items(condition, f"{what}[{shown(key)}]", "a condition"))
         if found is not None:
             return found
     raise InvalidRequestError(
-        f"{what}[{shown(key)}] is {shown(wish)}; allowed are a text, a list of texts, "
+        f"{what}[{shown(key)}] is {shown(condition)}; allowed are a text, a list of texts, "
         "{'in': [...]}, {'not_in': [...]} and {'exists': True or False}"
     )
 

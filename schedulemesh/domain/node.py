@@ -15,4 +15,4 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     total: Resources
     labels: Labels = {}
     #: External usage, sampled while none of our claims changed; None: currently unknown.
-    others_use: Resources | None = NOTHING
+    external_usage: Resources | None = NOTHING

@@ -51,7 +51,7 @@ def joined(records: Iterable[bytes]) -> bytes:
     return b"[" + b",".join(record[1:-1] for record in records if len(record) > 2) + b"]"
 
 
-def encode_part(part: Snapshot) -> bytes:
+def encode_chunk(part: Snapshot) -> bytes:
     """A JSON object, deflated. Raises JournalError where it could not be read back."""
     encoded = _encoder.encode(part)
     try:
@@ -61,7 +61,7 @@ def encode_part(part: Snapshot) -> bytes:
     return zlib.compress(encoded, 1)
 
 
-def decode_part(stored: bytes) -> Snapshot:
+def decode_chunk(stored: bytes) -> Snapshot:
     """A part of a snapshot. Raises msgspec.DecodeError or zlib.error where it is none."""
     return _part_decoder.decode(zlib.decompress(stored))
 

@@ -20,7 +20,7 @@ from schedulemesh.engine.lifecycle.group_reports import (
 )
 from schedulemesh.engine.lifecycle.groups import drop_if_unwanted, expire, replenish
 from schedulemesh.engine.lifecycle.rebuild import agent_restarted, rebuild
-from schedulemesh.engine.lifecycle.recovery import settle
+from schedulemesh.engine.lifecycle.recovery import reconcile
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import (
     AnswersForgotten,
@@ -40,10 +40,10 @@ from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.preemption.evaluate import evaluate
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.snapshot import past_states
-from schedulemesh.engine.transaction import Step, Turn
+from schedulemesh.engine.transaction import Step, Transaction
 
 StimulusT = TypeVar("StimulusT", bound=s.Stimulus)
-Handler = Callable[[Turn, StimulusT], "RequestOutcome | None"]
+Handler = Callable[[Transaction, StimulusT], "RequestOutcome | None"]
 
 
 class Engine:
@@ -60,7 +60,7 @@ class Engine:
         #: Whether a step failed after it had made something true, so that the state holds half of it.
         self.torn = False
         self._handlers: dict[
-            type[s.Stimulus], Callable[[Turn, s.AnyStimulus], RequestOutcome | None]
+            type[s.Stimulus], Callable[[Transaction, s.AnyStimulus], RequestOutcome | None]
         ] = {}
         self._on(s.TaskSubmitted, submit)
         self._on(s.AgentReported, lifecycle.agent_reported)
@@ -86,18 +86,18 @@ class Engine:
         self._on(s.AgentRestarted, agent_restarted)
         self._on(s.RebuildRequested, rebuild)
         self._on(s.StatesOutlived, _forget_states)
-        self._on(s.WorldObserved, settle)
+        self._on(s.RecoveryObserved, reconcile)
         self._on(s.SupervisorBegan, _begin)
 
     def handle(self, stimulus: s.AnyStimulus) -> Step:
         """Take a stimulus: the state changes by the step's facts, and by nothing else ever."""
-        turn = Turn(self.state, stimulus.at, self.strategies)
+        tx = Transaction(self.state, stimulus.at, self.strategies)
         try:
-            outcome = self._handlers[type(stimulus)](turn, stimulus)
+            outcome = self._handlers[type(stimulus)](tx, stimulus)
         except BaseException:
-            self.torn = self.torn or bool(turn.facts)
+            self.torn = self.torn or bool(tx.facts)
             raise
-        return turn.done(outcome)
+        return tx.done(outcome)
 
     def evaluate(self, query: s.PreemptionQuery) -> Evaluation:
         """Whether and whom an incoming task may evict; changes nothing."""
@@ -107,18 +107,18 @@ class Engine:
         self._handlers[kind] = handler  # type: ignore[assignment]  # each kind meets its own handler
 
 
-def _ensure_pool(turn: Turn, stimulus: s.PoolRequested) -> RequestOutcome:
+def _ensure_pool(tx: Transaction, stimulus: s.PoolRequested) -> RequestOutcome:
     """The same definition again changes nothing; another size is a resize where usage allows."""
     spec = stimulus.spec
-    account = turn.state.ledger.accounts.get(spec.name)
+    account = tx.state.ledger.accounts.get(spec.name)
     if account is None:
-        turn.emit(PoolEnsured(spec=spec))
-        replenish(turn, only=spec.name)
-        return Done(detail="created", warnings=_too_big(turn.state, spec))
+        tx.emit(PoolEnsured(spec=spec))
+        replenish(tx, only=spec.name)
+        return Done(detail="created", warnings=_too_big(tx.state, spec))
     if account.spec == spec:
-        if any(pool_name == spec.name for pool_name, _ in turn.state.groups.dropped):
-            turn.emit(PoolEnsured(spec=spec))
-            replenish(turn, only=spec.name)
+        if any(pool_name == spec.name for pool_name, _ in tx.state.groups.dropped):
+            tx.emit(PoolEnsured(spec=spec))
+            replenish(tx, only=spec.name)
         return Done(detail="unchanged")
     if stimulus.must_be_new:
         return Refused(
@@ -134,9 +134,9 @@ def _ensure_pool(turn: Turn, stimulus: s.PoolRequested) -> RequestOutcome:
             "end some of its agents first",
             short_quota=held.beyond(spec.resources),
         )
-    turn.emit(PoolEnsured(spec=spec))
-    _reshape_groups(turn, spec)
-    return Done(detail="changed", warnings=_too_big(turn.state, spec))
+    tx.emit(PoolEnsured(spec=spec))
+    _reshape_groups(tx, spec)
+    return Done(detail="changed", warnings=_too_big(tx.state, spec))
 
 
 def _too_big(state: MeshState, spec: PoolSpec) -> tuple[str, ...]:
@@ -147,45 +147,45 @@ def _too_big(state: MeshState, spec: PoolSpec) -> tuple[str, ...]:
     if spec.resources.fits(total):
         return ()
     beyond = spec.resources.beyond(total)
-    told = (
+    message = (
         f"pool {spec.name!r} promises {spec.resources}, and all nodes together have {total}: {beyond} of it "
         "cannot be used before nodes join"
     )
-    return (told,)
+    return (message,)
 
 
-def _reshape_groups(turn: Turn, spec: PoolSpec) -> None:
+def _reshape_groups(tx: Transaction, spec: PoolSpec) -> None:
     """Free groups that the new definition does not keep go; others when their agents have left."""
-    book = turn.state.groups
+    book = tx.state.groups
     for group_id in tuple(book.of_pool.get(spec.name, ())):
-        drop_if_unwanted(turn, book.by_id[group_id])
+        drop_if_unwanted(tx, book.by_id[group_id])
     if spec.groups is not None:
-        replenish(turn, only=spec.name)
+        replenish(tx, only=spec.name)
 
 
-def _change_policy(turn: Turn, stimulus: s.PolicyChangeRequested) -> RequestOutcome:
-    turn.emit(
+def _change_policy(tx: Transaction, stimulus: s.PolicyChangeRequested) -> RequestOutcome:
+    tx.emit(
         PolicyChanged(
             policy=stimulus.policy,
-            at=turn.at,
+            at=tx.at,
             client=stimulus.client,
             changes=stimulus.changes,
             level=stimulus.level,
         )
     )
-    unknown = [p for p in stimulus.policy.protected_pools if p not in turn.state.ledger.accounts]
+    unknown = [p for p in stimulus.policy.protected_pools if p not in tx.state.ledger.accounts]
     if "protected_pools" not in stimulus.changes or not unknown:
         return Done()
-    told = (
+    message = (
         f"protected_pools names {', '.join(map(repr, unknown))}, and there is no such pool as yet"
     )
-    return Done(warnings=(told,))
+    return Done(warnings=(message,))
 
 
-def _register_handlers(turn: Turn, stimulus: s.StateHandlersGiven) -> RequestOutcome:
-    if stimulus.pool_name not in turn.state.ledger.accounts:
-        return pool_not_found(turn.state, stimulus.pool_name)
-    turn.emit(
+def _register_handlers(tx: Transaction, stimulus: s.StateHandlersGiven) -> RequestOutcome:
+    if stimulus.pool_name not in tx.state.ledger.accounts:
+        return pool_not_found(tx.state, stimulus.pool_name)
+    tx.emit(
         StateHandlersRegistered(
             pool_name=stimulus.pool_name,
             preserver_key=stimulus.preserver_key,
@@ -195,61 +195,61 @@ def _register_handlers(turn: Turn, stimulus: s.StateHandlersGiven) -> RequestOut
     return Done()
 
 
-def _cordon(turn: Turn, stimulus: s.CordonRequested) -> RequestOutcome:
-    node = turn.state.cluster.nodes.get(stimulus.node_id)
+def _cordon(tx: Transaction, stimulus: s.CordonRequested) -> RequestOutcome:
+    node = tx.state.cluster.nodes.get(stimulus.node_id)
     if node is None:
-        known = ", ".join(sorted(turn.state.cluster.nodes)) or "none yet"
+        known = ", ".join(sorted(tx.state.cluster.nodes)) or "none yet"
         return Refused(
             reason="node_not_found",
             error=f"there is no node {stimulus.node_id!r}; nodes are: {known}",
         )
     if node.cordoned == stimulus.cordoned:
         return Done(detail="unchanged")
-    turn.emit(NodeCordoned(node_id=stimulus.node_id, cordoned=stimulus.cordoned))
+    tx.emit(NodeCordoned(node_id=stimulus.node_id, cordoned=stimulus.cordoned))
     return Done()
 
 
-def _class_probed(turn: Turn, stimulus: s.ClassProbed) -> None:
-    if stimulus.class_key not in turn.state.loaded:
-        turn.emit(ClassLoaded(class_key=stimulus.class_key))
+def _class_probed(tx: Transaction, stimulus: s.ClassProbed) -> None:
+    if stimulus.class_key not in tx.state.loaded:
+        tx.emit(ClassLoaded(class_key=stimulus.class_key))
 
 
-def _observe_cluster(turn: Turn, stimulus: s.ClusterObserved) -> None:
+def _observe_cluster(tx: Transaction, stimulus: s.ClusterObserved) -> None:
     """Only what changed becomes a fact."""
-    nodes = turn.state.cluster.nodes
+    nodes = tx.state.cluster.nodes
     for report in stimulus.nodes:
         node = nodes.get(report.node_id)
         same = node is not None and (node.total, node.labels) == (report.total, report.labels)
-        if same and node is not None and report.others_use in (None, node.others_use):
+        if same and node is not None and report.external_usage in (None, node.external_usage):
             continue
-        turn.emit(NodeSeen(report=report))
+        tx.emit(NodeSeen(report=report))
     living = {report.node_id for report in stimulus.nodes}
     for node_id in [node_id for node_id in nodes if node_id not in living]:
-        turn.emit(NodeLost(node_id=node_id))
-        node_lost(turn, node_id)
-    if turn.facts and turn.state.groups.of_pool:
-        replenish(turn)
+        tx.emit(NodeLost(node_id=node_id))
+        node_lost(tx, node_id)
+    if tx.facts and tx.state.groups.of_pool:
+        replenish(tx)
 
 
-def _tick(turn: Turn, _stimulus: s.ClockTicked) -> None:
-    state = turn.state
-    for hold_id in [key for key, hold in state.ledger.holds.items() if hold.until <= turn.at]:
-        turn.emit(HoldShrank(hold_id=hold_id))
+def _tick(tx: Transaction, _stimulus: s.ClockTicked) -> None:
+    state = tx.state
+    for hold_id in [key for key, hold in state.ledger.holds.items() if hold.until <= tx.at]:
+        tx.emit(HoldShrank(hold_id=hold_id))
     if state.groups.of_pool:
-        expire(turn)
-        replenish(turn)
-    before = turn.at - ANSWER_MEMORY_S
+        expire(tx)
+        replenish(tx)
+    before = tx.at - ANSWER_MEMORY_S
     oldest = next(iter(state.answers.values()), None)
     if oldest is not None and oldest.at < before:
-        turn.emit(AnswersForgotten(before=before))
+        tx.emit(AnswersForgotten(before=before))
 
 
-def _forget_states(turn: Turn, stimulus: s.StatesOutlived) -> None:
-    kept = past_states(turn.state)
+def _forget_states(tx: Transaction, stimulus: s.StatesOutlived) -> None:
+    kept = past_states(tx.state)
     keys = tuple(key for key in stimulus.state_keys if key in kept)
     if keys:
-        turn.emit(StatesForgotten(state_keys=keys))
+        tx.emit(StatesForgotten(state_keys=keys))
 
 
-def _begin(turn: Turn, stimulus: s.SupervisorBegan) -> None:
-    turn.emit(EpochBegun(epoch=stimulus.epoch, at=turn.at, gap=stimulus.gap))
+def _begin(tx: Transaction, stimulus: s.SupervisorBegan) -> None:
+    tx.emit(EpochBegun(epoch=stimulus.epoch, at=tx.at, gap=stimulus.gap))

@@ -10,8 +10,8 @@ import msgspec
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.messages.outcomes import Holder, Refused
-from schedulemesh.engine.placement.bundles import NoSpot, Room, Spot
-from schedulemesh.engine.placement.group_choice import NoHome, Wish
+from schedulemesh.engine.placement.bundles import BundlePlacement, NoPlacement, Room
+from schedulemesh.engine.placement.group_choice import GroupRequest, NoAssignment
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
 
@@ -136,7 +136,11 @@ def _no_node(node: Node | None, need: Resources, short: Resources) -> str:
     if node is None:
         return "no node takes new agents"
     lack = f"lacks {short}" if short else "has no GPU device with enough left"
-    others = f"; work outside ScheduleMesh holds {node.others_use} there" if node.others_use else ""
+    others = (
+        f"; work outside ScheduleMesh holds {node.external_usage} there"
+        if node.external_usage
+        else ""
+    )
     return f"no node has room for {need}; the closest, {node.node_id}, {lack}{others}"
 
 
@@ -193,41 +197,42 @@ def conflicting_options(pool_name: str) -> Refused:
 
 def group_out_of_resources(state: MeshState, shape: GroupShape) -> Refused:
     """The nodes, wholly free, would have no room for the group."""
-    spot = Room(state.cluster, total=True).place(shape)
-    short = NOTHING if isinstance(spot, Spot) else spot.short
+    placement = Room(state.cluster, total=True).place(shape)
+    short = NOTHING if isinstance(placement, BundlePlacement) else placement.short
     return Refused(
         reason="cluster_out_of_resources",
-        error=f"the cluster could never hold the placement group {shape}: " + _why(shape, spot),
+        error=f"the cluster could never hold the placement group {shape}: "
+        + _why(shape, placement),
         short_node=short,
     )
 
 
 def group_unplaceable(
     state: MeshState,
-    wish: Wish,
-    home: NoHome,
+    group_request: GroupRequest,
+    assignment: NoAssignment,
     turned_away: dict[str, int],
     enough: float | None = None,
 ) -> Refused:
     """No group is free, none can be made, and no victim will do."""
-    book, pool_name = state.groups, wish.pool_name
-    said = [f"pool {pool_name!r} has no free placement group for {wish.shape}"]
-    if wish.reserved is None and wish.spec.reserved:
+    book, pool_name = state.groups, group_request.pool_name
+    said = [f"pool {pool_name!r} has no free placement group for {group_request.shape}"]
+    if group_request.reserved is None and group_request.spec.reserved:
         said.append("its reserved ones are not for this task")
-    if not wish.spec.dynamic:
+    if not group_request.spec.dynamic:
         said.append("it makes no dynamic ones")
-    elif home.limit:
+    elif assignment.limit:
         have = book.dynamic_count(pool_name)
-        said.append(f"{have} of at most {wish.spec.max_dynamic} dynamic ones are there")
-    if home.no_spot is not None:
-        said.append("a new one has no room: " + _why(wish.shape, home.no_spot))
+        said.append(f"{have} of at most {group_request.spec.max_dynamic} dynamic ones are there")
+    if assignment.no_placement is not None:
+        said.append("a new one has no room: " + _why(group_request.shape, assignment.no_placement))
     said.append("and no running task may be evicted for it")
     names = [g.agent for g in map(book.by_id.get, book.of_pool.get(pool_name, ())) if g and g.agent]
     holders = _holders(state, (name for name in names if name in state.agents))
     return Refused(
         reason="group_unplaceable",
         error="; ".join([*said, *_who(holders), *_priority(enough, turned_away)]),
-        short_node=NOTHING if home.no_spot is None else home.no_spot.short,
+        short_node=NOTHING if assignment.no_placement is None else assignment.no_placement.short,
         holders=holders,
         turned_away=turned_away,
         sufficient_priority=enough,
@@ -242,29 +247,31 @@ def unplaced(state: MeshState, pool_name: str) -> list[tuple[GroupShape, str]]:
     failed = state.groups.counts[pool_name].error
     found = []
     for shape, lacking in state.groups.lacking(pool_name).items():
-        spot = Room(state.cluster).place(shape)
-        why = failed if failed and isinstance(spot, Spot) else _why(shape, spot)
+        placement = Room(state.cluster).place(shape)
+        why = (
+            failed if failed and isinstance(placement, BundlePlacement) else _why(shape, placement)
+        )
         found += [(shape, why)] * lacking
     return found
 
 
-def _why(shape: GroupShape, spot: Spot | NoSpot) -> str:
-    if isinstance(spot, Spot):
+def _why(shape: GroupShape, placement: BundlePlacement | NoPlacement) -> str:
+    if isinstance(placement, BundlePlacement):
         return "it is being made"
-    need = shape.bundles[spot.bundle]
-    which = f"bundle {spot.bundle} ({need})" if len(shape.bundles) > 1 else str(need)
-    if spot.node_id is None:
-        return f"{which}: {spot.reason or NO_NODES}"
-    lack = f"the closest node, {spot.node_id}, lacks {spot.short}"
-    if not spot.short:
-        lack = f"the closest node, {spot.node_id}, has no whole GPU left for it"
-    return f"{which}: {lack}" + (f"; {spot.reason}" if spot.reason else "")
+    need = shape.bundles[placement.bundle]
+    which = f"bundle {placement.bundle} ({need})" if len(shape.bundles) > 1 else str(need)
+    if placement.node_id is None:
+        return f"{which}: {placement.reason or NO_NODES}"
+    lack = f"the closest node, {placement.node_id}, lacks {placement.short}"
+    if not placement.short:
+        lack = f"the closest node, {placement.node_id}, has no whole GPU left for it"
+    return f"{which}: {lack}" + (f"; {placement.reason}" if placement.reason else "")
 
 
 def _living_on(state: MeshState, node: Node) -> list[str]:
     """Agents that stand on the node, or live in a group that has a bundle there."""
     grouped = (g.agent for g in state.groups.by_id.values() if node.node_id in g.node_ids)
-    names = {*node.standing, *(name for name in grouped if name is not None)}
+    names = {*node.allocations, *(name for name in grouped if name is not None)}
     return [name for name in names if name in state.agents]
 
 

@@ -21,7 +21,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     outcome: RequestOutcome | None = None
 
 
-class Turn:
+class Transaction:
     """Collects the facts and instructions of one stimulus."""
 
     __slots__ = ("at", "facts", "instructions", "state", "strategies")
@@ -40,7 +40,7 @@ class Turn:
         self.state.evolve(fact)
 
     def instruct(self, instruction: AnyInstruction) -> None:
-        """Ask the hands for something."""
+        """Ask the executor for something."""
         self.instructions.append(instruction)
 
     def answer(self, request_id: str | None, outcome: RequestOutcome) -> RequestOutcome:

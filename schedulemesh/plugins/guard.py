@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 SLOW_S, SLOW_CALLS = 0.010, 3
 
 Answer = TypeVar("Answer", float, bool)
-Told = Callable[["Guarded"], None]
+OnDisabled = Callable[["Guarded"], None]
 
 
 class Mark(Protocol):
@@ -47,7 +47,7 @@ class Guarded:
         name: str,
         plugin: SchedulingStrategyPlugin,
         clock: Callable[[], float] | None = None,
-        on_disabled: Told | None = None,
+        on_disabled: OnDisabled | None = None,
         mark: Mark | None = None,
     ) -> None:
         self.name = name

@@ -91,7 +91,7 @@ class SavedState(msgspec.Struct, frozen=True, kw_only=True):
     current: bool = True
 
 
-class Boot(msgspec.Struct, frozen=True, kw_only=True):
+class AgentInit(msgspec.Struct, frozen=True, kw_only=True):
     """All that a host needs to build the user's object."""
 
     scheduler: str
@@ -115,7 +115,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     #: Ids of the accelerators that Ray gave it.
     gpu_ids: tuple[str, ...] = ()
     #: Names among the control methods that the class has.
-    abilities: tuple[str, ...] = ()
+    capabilities: tuple[str, ...] = ()
     state_restored: bool | None = None
     #: Why the object could not be built; empty: it was.
     error: str = ""

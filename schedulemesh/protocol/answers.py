@@ -51,7 +51,7 @@ class Refusal(Answer, tag="refusal", frozen=True, kw_only=True):
     refused: Refused
 
 
-class Reply(Answer, tag="reply", frozen=True, kw_only=True):
+class Response(Answer, tag="reply", frozen=True, kw_only=True):
     """An outcome, and what a caller needs with it; an accepted agent's Ray handle travels beside it."""
 
     outcome: RequestOutcome
@@ -63,7 +63,7 @@ class Reply(Answer, tag="reply", frozen=True, kw_only=True):
     evicted: tuple[tuple[str, str, bytes | None], ...] = ()
 
 
-class PoolReply(Answer, tag="pool", frozen=True, kw_only=True):
+class PoolResponse(Answer, tag="pool", frozen=True, kw_only=True):
     """What became of a pool."""
 
     outcome: RequestOutcome
@@ -91,13 +91,15 @@ class Listed(Answer, tag="listed", frozen=True, kw_only=True):
     rows: list[dict[str, Any]]
 
 
-class Told(Answer, tag="told", frozen=True, kw_only=True):
+class Details(Answer, tag="details", frozen=True, kw_only=True):
     """Plain data by name."""
 
     facts: dict[str, Any]
 
 
-AnyAnswer = Union[Malformed, Refusal, Reply, PoolReply, Evaluated, SavedBytes, Listed, Told]
+AnyAnswer = Union[
+    Malformed, Refusal, Response, PoolResponse, Evaluated, SavedBytes, Listed, Details
+]
 
 
 class WithHandles(NamedTuple):

@@ -13,14 +13,14 @@ import msgspec
 from ray.exceptions import RayError
 
 from schedulemesh.core.agent.host import host_class
-from schedulemesh.core.agent.warm_host import ready_host_class
+from schedulemesh.core.agent.warm_host import warm_host_class
 from schedulemesh.core.backend.ray_backend import ActorView, RayApi
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.engine.messages.stimuli import AgentReported, AgentStartFailed
-from schedulemesh.engine.state.mesh_state import Agent
+from schedulemesh.engine.state.agents import Agent
 from schedulemesh.protocol.agents import Command, MessageError, Report, Result, ShippedClass, unpack
-from schedulemesh.runtime.agent_start import Birth, NoReport, first_report
-from schedulemesh.runtime.command_queue import Line
+from schedulemesh.runtime.agent_start import AgentStart, NoReport, first_report
+from schedulemesh.runtime.command_queue import CommandQueue
 from schedulemesh.runtime.process_cleanup import Place, ProcessCleanup
 from schedulemesh.runtime.reported_metrics import ReportedMetrics
 
@@ -47,15 +47,15 @@ class Agents:
         self.namespace = namespace
         self._epoch = 0
         #: When each was last heard of, on the monotonic clock.
-        self._heard: dict[tuple[str, int], float] = {}
+        self._last_contact: dict[tuple[str, int], float] = {}
         self._handles: dict[tuple[str, int], Any] = {}
         #: (namespace, name) in Ray of actors that the journal does not know: see orphans.py.
         self.orphans: set[tuple[str, str]] = set()
         self._cleanup = ProcessCleanup(ray_api)
-        #: Where each lives; one that began in a ready host has that one's name.
+        #: Where each lives; one that began in a warm host has that one's name.
         self._places: dict[tuple[str, int], Place] = {}
-        self._lines: dict[tuple[str, int], Line] = {}
-        self._abilities: dict[tuple[str, int], tuple[str, ...]] = {}
+        self._queues: dict[tuple[str, int], CommandQueue] = {}
+        self._capabilities: dict[tuple[str, int], tuple[str, ...]] = {}
         #: By class, and whether it stands ready.
         self._hosts: dict[tuple[str, bool], type] = {}
         self._results: dict[int, asyncio.Future[Result | None]] = {}
@@ -70,7 +70,7 @@ class Agents:
 
     def can(self, name: str, incarnation: int, method: str) -> bool:
         """Whether the agent's class has this control method."""
-        return method in self._abilities.get((name, incarnation), ())
+        return method in self._capabilities.get((name, incarnation), ())
 
     def address(self, spec: AgentSpec, incarnation: int) -> tuple[str, str]:
         """The agent's (namespace, name) in Ray: the user's own, or one that carries our mark."""
@@ -96,7 +96,7 @@ class Agents:
         """What the processes of an actor of ours are marked with."""
         return self._cleanup.mark(Place(namespace=namespace, actor_name=name))
 
-    def strays(
+    def unclaimed_actors(
         self, living: Iterable[tuple[str, str]], claimed: set[tuple[str, str]]
     ) -> list[tuple[str, str]]:
         """Living actors that carry this scheduler's mark and that nobody claims."""
@@ -105,7 +105,7 @@ class Agents:
 
     def newest_incarnation(self, living: Iterable[tuple[str, str]]) -> int:
         """The highest incarnation in the names of living actors with this scheduler's mark."""
-        numbers = [name.rpartition("#")[2] for _, name in self.strays(living, set())]
+        numbers = [name.rpartition("#")[2] for _, name in self.unclaimed_actors(living, set())]
         return max((int(number) for number in numbers if number.isdigit()), default=0)
 
     def orphan_of(self, agent_name: str) -> str | None:
@@ -127,8 +127,8 @@ class Agents:
         self.know(agent)
         place = self._places[key]
         self._handles[key] = self._ray.find_actor(place.actor_name, place.namespace)
-        self._lines[key], self._abilities[key] = Line(), agent.abilities
-        self._heard[key] = time.monotonic()
+        self._queues[key], self._capabilities[key] = CommandQueue(), agent.capabilities
+        self._last_contact[key] = time.monotonic()
         self.metrics.take_over(agent.spec.name)
         if place.node_id is not None:
             self._cleanup.prepare(place.node_id)
@@ -139,67 +139,67 @@ class Agents:
         key = (agent.spec.name, agent.incarnation)
         self._places[key] = Place(namespace=namespace, actor_name=name, node_id=agent.node_id)
 
-    async def start(self, birth: Birth) -> AgentReported | AgentStartFailed:
+    async def start(self, start: AgentStart) -> AgentReported | AgentStartFailed:
         """Make the actor, or have a ready one build, and wait until the object is built; what failed leaves
         nothing alive.
         """
-        key, ready = birth.key, birth.ready
-        orphan = self.orphan_of(birth.order.agent.name)
-        if orphan is not None and not birth.order.adopt:
-            return birth.failed(
+        key, ready = start.key, start.ready
+        orphan = self.orphan_of(start.order.agent.name)
+        if orphan is not None and not start.order.adopt:
+            return start.failed(
                 f"an agent of this name lives as the orphan {orphan!r}, unknown to the journal that was put "
                 "back; end it with end_orphans(), or choose another name"
             )
-        address = self.address(birth.order.agent, birth.order.incarnation)
+        address = self.address(start.order.agent, start.order.incarnation)
         if ready is not None:
             address = self.namespace, ready.name
-        self._place(key, address, birth.order.node_id)
+        self._place(key, address, start.order.node_id)
         try:
-            handle = ready.handle if ready is not None else self._actor(birth, address)
+            handle = ready.handle if ready is not None else self._actor(start, address)
         except Exception as error:  # noqa: BLE001  # whatever it is must be answered
-            return birth.failed(f"Ray refused to make the actor: {error}")
-        self._handles[key], self._lines[key] = handle, Line()
-        self._heard[key] = time.monotonic()
-        report = await self._first_report(birth, handle)
+            return start.failed(f"Ray refused to make the actor: {error}")
+        self._handles[key], self._queues[key] = handle, CommandQueue()
+        self._last_contact[key] = time.monotonic()
+        report = await self._first_report(start, handle)
         if isinstance(report, NoReport):
             wanted = key in self._handles
             await self.end(*key)
             if ready is not None and report.died and wanted:
                 # It died while it stood ready, or in the constructor; a process of its own tells which.
-                return await self.start(msgspec.structs.replace(birth, ready=None))
-            return birth.failed(report.error, report.reason)
-        self._abilities[key] = report.abilities
+                return await self.start(msgspec.structs.replace(start, ready=None))
+            return start.failed(report.error, report.reason)
+        self._capabilities[key] = report.capabilities
         self._place(key, address, report.node_id)
-        return birth.reported(report, address)
+        return start.reported(report, address)
 
     def _place(self, key: tuple[str, int], address: tuple[str, str], node_id: str | None) -> None:
         self._places[key] = Place(namespace=address[0], actor_name=address[1], node_id=node_id)
         if node_id is not None:
             self._cleanup.prepare(node_id)
 
-    def _actor(self, birth: Birth, address: tuple[str, str]) -> Any:
+    def _actor(self, start: AgentStart, address: tuple[str, str]) -> Any:
         """The actor of a host of its own, new or made by a former supervisor."""
-        if birth.order.adopt:
+        if start.order.adopt:
             return self._ray.find_actor(address[1], address[0])
-        cls = self.host(birth.order.agent.class_key, birth.shipped)
-        return self._ray.start_actor(birth.request(cls, address))
+        cls = self.host(start.order.agent.class_key, start.shipped)
+        return self._ray.start_actor(start.request(cls, address))
 
-    async def _first_report(self, birth: Birth, handle: Any) -> Report | NoReport:
-        if birth.ready is None:
-            return await first_report(self._ray, birth, handle, "schedulemesh_report")
+    async def _first_report(self, start: AgentStart, handle: Any) -> Report | NoReport:
+        if start.ready is None:
+            return await first_report(self._ray, start, handle, "schedulemesh_report")
         return await first_report(
-            self._ray, birth, handle, "schedulemesh_build", *birth.remaining_arguments
+            self._ray, start, handle, "schedulemesh_build", *start.remaining_arguments
         )
 
-    def hear(self, name: str, incarnation: int) -> None:
+    def record_contact(self, name: str, incarnation: int) -> None:
         """The host was heard of just now."""
-        self._heard[name, incarnation] = time.monotonic()
+        self._last_contact[name, incarnation] = time.monotonic()
 
-    async def reborn(self, name: str, incarnation: int, node_id: str) -> None:
+    async def agent_restarted(self, name: str, incarnation: int, node_id: str) -> None:
         """Ray made the process anew, and on the same node that has ended what its former life started."""
         key = (name, incarnation)
-        self.hear(name, incarnation)
-        line = self._lines.get(key)
+        self.record_contact(name, incarnation)
+        line = self._queues.get(key)
         if line is not None:
             line.renew()
         place = self._places.get(key)
@@ -207,18 +207,18 @@ class Agents:
             self._place(key, (place.namespace, place.actor_name), node_id)
             await self._cleanup.terminate(place, name)
 
-    def silence_s(self, name: str, incarnation: int) -> float:
+    def seconds_since_contact(self, name: str, incarnation: int) -> float:
         """Seconds since the host was last heard of."""
-        return time.monotonic() - self._heard.get((name, incarnation), float("-inf"))
+        return time.monotonic() - self._last_contact.get((name, incarnation), float("-inf"))
 
     async def end(self, name: str, incarnation: int) -> None:
         """End the agent, and return once its process and all that it started on its node have ended."""
         key = (name, incarnation)
-        line = self._lines.pop(key, None)
+        line = self._queues.pop(key, None)
         if line is not None:
             line.close()
-        self._abilities.pop(key, None)
-        self._heard.pop(key, None)
+        self._capabilities.pop(key, None)
+        self._last_contact.pop(key, None)
         self.metrics.forget(name, incarnation)
         # It stays known until it is gone: whoever else ends it has to wait as well.
         place = self._places.get(key)
@@ -296,7 +296,7 @@ class Agents:
             return
         self._ray.kill_actor(handle)
         try:
-            # Every actor of Ray has this one, also a stray that is no host of ours.
+            # Every actor of Ray has this one, also a orphan that is no host of ours.
             await self._ray.call(handle, "__ray_ready__")
         except RayError:
             return
@@ -305,7 +305,7 @@ class Agents:
         self, name: str, incarnation: int, kind: str, timeout_s: float, **fields: Any
     ) -> Result | None:
         """Have a host carry out a command; None: no answer in time, or there is no such agent any more."""
-        line = self._lines.get((name, incarnation))
+        line = self._queues.get((name, incarnation))
         if line is None:
             return None
         command = Command(command_id=self._next_command, epoch=self._epoch, kind=kind, **fields)
@@ -327,10 +327,10 @@ class Agents:
 
     def poll(self, name: str, incarnation: int) -> asyncio.Future[list[Command]]:
         """A host asks for commands. One that is not on the book, because it is being ended, has to wait."""
-        line = self._lines.get((name, incarnation))
+        line = self._queues.get((name, incarnation))
         if line is None:
-            return Line().ask()
-        self.hear(name, incarnation)
+            return CommandQueue().ask()
+        self.record_contact(name, incarnation)
         return line.ask()
 
     def part(self, command_id: int, begin: int, data: object) -> bool:
@@ -369,7 +369,7 @@ class Agents:
         if found is None:
             if len(self._hosts) >= _CLASSES:
                 self._hosts.pop(next(iter(self._hosts)))
-            make = ready_host_class if ready else host_class
+            make = warm_host_class if ready else host_class
             found = make(msgspec.msgpack.decode(shipped, type=ShippedClass))
             self._hosts[class_key, ready] = found
         return found

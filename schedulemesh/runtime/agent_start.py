@@ -11,12 +11,12 @@ import msgspec
 from ray.exceptions import RayError
 
 from schedulemesh.core.backend.ray_backend import ActorRequest, RayApi
-from schedulemesh.core.backend.ray_groups import Seat
+from schedulemesh.core.backend.ray_groups import BundleSlot
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.messages.instructions import StartAgent
 from schedulemesh.engine.messages.stimuli import AgentReported, AgentStartFailed
-from schedulemesh.protocol.agents import Boot, MessageError, Report, pack, unpack
+from schedulemesh.protocol.agents import AgentInit, MessageError, Report, pack, unpack
 from schedulemesh.runtime.placement_watch import unplaced
 
 logger = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 NO_ROOM_IN_RAY = "cluster_out_of_resources"
 
 
-class Ready(msgspec.Struct, frozen=True, kw_only=True):
+class ReadyWarmHost(msgspec.Struct, frozen=True, kw_only=True):
     """A host that stands ready: its class is loaded, its object not built."""
 
     handle: Any
@@ -33,20 +33,20 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     name: str
 
 
-class Birth(msgspec.Struct, frozen=True, kw_only=True):
+class AgentStart(msgspec.Struct, frozen=True, kw_only=True):
     """An agent that is to be made, with all that it takes."""
 
     order: StartAgent
     shipped: bytes
-    boot: Boot
+    init: AgentInit
     #: Object references: whole arguments, and those within others.
     refs: tuple[list[Any], list[Any]]
     supervisor: Any
     timeout_s: float
     #: The placement group that it lives in; None: it lives on a node.
-    seat: Seat | None = None
+    slot: BundleSlot | None = None
     #: The host that builds its object; None: a new process does.
-    ready: Ready | None = None
+    ready: ReadyWarmHost | None = None
 
     @property
     def key(self) -> tuple[str, int]:
@@ -56,18 +56,18 @@ class Birth(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def arguments(self) -> tuple[Any, ...]:
         """What a new host builds the object from."""
-        return pack(self.boot), self.supervisor, *self.refs
+        return pack(self.init), self.supervisor, *self.refs
 
     @property
     def remaining_arguments(self) -> tuple[Any, ...]:
-        """What a ready host, which has the class, the supervisor and a mark, builds the object from."""
-        boot = msgspec.structs.replace(self.boot, shipped=b"", mark=0)
-        return pack(boot), *self.refs
+        """What a warm host, which has the class, the supervisor and a mark, builds the object from."""
+        init = msgspec.structs.replace(self.init, shipped=b"", mark=0)
+        return pack(init), *self.refs
 
     @property
     def is_pinned(self) -> bool:
         """Whether it must run in a place that the book has given it, and takes any of it."""
-        placed = self.order.node_id is not None or self.seat is not None
+        placed = self.order.node_id is not None or self.slot is not None
         return placed and self.ready is None and not self.order.adopt
 
     def request(self, cls: type, address: tuple[str, str]) -> ActorRequest:
@@ -81,7 +81,7 @@ class Birth(msgspec.Struct, frozen=True, kw_only=True):
             namespace=address[0],
             resources=own_need(self.order.agent),
             node_id=self.order.node_id,
-            seat=self.seat,
+            slot=self.slot,
             options=options,
             args=self.arguments,
         )
@@ -96,7 +96,7 @@ class Birth(msgspec.Struct, frozen=True, kw_only=True):
             node_id=report.node_id,
             gpu_ids=report.gpu_ids,
             pid=report.pid,
-            abilities=report.abilities,
+            capabilities=report.capabilities,
             actor_name=address[1],
             actor_namespace=address[0],
             state_restored=report.state_restored,
@@ -131,7 +131,7 @@ def start_failed(
 
 
 async def first_report(
-    ray_api: RayApi, birth: Birth, handle: Any, method: str, *args: Any
+    ray_api: RayApi, start: AgentStart, handle: Any, method: str, *args: Any
 ) -> Report | NoReport:
     """The host's first report, or why there is none.
 
@@ -139,10 +139,10 @@ async def first_report(
     somebody else took the room, and will not leave it for waiting.
     """
     call = asyncio.ensure_future(ray_api.call(handle, method, *args))
-    watches = [asyncio.ensure_future(unplaced(ray_api, handle))] if birth.is_pinned else []
+    watches = [asyncio.ensure_future(unplaced(ray_api, handle))] if start.is_pinned else []
     try:
         await asyncio.wait(
-            {call, *watches}, timeout=birth.timeout_s, return_when=asyncio.FIRST_COMPLETED
+            {call, *watches}, timeout=start.timeout_s, return_when=asyncio.FIRST_COMPLETED
         )
     finally:
         for watch in watches:
@@ -151,21 +151,21 @@ async def first_report(
         call.cancel()
         if any(watch.done() for watch in watches):
             return NoReport(error="Ray has no room for it", reason=NO_ROOM_IN_RAY)
-        return await _too_late(ray_api, birth, handle)
+        return await _too_late(ray_api, start, handle)
     try:
         report = unpack(call.result(), Report)
     except MessageError as error:
         return NoReport(error=f"its first report cannot be read: {error}")
     except RayError as error:
-        told = f"its process died while the class was loaded and built. {_short(error)}"
-        return NoReport(error=told, died=True)
+        message = f"its process died while the class was loaded and built. {_short(error)}"
+        return NoReport(error=message, died=True)
     return NoReport(error=report.error) if report.error else report
 
 
-async def _too_late(ray_api: RayApi, birth: Birth, handle: Any) -> NoReport:
+async def _too_late(ray_api: RayApi, start: AgentStart, handle: Any) -> NoReport:
     """What it was doing when its time was over."""
     loop = asyncio.get_running_loop()
-    late = f"not ready after start_timeout = {birth.timeout_s:g} s"
+    late = f"not ready after start_timeout = {start.timeout_s:g} s"
     view = await loop.run_in_executor(None, ray_api.actor, handle)
     if view is None or view.has_process:
         error = (

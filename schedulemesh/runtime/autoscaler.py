@@ -15,7 +15,7 @@ from schedulemesh.engine.state.mesh_state import MeshState
 logger = logging.getLogger(__name__)
 
 
-class AutoscalerWish:
+class AutoscalerRequest:
     """Keeps Ray's one global slot for requests up to date, if a pool says ``request_resources``.
 
     Ray Train and Ray Data write the same slot, and the last writer wins: only one of them may be used.
@@ -26,7 +26,7 @@ class AutoscalerWish:
         #: What was asked for last; None: nothing yet, though a former supervisor may have.
         self._asked: list[dict[str, float]] | None = None
 
-    async def tell(self, state: MeshState) -> None:
+    async def notify(self, state: MeshState) -> None:
         """Ask for what is wanted now, where that is something new; withdraw it when nothing is."""
         asking = [
             account.spec.name
@@ -35,25 +35,25 @@ class AutoscalerWish:
         ]
         if not asking and not self._asked:
             return
-        wish = [
+        bundles = [
             bundle_amounts(bundle)
             for name in asking
             for shape, _ in unplaced(state, name)
             for bundle in shape.bundles
         ]
-        if wish != self._asked:
-            await self._ask(wish)
+        if bundles != self._asked:
+            await self._ask(bundles)
 
     async def withdraw(self) -> None:
         """Ask for nothing any more."""
         if self._asked:
             await self._ask([])
 
-    async def _ask(self, wish: list[dict[str, float]]) -> None:
+    async def _ask(self, bundles: list[dict[str, float]]) -> None:
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(None, self._ray.ask_autoscaler, wish)
+            await loop.run_in_executor(None, self._ray.ask_autoscaler, bundles)
         except (RayError, RuntimeError) as error:
             logger.warning("the autoscaler cannot be asked: %s", error)
             return
-        self._asked = wish
+        self._asked = bundles

@@ -18,13 +18,13 @@ from schedulemesh.engine.messages.stimuli import (
     ClockTicked,
     ClusterObserved,
     GroupGone,
-    WorldObserved,
+    RecoveryObserved,
 )
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
 from schedulemesh.runtime.agent_registry import Agents
-from schedulemesh.runtime.autoscaler import AutoscalerWish
-from schedulemesh.runtime.executor import Hands
+from schedulemesh.runtime.autoscaler import AutoscalerRequest
+from schedulemesh.runtime.executor import Executor
 from schedulemesh.runtime.orphans import Orphans
 from schedulemesh.runtime.pg_manager import groups_gone, ready_groups
 from schedulemesh.runtime.witness import Witness
@@ -51,7 +51,7 @@ class NodeWatch:
     def reports(
         self, state: MeshState, views: list[NodeView], now: float
     ) -> tuple[NodeReport, ...]:
-        """One report per living node; others_use is None where our own claims changed lately."""
+        """One report per living node; external_usage is None where our own claims changed lately."""
         living = {view.node_id for view in views}
         self._quiet = {node_id: q for node_id, q in self._quiet.items() if node_id in living}
         return tuple(self._report(state.cluster.nodes.get(v.node_id), v, now) for v in views)
@@ -61,10 +61,10 @@ class NodeWatch:
         if node is None:
             others = _positive(view.total - view.free)
         elif self._is_quiet(node, now):
-            ours = node.total - node.others_use - node.free
+            ours = node.total - node.external_usage - node.free
             others = _positive(view.total - view.free - ours)
         return NodeReport(
-            node_id=view.node_id, total=view.total, labels=view.labels, others_use=others
+            node_id=view.node_id, total=view.total, labels=view.labels, external_usage=others
         )
 
     def _is_quiet(self, node: Node, now: float) -> bool:
@@ -75,37 +75,42 @@ class NodeWatch:
         return now - known.since >= QUIET_S
 
 
-class Patrol:
+class ClusterMonitor:
     """Compares the books with what lives in Ray: once after a recovery, then again and again."""
 
     def __init__(
-        self, ray_api: RayApi, agents: Agents, hands: Hands, orphans: Orphans, witness: Witness
+        self,
+        ray_api: RayApi,
+        agents: Agents,
+        executor: Executor,
+        orphans: Orphans,
+        witness: Witness,
     ) -> None:
         self._ray = ray_api
         self._agents = agents
         self._orphans, self._witness = orphans, witness
-        self._scribe = hands.scribe
-        self._groups, self._ready = hands.groups, hands.ready
-        self._spawn = hands.spawn
-        self._wish = AutoscalerWish(ray_api)
+        self._reactor = executor.reactor
+        self._groups, self._ready = executor.groups, executor.ready
+        self._spawn = executor.spawn
+        self._autoscaler = AutoscalerRequest(ray_api)
         self._watch = NodeWatch()
-        self._settled = False
+        self._recovered = False
 
-    async def look_around(self) -> None:
+    async def observe(self) -> None:
         """Feed what changed: nodes, what others use there, agents that died, and the time."""
-        state = self._scribe.state
+        state = self._reactor.state
         before = agents_with_process(state)
         await self._agents.end_leftovers([state.agents[name] for name, _ in before])
-        stood, were_ready = ready_groups(state.groups), self._ready.names()
+        placed, were_ready = ready_groups(state.groups), self._ready.names()
         views = await off_loop(self._ray.nodes)
         living = await off_loop(self._ray.living_actors)
-        groups = await self._groups.living() if stood else {}
-        now = self._scribe.now()
-        nodes = self._watch.reports(self._scribe.state, views, now)
-        await self._scribe.step(ClusterObserved(at=now, nodes=nodes))
-        for group_id, why in groups_gone(self._scribe.state.groups, stood, groups):
-            await self._strike_off(group_id, why)
-        for gone in agents_gone(self._scribe.state, before, living, now):
+        groups = await self._groups.living() if placed else {}
+        now = self._reactor.now()
+        nodes = self._watch.reports(self._reactor.state, views, now)
+        await self._reactor.step(ClusterObserved(at=now, nodes=nodes))
+        for group_id, why in groups_gone(self._reactor.state.groups, placed, groups):
+            await self._remove_lost_group(group_id, why)
+        for gone in agents_gone(self._reactor.state, before, living, now):
             logger.warning(
                 "agent %s is dead; what it held is free when all it started has ended",
                 gone.agent_name,
@@ -115,24 +120,24 @@ class Patrol:
             logger.warning("agent %s died before its end; nobody waits for its answers", name)
             self._spawn(self._end_dead(name))
         self._orphans.forget_dead(living)
-        await self._scribe.step(ClockTicked(at=now))
-        self._ready.lose(were_ready - {name for _, name in living})
-        self._ready.tend(self._scribe.state)
-        await self._wish.tell(self._scribe.state)
-        if self._settled:
-            await off_loop(self._witness.note, self._scribe.height())
+        await self._reactor.step(ClockTicked(at=now))
+        self._ready.mark_dead(were_ready - {name for _, name in living})
+        self._ready.reconcile(self._reactor.state)
+        await self._autoscaler.notify(self._reactor.state)
+        if self._recovered:
+            await off_loop(self._witness.note, self._reactor.height())
 
-    async def _strike_off(self, group_id: str, why: str) -> None:
+    async def _remove_lost_group(self, group_id: str, why: str) -> None:
         """A placement group is not what it was; whatever of it is left goes, too."""
         logger.warning("placement group %s is gone: %s", group_id, why)
         await self._ready.leave(group_id)
         await self._groups.remove(group_id)
-        await self._scribe.step(GroupGone(at=0.0, group_id=group_id))
-        self._groups.tell()
+        await self._reactor.step(GroupGone(at=0.0, group_id=group_id))
+        self._groups.notify()
 
     async def withdraw(self) -> None:
         """Nothing is wanted any more."""
-        await self._wish.withdraw()
+        await self._autoscaler.withdraw()
 
     async def _end_all_dead(self, dead: list[tuple[str, int]]) -> frozenset[tuple[str, int]]:
         """End what dead agents left behind. Returns those of whom something still ends after a while: they
@@ -154,11 +159,11 @@ class Patrol:
     async def _report_ended(self, gone: AgentGone) -> None:
         """Report a dead agent as gone once all that it started has ended; that must hold up nothing else."""
         await self._end_dead(gone.agent_name)
-        await self._scribe.report(gone)
+        await self._reactor.report(gone)
 
     async def _end_dead(self, agent_name: str) -> None:
         """Whatever an agent started that is dead goes, too."""
-        agent = self._scribe.state.agents.get(agent_name)
+        agent = self._reactor.state.agents.get(agent_name)
         if agent is not None and agent.phase is not AgentPhase.WAITING:
             self._agents.know(agent)
             await self._agents.end(agent_name, agent.incarnation)
@@ -169,33 +174,33 @@ class Patrol:
         """Agents whose eviction is under way, and that are dead; the eviction itself strikes them off."""
         return [
             name
-            for name, agent in self._scribe.state.agents.items()
+            for name, agent in self._reactor.state.agents.items()
             if agent.phase is AgentPhase.ENDING
             and (name, agent.incarnation) in before
             and self._agents.handle(name, agent.incarnation) is not None
             and self._agents.where(agent) not in living
         ]
 
-    async def settle(self) -> None:
+    async def recover(self) -> None:
         """After a recovery: take over what lives, end what nobody claims, go on with what was under way."""
-        state = self._scribe.state
+        state = self._reactor.state
         living = await off_loop(self._ray.living_actors)
         addresses = {
             self._agents.where(agent): (name, agent.incarnation)
             for name, agent in state.agents.items()
         }
-        rolled_back = self._scribe.rolled_back
-        unclaimed = self._agents.strays(living, set(addresses))
-        strays = await self._orphans.take(unclaimed, rolled_back=rolled_back)
-        for _, name in strays:
+        rolled_back = self._reactor.rolled_back
+        unclaimed = self._agents.unclaimed_actors(living, set(addresses))
+        orphans = await self._orphans.take(unclaimed, rolled_back=rolled_back)
+        for _, name in orphans:
             logger.warning("actor %s is ours, but nobody claims it; ending it", name)
-        await asyncio.gather(*(self._agents.end_unclaimed(*address) for address in strays))
+        await asyncio.gather(*(self._agents.end_unclaimed(*address) for address in orphans))
         dead = [key for address, key in addresses.items() if address not in living]
         ending = await self._end_all_dead(dead)
-        groups = await self._groups.settle(state.groups, keep_all=rolled_back)
+        groups = await self._groups.recover(state.groups, keep_all=rolled_back)
         await self._orphans.note()
-        await off_loop(self._witness.note, self._scribe.height())
-        self._settled = True
+        await off_loop(self._witness.note, self._reactor.height())
+        self._recovered = True
         alive = frozenset(addresses.values()) - (frozenset(dead) - ending)
         for agent in state.agents.values():
             under_way = agent.phase in (AgentPhase.WAITING, AgentPhase.STARTING)
@@ -203,8 +208,8 @@ class Patrol:
             if key in alive - ending and not under_way:
                 self._agents.adopt(agent)
         if state.agents or len(state.running) or state.groups.by_id:
-            await self._scribe.step(WorldObserved(at=0.0, living=alive, groups=groups))
-        self._ready.tend(self._scribe.state)
+            await self._reactor.step(RecoveryObserved(at=0.0, living=alive, groups=groups))
+        self._ready.reconcile(self._reactor.state)
 
 
 async def off_loop(call: Callable[..., Any], *args: Any) -> Any:

@@ -12,7 +12,7 @@ from schedulemesh.protocol.agents import Command, Result
 POLL_S = 90.0
 
 
-class Line:
+class CommandQueue:
     """Commands for one agent's process, and their results.
 
     Thousands of processes each have one question open all the time, so a question is a future and a timer,

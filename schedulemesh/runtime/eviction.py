@@ -210,8 +210,8 @@ class Eviction(msgspec.Struct, kw_only=True):
         result = await self._order(
             "save", self.policy.save_timeout, seconds=wait_s, limit_bytes=self._state_bytes()
         )
-        told = f"no answer within {self.policy.save_timeout:g} s, or the agent died"
-        return result or Result(error=told)
+        message = f"no answer within {self.policy.save_timeout:g} s, or the agent died"
+        return result or Result(error=message)
 
     def _state_bytes(self) -> int:
         """Bytes that the state itself may have: all that is stored with it counts, too."""

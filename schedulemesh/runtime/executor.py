@@ -1,4 +1,4 @@
-"""The hands: they carry out what the engine instructs, and report what came of it."""
+"""The executor: they carry out what the engine instructs, and report what came of it."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.errors import JournalError
-from schedulemesh.protocol.agents import Boot, Handled, MessageError, unpack
+from schedulemesh.protocol.agents import AgentInit, Handled, MessageError, unpack
 from schedulemesh.runtime.agent_registry import Agents
-from schedulemesh.runtime.agent_start import NO_ROOM_IN_RAY, Birth, own_need, start_failed
+from schedulemesh.runtime.agent_start import NO_ROOM_IN_RAY, AgentStart, own_need, start_failed
 from schedulemesh.runtime.blob_cache import BlobCache
 from schedulemesh.runtime.eviction import Eviction
 from schedulemesh.runtime.pg_manager import Groups
 from schedulemesh.runtime.placement_watch import no_room, seen_anew
-from schedulemesh.runtime.reactor import Scribe
+from schedulemesh.runtime.reactor import Reactor
 from schedulemesh.runtime.references import References
-from schedulemesh.runtime.warm_pool import ReadyHosts
+from schedulemesh.runtime.warm_pool import WarmPool
 from schedulemesh.store.journal import Journal
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 _CLASS_BYTES, _ARGUMENT_BYTES = 64 * 1024 * 1024, 16 * 1024 * 1024
 
 
-class Hands:
+class Executor:
     """Starts, stops and evicts, each as a task of its own on the supervisor's loop."""
 
     def __init__(
@@ -63,7 +63,7 @@ class Hands:
         self._ray = ray_api
         self._agents = agents
         self.groups = groups
-        self.ready = ReadyHosts(ray_api, agents, groups, self.spawn, self._known_class, supervisor)
+        self.ready = WarmPool(ray_api, agents, groups, self.spawn, self._known_class, supervisor)
         self._scheduler = scheduler
         self._me = supervisor
         self.references = References()
@@ -72,7 +72,7 @@ class Hands:
         self._arguments = BlobCache(_ARGUMENT_BYTES)
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
-        self.scribe = Scribe(journal, strategies, self.carry_out)
+        self.reactor = Reactor(journal, strategies, self.carry_out)
 
     def stop_all(self) -> None:
         """Drop whatever is under way, but for the task that says so, and begin nothing any more: a request
@@ -114,24 +114,26 @@ class Hands:
             logger.error("a hand failed", exc_info=task.exception())
 
     async def _start(self, order: StartAgent) -> None:
-        await self.scribe.report(await self._started(order))
+        await self.reactor.report(await self._started(order))
 
     async def _started(self, order: StartAgent) -> s.AgentReported | s.AgentStartFailed:
         agent = order.agent
         try:
-            birth, strangers = await asyncio.gather(self._birth(order), self._strangers(order))
+            start, strangers = await asyncio.gather(
+                self._agent_start(order), self._strangers(order)
+            )
         except JournalError as failed:
             return start_failed(order, str(failed))
-        if agent.references and not any(birth.refs) and not order.adopt:
-            return birth.failed("object references given to it were lost with a former supervisor")
+        if agent.references and not any(start.refs) and not order.adopt:
+            return start.failed("object references given to it were lost with a former supervisor")
         if order.group_id is not None and strangers:
-            return await self._occupied(birth, order.group_id, strangers)
-        if order.group_id is not None and birth.seat is None:
-            return birth.failed(f"its placement group {order.group_id} is gone")
-        birth = msgspec.structs.replace(birth, ready=self.ready.take(order))
-        result = await self._agents.start(birth)
+            return await self._occupied(start, order.group_id, strangers)
+        if order.group_id is not None and start.slot is None:
+            return start.failed(f"its placement group {order.group_id} is gone")
+        start = msgspec.structs.replace(start, ready=self.ready.take(order))
+        result = await self._agents.start(start)
         if isinstance(result, s.AgentStartFailed) and result.reason == NO_ROOM_IN_RAY:
-            return await self._explained(birth, result)
+            return await self._explained(start, result)
         return result
 
     async def _strangers(self, order: StartAgent) -> list[GroupMember]:
@@ -144,26 +146,26 @@ class Hands:
         )
 
     async def _occupied(
-        self, birth: Birth, group_id: str, strangers: list[GroupMember]
+        self, start: AgentStart, group_id: str, strangers: list[GroupMember]
     ) -> s.AgentStartFailed:
         """Its placement group is removed, unless orphans live in it, of which an operator decides."""
         names = ", ".join(member.name or f"process {member.pid}" for member in strangers)
         told = f"others live in its placement group {group_id} ({names})"
         if {member.name for member in strangers} & {name for _, name in self._agents.orphans}:
-            return birth.failed(f"{told}; end them with end_orphans()", NO_ROOM_IN_RAY)
+            return start.failed(f"{told}; end them with end_orphans()", NO_ROOM_IN_RAY)
         await self._drop_group(group_id)
-        return birth.failed(f"{told}; the group is removed now, submit it again", NO_ROOM_IN_RAY)
+        return start.failed(f"{told}; the group is removed now, submit it again", NO_ROOM_IN_RAY)
 
-    async def _explained(self, birth: Birth, failed: s.AgentStartFailed) -> s.AgentStartFailed:
+    async def _explained(self, start: AgentStart, failed: s.AgentStartFailed) -> s.AgentStartFailed:
         """Ray had no room where the book had: look at the node again, and say who has it."""
-        node_id, group_id = birth.order.node_id, birth.order.group_id
+        node_id, group_id = start.order.node_id, start.order.group_id
         if group_id is not None:
             await self._drop_group(group_id)
             why = (
                 f"others use its placement group {group_id}, which is removed now; submit it again"
             )
         elif node_id is not None:
-            why = await self._who_has(node_id, own_need(birth.order.agent))
+            why = await self._who_has(node_id, own_need(start.order.agent))
         else:
             return failed
         error = f"agent {failed.agent_name!r}: {why}"
@@ -172,9 +174,9 @@ class Hands:
     async def _who_has(self, node_id: str, need: Resources) -> str:
         """Who has the room on a node that the book gave to an actor with this need; the book learns it."""
         views = await asyncio.get_running_loop().run_in_executor(None, self._ray.nodes)
-        reports = seen_anew(self.scribe.state, views, node_id, need)
-        await self.scribe.report(s.ClusterObserved(at=0.0, nodes=reports))
-        node = self.scribe.state.cluster.nodes.get(node_id)
+        reports = seen_anew(self.reactor.state, views, node_id, need)
+        await self.reactor.report(s.ClusterObserved(at=0.0, nodes=reports))
+        node = self.reactor.state.cluster.nodes.get(node_id)
         return f"node {node_id} is gone" if node is None else no_room(node, need)
 
     async def _drop_group(self, group_id: str) -> None:
@@ -182,37 +184,37 @@ class Hands:
         await self.ready.leave(group_id)
         await self.groups.remove(group_id)
 
-    async def _birth(self, order: StartAgent) -> Birth:
+    async def _agent_start(self, order: StartAgent) -> AgentStart:
         """All that it takes to make the agent."""
-        boot = await self._boot(order)
-        return Birth(
+        init = await self._init_message(order)
+        return AgentStart(
             order=order,
-            shipped=boot.shipped,
-            boot=boot,
+            shipped=init.shipped,
+            init=init,
             refs=self.references.of(order.agent),
             supervisor=self._me,
-            timeout_s=self.scribe.state.policy.start_timeout,
-            seat=self.groups.seat(order.group_id or ""),
+            timeout_s=self.reactor.state.policy.start_timeout,
+            slot=self.groups.slot(order.group_id or ""),
         )
 
     async def _create_group(self, order: CreateGroup) -> None:
         result = await self.groups.create(order)
         if result is not None:
-            await self.scribe.report(result)
-            self.groups.tell()
-            self.ready.tend(self.scribe.state)
+            await self.reactor.report(result)
+            self.groups.notify()
+            self.ready.reconcile(self.reactor.state)
 
     async def _remove_group(self, group_id: str) -> None:
         await self.ready.leave(group_id)
         await self.groups.remove(group_id)
-        await self.scribe.report(s.GroupGone(at=0.0, group_id=group_id))
-        self.groups.tell()
+        await self.reactor.report(s.GroupGone(at=0.0, group_id=group_id))
+        self.groups.notify()
 
-    async def _boot(self, order: StartAgent) -> Boot:
+    async def _init_message(self, order: StartAgent) -> AgentInit:
         """All that the agent's process needs to build its object."""
         agent = order.agent
         address = self._agents.address(agent, order.incarnation)
-        return Boot(
+        return AgentInit(
             scheduler=self._scheduler,
             agent_name=agent.name,
             incarnation=order.incarnation,
@@ -220,17 +222,17 @@ class Hands:
             labels=agent.labels,
             shipped=await self.class_bytes(agent.class_key, {}) or b"",
             arguments=self._arguments.get(agent.arguments_key)
-            or await self.scribe.fetch(agent.arguments_key),
-            saved=await self.scribe.fetch(order.state_key),
+            or await self.reactor.fetch(agent.arguments_key),
+            saved=await self.reactor.fetch(order.state_key),
             may_restart=bool(json.loads(agent.options).get("max_restarts")),
         )
 
     async def _stop(self, agent_name: str, incarnation: int) -> None:
         await self._agents.end(agent_name, incarnation)
-        await self.scribe.report(
+        await self.reactor.report(
             s.AgentGone(at=0.0, agent_name=agent_name, incarnation=incarnation)
         )
-        self.references.release_unused(self.scribe.state)
+        self.references.release_unused(self.reactor.state)
 
     async def _evict_agent(self, order: EvictAgent) -> None:
         evictions = [
@@ -242,7 +244,7 @@ class Hands:
         await self._all(eviction.save() for eviction in evictions)
         await self._all(eviction.cancel() for eviction in evictions if eviction.can_cancel)
         await self._agents.end(order.agent_name, order.incarnation)
-        await self.scribe.report(
+        await self.reactor.report(
             s.AgentGone(at=0.0, agent_name=order.agent_name, incarnation=order.incarnation)
         )
 
@@ -258,14 +260,14 @@ class Hands:
             return
         await eviction.save()
         answered = await eviction.cancel()
-        await self.scribe.report(answered)
+        await self.reactor.report(answered)
         hung = answered.error.startswith("cancel() did not return")
-        if hung and order.agent_name in self.scribe.state.agents:
-            await self.scribe.report(s.AgentDeletionRequested(at=0.0, agent_name=order.agent_name))
+        if hung and order.agent_name in self.reactor.state.agents:
+            await self.reactor.report(s.AgentDeletionRequested(at=0.0, agent_name=order.agent_name))
 
     async def eviction(self, task_id: str) -> Eviction | None:
         """What it takes to save and cancel a task; None: it is not on the book."""
-        state = self.scribe.state
+        state = self.reactor.state
         task: RunningTask | None = state.running.by_id.get(task_id)
         if task is None:
             return None
@@ -275,20 +277,20 @@ class Hands:
             ray=self._ray,
             agents=self._agents,
             policy=state.policy,
-            feed=self.scribe.report,
+            feed=self.reactor.report,
             task=task,
             incarnation=None if agent is None else agent.incarnation,
             preserver=None if handlers is None else await self._known(handlers.preserver_key),
             payload=await self._known(task.spec.payload_key),
             earlier=await self._known(task.state_key),
-            now=self.scribe.now(),
-            limit_bytes=self.scribe.saved_state_bytes,
+            now=self.reactor.now(),
+            limit_bytes=self.reactor.saved_state_bytes,
         )
 
     async def _known(self, key: str | None) -> bytes | None:
         """Stored bytes, without which an eviction goes on all the same; None: none, or not readable."""
         try:
-            return await self.scribe.fetch(key)
+            return await self.reactor.fetch(key)
         except JournalError as error:
             logger.error("an eviction goes on without what is stored: %s", error)  # noqa: TRY400
             return None
@@ -301,7 +303,7 @@ class Hands:
 
     async def class_bytes(self, key: str, blobs: Mapping[str, bytes]) -> bytes | None:
         """The class's bytes, from the request, from memory or from the journal."""
-        found = blobs.get(key) or self._classes.get(key) or await self.scribe.fetch(key)
+        found = blobs.get(key) or self._classes.get(key) or await self.reactor.fetch(key)
         if found is not None:
             self._classes.put(key, found)
         return found
@@ -314,7 +316,7 @@ class Hands:
     ) -> Refused | None:
         """See the class load in a worker of its own before anyone is evicted for it."""
         env = json.loads(stimulus.agent.options).get("runtime_env")
-        timeout_s = self.scribe.state.policy.start_timeout
+        timeout_s = self.reactor.state.policy.start_timeout
         try:
             answer = await self._ray.run(probe_class, (shipped,), timeout_s, env)
             error = unpack(answer, Handled).error
@@ -330,12 +332,12 @@ class Hands:
                 reason="agent_start_failed",
                 error=f"the class cannot be loaded, so nobody was evicted for it: {error}",
             )
-        await self.scribe.step(s.ClassProbed(at=0.0, class_key=class_key))
+        await self.reactor.step(s.ClassProbed(at=0.0, class_key=class_key))
         return None
 
     async def run_handler(self, function: Any, *args: Any) -> Handled:
         """Run a state handler in a worker of its own, at most ``save_timeout``."""
-        timeout_s = self.scribe.state.policy.save_timeout
+        timeout_s = self.reactor.state.policy.save_timeout
         try:
             return unpack(await self._ray.run(function, args, timeout_s, None), Handled)
         except (TimeoutError, RayError, MessageError) as error:

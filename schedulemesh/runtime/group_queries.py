@@ -11,13 +11,13 @@ from schedulemesh.engine.explain import unplaced
 from schedulemesh.engine.state.groups import Group, GroupPhase, PoolCounts
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.runtime.pg_manager import Groups
-from schedulemesh.runtime.warm_pool import ReadyHosts
+from schedulemesh.runtime.warm_pool import WarmPool
 
 
 class GroupViews:
     """The queries, by name."""
 
-    def __init__(self, state: MeshState, groups: Groups, ready: ReadyHosts, now: float) -> None:
+    def __init__(self, state: MeshState, groups: Groups, ready: WarmPool, now: float) -> None:
         self._state = state
         self._groups = groups
         self._ready = ready

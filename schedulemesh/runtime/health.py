@@ -12,9 +12,9 @@ from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.messages.outcomes import Accepted, Pending, Refused
 from schedulemesh.engine.messages.stimuli import AgentGone, RebuildRequested
-from schedulemesh.engine.state.mesh_state import Agent
+from schedulemesh.engine.state.agents import Agent
 from schedulemesh.runtime.agent_registry import Agents
-from schedulemesh.runtime.reactor import Scribe
+from schedulemesh.runtime.reactor import Reactor
 
 logger = logging.getLogger(__name__)
 
@@ -25,23 +25,23 @@ PING_S = 5.0
 class HealthCheck:
     """One round: the dead are learnt from Ray, silence is asked about, the lost are made again."""
 
-    def __init__(self, ray_api: RayApi, agents: Agents, scribe: Scribe) -> None:
+    def __init__(self, ray_api: RayApi, agents: Agents, reactor: Reactor) -> None:
         self._ray = ray_api
         self._agents = agents
-        self._scribe = scribe
+        self._reactor = reactor
 
     async def run(self, timeout_s: float) -> dict[str, Any]:
         """Look at every running agent. ``timeout_s``: a host that was not heard of for so long is pinged."""
-        state = self._scribe.state
+        state = self._reactor.state
         running = [a for a in state.agents.values() if a.phase is AgentPhase.RUNNING]
         loop = asyncio.get_running_loop()
         living = await loop.run_in_executor(None, self._ray.living_actors)
         problems = await asyncio.gather(*(self._problem(a, living, timeout_s) for a in running))
         sick = [(a, problem) for a, problem in zip(running, problems, strict=True) if problem]
         for agent, problem in sick:
-            await self._strike(agent, problem)
+            await self._terminate(agent, problem)
         found = {agent.spec.name: problem for agent, problem in sick}
-        lost = [name for name, agent in state.lost.items() if not agent.told]
+        lost = [name for name, agent in state.lost.items() if not agent.reported]
         details = [await self._rebuild(name, found.get(name, "dead")) for name in lost]
         return {
             "checked": len(running),
@@ -57,36 +57,36 @@ class HealthCheck:
         if (agent.actor_namespace, agent.actor_name) not in living:
             return "dead"
         name, incarnation = agent.spec.name, agent.incarnation
-        if self._agents.silence_s(name, incarnation) < timeout_s or self._is_busy(name):
+        if self._agents.seconds_since_contact(name, incarnation) < timeout_s or self._is_busy(name):
             return None
         answer = await self._agents.order(name, incarnation, "ping", PING_S)
         return None if answer is not None else "silent"
 
     def _is_busy(self, agent_name: str) -> bool:
         """Whether the host is carrying out an eviction, which may take its own time."""
-        running = self._scribe.state.running
+        running = self._reactor.state.running
         return any(
             running.by_id[task_id].phase is TaskPhase.PREEMPTING
             for task_id in running.on_agent(agent_name)
         )
 
-    async def _strike(self, agent: Agent, problem: str) -> None:
+    async def _terminate(self, agent: Agent, problem: str) -> None:
         name = agent.spec.name
         logger.warning("agent %s is %s; it is taken off the book", name, problem)
         await self._agents.end(name, agent.incarnation)
         gone = AgentGone(at=0.0, agent_name=name, incarnation=agent.incarnation)
-        await self._scribe.report(gone)
+        await self._reactor.report(gone)
 
     async def _rebuild(self, name: str, problem: str) -> dict[str, Any]:
         """What was done for one lost agent."""
-        lost = self._scribe.state.lost[name]
+        lost = self._reactor.state.lost[name]
         request_id = uuid.uuid4().hex
-        step = await self._scribe.step(
+        step = await self._reactor.step(
             RebuildRequested(at=0.0, agent_name=name, request_id=request_id)
         )
         outcome = step.outcome
         if isinstance(outcome, Pending):
-            outcome = await self._scribe.answer(request_id)
+            outcome = await self._reactor.answer(request_id)
         detail: dict[str, Any] = {
             "agent_name": name,
             "pool_name": lost.spec.pool_name,
@@ -97,8 +97,9 @@ class HealthCheck:
         if isinstance(outcome, Accepted):
             detail["action"] = "rebuilt"
             detail["state_restored"] = bool(outcome.state_restored)
-            again = set(self._scribe.state.running.on_agent(name))
-            detail["left_out"] = [t for t in detail["tasks"] if t not in again]
+            again = set(self._reactor.state.running.on_agent(name))
+            if left_out := [t for t in detail["tasks"] if t not in again]:
+                detail["left_out"] = left_out
             detail["tasks"] = [t for t in detail["tasks"] if t in again]
         elif isinstance(outcome, Refused):
             detail["error"] = outcome.error

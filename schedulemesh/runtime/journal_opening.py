@@ -33,7 +33,7 @@ async def opened(
     one would know nothing of the agents that it left behind, and would end them.
     """
     living = await off_loop(ray_api.living_actors)
-    left = [] if began else agents.strays(living, set())
+    left = [] if began else agents.unclaimed_actors(living, set())
     address = journal_address(settings, ray_api.session_folder())
     try:
         return SqlJournal(address, must_exist=began or bool(left))

@@ -73,7 +73,7 @@ class Orphans:
         await self.note()
         return [name for _, name in chosen]
 
-    async def leave_nothing(self) -> None:
+    async def remove_all(self) -> None:
         """End all; the journal is not asked, because it is removed next."""
         await self._end(sorted(self._agents.orphans))
 

@@ -13,7 +13,7 @@ from typing import Any
 from ray.exceptions import RayError
 
 from schedulemesh.core.backend.ray_backend import RayApi
-from schedulemesh.core.backend.ray_groups import GroupMember, GroupRequest, GroupView, Seat
+from schedulemesh.core.backend.ray_groups import BundleSlot, GroupMember, GroupRequest, GroupView
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.messages.instructions import CreateGroup
@@ -44,12 +44,12 @@ class Groups:
         self._namespace = namespace
         self._threads = ThreadPoolExecutor(_THREADS, "placement-groups")
         #: Ray's id of every group that we made or took over, and its shape.
-        self._seats: dict[str, Seat] = {}
+        self._slots: dict[str, BundleSlot] = {}
         #: One at a time makes or removes a group.
         self._locks: dict[str, asyncio.Lock] = {}
         #: Groups that are to be removed; whoever waits for them to be placed gives up.
-        self._doomed: set[str] = set()
-        self._told = asyncio.Event()
+        self._removing: set[str] = set()
+        self._changed = asyncio.Event()
         #: Groups that the journal does not know: see orphans.py.
         self.orphans: set[str] = set()
 
@@ -57,19 +57,19 @@ class Groups:
         """The group's name in Ray."""
         return self._mark + group_id
 
-    def seat(self, group_id: str) -> Seat | None:
+    def slot(self, group_id: str) -> BundleSlot | None:
         """The first bundle of a living group; None: there is no such group."""
-        return self._seats.get(group_id)
+        return self._slots.get(group_id)
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """What became of a group is on the book: tell those who wait for it."""
-        self._told.set()
-        self._told = asyncio.Event()
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def changed(self, timeout_s: float) -> None:
         """Return when something became of any group, or when the time is over."""
         with contextlib.suppress(asyncio.TimeoutError, TimeoutError):
-            await asyncio.wait_for(self._told.wait(), timeout_s)
+            await asyncio.wait_for(self._changed.wait(), timeout_s)
 
     async def create(self, order: CreateGroup) -> GroupCreated | GroupCreateFailed | None:
         """Make the group and wait until Ray has placed it; one of its name that lives is taken over.
@@ -81,7 +81,7 @@ class Groups:
                 error = await self._made(order)
             except RayError as refused:
                 error = f"Ray refused to make it: {refused}"
-            if order.group_id in self._doomed:
+            if order.group_id in self._removing:
                 return None
             if not error:
                 return GroupCreated(at=0.0, group_id=order.group_id)
@@ -91,10 +91,10 @@ class Groups:
 
     async def remove(self, group_id: str) -> None:
         """Remove the group, and return once Ray says that it is gone."""
-        self._doomed.add(group_id)
+        self._removing.add(group_id)
         async with self._lock(group_id):
             await self._withdraw(group_id)
-        self._doomed.discard(group_id)
+        self._removing.discard(group_id)
         self._locks.pop(group_id, None)
 
     async def vacate(
@@ -104,9 +104,9 @@ class Groups:
         names of those that belong there; ``kept``: of those that must not be ended. Returns who is left when
         the time is over; none: it is vacant.
         """
-        seat = self._seats.get(group_id)
+        slot = self._slots.get(group_id)
         until, wait_s = time.monotonic() + _VACATE_S, _LOOK_S
-        while seat is not None and (left := await self._strangers(seat.ray_id, ours)):
+        while slot is not None and (left := await self._strangers(slot.ray_id, ours)):
             if time.monotonic() > until or any(member.name in kept for member in left):
                 return left
             for member in left:
@@ -137,7 +137,7 @@ class Groups:
             if view.name.startswith(self._mark)
         }
 
-    async def settle(self, book: GroupBook, *, keep_all: bool = False) -> frozenset[str]:
+    async def recover(self, book: GroupBook, *, keep_all: bool = False) -> frozenset[str]:
         """After a recovery: take over the groups that are on the book, and remove all others but ``orphans``,
         or with ``keep_all`` none: then all unknown ones are orphans.
 
@@ -151,25 +151,25 @@ class Groups:
                 continue
             group = book.by_id.get(group_id)
             shape = GroupShape(bundles=()) if group is None else group.shape
-            self._seats[group_id] = Seat(ray_id=view.ray_id, shape=shape)
+            self._slots[group_id] = BundleSlot(ray_id=view.ray_id, shape=shape)
             if group is None or _is_elsewhere(group, view):
                 logger.warning(
                     "placement group %s is ours, but has no place; removing it", group_id
                 )
                 await self.remove(group_id)
-        return frozenset(self._seats)
+        return frozenset(self._slots)
 
     async def remove_orphans(self) -> None:
         """Remove the groups that the journal does not know."""
         living = await self.living()
         for group_id in self.orphans & living.keys():
-            self._seats[group_id] = Seat(
+            self._slots[group_id] = BundleSlot(
                 ray_id=living[group_id].ray_id, shape=GroupShape(bundles=())
             )
             await self.remove(group_id)
         self.orphans.clear()
 
-    async def leave_nothing(self) -> None:
+    async def remove_all(self) -> None:
         """Remove every group of ours, also one that is being made just now."""
         await _beside(self._threads.shutdown)
         self._threads = ThreadPoolExecutor(_THREADS, "placement-groups")
@@ -180,16 +180,16 @@ class Groups:
 
     async def _remove_all(self) -> None:
         for group_id, view in (await self.living()).items():
-            self._seats[group_id] = Seat(ray_id=view.ray_id, shape=GroupShape(bundles=()))
-        await asyncio.gather(*(self._withdraw(group_id) for group_id in list(self._seats)))
+            self._slots[group_id] = BundleSlot(ray_id=view.ray_id, shape=GroupShape(bundles=()))
+        await asyncio.gather(*(self._withdraw(group_id) for group_id in list(self._slots)))
 
     async def _made(self, order: CreateGroup) -> str:
         """Make it; why that did not come about, or nothing."""
-        seat = self._seats.get(order.group_id)
-        if seat is None:
-            seat = Seat(ray_id=await self._ray_id(order), shape=order.shape)
-            self._seats[order.group_id] = seat
-        view = await self._placed(order, seat.ray_id)
+        slot = self._slots.get(order.group_id)
+        if slot is None:
+            slot = BundleSlot(ray_id=await self._ray_id(order), shape=order.shape)
+            self._slots[order.group_id] = slot
+        view = await self._placed(order, slot.ray_id)
         if view is None:
             return "somebody else removed it"
         if not view.placed:
@@ -217,7 +217,7 @@ class Groups:
         until, wait_s = time.monotonic() + order.wait_s, _LOOK_S
         while True:
             view: GroupView | None = await self._call(self._ray.group, ray_id)
-            over = time.monotonic() >= until or order.group_id in self._doomed
+            over = time.monotonic() >= until or order.group_id in self._removing
             if view is None or view.placed or over:
                 return view
             await asyncio.sleep(wait_s)
@@ -225,12 +225,12 @@ class Groups:
 
     async def _withdraw(self, group_id: str) -> None:
         """Remove what there is of a group; it is tried until Ray says that it is gone."""
-        seat = self._seats.pop(group_id, None)
+        slot = self._slots.pop(group_id, None)
         wait_s = _LOOK_S
-        while seat is not None:
+        while slot is not None:
             try:
-                await self._call(self._ray.remove_group, seat.ray_id)
-                if await self._call(self._ray.group, seat.ray_id) is None:
+                await self._call(self._ray.remove_group, slot.ray_id)
+                if await self._call(self._ray.group, slot.ray_id) is None:
                     return
             except RayError as error:
                 logger.warning("placement group %s cannot be removed yet: %s", group_id, error)

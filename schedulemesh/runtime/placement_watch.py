@@ -32,8 +32,7 @@ async def unplaced(ray_api: RayApi, handle: Any) -> None:
             await asyncio.Event().wait()
         try:
             waits = await _beside(ray_api.waits_for_room, handle)
-        except Exception:
-            # A start must not fail because Ray could not be asked about it; it has its time.
+        except Exception:  # a start must not fail because Ray could not be asked about it
             logger.exception("cannot tell whether Ray has room for an actor")
             waits = False
         if waits and seen:
@@ -45,7 +44,7 @@ def external_use(node: Node, view: NodeView, not_placed: Resources) -> Resources
     """What Ray work that is not ours uses on a node, where Ray has not placed so much of what the book
     has given away.
     """
-    ours = node.total - node.others_use - node.free - not_placed
+    ours = node.total - node.external_usage - node.free - not_placed
     return (view.total - view.free - ours).beyond(NOTHING)
 
 
@@ -58,7 +57,7 @@ def seen_anew(
             node_id=view.node_id,
             total=view.total,
             labels=view.labels,
-            others_use=_external(state, view, not_placed) if view.node_id == node_id else None,
+            external_usage=_external(state, view, not_placed) if view.node_id == node_id else None,
         )
         for view in views
     )
@@ -66,8 +65,8 @@ def seen_anew(
 
 def no_room(node: Node, need: Resources) -> str:
     """Why Ray has not placed an actor with this need on a node."""
-    total, others = _amounts(node.total), _amounts(node.others_use)
-    ours = _amounts(node.total - node.free - node.others_use - need)
+    total, others = _amounts(node.total), _amounts(node.external_usage)
+    ours = _amounts(node.total - node.free - node.external_usage - need)
     held = "; ".join(
         f"of {kind} {total.get(kind, 0.0):g} there, other Ray work holds {others.get(kind, 0.0):g}, "
         f"ScheduleMesh {ours.get(kind, 0.0):g}, and it needs {amount:g}"

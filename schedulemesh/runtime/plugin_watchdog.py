@@ -42,7 +42,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     at: float
 
 
-class StrategyKeeper:
+class PluginWatchdog:
     """Holds the plugins of one supervisor. Those that are disabled are noted in ``journal``; which one is
     being asked, in the file ``mark``.
     """

@@ -10,7 +10,7 @@ from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Refused
 from schedulemesh.engine.state.groups import GroupPhase
-from schedulemesh.protocol.answers import PoolReply, Refusal, Told
+from schedulemesh.protocol.answers import Details, PoolResponse, Refusal
 from schedulemesh.protocol.requests import CreatePool, EnsurePool, ResizePool
 from schedulemesh.runtime.group_queries import GroupViews
 from schedulemesh.runtime.serving import Serving
@@ -22,26 +22,26 @@ _GRACE_S = 1.0
 class PoolService(Serving):
     """Make pools, change them, tell of their groups."""
 
-    async def create_pool(self, request: CreatePool) -> PoolReply:
+    async def create_pool(self, request: CreatePool) -> PoolResponse:
         """Make a pool that must be new."""
         stimulus = s.PoolRequested(at=0.0, spec=request.spec, must_be_new=True)
         return await self._define_pool(stimulus, request.blobs)
 
-    async def ensure_pool(self, request: EnsurePool) -> PoolReply:
+    async def ensure_pool(self, request: EnsurePool) -> PoolResponse:
         """Make a pool, or change what is given of it."""
-        account = self._scribe.state.ledger.accounts.get(request.name)
+        account = self._reactor.state.ledger.accounts.get(request.name)
         base = PoolSpec(name=request.name) if account is None else account.spec
         return await self._change(base, request)
 
-    async def resize_pool(self, request: ResizePool) -> PoolReply:
+    async def resize_pool(self, request: ResizePool) -> PoolResponse:
         """Change what is given of a pool."""
-        account = self._scribe.state.ledger.accounts.get(request.name)
+        account = self._reactor.state.ledger.accounts.get(request.name)
         if account is None:
             error = f"there is no pool {request.name!r}"
-            return PoolReply(outcome=Refused(reason="pool_not_found", error=error))
+            return PoolResponse(outcome=Refused(reason="pool_not_found", error=error))
         return await self._change(account.spec, request)
 
-    async def _change(self, base: PoolSpec, request: EnsurePool | ResizePool) -> PoolReply:
+    async def _change(self, base: PoolSpec, request: EnsurePool | ResizePool) -> PoolResponse:
         spec = changed(
             base,
             labels=request.labels,
@@ -52,35 +52,35 @@ class PoolService(Serving):
         )
         return await self._define_pool(s.PoolRequested(at=0.0, spec=spec), request.blobs)
 
-    async def group_stats(self, pool_name: str | None = None) -> Told | Refusal:
+    async def group_stats(self, pool_name: str | None = None) -> Details | Refusal:
         """See GroupViews.stats."""
-        if pool_name is not None and pool_name not in self._scribe.state.ledger.accounts:
+        if pool_name is not None and pool_name not in self._reactor.state.ledger.accounts:
             error = f"there is no pool {pool_name!r}"
             return Refusal(refused=Refused(reason="pool_not_found", error=error))
-        return Told(facts=await self._scribe.read(lambda: self._group_views().stats(pool_name)))
+        return Details(facts=await self._reactor.read(lambda: self._group_views().stats(pool_name)))
 
     async def _define_pool(
         self, stimulus: s.PoolRequested, blobs: Mapping[str, bytes]
-    ) -> PoolReply:
+    ) -> PoolResponse:
         """A pool is to be like this: answered when its reserved groups are ready, or cannot be."""
-        step = await self._scribe.step(stimulus, blobs)
+        step = await self._reactor.step(stimulus, blobs)
         outcome, name = step.outcome or Done(), stimulus.spec.name
         if isinstance(outcome, Refused):
-            return PoolReply(outcome=outcome)
+            return PoolResponse(outcome=outcome)
         if stimulus.spec.groups is None:
-            return PoolReply(outcome=outcome, spec=stimulus.spec)
-        self._hands.ready.forgive(name)
-        self._hands.ready.tend(self._scribe.state)
+            return PoolResponse(outcome=outcome, spec=stimulus.spec)
+        self._executor.ready.forgive(name)
+        self._executor.ready.reconcile(self._reactor.state)
         await self._reserved(name, stimulus.spec.groups.wait_s + _GRACE_S)
-        return PoolReply(
+        return PoolResponse(
             outcome=outcome,
             spec=stimulus.spec,
-            groups=await self._scribe.read(lambda: self._group_views().reserved(name)),
+            groups=await self._reactor.read(lambda: self._group_views().reserved(name)),
         )
 
     def _group_views(self) -> GroupViews:
-        hands = self._hands
-        return GroupViews(self._scribe.state, hands.groups, hands.ready, self._scribe.now())
+        executor = self._executor
+        return GroupViews(self._reactor.state, executor.groups, executor.ready, self._reactor.now())
 
     async def _reserved(self, name: str, timeout_s: float) -> None:
         """Return once none of the pool's reserved groups is being made, or the time is over."""
@@ -89,10 +89,10 @@ class PoolService(Serving):
             left = until - time.monotonic()
             if left <= 0:
                 return
-            await self._hands.groups.changed(left)
+            await self._executor.groups.changed(left)
 
     def _is_being_made(self, name: str) -> bool:
         return any(
             group.pool_name == name and group.reserved and group.phase is GroupPhase.CREATING
-            for group in self._scribe.state.groups.by_id.values()
+            for group in self._reactor.state.groups.by_id.values()
         )

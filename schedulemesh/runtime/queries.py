@@ -12,9 +12,10 @@ from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.explain import pool_not_found
 from schedulemesh.engine.preemption.rules import CROSS_POOL, LABEL, SAME_POOL
-from schedulemesh.engine.state.mesh_state import Agent, MeshState
+from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.protocol import requests
-from schedulemesh.protocol.answers import Listed, Refusal, Told, WithHandles
+from schedulemesh.protocol.answers import Details, Listed, Refusal, WithHandles
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.pg_manager import Groups
 
@@ -56,7 +57,7 @@ class View:
         self._groups = groups
         self._now = now
 
-    def answer(self, query: requests.AnyStateQuery) -> Listed | Told | WithHandles | Refusal:
+    def answer(self, query: requests.AnyStateQuery) -> Listed | Details | WithHandles | Refusal:
         """The answer to a query."""
         match query:
             case requests.ListAgents():
@@ -72,11 +73,11 @@ class View:
             case requests.ListOrphans():
                 return Listed(rows=self.orphans())
             case requests.GetPolicy():
-                return Told(facts={"policy": self.policy(), "changes": self.policy_changes()})
+                return Details(facts={"policy": self.policy(), "changes": self.policy_changes()})
             case requests.GetPreemptionStats():
-                return Told(facts=self.preemption_stats())
+                return Details(facts=self.preemption_stats())
             case requests.GetStats():
-                return Told(facts=self.stats())
+                return Details(facts=self.stats())
             case _:
                 assert_never(query)
 
@@ -136,9 +137,9 @@ class View:
                 "labels": node.labels,
                 "total": node.total.public(),
                 "free": node.free.public(),
-                "others_use": node.others_use.public(),
+                "external_usage": node.external_usage.public(),
                 "cordoned": node.cordoned,
-                "agents": sorted(node.standing),
+                "agents": sorted(node.allocations),
             }
             for node in self._state.cluster.nodes.values()
         ]

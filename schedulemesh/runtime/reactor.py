@@ -43,7 +43,7 @@ _GAP = 1_000_000
 _CLOCK_NOTE, _CLOCK_S = "clock", 60.0
 
 
-class Scribe:
+class Reactor:
     """Holds the engine and its journal. All of it runs on one event loop; ``begin`` comes first.
 
     While the journal cannot be written, the state is what is durable: reads go on, changes raise
@@ -115,7 +115,7 @@ class Scribe:
         stored = await _beside(self._journal.load)
         self.engine = Engine(await _beside(stored.fold), strategies=self._strategies)
         self.rolled_back = stored.last > 0 and (
-            seen.unsettled
+            seen.unresolved
             or self.state.epoch < seen.epoch
             or stored.last < seen.last
             or self.state.next_incarnation <= newest_incarnation
@@ -153,7 +153,7 @@ class Scribe:
             self._fall_back()
             raise
         self._take_effect(step)
-        self._look_after_journal()
+        self._maintain_journal()
         return step
 
     def _decide(
@@ -177,7 +177,7 @@ class Scribe:
             raise
 
     async def report(self, stimulus: AnyStimulus, blobs: Mapping[str, bytes] | None = None) -> Step:
-        """As ``step``, for what the hands did: it has happened, so it is tried until it is kept. Raises
+        """As ``step``, for what the executor did: it has happened, so it is tried until it is kept. Raises
         NotStorableError where it never can be.
         """
         while True:
@@ -215,7 +215,7 @@ class Scribe:
         known = self.state.answers.get(request_id)
         if known is not None:
             return known.outcome
-        return await _told(self._answers, request_id)
+        return await _wait_for(self._answers, request_id)
 
     async def end_of(self, agent_name: str) -> None:
         """Return once the agent is durably off the book."""
@@ -223,7 +223,7 @@ class Scribe:
             await self.flushed()
         if agent_name not in self.state.agents:
             return
-        await _told(self._ends, agent_name)
+        await _wait_for(self._ends, agent_name)
 
     async def keep(self, blobs: Mapping[str, bytes]) -> None:
         """Store blobs for a fact that is about to come."""
@@ -238,7 +238,7 @@ class Scribe:
         return None if key is None else await _beside(functools.partial(self._journal.blob, key))
 
     async def fetch(self, key: str | None) -> bytes | None:
-        """As ``blob``, for the hands, who cannot ask their caller to come again: tried for a while."""
+        """As ``blob``, for the executor, who cannot ask their caller to come again: tried for a while."""
         until = time.monotonic() + _FETCH_S
         while True:
             try:
@@ -264,15 +264,15 @@ class Scribe:
             self._journal.close()
 
     def _take_effect(self, step: Step) -> None:
-        """What the step decided is durable: tell those who wait, and have the hands act."""
+        """What the step decided is durable: tell those who wait, and have the executor act."""
         log_facts(step.facts)
         for fact in step.facts:
             if isinstance(fact, AgentEnded):
-                _settle(self._ends.pop(fact.agent_name, []), None)
+                _resolve(self._ends.pop(fact.agent_name, []), None)
         for instruction in step.instructions:
             if isinstance(instruction, AnswerRequest):
                 known = self.state.answers[instruction.request_id]
-                _settle(self._answers.pop(instruction.request_id, []), known.outcome)
+                _resolve(self._answers.pop(instruction.request_id, []), known.outcome)
             else:
                 self._carry_out(instruction)
 
@@ -336,7 +336,7 @@ class Scribe:
         )
         return False
 
-    def _look_after_journal(self) -> None:
+    def _maintain_journal(self) -> None:
         """Begin a snapshot, or note the time, when it is due."""
         if self._snapshots is not None:
             self._snapshots.take_if_due()
@@ -382,7 +382,7 @@ async def _beside(call: Callable[[], Value]) -> Value:
     return await asyncio.get_running_loop().run_in_executor(None, call)
 
 
-async def _told(waiting: dict[str, list[asyncio.Future[Value]]], key: str) -> Value:
+async def _wait_for(waiting: dict[str, list[asyncio.Future[Value]]], key: str) -> Value:
     """Wait to be told; whoever gives up is forgotten."""
     future: asyncio.Future[Value] = asyncio.get_running_loop().create_future()
     waiting.setdefault(key, []).append(future)
@@ -396,7 +396,7 @@ async def _told(waiting: dict[str, list[asyncio.Future[Value]]], key: str) -> Va
                 del waiting[key]
 
 
-def _settle(futures: list[asyncio.Future[Any]], value: object) -> None:
+def _resolve(futures: list[asyncio.Future[Any]], value: object) -> None:
     for future in futures:
         if not future.done():
             future.set_result(value)

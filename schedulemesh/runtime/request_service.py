@@ -31,13 +31,13 @@ from schedulemesh.errors import InvalidRequestError, JournalError, shown
 from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.answers import (
     AnyAnswer,
+    Details,
     Evaluated,
     GroupPlace,
     Listed,
     Malformed,
     Refusal,
-    Reply,
-    Told,
+    Response,
     WithHandles,
     encode_answer,
 )
@@ -45,7 +45,7 @@ from schedulemesh.runtime.decision_log import log_refusal
 from schedulemesh.runtime.health import HealthCheck
 from schedulemesh.runtime.journal_opening import journal_address
 from schedulemesh.runtime.orphans import Orphans
-from schedulemesh.runtime.plugin_watchdog import StrategyKeeper
+from schedulemesh.runtime.plugin_watchdog import PluginWatchdog
 from schedulemesh.runtime.pool_service import PoolService
 from schedulemesh.runtime.queries import View
 from schedulemesh.runtime.references import NO_REFS, Refs
@@ -71,7 +71,7 @@ class RequestService(StateService, PoolService):
     """
 
     #: Set when it begins.
-    _keeper: StrategyKeeper | None
+    _watchdog: PluginWatchdog | None
     _orphans: Orphans
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class RequestService(StateService, PoolService):
             request = r.decode_request(data)
         except InvalidRequestError as error:
             return encode_answer(Malformed(error=str(error)))
-        if not self.settled:
+        if not self.is_ready:
             await self.ready()
         answer = await self._safely(request, refs)
         if isinstance(answer, WithHandles):
@@ -143,9 +143,9 @@ class RequestService(StateService, PoolService):
             case r.RestoreTask():
                 return await self.restore(request)
             case r.EndOrphans():
-                return Told(facts={"ended": await self._orphans.end(request.names)})
+                return Details(facts={"ended": await self._orphans.end(request.names)})
             case r.EnsureAgentHealth():
-                return Told(facts=await self.ensure_health(request.timeout_s))
+                return Details(facts=await self.ensure_health(request.timeout_s))
             case r.EvaluatePreemption():
                 return await self._evaluate(request)
             case r.GetSavedState():
@@ -153,9 +153,9 @@ class RequestService(StateService, PoolService):
             case r.GetGroupStats():
                 return await self.group_stats(request.pool_name)
             case r.ListStrategies():
-                return Listed(rows=[] if self._keeper is None else self._keeper.status())
+                return Listed(rows=[] if self._watchdog is None else self._watchdog.status())
             case r.GetAbout():
-                return Told(facts=await self._scribe.read(self._about))
+                return Details(facts=await self._reactor.read(self._about))
             case (
                 r.ListAgents()
                 | r.ListPools()
@@ -173,24 +173,24 @@ class RequestService(StateService, PoolService):
 
     async def _viewed(self, query: r.AnyStateQuery) -> AnyAnswer | WithHandles:
         def look() -> AnyAnswer | WithHandles:
-            view = View(self._scribe.state, self._agents, self._groups, self._scribe.now())
+            view = View(self._reactor.state, self._agents, self._groups, self._reactor.now())
             return view.answer(query)
 
-        return await self._scribe.read(look)
+        return await self._reactor.read(look)
 
     async def _decided(
         self, stimulus: s.AnyStimulus, blobs: Mapping[str, bytes] | None = None
-    ) -> Reply:
+    ) -> Response:
         """A change that is done when it is decided."""
-        step = await self._scribe.step(stimulus, blobs)
-        return Reply(outcome=step.outcome or Done())
+        step = await self._reactor.step(stimulus, blobs)
+        return Response(outcome=step.outcome or Done())
 
-    async def _change_policy(self, request: r.ChangePolicy) -> Told:
+    async def _change_policy(self, request: r.ChangePolicy) -> Details:
         """Change these fields of the policy; tells the whole policy in force."""
-        policy = changed_policy(self._scribe.state.policy, request.changes)
+        policy = changed_policy(self._reactor.state.policy, request.changes)
         outcome: RequestOutcome | None = None
         if request.changes:
-            step = await self._scribe.step(
+            step = await self._reactor.step(
                 s.PolicyChangeRequested(
                     at=0.0,
                     policy=policy,
@@ -200,27 +200,27 @@ class RequestService(StateService, PoolService):
                 )
             )
             outcome = step.outcome
-        facts: dict[str, Any] = {"policy": self._scribe.state.policy.public()}
+        facts: dict[str, Any] = {"policy": self._reactor.state.policy.public()}
         if isinstance(outcome, Done) and outcome.warnings:
             facts["warnings"] = list(outcome.warnings)
-        return Told(facts=facts)
+        return Details(facts=facts)
 
     async def submit(
         self, stimulus: s.TaskSubmitted, blobs: Mapping[str, bytes], refs: Refs
-    ) -> Reply | WithHandles:
+    ) -> Response | WithHandles:
         """A submission: answered when the agent runs, or cannot."""
         class_key = stimulus.agent.class_key
-        known = await self._hands.class_bytes(class_key, blobs)
+        known = await self._executor.class_bytes(class_key, blobs)
         if known is None:
-            return Reply(outcome=ProbeNeeded(class_key=class_key))
+            return Response(outcome=ProbeNeeded(class_key=class_key))
         # The journal forgets classes that nothing refers to; this process may remember them for longer.
         blobs = {**blobs, class_key: known}
-        self._hands.expect(stimulus.agent.arguments_key, blobs)
-        references = self._hands.references
+        self._executor.expect(stimulus.agent.arguments_key, blobs)
+        references = self._executor.references
         stimulus = references.given_with(self._with_name(stimulus), refs)
         with references.held_for(stimulus.agent, refs):
             outcome = await self._admitted(stimulus, blobs)
-        references.release_unused(self._scribe.state)
+        references.release_unused(self._reactor.state)
         return self._with_handle(outcome)
 
     async def _admitted(
@@ -228,24 +228,24 @@ class RequestService(StateService, PoolService):
     ) -> RequestOutcome:
         """What becomes of a submission."""
         class_key = stimulus.agent.class_key
-        step = await self._scribe.step(stimulus, blobs)
+        step = await self._reactor.step(stimulus, blobs)
         if isinstance(step.outcome, ProbeNeeded):
-            failed = await self._hands.probe(class_key, blobs[class_key], stimulus)
+            failed = await self._executor.probe(class_key, blobs[class_key], stimulus)
             if failed is not None:
                 return failed
-            step = await self._scribe.step(stimulus, blobs)
+            step = await self._reactor.step(stimulus, blobs)
         outcome = step.outcome or Done()
         log_refusal(stimulus, outcome)
         if isinstance(outcome, Pending) and stimulus.request_id is not None:
-            outcome = await self._scribe.answer(stimulus.request_id)
-        return await with_real_restarts(self._scribe, outcome)
+            outcome = await self._reactor.answer(stimulus.request_id)
+        return await with_real_restarts(self._reactor, outcome)
 
-    def _with_handle(self, outcome: RequestOutcome) -> Reply | WithHandles:
+    def _with_handle(self, outcome: RequestOutcome) -> Response | WithHandles:
         """The outcome of a submission, with its group and the agent's Ray handle."""
-        reply = Reply(outcome=outcome, group=self._group_of(outcome))
+        reply = Response(outcome=outcome, group=self._group_of(outcome))
         if not isinstance(outcome, Accepted):
             return reply
-        agent = self._scribe.state.agents.get(outcome.agent_name)
+        agent = self._reactor.state.agents.get(outcome.agent_name)
         if agent is None:
             return reply
         return WithHandles(reply, [self._agents.handle(agent.spec.name, agent.incarnation)])
@@ -254,13 +254,13 @@ class RequestService(StateService, PoolService):
         """Where the placement group stands that a submission was given."""
         if not isinstance(outcome, Accepted) or outcome.group_id is None:
             return None
-        group = self._scribe.state.groups.by_id.get(outcome.group_id)
+        group = self._reactor.state.groups.by_id.get(outcome.group_id)
         return GroupPlace(
             name=self._groups.name(outcome.group_id),
             node_ids=() if group is None else group.node_ids,
         )
 
-    async def _complete_task(self, request: r.CompleteTask) -> Reply:
+    async def _complete_task(self, request: r.CompleteTask) -> Response:
         stimulus = s.TaskFinished(
             at=0.0,
             task_id=request.task_id,
@@ -269,27 +269,27 @@ class RequestService(StateService, PoolService):
         )
         return await self._ended(stimulus)
 
-    async def _delete_agent(self, request: r.DeleteAgent) -> Reply:
+    async def _delete_agent(self, request: r.DeleteAgent) -> Response:
         name, destroy = request.agent_name, request.destroy_group
-        agent = self._scribe.state.agents.get(name)
+        agent = self._reactor.state.agents.get(name)
         group_id = agent.group_id if agent is not None and destroy else None
         stimulus = s.AgentDeletionRequested(at=0.0, agent_name=name, destroy_group=destroy)
         reply = await self._ended(stimulus)
         until = time.monotonic() + _GROUP_GOES_S
-        while group_id in self._scribe.state.groups.by_id and time.monotonic() < until:
+        while group_id in self._reactor.state.groups.by_id and time.monotonic() < until:
             await self._groups.changed(until - time.monotonic())
         return reply
 
-    async def _ended(self, stimulus: s.TaskFinished | s.AgentDeletionRequested) -> Reply:
+    async def _ended(self, stimulus: s.TaskFinished | s.AgentDeletionRequested) -> Response:
         """The end of a task or an agent: answered when the process is gone."""
-        step = await self._scribe.step(stimulus)
+        step = await self._reactor.step(stimulus)
         outcome = step.outcome or Done()
         if isinstance(outcome, Pending):
-            await self._scribe.end_of(outcome.agent_name)
+            await self._reactor.end_of(outcome.agent_name)
             outcome = Done()
-        return Reply(outcome=outcome)
+        return Response(outcome=outcome)
 
-    async def _execute_preemption(self, request: r.ExecutePreemption) -> Reply:
+    async def _execute_preemption(self, request: r.ExecutePreemption) -> Response:
         reason, score = self._named.get(request.task_id, (MANUAL, None))
         return await self._preempted(
             s.PreemptionRequested(
@@ -303,7 +303,7 @@ class RequestService(StateService, PoolService):
             request.request_id,
         )
 
-    async def _preempt_task(self, request: r.PreemptTask) -> Reply:
+    async def _preempt_task(self, request: r.PreemptTask) -> Response:
         return await self._preempted(
             s.PreemptionRequested(
                 at=0.0,
@@ -317,41 +317,41 @@ class RequestService(StateService, PoolService):
             request.request_id,
         )
 
-    async def _preempted(self, stimulus: s.PreemptionRequested, request_id: str) -> Reply:
+    async def _preempted(self, stimulus: s.PreemptionRequested, request_id: str) -> Response:
         """An eviction by hand: answered when the task was cancelled, or its agent is gone."""
-        step = await self._scribe.step(stimulus)
+        step = await self._reactor.step(stimulus)
         outcome = step.outcome or Done()
         if isinstance(outcome, Pending):
-            outcome = await self._scribe.answer(request_id)
+            outcome = await self._reactor.answer(request_id)
         if isinstance(outcome, AgentEvicted):
-            return Reply(outcome=outcome, evicted=await self._past(outcome.task_ids))
+            return Response(outcome=outcome, evicted=await self._past(outcome.task_ids))
         key = outcome.state_key if isinstance(outcome, Evicted) else None
-        return Reply(outcome=outcome, saved=await self._scribe.fetch(key))
+        return Response(outcome=outcome, saved=await self._reactor.fetch(key))
 
     async def _past(self, task_ids: Sequence[str]) -> tuple[tuple[str, str, bytes | None], ...]:
         found = []
         for task_id in task_ids:
-            past = self._scribe.state.preempted.get(task_id)
+            past = self._reactor.state.preempted.get(task_id)
             if past is not None:
-                saved = await self._scribe.fetch(past.state_key)
+                saved = await self._reactor.fetch(past.state_key)
                 found.append((task_id, past.fact.reason, saved))
         return tuple(found)
 
     async def ensure_health(self, timeout_s: float) -> dict[str, Any]:
         """A round of looking after agents."""
-        return await HealthCheck(self._ray, self._agents, self._scribe).run(timeout_s)
+        return await HealthCheck(self._ray, self._agents, self._reactor).run(timeout_s)
 
     async def _evaluate(self, request: r.EvaluatePreemption) -> Evaluated:
         """The dry run of the preemption decision; its reasons count for evictions by hand that follow."""
         query = s.PreemptionQuery(
-            at=self._scribe.now(),
+            at=self._reactor.now(),
             priority=request.priority,
             pool_name=request.pool_name,
             labels=request.labels,
             resources=request.resources,
             limit=request.limit,
         )
-        found = await self._scribe.read(lambda: self._scribe.engine.evaluate(query))
+        found = await self._reactor.read(lambda: self._reactor.engine.evaluate(query))
         if len(self._named) > _NAMED:
             self._named.clear()
         for candidate in found.candidates:
@@ -359,7 +359,7 @@ class RequestService(StateService, PoolService):
         return Evaluated(evaluation=found)
 
     def _about(self) -> dict[str, Any]:
-        state = self._scribe.state
+        state = self._reactor.state
         return {
             "name": self._settings.name,
             "namespace": self._settings.namespace,
@@ -378,7 +378,7 @@ class RequestService(StateService, PoolService):
         agent = stimulus.agent
         if agent.name:
             return stimulus
-        engine = self._scribe.engine
+        engine = self._reactor.engine
         pool = pool_for(engine.state, engine.strategies, stimulus) or ""
         name = f"{pool[:_POOL_CHARS]}-agent-{secrets.token_hex(3)}"
         named = msgspec.structs.replace(agent, name=name, pool_name=pool)
@@ -388,8 +388,8 @@ class RequestService(StateService, PoolService):
 def _failed(request: r.AnyRequest, error: Exception) -> Refusal:
     """The answer to a request that nobody foresaw to fail; the log has what there is to know."""
     logger.error("request %s failed", type(request).__name__, exc_info=error)
-    told = f"the scheduler failed at this request: {shown(error)}; its log says where"
-    return Refusal(refused=Refused(reason="internal_error", error=told))
+    message = f"the scheduler failed at this request: {shown(error)}; its log says where"
+    return Refusal(refused=Refused(reason="internal_error", error=message))
 
 
 def _submitted(request: r.SubmitTask) -> s.TaskSubmitted:

@@ -10,25 +10,25 @@ import msgspec
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.engine.messages.outcomes import Refused, RequestOutcome
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.runtime.reactor import Scribe
+from schedulemesh.runtime.reactor import Reactor
 
 #: Seconds between two looks: doubled from the first to the last.
 _LOOK_S, _LOOK_MAX_S = 0.01, 0.2
 
 
-async def with_real_restarts(scribe: Scribe, outcome: RequestOutcome) -> RequestOutcome:
+async def with_real_restarts(reactor: Reactor, outcome: RequestOutcome) -> RequestOutcome:
     """The outcome, once each victim that was to be restarted runs, or does not; ``restarted`` names the
     former, ``not_restarted`` all others.
     """
     if not isinstance(outcome, Refused) or not outcome.restarted:
         return outcome
-    until, wait_s = time.monotonic() + scribe.state.policy.start_timeout, _LOOK_S
+    until, wait_s = time.monotonic() + reactor.state.policy.start_timeout, _LOOK_S
     while (
-        any(_is_starting(scribe.state, t) for t in outcome.restarted) and time.monotonic() < until
+        any(_is_starting(reactor.state, t) for t in outcome.restarted) and time.monotonic() < until
     ):
         await asyncio.sleep(wait_s)
         wait_s = min(2 * wait_s, _LOOK_MAX_S)
-    run = tuple(t for t in outcome.restarted if _runs(scribe.state, t))
+    run = tuple(t for t in outcome.restarted if _runs(reactor.state, t))
     lost = tuple(t for t in outcome.restarted if t not in run)
     return msgspec.structs.replace(
         outcome, restarted=run, not_restarted=(*outcome.not_restarted, *lost)

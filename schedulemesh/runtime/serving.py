@@ -1,4 +1,4 @@
-"""What every part of the supervisor's service has: its books and hands, and when it is ready."""
+"""What every part of the supervisor's service has: its books and executor, and when it is ready."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from schedulemesh.core.backend.ray_backend import RayApi
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import JournalError
 from schedulemesh.runtime.agent_registry import Agents
-from schedulemesh.runtime.executor import Hands
+from schedulemesh.runtime.executor import Executor
 from schedulemesh.runtime.pg_manager import Groups
-from schedulemesh.runtime.reactor import Scribe
+from schedulemesh.runtime.reactor import Reactor
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -26,13 +26,13 @@ class Serving:
     _agents: Agents
     _groups: Groups
     #: Set when it begins.
-    _hands: Hands
+    _executor: Executor
     #: Whether it has recovered and settled.
-    settled = False
+    is_ready = False
 
     @property
-    def _scribe(self) -> Scribe:
-        return self._hands.scribe
+    def _reactor(self) -> Reactor:
+        return self._executor.reactor
 
     async def ready(self) -> None:
         """Return once it has recovered and settled."""
@@ -44,7 +44,7 @@ def when_ready(method: Method) -> Method:
 
     @functools.wraps(method)
     async def waiting(self: Serving, *args: Any, **kwargs: Any) -> Any:
-        if not self.settled:
+        if not self.is_ready:
             await self.ready()
         return await method(self, *args, **kwargs)
 

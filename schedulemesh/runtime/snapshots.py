@@ -10,10 +10,16 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from schedulemesh.config.settings import JournalSettings
-from schedulemesh.engine.codec import encode_part
+from schedulemesh.engine.codec import encode_chunk
 from schedulemesh.engine.messages.stimuli import AnyStimulus, StatesOutlived
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.snapshot import Snapshot, parts, past_states, picture, referenced
+from schedulemesh.engine.state.snapshot import (
+    Snapshot,
+    parts,
+    past_states,
+    referenced,
+    take_snapshot,
+)
 from schedulemesh.engine.transaction import Step
 from schedulemesh.errors import JournalError
 from schedulemesh.store.journal import Journal
@@ -77,7 +83,7 @@ class Snapshots:
         try:
             await self._forget_states()
             await self._decider.whole()
-            snapshot, keep = picture(self._decider.state), referenced(self._decider.state)
+            snapshot, keep = take_snapshot(self._decider.state), referenced(self._decider.state)
             upto = await self._writer.mark()
             written = await _beside(functools.partial(_encoded, snapshot))
             await self._writer.compact(written, upto, keep)
@@ -107,7 +113,7 @@ class Snapshots:
 
 
 def _encoded(snapshot: Snapshot) -> list[bytes]:
-    return [encode_part(part) for part in parts(snapshot)]
+    return [encode_chunk(part) for part in parts(snapshot)]
 
 
 async def _beside(call: Callable[[], Value]) -> Value:

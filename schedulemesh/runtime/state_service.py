@@ -10,7 +10,7 @@ from schedulemesh.engine.lifecycle.agents import current
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Refused, RequestOutcome
 from schedulemesh.protocol.agents import key_of, pack
-from schedulemesh.protocol.answers import Refusal, Reply, SavedBytes, WithHandles
+from schedulemesh.protocol.answers import Refusal, Response, SavedBytes, WithHandles
 from schedulemesh.protocol.requests import RestoreTask
 from schedulemesh.runtime.queries import past_of, saved_key
 from schedulemesh.runtime.references import NO_REFS, Refs
@@ -22,30 +22,30 @@ class StateService(Serving):
 
     async def submit(
         self, stimulus: s.TaskSubmitted, blobs: Mapping[str, bytes], refs: Refs
-    ) -> Reply | WithHandles:
+    ) -> Response | WithHandles:
         """A submission."""
         raise NotImplementedError
 
-    async def restore(self, request: RestoreTask) -> Reply | WithHandles:
+    async def restore(self, request: RestoreTask) -> Response | WithHandles:
         """Hand a saved state to the pool's restorer, and run the task again where it is known how."""
-        state, task_id = self._scribe.state, request.saved.task_id
+        state, task_id = self._reactor.state, request.saved.task_id
         given = pack(request.saved)
         task, agent = past_of(state, task_id) or (None, None)
         pool = request.saved.pool_name or ("" if task is None else task.pool_name)
         handlers = state.handlers.get(pool)
-        restorer = None if handlers is None else await self._scribe.blob(handlers.restorer_key)
+        restorer = None if handlers is None else await self._reactor.blob(handlers.restorer_key)
         if restorer is not None:
-            handled = await self._hands.run_handler(restore, restorer, given)
+            handled = await self._executor.run_handler(restore, restorer, given)
             if handled.error:
-                return Reply(outcome=Refused(reason="restore_failed", error=handled.error))
+                return Response(outcome=Refused(reason="restore_failed", error=handled.error))
         if agent is None or not agent.class_key:
-            return Reply(outcome=_cannot_resubmit(task_id, restored=restorer is not None))
+            return Response(outcome=_cannot_resubmit(task_id, restored=restorer is not None))
         if not agent.restartable:
             error = (
                 f"task {task_id!r} had object references within its arguments and cannot be rebuilt"
             )
-            return Reply(outcome=Refused(reason="not_restartable", error=error))
-        await self._scribe.keep({key_of(given): given})
+            return Response(outcome=Refused(reason="not_restartable", error=error))
+        await self._reactor.keep({key_of(given): given})
         stimulus = s.TaskSubmitted(
             at=0.0,
             agent=agent,
@@ -57,25 +57,25 @@ class StateService(Serving):
 
     async def saved_state(self, task_id: str) -> SavedBytes:
         """The stored state of a task that was preempted."""
-        key = await self._scribe.read(lambda: saved_key(self._scribe.state, task_id))
-        return SavedBytes(state=await self._scribe.blob(key))
+        key = await self._reactor.read(lambda: saved_key(self._reactor.state, task_id))
+        return SavedBytes(state=await self._reactor.blob(key))
 
     @when_ready
     async def last_saved(self, agent_name: str, incarnation: int) -> bytes | None:
         """The state last saved of any task of an agent that Ray restarted; None: there is none."""
-        state = self._scribe.state
+        state = self._reactor.state
         tasks = [state.running.by_id[t] for t in state.running.on_agent(agent_name)]
         keys = [task.state_key for task in tasks if task.state_key is not None]
         agent = current(state, agent_name, incarnation)
-        return None if agent is None or not keys else await self._scribe.fetch(keys[0])
+        return None if agent is None or not keys else await self._reactor.fetch(keys[0])
 
     async def checkpoint(self, task_id: str) -> SavedBytes | Refusal:
         """Save a running task's state, and let it go on; nothing where it is not running."""
-        eviction = await self._hands.eviction(task_id)
+        eviction = await self._executor.eviction(task_id)
         if eviction is None or eviction.task.phase is not TaskPhase.RUNNING:
             return SavedBytes()
         # The caller can ask again, so that it need not wait for a journal that cannot be written.
-        eviction.feed = self._scribe.step
+        eviction.feed = self._reactor.step
         try:
             saved = await eviction.checkpoint()
             if isinstance(saved, Refused):

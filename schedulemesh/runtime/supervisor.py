@@ -1,4 +1,4 @@
-"""What the supervisor does: takes requests, decides, remembers and has its hands act."""
+"""What the supervisor does: takes requests, decides, remembers and has its executor act."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from schedulemesh.plugins.guard import Guarded
 from schedulemesh.protocol.agents import MessageError, Report, pack, unpack
 from schedulemesh.protocol.answers import Hello
 from schedulemesh.runtime.agent_registry import Agents
-from schedulemesh.runtime.cluster_monitor import Patrol, off_loop
+from schedulemesh.runtime.cluster_monitor import ClusterMonitor, off_loop
 from schedulemesh.runtime.command_queue import POLL_S
-from schedulemesh.runtime.executor import Hands
+from schedulemesh.runtime.executor import Executor
 from schedulemesh.runtime.journal_opening import cannot_begin, mark_path, opened
 from schedulemesh.runtime.orphans import Orphans
 from schedulemesh.runtime.pg_manager import Groups
-from schedulemesh.runtime.plugin_watchdog import StrategyKeeper
+from schedulemesh.runtime.plugin_watchdog import PluginWatchdog
 from schedulemesh.runtime.request_service import RequestService
 from schedulemesh.runtime.serving import when_ready
 from schedulemesh.runtime.witness import Seen, Witness
@@ -66,23 +66,24 @@ class SupervisorService(RequestService):
         self._again = restarted_by_ray()
         self._patient_until = time.monotonic() + (_PATIENCE_S if self._again else 0.0)
         self._watching: asyncio.Future[None] | None = None
-        self._keeper = None
+        self._watchdog = None
         self._witness = Witness(self._ray, self._settings.namespace, self._settings.name)
         self._orphans: Orphans = None  # type: ignore[assignment]  # set when it begins
-        self._hands: Hands = None  # type: ignore[assignment]  # set when it begins
-        self._patrol: Patrol = None  # type: ignore[assignment]  # set when it begins
+        self._executor: Executor = None  # type: ignore[assignment]  # set when it begins
+        self._monitor: ClusterMonitor = None  # type: ignore[assignment]  # set when it begins
         _spare_the_collector()
         # After a restart nobody may call for long; settling must not wait for that.
         self._me.hello.remote()
 
     async def ready(self) -> None:
-        """Begin, if nobody asked before or that failed: recover, settle, patrol. All others wait for it.
+        """Begin, if nobody asked before or that failed: recover, reconcile, watch the cluster. All others
+        wait for it.
 
         Raises SchedulerUnavailableError where the journal cannot be used.
         """
         if self._watching is None and not self._settings.detached:
             self._watching = asyncio.ensure_future(self._end_with_job())
-        failed = self._began is not None and self._began.done() and not self.settled
+        failed = self._began is not None and self._began.done() and not self.is_ready
         if self._began is None or failed:
             self._began = asyncio.ensure_future(self._begin_patiently())
         try:
@@ -107,11 +108,11 @@ class SupervisorService(RequestService):
         """A sign of life, given at once: whether it has begun, and how many seconds a request may take that
         starts, saves and ends agents.
         """
-        policy = self._scribe.state.policy if self.settled else PreemptionPolicy()
-        return self.settled, policy.longest_s
+        policy = self._reactor.state.policy if self.is_ready else PreemptionPolicy()
+        return self.is_ready, policy.longest_s
 
     @when_ready
-    async def reborn(self, agent_name: str, incarnation: int, message: bytes) -> None:
+    async def agent_restarted(self, agent_name: str, incarnation: int, message: bytes) -> None:
         """Ray restarted an agent's process by itself: a Report. One that cannot be read ends the agent."""
         try:
             report = unpack(message, Report)
@@ -119,12 +120,12 @@ class SupervisorService(RequestService):
             logger.warning("agent %s was restarted by Ray and is ended: %s", agent_name, error)
             await self._agents.end(agent_name, incarnation)
             return
-        await self._agents.reborn(agent_name, incarnation, report.node_id)
+        await self._agents.agent_restarted(agent_name, incarnation, report.node_id)
         logger.warning("agent %s was restarted by Ray, as process %d", agent_name, report.pid)
-        agent = current(self._scribe.state, agent_name, incarnation)
+        agent = current(self._reactor.state, agent_name, incarnation)
         if agent is None:
             return
-        await self._scribe.report(
+        await self._reactor.report(
             s.AgentRestarted(
                 at=0.0,
                 agent_name=agent_name,
@@ -145,28 +146,28 @@ class SupervisorService(RequestService):
             logger.warning("%s; it is given up", error)
             await self._end_marked()
         else:
-            self._hands.stop_all()
-            living = [(name, a.incarnation) for name, a in self._scribe.state.agents.items()]
+            self._executor.stop_all()
+            living = [(name, a.incarnation) for name, a in self._reactor.state.agents.items()]
             await self._agents.end_all(living, _LEAVE_S)
-            await self._hands.ready.leave_nothing()
-            await self._groups.leave_nothing()
-            await self._orphans.leave_nothing()
-            await self._patrol.withdraw()
-            await self._scribe.close(destroy=True)
-            if self._keeper is not None:
-                self._keeper.close()
+            await self._executor.ready.remove_all()
+            await self._groups.remove_all()
+            await self._orphans.remove_all()
+            await self._monitor.withdraw()
+            await self._reactor.close(destroy=True)
+            if self._watchdog is not None:
+                self._watchdog.close()
         await off_loop(self._witness.forget)
         # The caller kills it as soon as it has this answer.
         asyncio.get_running_loop().call_later(_LAST_WORD_S, self._ray.kill_actor, self._me)
 
     async def withdraw(self) -> None:
         """End this actor if it is new and could not begin, so that its name is free again."""
-        if not self.settled and not self._again:
+        if not self.is_ready and not self._again:
             self._ray.kill_actor(self._me)
 
     async def poll(self, agent_name: str, incarnation: int) -> bytes:
         """A host asks for commands. The call that is made most often, and the one that stays open longest."""
-        if not self.settled:
+        if not self.is_ready:
             await self.ready()
         return pack(await self._agents.poll(agent_name, incarnation))
 
@@ -183,7 +184,7 @@ class SupervisorService(RequestService):
     @when_ready
     async def report_metrics(self, message: bytes) -> bool:
         """An agent says how far it is: a MetricsReport. Returns whether it was taken."""
-        return self._agents.metrics.take(self._scribe.state, message)
+        return self._agents.metrics.take(self._reactor.state, message)
 
     async def _begin_patiently(self) -> None:
         while True:
@@ -206,54 +207,56 @@ class SupervisorService(RequestService):
         strategies = Strategies(
             settings.node_strategy, settings.pool_strategy, self._strategies(journal)
         )
-        self._hands = Hands(
+        self._executor = Executor(
             self._ray, self._agents, self._groups, journal, settings.name, strategies, self._me
         )
         self._orphans = Orphans(self._ray, self._agents, self._groups, journal)
-        self._patrol = Patrol(self._ray, self._agents, self._hands, self._orphans, self._witness)
+        self._monitor = ClusterMonitor(
+            self._ray, self._agents, self._executor, self._orphans, self._witness
+        )
         try:
             await self._recover(seen)
         except (JournalError, RayError):
             # The next attempt opens the journal anew.
-            await self._scribe.close(destroy=False)
+            await self._reactor.close(destroy=False)
             raise
-        self.settled = True
-        self._hands.spawn(self._keep_watch())
+        self.is_ready = True
+        self._executor.spawn(self._monitor_cluster())
         if settings.health_interval_s is not None:
-            self._hands.spawn(self._look_after(settings.health_interval_s))
+            self._executor.spawn(self._check_health(settings.health_interval_s))
 
     async def _recover(self, seen: Seen | None) -> None:
         living = await off_loop(self._ray.living_actors)
-        epoch = await self._scribe.begin(
+        epoch = await self._reactor.begin(
             self._settings.journal,
             take_over=self._again,
             seen=seen,
             newest_incarnation=self._agents.newest_incarnation(living),
         )
-        if self._scribe.rolled_back:
+        if self._reactor.rolled_back:
             logger.warning(
                 "the journal is older than what was already true, as after a backup was put back: this "
                 "life begins above every epoch that agents have seen, and agents that it does not know are "
                 "kept as orphans (list_orphans, end_orphans)"
             )
         known = msgspec.structs.replace(
-            seen or Seen(), epoch=epoch, unsettled=self._scribe.rolled_back
+            seen or Seen(), epoch=epoch, unresolved=self._reactor.rolled_back
         )
         await off_loop(self._witness.note, known)
         self._agents.begin_epoch(epoch)
-        await self._patrol.look_around()
-        await self._patrol.settle()
+        await self._monitor.observe()
+        await self._monitor.recover()
 
     def _strategies(self, journal: Journal) -> tuple[Guarded, ...]:
         """The plugins, loaded once in a life."""
-        if self._keeper is None:
+        if self._watchdog is None:
             mark = mark_path(self._settings, self._ray.session_folder())
-            self._keeper = StrategyKeeper(self._settings.strategies, journal, mark)
-            self._keeper.load(again=self._again)
-        self._keeper.journal = journal
-        return self._keeper.plugins
+            self._watchdog = PluginWatchdog(self._settings.strategies, journal, mark)
+            self._watchdog.load(again=self._again)
+        self._watchdog.journal = journal
+        return self._watchdog.plugins
 
-    async def _look_after(self, every_s: float) -> None:
+    async def _check_health(self, every_s: float) -> None:
         while True:
             await asyncio.sleep(every_s)
             try:
@@ -261,25 +264,25 @@ class SupervisorService(RequestService):
             except (JournalError, RayError) as error:
                 logger.warning("health: %s", error)
 
-    async def _keep_watch(self) -> None:
+    async def _monitor_cluster(self) -> None:
         while True:
-            await asyncio.sleep(self._settings.patrol_interval_s)
+            await asyncio.sleep(self._settings.monitor_interval_s)
             try:
-                await self._patrol.look_around()
-                self._hands.references.release_unused(self._scribe.state)
+                await self._monitor.observe()
+                self._executor.references.release_unused(self._reactor.state)
             except (JournalError, RayError) as error:
-                logger.warning("patrol: %s", error)
+                logger.warning("cluster monitor: %s", error)
 
     async def _end_with_job(self) -> None:
         """Leave nothing behind when the job has ended, also where this supervisor cannot begin."""
         while True:
-            await asyncio.sleep(self._settings.patrol_interval_s)
+            await asyncio.sleep(self._settings.monitor_interval_s)
             try:
                 if await off_loop(self._ray.job_lives, self._job_id):
                     continue
                 logger.info("job %s has ended; everything made for it ends too", self._job_id)
                 # What a former scheduler of this name left behind is not this job's.
-                await (self.shutdown() if self.settled or self._again else self.withdraw())
+                await (self.shutdown() if self.is_ready or self._again else self.withdraw())
                 self._ray.kill_actor(self._me)
             except (JournalError, RayError) as error:
                 logger.warning("leaving: %s", error)
@@ -287,9 +290,9 @@ class SupervisorService(RequestService):
     async def _end_marked(self) -> None:
         """End every agent that carries this scheduler's mark, and its groups."""
         living = await off_loop(self._ray.living_actors)
-        for namespace, name in self._agents.strays(living, set()):
+        for namespace, name in self._agents.unclaimed_actors(living, set()):
             await self._agents.end_unclaimed(namespace, name)
-        await self._groups.leave_nothing()
+        await self._groups.remove_all()
 
 
 def _spare_the_collector() -> None:

@@ -15,7 +15,7 @@ from ray.exceptions import RayError
 
 from schedulemesh.core.agent.user_workers import accelerators
 from schedulemesh.core.backend.ray_backend import ActorRequest, RayApi
-from schedulemesh.core.backend.ray_groups import Seat
+from schedulemesh.core.backend.ray_groups import BundleSlot
 from schedulemesh.domain.placement import WarmSpec
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.messages.instructions import StartAgent
@@ -23,7 +23,7 @@ from schedulemesh.engine.state.groups import Group, GroupPhase
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.protocol.agents import Accelerators, Handled, MessageError, unpack
 from schedulemesh.runtime.agent_registry import Agents
-from schedulemesh.runtime.agent_start import Ready, own_need
+from schedulemesh.runtime.agent_start import ReadyWarmHost, own_need
 from schedulemesh.runtime.pg_manager import Groups
 from schedulemesh.runtime.process_cleanup import Place
 
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 #: Hosts that are made at a time; each loads a class, which takes a core.
 _AT_A_TIME = 2
-#: Seconds after a host was used before the next one is made: its process must not slow the first replies.
+#: Seconds after a host was used before the next one is made: its process must not slow the first results.
 REPLACED_AFTER_S = 1.0
 #: Tries in a row that may fail for another reason than the class; then it is not tried again by itself.
 _TRIES = 3
@@ -50,8 +50,8 @@ class _Host(msgspec.Struct, kw_only=True):
     ready: bool = False
 
 
-class ReadyHosts:
-    """The ready hosts of one scheduler's groups; they are used once, and strays to the next supervisor."""
+class WarmPool:
+    """The warm hosts of one scheduler's groups; they are used once, and orphans to the next supervisor."""
 
     def __init__(
         self,
@@ -78,8 +78,8 @@ class ReadyHosts:
         self._errors: dict[str, str] = {}
         self._at_once = asyncio.Semaphore(_AT_A_TIME)
 
-    def take(self, order: StartAgent) -> Ready | None:
-        """A ready host for this agent, which is its own from now on; None: it starts cold."""
+    def take(self, order: StartAgent) -> ReadyWarmHost | None:
+        """A warm host for this agent, which is its own from now on; None: it starts cold."""
         if order.group_id is None or order.adopt or not self._may_use(order):
             return None
         agent = order.agent
@@ -88,10 +88,10 @@ class ReadyHosts:
             if host.ready and same:
                 self._hosts[order.group_id].remove(host)
                 self._not_before[order.group_id] = time.monotonic() + REPLACED_AFTER_S
-                return Ready(handle=host.handle, name=host.name)
+                return ReadyWarmHost(handle=host.handle, name=host.name)
         return None
 
-    def tend(self, state: MeshState) -> None:
+    def reconcile(self, state: MeshState) -> None:
         """End the hosts that nobody wants any more, and begin to make those that are wanted."""
         for group_id, hosts in list(self._hosts.items()):
             warm = wanted(state, group_id)
@@ -112,12 +112,12 @@ class ReadyHosts:
         """The actors in a group that stand ready or are about to."""
         return {host.name for host in self._hosts.get(group_id, [])}
 
-    def lose(self, names: Iterable[str]) -> None:
+    def mark_dead(self, names: Iterable[str]) -> None:
         """These actors have died."""
         dead = set(names)
         for hosts in list(self._hosts.values()):
             for host in [h for h in hosts if h.name in dead]:
-                logger.warning("ready host %s is gone", host.name)
+                logger.warning("warm host %s is gone", host.name)
                 self._drop(host)
 
     async def leave(self, group_id: str) -> None:
@@ -127,7 +127,7 @@ class ReadyHosts:
         self._accelerators.pop(group_id, None)
         self._not_before.pop(group_id, None)
 
-    async def leave_nothing(self) -> None:
+    async def remove_all(self) -> None:
         """End all of them."""
         await asyncio.gather(*(self.leave(group_id) for group_id in list(self._hosts)))
 
@@ -149,12 +149,12 @@ class ReadyHosts:
         return {"ready": ready, "starting": len(mine) - ready, "errors": errors}
 
     def _may_use(self, order: StartAgent) -> bool:
-        """Whether the agent wants all GPUs of the bundle; a ready host sees them all."""
-        seat = self._groups.seat(order.group_id or "")
-        return seat is not None and own_need(order.agent).gpu == seat.shape.bundles[0].gpu
+        """Whether the agent wants all GPUs of the bundle; a warm host sees them all."""
+        slot = self._groups.slot(order.group_id or "")
+        return slot is not None and own_need(order.agent).gpu == slot.shape.bundles[0].gpu
 
     def _may_make(self, group: Group) -> bool:
-        if group.pool_name in self._errors or self._groups.seat(group.group_id) is None:
+        if group.pool_name in self._errors or self._groups.slot(group.group_id) is None:
             return False
         needs_probe = group.shape.bundles[0].gpu and group.group_id not in self._accelerators
         if needs_probe and (group.agent is not None or group.promised_to is not None):
@@ -182,7 +182,7 @@ class ReadyHosts:
         if error:
             self._errors[pool_name] = error
             logger.warning(
-                "the class for ready hosts of pool %s does not load: %s", pool_name, error
+                "the class for warm hosts of pool %s does not load: %s", pool_name, error
             )
         if error or host.handle is None or not self._is_wanted(host):
             self._drop(host)
@@ -195,8 +195,8 @@ class ReadyHosts:
         shipped = await self._class_bytes(host.class_key)
         if shipped is None:
             return "its bytes are not stored any more; define the pool again"
-        seat = self._groups.seat(host.group_id)
-        devices = None if seat is None else await self._devices(host.group_id, seat)
+        slot = self._groups.slot(host.group_id)
+        devices = None if slot is None else await self._devices(host.group_id, slot)
         if devices is None or not self._is_wanted(host):
             return ""
         mark = self._agents.process_mark(self._agents.namespace, host.name)
@@ -206,7 +206,7 @@ class ReadyHosts:
             namespace=self._agents.namespace,
             resources=NOTHING,
             node_id=None,
-            seat=seat,
+            slot=slot,
             options=json.loads(host.options),
             args=(shipped, devices, self._me, mark),
         )
@@ -214,16 +214,16 @@ class ReadyHosts:
         call = self._ray.call(host.handle, "schedulemesh_ready")
         return unpack(await asyncio.wait_for(call, timeout_s), Handled).error
 
-    async def _devices(self, group_id: str, seat: Seat) -> Accelerators | None:
+    async def _devices(self, group_id: str, slot: BundleSlot) -> Accelerators | None:
         """The GPUs of the group's first bundle; learnt by a task that takes them all for a moment. None:
         somebody came to live there before.
         """
-        if not seat.shape.bundles[0].gpu:
+        if not slot.shape.bundles[0].gpu:
             return Accelerators()
         known = self._accelerators.get(group_id)
         if known is None:
             try:
-                answer = await self._ray.run(accelerators, (), _PROBE_S, None, seat)
+                answer = await self._ray.run(accelerators, (), _PROBE_S, None, slot)
             except TimeoutError:
                 return None
             known = self._accelerators[group_id] = unpack(answer, Accelerators)
@@ -238,7 +238,7 @@ class ReadyHosts:
             self._drop(host)
             return
         tries = self._failed[pool_name] = self._failed.get(pool_name, 0) + 1
-        logger.warning("a ready host of pool %s was not made: %s", pool_name, error)
+        logger.warning("a warm host of pool %s was not made: %s", pool_name, error)
         if tries >= _TRIES:
             self._errors[pool_name] = f"failed {tries} times, lastly: {error}"
         self._not_before[host.group_id] = time.monotonic() + 2.0**tries

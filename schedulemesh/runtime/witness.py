@@ -18,7 +18,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int = 0
     last: int = 0
     #: Whether a life that began has not yet told orphans from actors that may be ended.
-    unsettled: bool = False
+    unresolved: bool = False
 
 
 class KeptByRay(Protocol):

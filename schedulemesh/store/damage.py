@@ -9,7 +9,7 @@ import sqlite3
 from pathlib import Path
 
 from schedulemesh.errors import JournalError
-from schedulemesh.store.disk import told
+from schedulemesh.store.disk import journal_errors
 from schedulemesh.store.files import beside
 from schedulemesh.store.high_mark import HighMark, Mark
 
@@ -25,7 +25,7 @@ def check_file(path: Path) -> None:
     """
     # Read first: a writer that lives may come further meanwhile.
     newest = HighMark(path).read()
-    with told(f"the journal {path} cannot be read"):
+    with journal_errors(f"the journal {path} cannot be read"):
         with path.open("rb") as file:
             head = file.read(len(_MAGIC))
         if not head:

@@ -86,7 +86,7 @@ def probe(folder: Path, mounts: Path = _MOUNTS) -> None:
         )
     file = folder / f".probe-{os.getpid()}-{os.urandom(4).hex()}"
     try:
-        with told(f"no journal can be kept in {folder}" + (f" ({kind})" if kind else "")):
+        with journal_errors(f"no journal can be kept in {folder}" + (f" ({kind})" if kind else "")):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             file.touch(mode=0o600)  # the system says more clearly than SQLite why not
             _write_and_read(file)
@@ -111,7 +111,7 @@ def _write_and_read(file: Path) -> None:
 
 
 @contextlib.contextmanager
-def told(what: str) -> Iterator[None]:
+def journal_errors(what: str) -> Iterator[None]:
     """Say in one sentence what could not be done, why, and where it is known what helps."""
     try:
         yield

@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 
 from schedulemesh.errors import JournalError
-from schedulemesh.store.disk import told
+from schedulemesh.store.disk import journal_errors
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def is_there(path: Path) -> bool:
 
 def check_folder(folder: Path) -> None:
     """Raise JournalError where somebody else could put other files in the journal's place."""
-    with told(f"the folder {folder} cannot be used"):
+    with journal_errors(f"the folder {folder} cannot be used"):
         found = folder.stat()
     if found.st_uid not in (os.geteuid(), 0):
         raise JournalError(
@@ -60,7 +60,7 @@ def check_folder(folder: Path) -> None:
 
 
 def _checked(path: Path) -> bool:
-    with told(f"{path} cannot be used"):
+    with journal_errors(f"{path} cannot be used"):
         try:
             found = path.lstat()
         except (FileNotFoundError, NotADirectoryError):
@@ -107,7 +107,7 @@ def _remove_drafts(path: Path) -> None:
 
 
 def _lives(number: str) -> bool:
-    """Whether the process with this number, from a draft's name, still lives."""
+    """Whether the process with this number, from a scenario's name, still lives."""
     if not number.isdigit():
         return True  # none of ours
     try:
@@ -136,7 +136,7 @@ class WriterLock:
     """
 
     def __init__(self, path: Path) -> None:
-        with told(f"the journal {path} cannot be locked"):
+        with journal_errors(f"the journal {path} cannot be locked"):
             self._file: int | None = opened(path, os.O_RDONLY)
             self.inode = os.fstat(self._file).st_ino
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from schedulemesh.errors import JournalError
-from schedulemesh.store.disk import told
+from schedulemesh.store.disk import journal_errors
 from schedulemesh.store.files import beside, opened
 
 
@@ -36,7 +36,7 @@ class HighMark:
 
     def read(self) -> Mark | None:
         """What was written last; None: there is no such file. Raises JournalError where it is damaged."""
-        with told(f"{self._path} cannot be read"):
+        with journal_errors(f"{self._path} cannot be read"):
             try:
                 file = opened(self._path, os.O_RDONLY)
             except FileNotFoundError:
@@ -59,7 +59,7 @@ class HighMark:
 
     def write(self, mark: Mark) -> None:
         """Say how far the journal came."""
-        with told(f"{self._path} cannot be written"):
+        with journal_errors(f"{self._path} cannot be written"):
             new = self._file is None
             if self._file is None:
                 self._file = opened(self._path, os.O_RDWR | os.O_CREAT)
@@ -72,7 +72,7 @@ class HighMark:
     def sync(self) -> None:
         """Have it on disk, too."""
         if self._file is not None:
-            with told(f"{self._path} cannot be written"):
+            with journal_errors(f"{self._path} cannot be written"):
                 os.fsync(self._file)
 
     def close(self) -> None:

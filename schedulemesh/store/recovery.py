@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from schedulemesh.engine.codec import decode_facts, decode_part
+from schedulemesh.engine.codec import decode_chunk, decode_facts
 from schedulemesh.engine.messages.facts import AnyFact
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.snapshot import restored
@@ -54,7 +54,7 @@ class Stored(msgspec.Struct, kw_only=True):
     def fold(self) -> MeshState:
         """The state. Raises JournalError where what is stored does not lead to one."""
         try:
-            state = restored(map(decode_part, self.parts))
+            state = restored(map(decode_chunk, self.parts))
         except (msgspec.MsgspecError, zlib.error) as error:
             raise JournalError(f"the journal's snapshot cannot be read: {error}") from error
         try:

@@ -86,7 +86,7 @@ class SqlJournal:
         self._lock: WriterLock | None = None
         self._high_mark: HighMark | None = None
         self._connection: Connection | None = None
-        with _told(f"the journal {address} cannot be opened"):
+        with _journal_errors(f"the journal {address} cannot be opened"):
             prepare(address, must_exist=must_exist)
             self._engine = engine_of(address)
         if address.path is not None:
@@ -106,7 +106,7 @@ class SqlJournal:
     def begin(self, *, take_over: bool = False, above: int = 0) -> int:
         """See Journal."""
         with self._transaction("be taken over") as connection:
-            self._shut_others_out(connection, take_over=take_over)
+            self._fence_others(connection, take_over=take_over)
             raised = update(journals).where(journals.c.id == self._id)
             epoch = case((journals.c.epoch > above, journals.c.epoch), else_=above) + 1
             connection.execute(raised.values(epoch=epoch))
@@ -295,7 +295,7 @@ class SqlJournal:
             "from a backup of the database, or use another name"
         )
 
-    def _shut_others_out(self, connection: Connection, *, take_over: bool) -> None:
+    def _fence_others(self, connection: Connection, *, take_over: bool) -> None:
         """Hold the lock. Where another holds it: an error, or when taking over the epoch alone decides."""
         until = time.monotonic() + (0.0 if take_over else _PATIENCE_S)
         while holder := self._locked(connection):
@@ -348,7 +348,7 @@ class SqlJournal:
 
     @contextlib.contextmanager
     def _transaction(self, what: str) -> Iterator[Connection]:
-        with self._turn, _told(f"the journal {self.address} cannot {what}"):
+        with self._turn, _journal_errors(f"the journal {self.address} cannot {what}"):
             try:
                 connection = self._connected()
                 with connection.begin():
@@ -367,7 +367,7 @@ class SqlJournal:
 
 
 @contextlib.contextmanager
-def _told(what: str) -> Iterator[None]:
+def _journal_errors(what: str) -> Iterator[None]:
     """Say in one sentence what could not be done and why."""
     try:
         yield

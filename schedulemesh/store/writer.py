@@ -176,10 +176,12 @@ class GroupWriter:
     def _tell(
         self, futures: Sequence[asyncio.Future[Any]], value: Any, error: JournalError | None
     ) -> None:
-        self._loop.call_soon_threadsafe(_settle, futures, value, error)
+        self._loop.call_soon_threadsafe(_resolve, futures, value, error)
 
 
-def _settle(futures: Sequence[asyncio.Future[Any]], value: Any, error: JournalError | None) -> None:
+def _resolve(
+    futures: Sequence[asyncio.Future[Any]], value: Any, error: JournalError | None
+) -> None:
     for done in futures:
         if done.done():
             continue

@@ -1,4 +1,4 @@
-"""A Ray of placement groups and actors, for the hands: what it is told it remembers."""
+"""A Ray of placement groups and actors, for the executor: what it is told it remembers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class FakeRay:
         #: Nodes where nothing can be placed now.
         self.full = set()
         #: What becomes of an actor when it is made.
-        self.birth = lambda actor: None
+        self.start = lambda actor: None
         self.probes = []
         self.devices = Accelerators(ids=("3",), env_vars={"CUDA_VISIBLE_DEVICES": "3"})
         self.free = {}
@@ -128,7 +128,7 @@ class FakeRay:
     def start_actor(self, request):
         actor = FakeActor(request)
         self.actors.append(actor)
-        self.birth(actor)
+        self.start(actor)
         return actor
 
     def find_actor(self, name, namespace):
@@ -147,8 +147,8 @@ class FakeRay:
             raise RayActorError
         return pack(actor.answers.get(method, Report(node_id="n", pid=1)))
 
-    async def run(self, function, args, timeout_s, runtime_env, seat=None):
-        self.probes.append((function.__name__, seat))
+    async def run(self, function, args, timeout_s, runtime_env, slot=None):
+        self.probes.append((function.__name__, slot))
         await asyncio.sleep(0)
         if self.devices is None:
             raise TimeoutError("not done")

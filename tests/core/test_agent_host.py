@@ -15,12 +15,12 @@ from schedulemesh.core.agent import control_channel as agent_link
 from schedulemesh.core.agent import host as agent_host
 from schedulemesh.core.agent.host import host_class
 from schedulemesh.core.agent.user_workers import preserve, probe_class, restore
-from schedulemesh.core.agent.warm_host import ready_host_class
+from schedulemesh.core.agent.warm_host import warm_host_class
 from schedulemesh.core.transport.user_code import ship_arguments, ship_class, ship_function
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol.agents import (
     Accelerators,
-    Boot,
+    AgentInit,
     Command,
     Handled,
     Report,
@@ -102,7 +102,7 @@ def no_ray(monkeypatch):
     context = SimpleNamespace(get_node_id=lambda: "n", get_accelerator_ids=dict)
     monkeypatch.setattr(agent_host.ray, "get_runtime_context", lambda: context)
     monkeypatch.setattr(agent_link, "_current", None)
-    monkeypatch.setattr(agent_link.AgentLink, "start", lambda self: None)
+    monkeypatch.setattr(agent_link.ControlChannel, "start", lambda self: None)
 
 
 def shipped(cls):
@@ -112,7 +112,7 @@ def shipped(cls):
 def boot_of(cls, where="", fault=None, saved=None):
     arguments = ship_arguments((where, fault), {}).data if where else None
     return pack(
-        Boot(
+        AgentInit(
             scheduler="s",
             agent_name="a",
             incarnation=1,
@@ -163,7 +163,7 @@ def test_a_class_that_cannot_be_loaded_is_reported_as_text(fault):
     assert type(fault).__name__ in report_of(host_of(Trapped)).error
     probed = unpack(probe_class(ship_class(Trapped)), Handled)
     assert type(fault).__name__ in probed.error
-    ready = ready_host_class(shipped(Trapped))(ship_class(Trapped), Accelerators(), None, 0)
+    ready = warm_host_class(shipped(Trapped))(ship_class(Trapped), Accelerators(), None, 0)
     assert type(fault).__name__ in unpack(ready.schedulemesh_ready(), Handled).error
 
 
@@ -173,7 +173,7 @@ def _raising(name):
 
 @faults
 def test_a_ready_host_builds_as_any_other(fault):
-    host = ready_host_class(shipped(Faulty))(ship_class(Faulty), Accelerators(), None, 0)
+    host = warm_host_class(shipped(Faulty))(ship_class(Faulty), Accelerators(), None, 0)
     assert unpack(host.schedulemesh_ready(), Handled).error == ""
     report = unpack(host.schedulemesh_build(boot_of(Faulty, "init", fault), [], []), Report)
     assert type(fault).__name__ in report.error
@@ -197,7 +197,7 @@ def test_an_object_whose_attributes_raise_has_no_control_methods():
     host = host_of(Unreadable)
     assert report_of(host) == Report(node_id="n", pid=report_of(host).pid)
     for kind in ("save", "cancel", "notice"):
-        result = host._sm_link._carry_out(Command(command_id=1, epoch=1, kind=kind))
+        result = host._sm_channel._carry_out(Command(command_id=1, epoch=1, kind=kind))
         assert result == Result(able=False)
 
 
@@ -206,7 +206,7 @@ def test_an_object_whose_attributes_raise_has_no_control_methods():
     ("kind", "where"), [("save", "save_state"), ("cancel", "cancel"), ("notice", "notice")]
 )
 def test_a_command_that_raises_anything_is_answered_with_text(kind, where, fault):
-    link = host_of(Faulty, where, fault)._sm_link
+    link = host_of(Faulty, where, fault)._sm_channel
     result = link._carry_out(Command(command_id=1, epoch=1, kind=kind))
     assert (result.success, result.data) == (False, None)
     assert type(fault).__name__ in result.error
@@ -215,7 +215,7 @@ def test_a_command_that_raises_anything_is_answered_with_text(kind, where, fault
 @faults
 @pytest.mark.parametrize(("kind", "where"), [("save", "save_state"), ("cancel", "cancel")])
 def test_a_coroutine_that_raises_anything_leaves_its_loop_running(kind, where, fault):
-    link = host_of(FaultyAsync, where, fault)._sm_link
+    link = host_of(FaultyAsync, where, fault)._sm_channel
     link.loop = asyncio.new_event_loop()
     thread = threading.Thread(target=link.loop.run_forever, daemon=True)
     thread.start()
@@ -257,7 +257,7 @@ class Large(Faulty):
 @pytest.mark.parametrize("limit", [1000, 9_999_999])
 def test_a_state_that_takes_too_much_is_not_sent(limit):
     command = Command(command_id=1, epoch=1, kind="save", limit_bytes=limit)
-    result = host_of(Large)._sm_link._carry_out(command)
+    result = host_of(Large)._sm_channel._carry_out(command)
     assert (result.data, result.too_large, result.success) == (None, True, False)
     assert f"more than {limit} bytes" in result.error
     assert "Traceback" not in result.error
@@ -286,7 +286,7 @@ class Taking:
 
 def test_a_large_state_goes_ahead_in_parts(monkeypatch):
     monkeypatch.setattr(agent_link.ray, "get", lambda ref: ref)
-    link = host_of(Large)._sm_link
+    link = host_of(Large)._sm_channel
     command = Command(command_id=7, epoch=1, kind="save", limit_bytes=11_000_000)
     result = link._carry_out(command)
     link._supervisor = taking = Taking(parts=3)

@@ -6,7 +6,7 @@ import asyncio
 
 from schedulemesh.domain.agent import AgentPhase, AgentSpec
 from schedulemesh.domain.resources import NOTHING
-from schedulemesh.engine.state.mesh_state import Agent
+from schedulemesh.engine.state.agents import Agent
 from schedulemesh.protocol.agents import Result, pack
 from schedulemesh.runtime.agent_registry import Agents
 from tests.core.fake_ray import FakeRay

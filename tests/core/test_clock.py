@@ -13,11 +13,11 @@ class Machine:
     """A machine whose system clock can be set."""
 
     def __init__(self):
-        self.system, self.ticks, self.boot = 1_000_000.0, 500.0, "first"
+        self.system, self.ticks, self.init = 1_000_000.0, 500.0, "first"
 
     def clock(self):
         """The clock of a new process."""
-        return SteadyClock(lambda: self.system, lambda: self.ticks, lambda: self.boot)
+        return SteadyClock(lambda: self.system, lambda: self.ticks, lambda: self.init)
 
     def passes(self, seconds):
         self.system += seconds
@@ -26,7 +26,7 @@ class Machine:
     def boots(self, off_s=60.0):
         """Off for so many seconds."""
         self.system += off_s
-        self.ticks, self.boot = 10.0, f"after {self.boot}"
+        self.ticks, self.init = 10.0, f"after {self.init}"
 
 
 @pytest.fixture

@@ -15,7 +15,14 @@ from schedulemesh.domain.placement import WarmSpec
 from schedulemesh.domain.resources import NOTHING, parse_resources
 from schedulemesh.engine.messages.outcomes import Accepted, Done, ProbeNeeded, Refused
 from schedulemesh.errors import InvalidRequestError
-from schedulemesh.protocol.answers import GroupPlace, PoolReply, Refusal, Reply, Told, encode_answer
+from schedulemesh.protocol.answers import (
+    Details,
+    GroupPlace,
+    PoolResponse,
+    Refusal,
+    Response,
+    encode_answer,
+)
 from schedulemesh.protocol.requests import EnsurePool, ResizePool, decode_request
 from schedulemesh.simple import SimpleTaskSpec
 from tests.integration.agents import Counter, Plain
@@ -57,7 +64,7 @@ RUNS = Accepted(
 
 
 def reply(outcome, **more):
-    return Reply(outcome=outcome, **more)
+    return Response(outcome=outcome, **more)
 
 
 def refused(reason):
@@ -154,9 +161,9 @@ def test_a_pool_is_answered_with_how_its_groups_stand():
     standing = {"reserved": 1, "ready": 0, "unplaced": [{"error": "no room"}]}
 
     def made(request):
-        return PoolReply(outcome=Done(detail="created"), spec=request.spec, groups=standing)
+        return PoolResponse(outcome=Done(detail="created"), spec=request.spec, groups=standing)
 
-    calls = Calls(made, PoolReply(outcome=Done()))
+    calls = Calls(made, PoolResponse(outcome=Done()))
     config = {"high_priority_pg_specs": [{"cpu": 1}]}
     answer = calls.create_pool("p", None, {"cpu": 4}, pg_pool_config=config)
     assert answer["placement_groups"] == standing
@@ -168,7 +175,7 @@ def test_a_pool_is_answered_with_how_its_groups_stand():
 
 
 def test_the_warm_class_is_shipped_like_a_submissions():
-    calls = Calls(PoolReply(outcome=Done()), reply(RUNS), env={"env_vars": {"A": "1"}})
+    calls = Calls(PoolResponse(outcome=Done()), reply(RUNS), env={"env_vars": {"A": "1"}})
     warm = {"actor_class": Counter, "count": 2, "runtime_env": {"env_vars": {"B": "2"}}}
     calls.ensure_pool("p", resources={"cpu": 1}, pg_pool_config={"warm": warm})
     spec = calls.asked[0].config["warm"]
@@ -208,7 +215,7 @@ def test_a_class_that_ray_restarts_cannot_stand_ready():
 
 
 def test_a_resize_sends_only_what_is_given():
-    calls = Calls(PoolReply(outcome=Refused(reason="pool_not_found", error="no")))
+    calls = Calls(PoolResponse(outcome=Refused(reason="pool_not_found", error="no")))
     answer = calls.resize_pool("p", target_agents=3, pg_pool_config={"max_dynamic_pgs": 1})
     assert (answer["success"], answer["reason"]) == (False, "pool_not_found")
     assert calls.asked == [
@@ -220,7 +227,7 @@ def test_a_resize_sends_only_what_is_given():
 
 
 def test_ensuring_sends_only_what_is_given_and_nothing_as_empty():
-    calls = Calls(PoolReply(outcome=Done()), PoolReply(outcome=Done()))
+    calls = Calls(PoolResponse(outcome=Done()), PoolResponse(outcome=Done()))
     calls.ensure_pool("p", target_agents=2)
     calls.ensure_pool("p", None, None, None, None, None)
     assert calls.asked == [
@@ -238,6 +245,6 @@ def test_ensuring_sends_only_what_is_given_and_nothing_as_empty():
 
 def test_stats_of_an_unknown_pool_are_refused():
     unknown = Refused(reason="pool_not_found", error="no")
-    calls = Calls(Refusal(refused=unknown), Told(facts={"reserved": 0}))
+    calls = Calls(Refusal(refused=unknown), Details(facts={"reserved": 0}))
     assert calls.pg_pool_stats("p")["reason"] == "pool_not_found"
     assert calls.pg_pool_stats() == {"success": True, "reserved": 0}

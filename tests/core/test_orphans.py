@@ -46,9 +46,9 @@ class Life:
 
     async def begin(self, *, rolled_back, claimed=()):
         """Those that may be ended."""
-        unclaimed = self.agents.strays(self._ray.living, set(claimed))
+        unclaimed = self.agents.unclaimed_actors(self._ray.living, set(claimed))
         ended = await self.orphans.take(unclaimed, rolled_back=rolled_back)
-        await self.groups.settle(GroupBook(), keep_all=rolled_back)
+        await self.groups.recover(GroupBook(), keep_all=rolled_back)
         await self.orphans.note()
         return set(ended)
 

@@ -61,15 +61,15 @@ def test_a_group_is_made_under_its_name_and_can_be_lived_in(ray, groups):
     assert run(groups.create(order())) == GroupCreated(at=0.0, group_id="g")
     (made,) = ray.groups()
     assert made.name == groups.name("g") == "schedulemesh:mesh@space:group:g"
-    assert groups.seat("g").ray_id == made.ray_id
-    assert groups.seat("g").shape == SHAPE
-    assert groups.seat("other") is None
+    assert groups.slot("g").ray_id == made.ray_id
+    assert groups.slot("g").shape == SHAPE
+    assert groups.slot("other") is None
 
 
 def test_one_of_its_name_that_lives_is_taken_over(ray, groups):
     ray.by_id["f" * 36] = view()
     assert isinstance(run(groups.create(order())), GroupCreated)
-    assert (ray.made, groups.seat("g").ray_id) == (0, "f" * 36)
+    assert (ray.made, groups.slot("g").ray_id) == (0, "f" * 36)
 
 
 def test_one_that_is_not_placed_in_time_is_withdrawn_and_says_why(ray, groups):
@@ -85,7 +85,7 @@ def test_one_that_is_not_placed_in_time_is_withdrawn_and_says_why(ray, groups):
         "bundle 1 needs cpu 1 on node b, which lacks cpu 1: nothing is free there" in failed.error
     )
     assert ray.groups() == []
-    assert groups.seat("g") is None
+    assert groups.slot("g") is None
     ray.full = set()
     assert isinstance(run(groups.create(order())), GroupCreated), "it may be tried again"
 
@@ -123,7 +123,7 @@ def test_after_a_recovery_strays_go_and_the_rest_is_taken_over(ray, groups):
     ray.by_id.update(
         {
             "1" * 36: view("known", ray_id="1" * 36),
-            "2" * 36: view("stray", ray_id="2" * 36),
+            "2" * 36: view("orphan", ray_id="2" * 36),
             "3" * 36: view("moved", ray_id="3" * 36, node_ids=("a", "c")),
             "4" * 36: view("pending", "PENDING", ("", ""), ray_id="4" * 36),
             "5" * 36: GroupView(ray_id="5" * 36, name="a user's", state="CREATED", node_ids=("a",)),
@@ -142,10 +142,10 @@ def test_after_a_recovery_strays_go_and_the_rest_is_taken_over(ray, groups):
         pending=GroupPhase.CREATING,
         gone=GroupPhase.READY,
     )
-    assert run(groups.settle(on_book)) == {"known", "pending"}
+    assert run(groups.recover(on_book)) == {"known", "pending"}
     assert sorted(v.ray_id[0] for v in ray.groups()) == ["1", "4", "5", "6"]
-    assert groups.seat("known").ray_id == "1" * 36
-    assert groups.seat("moved") is None
+    assert groups.slot("known").ray_id == "1" * 36
+    assert groups.slot("moved") is None
 
 
 def test_a_look_finds_groups_that_are_gone_or_elsewhere():
@@ -178,7 +178,7 @@ def test_at_the_end_nothing_of_ours_is_left(ray, groups):
         making = asyncio.ensure_future(groups.create(order("h", ("c", "c"), 3600.0)))
         await asyncio.sleep(0.02)
         making.cancel()
-        await groups.leave_nothing()
+        await groups.remove_all()
 
     run(story())
     assert [v.name for v in ray.groups()] == ["other"]

@@ -108,7 +108,7 @@ def test_what_others_use_is_what_ray_has_given_less_what_is_ours_and_placed():
 def test_the_book_learns_it_for_this_node_alone():
     state = eight_cpus()
     reports = seen_anew(state, [view(1.0), view(0.0, "other")], "n", TWO)
-    assert [(r.node_id, r.others_use) for r in reports] == [
+    assert [(r.node_id, r.external_usage) for r in reports] == [
         ("n", parse_resources({"cpu": 5})),
         ("other", None),
     ]

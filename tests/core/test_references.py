@@ -8,7 +8,8 @@ from schedulemesh.domain.agent import AgentPhase, AgentSpec
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.messages.facts import TaskPreempted
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
-from schedulemesh.engine.state.mesh_state import Agent, MeshState, Preempted
+from schedulemesh.engine.state.agents import Agent, Preempted
+from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.runtime import references as module
 from schedulemesh.runtime.references import NO_REFS, References
 

@@ -8,7 +8,8 @@ import pytest
 from schedulemesh.domain.agent import AgentPhase, AgentSpec
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.domain.task import TaskSpec
-from schedulemesh.engine.state.mesh_state import Agent, MeshState
+from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.protocol.agents import MetricsReport, pack
 from schedulemesh.protocol.metric_values import MAX_METRICS_BYTES, encode_metrics

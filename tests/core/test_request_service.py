@@ -13,7 +13,7 @@ from schedulemesh.core.client.scheduler import RayScheduler
 from schedulemesh.core.client.task_request import Caller
 from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.runtime.agent_registry import Agents
-from schedulemesh.runtime.executor import Hands
+from schedulemesh.runtime.executor import Executor
 from schedulemesh.runtime.pg_manager import Groups
 from schedulemesh.runtime.request_service import RequestService
 from schedulemesh.store.sql import SqlJournal
@@ -31,9 +31,9 @@ class Service(RequestService):
         self._ray = FakeRay()
         self._agents = Agents(self._ray, "s", "space")
         self._groups = Groups(self._ray, "s", "space")
-        self._keeper = None
+        self._watchdog = None
         self.journal = journal
-        self.settled = True
+        self.is_ready = True
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
@@ -41,16 +41,16 @@ class Service(RequestService):
 
     async def _begin(self):
         strategies = Strategies()
-        self._hands = Hands(
+        self._executor = Executor(
             self._ray, self._agents, self._groups, self.journal, "s", strategies, None
         )
-        await self._scribe.begin()
+        await self._reactor.begin()
 
     def do(self, work):
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
 
     def close(self):
-        self.do(self._scribe.close(destroy=False))
+        self.do(self._reactor.close(destroy=False))
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
         self.loop.close()
@@ -107,10 +107,10 @@ def test_no_value_breaks_anything_and_the_journal_reloads(service, tmp_path, mon
     assert succeeded > 200, fuzz.counts
 
     async def reloaded():
-        await service._scribe.flushed()
+        await service._reactor.flushed()
         return service.journal.load().fold()
 
-    assert differences(service.do(reloaded()), service._scribe.state) == [], f"seed {seed}"
+    assert differences(service.do(reloaded()), service._reactor.state) == [], f"seed {seed}"
 
 
 def test_what_the_engine_did_not_foresee_is_answered_and_harms_nobody(service, monkeypatch):

@@ -17,7 +17,7 @@ from schedulemesh.protocol.answers import (
     Listed,
     Malformed,
     Refusal,
-    Reply,
+    Response,
     decode_answer,
     encode_answer,
 )
@@ -161,8 +161,8 @@ def test_blobs_have_the_hash_that_they_are_kept_under():
 
 
 def test_an_answer_comes_back_as_it_was_sent():
-    answer = Reply(outcome=Done(detail="created"), evicted=(("t", "manual", b"state"),))
-    assert decode_answer(encode_answer(answer), Reply) == answer
+    answer = Response(outcome=Done(detail="created"), evicted=(("t", "manual", b"state"),))
+    assert decode_answer(encode_answer(answer), Response) == answer
     listed = Listed(rows=[{"name": "p", "free": {"cpu": 1.5}}])
     assert decode_answer(encode_answer(listed), Listed) == listed
 
@@ -171,6 +171,6 @@ def test_a_refusal_and_a_malformed_request_are_told_whatever_was_asked():
     refused = Refused(reason="journal_unavailable", error="no")
     assert decode_answer(encode_answer(Refusal(refused=refused)), Listed) == refused
     with pytest.raises(InvalidRequestError, match="so it is"):
-        decode_answer(encode_answer(Malformed(error="so it is")), Reply)
+        decode_answer(encode_answer(Malformed(error="so it is")), Response)
     with pytest.raises(TypeError, match="Listed"):
-        decode_answer(encode_answer(Reply(outcome=Done())), Listed)
+        decode_answer(encode_answer(Response(outcome=Done())), Listed)

@@ -11,7 +11,8 @@ from schedulemesh.domain.agent import AgentPhase, AgentSpec
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.outcomes import Done, Refused
-from schedulemesh.engine.state.mesh_state import Agent, MeshState
+from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.runtime.restarts import with_real_restarts
 

@@ -1,4 +1,4 @@
-"""A drill with nodes: of three, one with agents dies, then the one with a journal. Told as JSON.
+"""A drill with nodes: of three, one with agents dies, then the one with a journal. Details as JSON.
 
 A program of its own, because a process can be connected to one Ray only. Every process of the node is
 killed at once, as when its power goes.

@@ -1,4 +1,4 @@
-"""Builders for engine tests: short words for stimuli, and a mesh whose hands are virtual."""
+"""Builders for engine tests: short words for stimuli, and a mesh whose executor are virtual."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources, parse_resources
 from schedulemesh.domain.task import TRANSITIONS as TASK_TRANSITIONS
 from schedulemesh.domain.task import TaskPhase, TaskSpec
-from schedulemesh.engine.codec import decode_facts, decode_part, encode_facts, encode_part
+from schedulemesh.engine.codec import decode_chunk, decode_facts, encode_chunk, encode_facts
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import instructions as i
 from schedulemesh.engine.messages import stimuli as s
@@ -27,7 +27,7 @@ from schedulemesh.engine.messages.outcomes import Evaluation
 from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.state.invariants import check
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.snapshot import parts, picture, restored
+from schedulemesh.engine.state.snapshot import parts, restored, take_snapshot
 from schedulemesh.engine.transaction import Step
 from schedulemesh.plugins.guard import Guarded
 from schedulemesh.plugins.scheduling import SchedulingStrategyPlugin
@@ -67,7 +67,7 @@ def shape(*bundles: dict[str, Any], strategy: str = "STRICT_PACK", **labels: str
 
 def node(node_id: str, *, others: Resources | None = NOTHING, **given: Any) -> NodeReport:
     """A node with these totals."""
-    return NodeReport(node_id=node_id, total=amount(**given), others_use=others)
+    return NodeReport(node_id=node_id, total=amount(**given), external_usage=others)
 
 
 def on(*units: tuple[int, float]) -> Devices:
@@ -81,7 +81,7 @@ def gpu_ids(devices: Devices) -> tuple[str, ...]:
 
 
 class Mesh:
-    """An engine whose every step is checked and remembered, and whose hands are these methods."""
+    """An engine whose every step is checked and remembered, and whose executor are these methods."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Mesh:
         self.engine = Engine(strategies=Strategies(strategy, plugins=self.guarded))
         self.now = 1000.0
         self.facts: list[AnyFact] = []
-        #: What the hands still have to do, by agent name and by task id.
+        #: What the executor still have to do, by agent name and by task id.
         self.starts: dict[str, i.StartAgent] = {}
         self.ends: dict[str, i.EvictAgent | i.StopAgent] = {}
         self.task_evictions: dict[str, i.EvictTask] = {}
@@ -117,7 +117,7 @@ class Mesh:
         return self.engine.state
 
     def handle(self, stimulus: s.AnyStimulus) -> Step:
-        """One step, checked: invariants, transitions, and what the hands are told."""
+        """One step, checked: invariants, transitions, and what the executor are told."""
         before, over = _phases(self.state), _overfull(self.state)
         step = self.engine.handle(stimulus)
         self.facts += step.facts
@@ -226,7 +226,7 @@ class Mesh:
         node_id = node_id or order.node_id
         if devices is None:
             stands = self.state.cluster.nodes.get(node_id or "")
-            mine = None if stands is None else stands.standing.get(name)
+            mine = None if stands is None else stands.allocations.get(name)
             devices = Devices() if mine is None else mine.devices
         return self.handle(
             s.AgentReported(
@@ -278,7 +278,7 @@ class Mesh:
         self.submit(name, pool_name, priority, **how)
         return self.report(name, **where)
 
-    def seat(self, name: str) -> Any:
+    def slot(self, name: str) -> Any:
         """Let all its victims leave, then let it start."""
         for victim in sorted(self.state.agents[name].waits_for):
             self.leave(victim)
@@ -344,8 +344,10 @@ class Mesh:
 
     def delete(self, name: str, destroy_group: bool | None = None) -> Any:
         """Ask for an agent's end."""
-        wish = s.AgentDeletionRequested(at=self.now, agent_name=name, destroy_group=destroy_group)
-        return self.handle(wish).outcome
+        group_request = s.AgentDeletionRequested(
+            at=self.now, agent_name=name, destroy_group=destroy_group
+        )
+        return self.handle(group_request).outcome
 
     def preempt(self, **how: Any) -> Any:
         """Evict by hand."""
@@ -389,8 +391,8 @@ class Mesh:
 
     def rewritten(self) -> MeshState:
         """The state after it was written as a snapshot and read."""
-        written = [encode_part(part) for part in parts(picture(self.state), 2)]
-        return restored(decode_part(part) for part in written)
+        written = [encode_chunk(part) for part in parts(take_snapshot(self.state), 2)]
+        return restored(decode_chunk(part) for part in written)
 
     def told_facts(self, *names: str) -> list[str]:
         """The names of all facts so far, or of those of these names."""
@@ -438,11 +440,11 @@ def pictures(state: MeshState) -> dict[str, object]:
         ]
         for name, found in state.cluster.nodes.items()
     }
-    shown["standing order"] = {
-        name: list(found.standing) for name, found in state.cluster.nodes.items()
+    shown["allocations order"] = {
+        name: list(found.allocations) for name, found in state.cluster.nodes.items()
     }
     workload = state.cluster.workload
-    shown["workload"] = (workload.counts, workload.told, workload.renew_at)
+    shown["workload"] = (workload.counts, workload.sampled, workload.renew_at)
     shown["index"] = list(state.cluster._index)
     shown["tasks"] = {
         task_id: [getattr(task, field) for field in task.__struct_fields__ if field != "task_class"]

@@ -22,7 +22,7 @@ from schedulemesh.engine.state.groups import Group, GroupPhase
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import devices_for
 from tests.engine.builders import Mesh
-from tests.engine.walk import Leaver, Seats, Wish, leavers
+from tests.engine.walk import GroupRequest, Leaver, Seats, leavers
 
 #: Refusals for want of room, quota or a group.
 REFUSALS = (
@@ -62,8 +62,8 @@ def decision_is_right(mesh: Mesh, asked: TaskSubmitted, decided: object) -> None
         asked.agent.labels if task is None else task.labels,
     )
     seats = GroupSeats(mesh.state, new)
-    wish = Wish(new.priority, new.pool_name, new.labels)
-    found = leavers(mesh.state, wish, mesh.now)
+    group_request = GroupRequest(new.priority, new.pool_name, new.labels)
+    found = leavers(mesh.state, group_request, mesh.now)
     if isinstance(decided, Accepted):
         gone = {candidate.agent_name for candidate in decided.preempted}
         _nobody_leaves_in_vain(seats, asked, gone, found)
@@ -92,7 +92,7 @@ def _nobody_leaves_in_vain(
 
 def _first_alone(seats: GroupSeats, alone: list[Leaver]) -> Leaver:
     """Of those who are enough the one with the highest score; of equals, where room is short, one that
-    hands over its group.
+    executor over its group.
     """
     best = [one for one in alone if one.score == alone[0].score]
     if seats.placed(()):
@@ -244,7 +244,7 @@ class GroupSeats:
     ) -> bool:
         """Whether no agent that has not told its devices can be in the way."""
         node = self.state.cluster.nodes[node_id]
-        left = [key for key in node.standing if key in gone or (node_id, key) in keys]
+        left = [key for key in node.allocations if key in gone or (node_id, key) in keys]
         waits = bool(gone or keys or self.seats.short)
         return is_sure(node, [bundle.gpu for bundle in bundles], left, waits=waits)
 
@@ -268,11 +268,11 @@ class GroupSeats:
             if node.cordoned:
                 continue
             free, devices = node.free, list(node.devices)
-            for key, standing in node.standing.items():
+            for key, allocations in node.allocations.items():
                 if key in gone or (node_id, key) in keys:
-                    gpu = sum(units for _, units in standing.devices.units)
-                    free = free + standing.held + Resources(gpu=gpu)
-                    for i, units in standing.devices.units:
+                    gpu = sum(units for _, units in allocations.devices.units)
+                    free = free + allocations.held + Resources(gpu=gpu)
+                    for i, units in allocations.devices.units:
                         devices[i] += units
             found[node_id] = (free, devices, node.labels)
         return found

@@ -153,7 +153,7 @@ class History:
         self.up = {name for name in NODES if self.dice.random() < 0.8}
         self._events: tuple[tuple[int, Callable[[], None]], ...] = (
             (24, self.submit),
-            (16, self.hands),
+            (16, self.executor),
             (4, self.dry_run),
             (3, self.query),
             (6, self.finish),
@@ -251,7 +251,7 @@ class History:
     def submit(self) -> None:
         self.tell(self.submission())
         if self.chance(0.5):
-            self.hands()
+            self.executor()
 
     def dry_run(self) -> None:
         """Only the original is asked: its answer may change nothing."""
@@ -321,9 +321,9 @@ class History:
             )
         )
 
-    # -- Ray and the hands ------------------------------------------------------------------------
+    # -- Ray and the executor ------------------------------------------------------------------------
 
-    def hands(self) -> None:
+    def executor(self) -> None:
         """Some of what was ordered comes about."""
         mesh = self.mesh
         orders = [
@@ -360,7 +360,7 @@ class History:
         gpu_ids = self.any(GPU_IDS)
         if self.chance(0.6):
             found = self.mesh.state.cluster.nodes.get(node_id or "")
-            mine = None if found is None else found.standing.get(name)
+            mine = None if found is None else found.allocations.get(name)
             units = () if mine is None else mine.devices.units
             first = 4 if node_id == "n2" else 0
             gpu_ids = tuple(str(first + i) for i, _ in units)
@@ -373,7 +373,7 @@ class History:
             node_id=node_id,
             gpu_ids=gpu_ids,
             pid=self.dice.randrange(9999),
-            abilities=self.any(((), ("save_state", "cancel"))),
+            capabilities=self.any(((), ("save_state", "cancel"))),
             state_restored=self.any((None, True, False)),
         )
 
@@ -488,7 +488,7 @@ class History:
         self.mesh.removes.clear()
         agents = [(name, agent.incarnation) for name, agent in self.mesh.state.agents.items()]
         self.tell(
-            s.WorldObserved(
+            s.RecoveryObserved(
                 at=self.now,
                 living=frozenset(one for one in [*agents, ("ghost", 1)] if self.chance(0.7)),
                 groups=frozenset(g for g in self.mesh.state.groups.by_id if self.chance(0.7)),
@@ -562,7 +562,9 @@ class History:
         total = amount(**(NODES[name][0] if self.chance(0.9) else self.any(NODES[name])))
         used = amount(**self.any(({}, {"cpu": 1}, {"gpu": 0.5}))) if self.chance(0.3) else NOTHING
         return NodeReport(
-            node_id=name, total=total, others_use=None if self.chance(0.3) else used.within(total)
+            node_id=name,
+            total=total,
+            external_usage=None if self.chance(0.3) else used.within(total),
         )
 
     def cordon(self) -> None:

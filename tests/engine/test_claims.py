@@ -6,7 +6,7 @@ import pytest
 
 from schedulemesh.engine.admission.claims import gained, is_whole
 from schedulemesh.engine.messages.facts import Devices
-from schedulemesh.engine.state.nodes import Cluster, Standing
+from schedulemesh.engine.state.nodes import Allocation, Cluster
 from tests.engine.builders import Mesh, amount, node, on, pool
 
 
@@ -63,7 +63,7 @@ def test_devices_are_taken_once_nobody_is_waited_for():
 )
 def test_a_claim_is_whole_with_all_amounts_and_one_piece_of_device(held, devices, whole):
     _, found = noded()
-    found.standing["n"] = Standing(held=held, devices=devices)
+    found.allocations["n"] = Allocation(held=held, devices=devices)
     assert is_whole(found, "n", amount(cpu=2, gpu=1)) is whole
 
 
@@ -86,7 +86,7 @@ def test_a_newcomer_grows_as_its_victims_leave():
         mesh.run(name, priority=0.0, cpu=2)
     mesh.submit("high", priority=9.0, cpu=4)
     mesh.leave("x")
-    held = mesh.state.cluster.nodes["a"].standing["high"].held
+    held = mesh.state.cluster.nodes["a"].allocations["high"].held
     assert held == amount(cpu=2)
     mesh.leave("y")
     mesh.report("high")

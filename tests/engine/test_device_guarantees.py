@@ -72,7 +72,7 @@ def test_who_may_break_a_promise_waits_until_it_is_kept():
     mesh.run("fixed", priority=9.0, gpu=0.5, devices=on((1, 0.5)))
     mesh.submit("new", priority=9.0, gpu=1)
     assert mesh.dry("late", priority=0.0, gpu=0.5).reason == "preemption_failed"
-    mesh.seat("new")
+    mesh.slot("new")
     assert mesh.submit("late", priority=0.0, gpu=0.5).agent_name == "late"
 
 
@@ -100,5 +100,5 @@ def test_a_promise_survives_a_snapshot():
     mesh.submit("new", priority=9.0, gpu=1)
     twin = mesh.rewritten().cluster.nodes["a"]
     assert twin.promised == ("new",)
-    assert twin.standing["new"].wants == UNIT
-    assert twin.standing["victim"].leaves_for == "new"
+    assert twin.allocations["new"].wants == UNIT
+    assert twin.allocations["victim"].leaves_for == "new"

@@ -47,7 +47,7 @@ def test_a_pool_cannot_shrink_below_what_it_lends():
     mesh.run("own", "p", priority=9.0, cpu=2)
     mesh.run("low", "q", priority=0.0, cpu=4)
     mesh.submit("high", "p", priority=9.0, cpu=2)
-    mesh.seat("high")
+    mesh.slot("high")
     assert mesh.resize(pool("q", cpu=1)).reason == "pool_in_use"
     assert mesh.resize(pool("q", cpu=2)) == Done(detail="changed")
 
@@ -80,7 +80,7 @@ def test_an_engine_goes_on_from_a_refolded_state():
 
     mesh.engine = Engine(mesh.refolded())
 
-    mesh.seat("high")
+    mesh.slot("high")
     mesh.complete("high")
     assert mesh.free() == amount(cpu=2)
 

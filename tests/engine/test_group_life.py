@@ -20,7 +20,7 @@ def meshed(cpu=8, agents=0, nodes=("a",), **spec):
     )
 
 
-def seat(mesh, name, pool_name="p", **how):
+def slot(mesh, name, pool_name="p", **how):
     mesh.submit(name, pool_name, **{"cpu": 2, **how})
     mesh.make_all()
     return mesh.report(name)
@@ -81,9 +81,9 @@ def test_what_ray_did_not_place_is_told_until_it_is_tried_again():
 def test_an_idle_dynamic_group_makes_way_for_a_reserved_one():
     mesh = meshed(cpu=4)
     for name in ("x", "y"):
-        seat(mesh, name)
+        slot(mesh, name)
         mesh.complete(name)
-    seat(mesh, "z")
+    slot(mesh, "z")
 
     respec(mesh, reserved=(SMALL,))
     assert list(mesh.makes)
@@ -121,7 +121,7 @@ def test_an_idle_group_of_another_pool_makes_way_once_and_no_more():
 @pytest.mark.parametrize("reuse", [True, False])
 def test_a_dynamic_group_stays_for_the_next_one_only_with_reuse(reuse):
     mesh = meshed(reuse=reuse)
-    seat(mesh, "x")
+    slot(mesh, "x")
     mesh.complete("x")
     assert phases(mesh) == {"p-pg-1": "ready" if reuse else "ending"}
 
@@ -132,7 +132,7 @@ def test_a_dynamic_group_stays_for_the_next_one_only_with_reuse(reuse):
 )
 def test_whoever_deletes_an_agent_says_what_becomes_of_its_dynamic_group(destroy, reuse, stays):
     mesh = meshed(reuse=reuse)
-    seat(mesh, "x")
+    slot(mesh, "x")
     mesh.delete("x", destroy)
     mesh.leave("x")
     assert phases(mesh) == {"p-pg-1": "ready" if stays else "ending"}
@@ -141,7 +141,7 @@ def test_whoever_deletes_an_agent_says_what_becomes_of_its_dynamic_group(destroy
 
 def test_the_last_word_on_the_group_of_an_ending_agent_counts():
     mesh = meshed()
-    seat(mesh, "x")
+    slot(mesh, "x")
     mesh.delete("x")
     mesh.delete("x", True)
     mesh.delete("x")
@@ -153,7 +153,7 @@ def test_the_last_word_on_the_group_of_an_ending_agent_counts():
 def test_a_reserved_group_is_kept_unless_it_is_to_be_destroyed(destroy):
     mesh = meshed(reserved=(SMALL,), reuse=False)
     mesh.make_all()
-    seat(mesh, "x", priority=9.0)
+    slot(mesh, "x", priority=9.0)
     mesh.delete("x", destroy)
     mesh.leave("x")
     assert mesh.state.groups.by_id["p-pg-1"].free
@@ -163,7 +163,7 @@ def test_a_reserved_group_is_kept_unless_it_is_to_be_destroyed(destroy):
 def test_a_destroyed_reserved_group_stays_gone_until_its_pool_is_ensured_or_resized(how):
     mesh = meshed(reserved=(SMALL,))
     mesh.make_all()
-    seat(mesh, "x", priority=9.0)
+    slot(mesh, "x", priority=9.0)
     mesh.delete("x", True)
     mesh.leave("x")
     mesh.remove("p-pg-1")
@@ -239,8 +239,8 @@ def test_a_group_that_is_being_made_goes_with_its_agent_where_that_is_asked():
 
 def test_a_dynamic_group_goes_when_nobody_has_used_it_for_its_idle_time():
     mesh = meshed(idle_s=60.0, reserved=(shape({"cpu": 1}),))
-    seat(mesh, "x")
-    seat(mesh, "y", cpu=1)
+    slot(mesh, "x")
+    slot(mesh, "y", cpu=1)
     mesh.complete("x")
     mesh.tick(59.0)
     mesh.complete("y")
@@ -252,7 +252,7 @@ def test_a_dynamic_group_goes_when_nobody_has_used_it_for_its_idle_time():
 def test_a_pool_that_shrinks_loses_free_groups_at_once_and_others_when_they_are_left():
     mesh = meshed(reserved=(SMALL,))
     for name in ("x", "y"):
-        seat(mesh, name)
+        slot(mesh, name)
     mesh.complete("y")
     respec(mesh, reserved=(), max_dynamic=0)
     assert mesh.removes == {"p-pg-1", "p-pg-3"}
@@ -263,7 +263,7 @@ def test_a_pool_that_shrinks_loses_free_groups_at_once_and_others_when_they_are_
 def test_groups_of_a_pool_that_keeps_none_any_more_go():
     mesh = meshed(reserved=(SMALL,))
     mesh.make_all()
-    seat(mesh, "x")
+    slot(mesh, "x")
     mesh.resize(pool("p", cpu=20))
     assert mesh.removes == {"p-pg-1"}
     mesh.complete("x")
@@ -292,7 +292,7 @@ def test_filling_up_stops_at_the_limit_and_where_there_is_no_room():
 def test_without_reuse_a_target_is_filled_by_groups_that_nobody_has_used():
     mesh = meshed(cpu=5, agents=4, fill_target=True, reuse=False)
     mesh.make_all()
-    seat(mesh, "x", cpu=5)
+    slot(mesh, "x", cpu=5)
     mesh.complete("x")
     assert mesh.removes == {"p-pg-1"}
     mesh.remove("p-pg-1")

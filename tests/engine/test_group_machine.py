@@ -18,7 +18,7 @@ from schedulemesh.domain.placement import PLACEMENT_STRATEGIES, GroupsSpec
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Accepted, Pending, Refused
-from schedulemesh.engine.placement.bundles import NoSpot, Room
+from schedulemesh.engine.placement.bundles import NoPlacement, Room
 from schedulemesh.engine.placement.group_choice import without_idle
 from schedulemesh.engine.state.groups import GroupPhase
 from tests.engine.builders import Mesh, differences, node, pool, shape
@@ -287,7 +287,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(share=picks)
     def recover(self, share):
-        """The supervisor was killed: what was in Ray's hands may or may not have come about."""
+        """The supervisor was killed: what was in Ray's executor may or may not have come about."""
         lives = frozenset(
             (name, agent.incarnation)
             for at, (name, agent) in enumerate(self.state.agents.items())
@@ -302,7 +302,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.mesh.ends.clear()
         self.mesh.makes.clear()
         self.mesh.removes.clear()
-        self.mesh.handle(s.WorldObserved(at=self.mesh.now, living=lives, groups=groups))
+        self.mesh.handle(s.RecoveryObserved(at=self.mesh.now, living=lives, groups=groups))
 
     @invariant()
     def whoever_waits_can_be_helped(self):
@@ -342,8 +342,8 @@ class GroupMachine(RuleBasedStateMachine):
         self.finish_everything()
         assert not self.groups
         for found in self.state.cluster.nodes.values():
-            assert found.standing == {}
-            assert found.free == found.total - found.others_use
+            assert found.allocations == {}
+            assert found.free == found.total - found.external_usage
 
     def reserved_groups_are_there(self):
         """Once all is quiet, what is missing has no room, not even where idle groups stand."""
@@ -360,7 +360,7 @@ class GroupMachine(RuleBasedStateMachine):
         for name in ("p", "q"):
             for lacking in self.state.groups.lacking(name):
                 found = without_idle(Room(self.state.cluster), lacking, self.state.groups.idle())
-                assert isinstance(found, NoSpot)
+                assert isinstance(found, NoPlacement)
 
     def finish_everything(self):
         while self.state.agents or self.mesh.removes or self.mesh.makes:

@@ -1,4 +1,4 @@
-"""What the hands report of groups: made, not made, gone, lost with a node, or found after a restart."""
+"""What the executor report of groups: made, not made, gone, lost with a node, or found after a restart."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def meshed(cpu=8, nodes=("a",), **spec):
     )
 
 
-def seat(mesh, name, **how):
+def slot(mesh, name, **how):
     mesh.submit(name, **{"cpu": 2, "class_key": "c", **how})
     mesh.make_all()
     return mesh.report(name)
@@ -76,7 +76,7 @@ def test_a_group_that_ray_does_not_place_refuses_its_agent_and_frees_its_room():
 
 def test_victims_of_a_group_that_was_not_placed_have_its_room_again():
     mesh = meshed(cpu=2, max_dynamic=1)
-    seat(mesh, "low", priority=0.0)
+    slot(mesh, "low", priority=0.0)
     mesh.submit("high", priority=9.0, cpu=1, more={"request_id": "r"})
     mesh.leave("low", saved=True)
     mesh.remove("p-pg-1")
@@ -166,7 +166,7 @@ def test_reserved_groups_are_made_again_elsewhere_after_a_node_death():
 def test_a_planned_group_on_a_dead_node_refuses_its_newcomer():
     mesh = meshed(cpu=4, nodes=("a", "b"))
     for name in ("x", "y", "z"):
-        seat(mesh, name, priority=9.0 if name == "z" else 0.0)
+        slot(mesh, name, priority=9.0 if name == "z" else 0.0)
     mesh.submit("high", priority=9.0, cpu=4, more={"request_id": "r"})
     assert mesh.state.agents["high"].node_id == "a"
     mesh.observe(node("b", cpu=4))
@@ -180,7 +180,7 @@ def found(mesh, *, living=(), groups=()):
     mesh.makes.clear()
     mesh.removes.clear()
     lives = frozenset((name, mesh.state.agents[name].incarnation) for name in living)
-    return mesh.handle(s.WorldObserved(at=mesh.now, living=lives, groups=frozenset(groups)))
+    return mesh.handle(s.RecoveryObserved(at=mesh.now, living=lives, groups=frozenset(groups)))
 
 
 def test_after_a_restart_a_group_that_was_being_made_is_taken_over():
@@ -194,7 +194,7 @@ def test_after_a_restart_a_group_that_was_being_made_is_taken_over():
 def test_after_a_restart_a_group_that_was_being_removed_is_removed_once_more_or_struck_off():
     for there in (True, False):
         mesh = meshed(reuse=False)
-        seat(mesh, "x")
+        slot(mesh, "x")
         mesh.complete("x")
         step = found(mesh, groups=["p-pg-1"] if there else [])
         assert kinds(step) == ([RemoveGroup] if there else [])
@@ -212,7 +212,7 @@ def test_after_a_restart_a_ready_group_that_is_gone_is_lost_with_its_agent():
 
 def test_after_a_restart_a_handover_goes_on():
     mesh = meshed(max_dynamic=1)
-    seat(mesh, "low", priority=0.0)
+    slot(mesh, "low", priority=0.0)
     mesh.submit("high", priority=9.0, cpu=2)
     found(mesh, living=["low"], groups=["p-pg-1"])
     mesh.leave("low")
@@ -222,7 +222,7 @@ def test_after_a_restart_a_handover_goes_on():
 
 def test_after_a_restart_a_victim_that_is_gone_has_handed_over():
     mesh = meshed(max_dynamic=1)
-    seat(mesh, "low", priority=0.0)
+    slot(mesh, "low", priority=0.0)
     mesh.submit("high", priority=9.0, cpu=2)
     mesh.save("low")
     step = found(mesh, groups=["p-pg-1"])
@@ -232,7 +232,7 @@ def test_after_a_restart_a_victim_that_is_gone_has_handed_over():
 
 def test_after_a_restart_nothing_is_ordered_twice():
     mesh = meshed(cpu=2, max_dynamic=1)
-    seat(mesh, "low", priority=0.0)
+    slot(mesh, "low", priority=0.0)
     mesh.submit("high", priority=9.0, cpu=1)
     mesh.save("low")
     step = found(mesh, groups=["p-pg-1"])

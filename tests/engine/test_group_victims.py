@@ -23,7 +23,7 @@ def meshed(cpu=8, quota=40, nodes=("a",), policy=None, **spec):
     return mesh
 
 
-def seat(mesh, name, pool_name="p", priority=0.0, **how):
+def slot(mesh, name, pool_name="p", priority=0.0, **how):
     assert isinstance(mesh.submit(name, pool_name, priority, **{"cpu": 2, **how}), Pending)
     mesh.make_all()
     mesh.report(name)
@@ -47,7 +47,7 @@ def for_group(**how):
 
 def test_a_victim_goes_and_its_group_stays_for_the_newcomer():
     mesh = meshed(max_dynamic=1)
-    seat(mesh, "low")
+    slot(mesh, "low")
     mesh.submit("high", priority=9.0, cpu=2, more={"for_group": True})
     assert not mesh.makes
     mesh.leave("low")
@@ -61,21 +61,21 @@ def test_a_victim_goes_and_its_group_stays_for_the_newcomer():
 def test_of_several_the_one_with_the_highest_score():
     mesh = meshed(max_dynamic=3)
     for name, duration in (("short", 10.0), ("long", 90.0), ("mid", 40.0)):
-        seat(mesh, name, duration=duration)
+        slot(mesh, name, duration=duration)
     assert victims(mesh, "high", **for_group()) == ["long"]
 
 
 def test_only_a_group_of_the_same_shape_is_handed_over():
     mesh = meshed(cpu=6, max_dynamic=2)
-    seat(mesh, "big", cpu=4, priority=-5.0)
-    seat(mesh, "low")
+    slot(mesh, "big", cpu=4, priority=-5.0)
+    slot(mesh, "low")
     assert victims(mesh, "high", **for_group()) == ["low"]
     assert victims(mesh, "high", **for_group(cpu=3)) == "group_unplaceable"
 
 
 def test_a_reserved_group_is_handed_over_to_the_entitled_only():
     mesh = meshed(cpu=2, reserved=(SMALL,), max_dynamic=0)
-    seat(mesh, "reward", priority=6.0)
+    slot(mesh, "reward", priority=6.0)
     assert victims(mesh, "train", **for_group()) == ["reward"]
     mesh.policy(same_pool_priority_threshold=0.5)
     mesh = meshed(cpu=2, reserved=(SMALL,), entitled_above=20.0, max_dynamic=0)
@@ -84,7 +84,7 @@ def test_a_reserved_group_is_handed_over_to_the_entitled_only():
 
 def test_a_policy_that_says_no_keeps_every_group():
     mesh = meshed(max_dynamic=1, policy={"label_preemption_rules": RULES})
-    seat(mesh, "train", labels={"role": "train"})
+    slot(mesh, "train", labels={"role": "train"})
     assert victims(mesh, "high", **for_group(labels={"role": "reward"})) == "group_unplaceable"
     assert victims(mesh, "high", **for_group(labels={"role": "train"})) == ["train"]
     mesh.policy(same_pool_priority_threshold=50.0)
@@ -93,28 +93,28 @@ def test_a_policy_that_says_no_keeps_every_group():
 
 def test_a_label_hands_over_at_equal_priority():
     mesh = meshed(max_dynamic=1, policy={"label_preemption_rules": RULES})
-    seat(mesh, "rollout", labels={"role": "rollout"}, priority=5.0)
+    slot(mesh, "rollout", labels={"role": "rollout"}, priority=5.0)
     how = for_group(labels={"role": "reward"}, priority=5.0)
     assert victims(mesh, "reward", **how) == ["rollout"]
 
 
 def test_one_group_is_promised_once():
     mesh = meshed(max_dynamic=1)
-    seat(mesh, "low")
+    slot(mesh, "low")
     mesh.submit("high", priority=9.0, cpu=2, more={"for_group": True})
     assert victims(mesh, "higher", **for_group(priority=30.0)) == "group_unplaceable"
 
 
 def test_an_agent_with_a_task_that_may_not_go_keeps_its_group():
     mesh = meshed(max_dynamic=1)
-    seat(mesh, "low")
+    slot(mesh, "low")
     mesh.announce("firm", "low", priority=20.0)
     assert victims(mesh, "high", **for_group()) == "group_unplaceable"
 
 
 def test_a_group_on_a_cordoned_node_is_not_handed_over():
     mesh = meshed(max_dynamic=1)
-    seat(mesh, "low")
+    slot(mesh, "low")
     mesh.cordon("a")
     assert victims(mesh, "high", **for_group()) == "group_unplaceable"
 
@@ -125,7 +125,7 @@ def test_a_group_on_a_cordoned_node_is_not_handed_over():
 def test_for_a_group_nobody_is_evicted_for_quota():
     mesh = meshed(quota=4, reserved=(SMALL,))
     for name in ("x", "y"):
-        seat(mesh, name)
+        slot(mesh, name)
     refused = mesh.submit("high", priority=9.0, cpu=2, more={"for_group": True})
     assert refused.reason == "insufficient_quota"
     assert refused.short_quota == amount(cpu=2)
@@ -135,7 +135,7 @@ def test_for_a_group_nobody_is_evicted_for_quota():
 def test_short_quota_with_a_free_group_evicts_for_quota_alone():
     mesh = meshed(quota=4, reserved=(SMALL,))
     for name in ("x", "y"):
-        seat(mesh, name)
+        slot(mesh, name)
     mesh.submit("high", priority=9.0, cpu=2)
     (victim,) = mesh.ends
     mesh.leave(victim)
@@ -147,7 +147,7 @@ def test_short_quota_with_a_free_group_evicts_for_quota_alone():
 def test_quota_and_group_are_fought_for_together():
     mesh = meshed(quota=4, max_dynamic=2)
     for name in ("x", "y"):
-        seat(mesh, name)
+        slot(mesh, name)
     mesh.submit("high", priority=9.0, cpu=2)
     (victim,) = mesh.ends
     mesh.leave(victim)
@@ -157,9 +157,9 @@ def test_quota_and_group_are_fought_for_together():
 
 def test_a_victim_that_frees_too_little_quota_is_joined_by_another():
     mesh = meshed(quota=5, reserved=(BIG,), max_dynamic=3)
-    seat(mesh, "inside", cpu=3, priority=6.0)
-    seat(mesh, "x", cpu=1)
-    seat(mesh, "y", cpu=1)
+    slot(mesh, "inside", cpu=3, priority=6.0)
+    slot(mesh, "x", cpu=1)
+    slot(mesh, "y", cpu=1)
     assert victims(mesh, "high", cpu=4, priority=20.0) == ["y", "inside"]
     mesh.submit("high", cpu=4, priority=20.0)
     for name in list(mesh.ends):
@@ -170,8 +170,8 @@ def test_a_victim_that_frees_too_little_quota_is_joined_by_another():
 
 def test_neither_quota_nor_group_is_taken_where_one_of_them_cannot_be_had():
     mesh = meshed(quota=4, max_dynamic=2, cpu=4)
-    seat(mesh, "low", cpu=2)
-    seat(mesh, "firm", cpu=2, priority=20.0)
+    slot(mesh, "low", cpu=2)
+    slot(mesh, "firm", cpu=2, priority=20.0)
     refused = mesh.submit("high", priority=9.0, cpu=4)
     assert refused.reason == "preemption_failed"
     assert not mesh.ends
@@ -183,8 +183,8 @@ def test_neither_quota_nor_group_is_taken_where_one_of_them_cannot_be_had():
 
 def test_groups_of_victims_are_removed_and_a_new_one_is_made():
     mesh = meshed(cpu=4)
-    seat(mesh, "x")
-    seat(mesh, "y")
+    slot(mesh, "x")
+    slot(mesh, "y")
     mesh.submit("high", priority=9.0, cpu=4)
     assert sorted(mesh.ends) == ["x", "y"]
     for name in ("x", "y"):
@@ -200,23 +200,23 @@ def test_groups_of_victims_are_removed_and_a_new_one_is_made():
 def test_one_victim_that_is_enough_goes_rather_than_several():
     mesh = meshed(cpu=8, nodes=("a", "b"))
     for name in ("w", "x", "y", "z"):
-        seat(mesh, name, cpu=2)
-    seat(mesh, "big", cpu=6, priority=3.0)
-    seat(mesh, "firm", cpu=2, priority=20.0)
+        slot(mesh, name, cpu=2)
+    slot(mesh, "big", cpu=6, priority=3.0)
+    slot(mesh, "firm", cpu=2, priority=20.0)
     assert victims(mesh, "high", cpu=5) == ["big"]
 
 
 def test_nobody_goes_who_is_not_needed():
     mesh = meshed(cpu=9)
     for name, cpu in (("w", 1), ("x", 3), ("y", 1), ("z", 4)):
-        seat(mesh, name, cpu=cpu, priority=0.0)
+        slot(mesh, name, cpu=cpu, priority=0.0)
     assert victims(mesh, "high", cpu=7) == ["z", "x"]
 
 
 def test_two_halves_of_two_nodes_are_no_room():
     mesh = meshed(cpu=4, nodes=("a", "b"))
     for number, priority in enumerate((0.0, 20.0, 0.0, 20.0)):
-        seat(mesh, f"t{number}", priority=priority)
+        slot(mesh, f"t{number}", priority=priority)
     assert victims(mesh, "high", cpu=4) == "group_unplaceable"
     assert victims(mesh, "high", cpu=0, bundles=({"cpu": 1},) * 2) != "group_unplaceable"
 
@@ -233,7 +233,7 @@ def test_two_halves_of_two_nodes_are_no_room():
 def test_bundles_take_the_room_of_victims_as_their_strategy_says(strategy, gone):
     mesh = meshed(cpu=4, nodes=("a", "b"), strategy=strategy)
     for number, priority in enumerate((0.0, 20.0, 0.0, 20.0)):
-        seat(mesh, f"t{number}", priority=priority)
+        slot(mesh, f"t{number}", priority=priority)
     found = victims(mesh, "high", cpu=0, bundles=({"cpu": 2}, {"cpu": 2}))
     assert (sorted(found) if isinstance(found, list) else found) == gone
 
@@ -241,7 +241,7 @@ def test_bundles_take_the_room_of_victims_as_their_strategy_says(strategy, gone)
 def test_groups_that_nobody_uses_spare_victims():
     mesh = meshed(cpu=6)
     for name in ("idle", "x", "y"):
-        seat(mesh, name)
+        slot(mesh, name)
     mesh.complete("idle")
     assert len(victims(mesh, "high", cpu=4)) == 1
     mesh.submit("high", priority=9.0, cpu=4)
@@ -257,8 +257,8 @@ def test_groups_that_nobody_uses_spare_victims():
 
 def test_at_the_limit_a_group_of_the_own_pool_must_go():
     mesh = meshed(cpu=20, max_dynamic=2)
-    seat(mesh, "x", cpu=2)
-    seat(mesh, "y", cpu=1)
+    slot(mesh, "x", cpu=2)
+    slot(mesh, "y", cpu=1)
     assert victims(mesh, "high", cpu=3) == ["y"]
     mesh.submit("high", priority=9.0, cpu=3)
     mesh.leave("y")
@@ -271,7 +271,7 @@ def test_at_the_limit_a_group_of_the_own_pool_must_go():
 def test_after_a_shrink_as_many_go_as_the_limit_asks_for():
     mesh = meshed(cpu=20, max_dynamic=3)
     for name in ("x", "y", "z"):
-        seat(mesh, name, cpu=1)
+        slot(mesh, name, cpu=1)
     mesh.resize(pool("p", cpu=40, groups=GroupsSpec(max_dynamic=2)))
     assert len(victims(mesh, "high", cpu=2)) == 2
     mesh.announce("firm", "x", priority=20.0)
@@ -282,17 +282,17 @@ def test_after_a_shrink_as_many_go_as_the_limit_asks_for():
 
 def test_whoever_lives_in_a_reserved_group_makes_no_room():
     mesh = meshed(cpu=2, reserved=(SMALL,))
-    seat(mesh, "low", priority=6.0)
+    slot(mesh, "low", priority=6.0)
     assert victims(mesh, "high", cpu=1, priority=9.0) == ["low"], "it is the closest fit"
     mesh = meshed(cpu=2, reserved=(SMALL,), entitled_above=0.5)
-    seat(mesh, "low", priority=1.0)
+    slot(mesh, "low", priority=1.0)
     assert victims(mesh, "plain", cpu=2, priority=0.2) == "group_unplaceable"
 
 
 def test_a_victim_of_another_pool_takes_its_group_along():
     mesh = meshed(cpu=4)
     mesh.resize(pool("q", cpu=8, groups=GroupsSpec(max_dynamic=1)))
-    seat(mesh, "low", cpu=4)
+    slot(mesh, "low", cpu=4)
     assert victims(mesh, "high", pool_name="q", cpu=4, priority=4.0) == "group_unplaceable"
     mesh.submit("high", "q", 9.0, cpu=4)
     mesh.leave("low")
@@ -309,7 +309,7 @@ def test_a_victim_of_another_pool_takes_its_group_along():
 def test_a_newcomer_without_a_group_evicts_whoever_has_one():
     mesh = meshed(cpu=4)
     mesh.resize(pool("plain", cpu=8))
-    seat(mesh, "low", cpu=4)
+    slot(mesh, "low", cpu=4)
     mesh.submit("high", "plain", 9.0, cpu=3)
     assert not mesh.removes
     mesh.leave("low")
@@ -321,9 +321,9 @@ def test_a_newcomer_without_a_group_evicts_whoever_has_one():
 def test_a_newcomer_without_a_group_spares_victims_where_idle_groups_do():
     mesh = meshed(cpu=6)
     mesh.resize(pool("plain", cpu=12))
-    seat(mesh, "idle", cpu=2)
+    slot(mesh, "idle", cpu=2)
     for name in ("x", "y"):
-        seat(mesh, name, "plain", cpu=2)
+        slot(mesh, name, "plain", cpu=2)
     mesh.complete("idle")
     assert len(victims(mesh, "high", pool_name="plain", cpu=4)) == 1
     mesh.submit("high", "plain", 9.0, cpu=4)
@@ -340,7 +340,7 @@ def test_a_newcomer_without_a_group_takes_gpus_that_a_group_held():
         nodes=[node("a", cpu=8, gpu=2)],
     )
     for name in ("x", "y"):
-        seat(mesh, name, cpu=1, gpu=1)
+        slot(mesh, name, cpu=1, gpu=1)
     mesh.submit("high", "plain", 9.0, cpu=1, gpu=2)
     for name in ("x", "y"):
         mesh.leave(name)
@@ -356,17 +356,17 @@ def test_a_newcomer_without_a_group_takes_gpus_that_a_group_held():
 def test_a_lower_priority_goes_before_a_higher_one_whose_group_has_the_right_shape():
     """The documented order of victims wins; a group that can be handed over does not change it."""
     mesh = meshed(cpu=8, max_dynamic=9)
-    seat(mesh, "important", priority=8.0, cpu=2)
-    seat(mesh, "cheap", priority=1.0, cpu=3)
-    seat(mesh, "fixed", priority=9.0, cpu=3)
+    slot(mesh, "important", priority=8.0, cpu=2)
+    slot(mesh, "cheap", priority=1.0, cpu=3)
+    slot(mesh, "fixed", priority=9.0, cpu=3)
     assert victims(mesh, "new", priority=9.5) == ["cheap"]
 
 
 def test_of_equal_scores_the_one_that_hands_its_group_over():
     mesh = meshed(cpu=8, max_dynamic=9)
-    seat(mesh, "same shape", priority=1.0, cpu=2)
-    seat(mesh, "newer", priority=1.0, cpu=3)
-    seat(mesh, "fixed", priority=9.0, cpu=3)
+    slot(mesh, "same shape", priority=1.0, cpu=2)
+    slot(mesh, "newer", priority=1.0, cpu=3)
+    slot(mesh, "fixed", priority=9.0, cpu=3)
     assert victims(mesh, "new") == ["same shape"]
     assert mesh.dry("new", cpu=2, priority=9.0).group_path == "preempted"
 
@@ -375,7 +375,7 @@ def test_a_newcomer_without_a_group_evicts_by_score_whoever_has_one():
     mesh = meshed(cpu=4, max_dynamic=9)
     mesh.resize(pool("plain", cpu=9))
     mesh.run("important", "plain", 3.0, cpu=2)
-    seat(mesh, "grouped", priority=1.0, cpu=2)
+    slot(mesh, "grouped", priority=1.0, cpu=2)
     assert victims(mesh, "new", pool_name="plain", priority=20.0) == ["grouped"]
 
 

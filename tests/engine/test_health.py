@@ -60,7 +60,7 @@ def test_nobody_is_evicted_for_a_rebuilt_agent_and_the_loss_is_told_once():
     refused = rebuild(mesh, "a")
     assert isinstance(refused, Refused)
     assert refused.reason == "insufficient_quota"
-    assert mesh.state.lost["a"].told
+    assert mesh.state.lost["a"].reported
     assert mesh.free() == amount()
 
 
@@ -94,7 +94,7 @@ def test_an_agent_whose_tasks_all_run_elsewhere_is_not_rebuilt():
 def test_one_with_references_within_its_arguments_cannot_be_rebuilt():
     mesh = dead(restartable=False)
     assert rebuild(mesh, "a").reason == "not_restartable"
-    assert mesh.state.lost["a"].told
+    assert mesh.state.lost["a"].reported
 
 
 def test_a_new_agent_of_the_name_takes_its_place():
@@ -117,8 +117,8 @@ def test_a_process_that_ray_restarted_elsewhere_stands_there():
     )
     mesh.handle(moved)
     nodes = mesh.state.cluster.nodes
-    assert (nodes["n1"].free, nodes["n1"].standing) == (amount(cpu=4, gpu=2), {})
-    assert nodes["n2"].standing["a"].devices == on((1, 0.5))
+    assert (nodes["n1"].free, nodes["n1"].allocations) == (amount(cpu=4, gpu=2), {})
+    assert nodes["n2"].allocations["a"].devices == on((1, 0.5))
     mesh.observe(node("n2", cpu=4, gpu=2))
     assert mesh.state.agents["a"].node_id == "n2"
     mesh.die("a")

@@ -45,9 +45,9 @@ def wrong_free(state):
 
 def device_twice(state):
     found = state.cluster.nodes["a"]
-    found.standing["x"].devices = on((0, 1))
-    found.standing["y"].devices = on((0, 1))
-    found.standing["y"].reported = True
+    found.allocations["x"].devices = on((0, 1))
+    found.allocations["y"].devices = on((0, 1))
+    found.allocations["y"].reported = True
     state.cluster._unindex(found)
     state.cluster._recount(found)
     state.cluster._index_again(found)
@@ -117,7 +117,7 @@ def test_nothing_at_all_is_in_order():
 
 def test_what_is_over_leaves_nothing():
     mesh = mesh_in_use()
-    mesh.seat("z")
+    mesh.slot("z")
     for name in ("y", "z"):
         mesh.complete(name)
     assert all(account.used == NOTHING for account in mesh.state.ledger.accounts.values())

@@ -211,7 +211,7 @@ def test_a_newcomer_of_the_same_name_inherits_no_victims():
 
     mesh.leave("old-victim")
     assert mesh.free("q") == amount(cpu=2)
-    mesh.seat("new")
+    mesh.slot("new")
     assert mesh.state.ledger.accounts["q"].lent == amount()
 
 

@@ -127,7 +127,7 @@ def pick(options, number):
 
 
 class MeshMachine(RuleBasedStateMachine):
-    """The engine with hands, a cluster and users that do anything that could really happen."""
+    """The engine with executor, a cluster and users that do anything that could really happen."""
 
     def __init__(self):
         super().__init__()
@@ -290,7 +290,7 @@ class MeshMachine(RuleBasedStateMachine):
         totals = [found.total for found in state.cluster.nodes.values()]
         if not anywhere and not any(need.fits(total) for total in totals):
             return lambda outcome: _refused(outcome, "cluster_out_of_resources")
-        wish = walk.Wish(
+        group_request = walk.GroupRequest(
             5.0 if task is None else task.priority,
             pool_name,
             agent.labels if task is None else task.labels,
@@ -298,7 +298,7 @@ class MeshMachine(RuleBasedStateMachine):
         seats = walk.Seats(state, pool_name, need, anywhere=anywhere)
         if seats.enough(()):
             return _nobody_leaves
-        found = walk.leavers(state, wish, now) if stimulus.may_preempt else []
+        found = walk.leavers(state, group_request, now) if stimulus.may_preempt else []
         if not seats.enough([one.name for one in found]):
             short = bool(seats.short) and not stimulus.may_preempt
             reason = "insufficient_quota" if short else "preemption_failed"
@@ -353,7 +353,7 @@ class MeshMachine(RuleBasedStateMachine):
             return self.state.ledger.accounts[pool_name].spec.default_agent()
         return stimulus.agent.resources
 
-    # -- the hands ------------------------------------------------------------------------------------
+    # -- the executor ------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.mesh.starts)
     @rule(which=picks, device=picks, where=picks)
@@ -507,7 +507,7 @@ class MeshMachine(RuleBasedStateMachine):
     # -- operators, the cluster and the clock -----------------------------------------------------------
 
     @rule(
-        wish=st.one_of(
+        group_request=st.one_of(
             st.tuples(st.just("policy"), policies),
             st.tuples(st.just("resize"), st.sampled_from(POOLS), st.sampled_from([1, 2, 4, 8])),
             st.tuples(st.just("node"), st.sampled_from(sorted(NODES)), st.booleans()),
@@ -516,8 +516,8 @@ class MeshMachine(RuleBasedStateMachine):
             st.tuples(st.just("tick"), st.sampled_from([0.0, 0.25, 5.0, 30.0, 61.0])),
         )
     )
-    def operate(self, wish):
-        kind, *how = wish
+    def operate(self, group_request):
+        kind, *how = group_request
         getattr(self, f"do_{kind}")(*how)
 
     def do_policy(self, changes):
@@ -559,11 +559,13 @@ class MeshMachine(RuleBasedStateMachine):
         self.steps += 1
         labels = LABELS[self.steps % len(LABELS)]
         priority = PRIORITIES[self.steps * 3 % len(PRIORITIES)]
-        wish = walk.Wish(priority, (*POOLS, "unknown")[self.steps % 4], labels)
+        group_request = walk.GroupRequest(priority, (*POOLS, "unknown")[self.steps % 4], labels)
         ahead = 20.0 if self.steps % 5 == 0 else 0.0
         self.mesh.now += ahead
-        answer = self.mesh.evaluate(wish.priority, wish.pool_name, labels=dict(labels))
-        found, turned = walk.candidates(self.state, wish, self.mesh.now)
+        answer = self.mesh.evaluate(
+            group_request.priority, group_request.pool_name, labels=dict(labels)
+        )
+        found, turned = walk.candidates(self.state, group_request, self.mesh.now)
         self.mesh.now -= ahead
         assert [
             (
@@ -585,14 +587,14 @@ class MeshMachine(RuleBasedStateMachine):
 
     @invariant()
     def a_dry_run_is_the_walk(self):
-        for turn in (self.steps, self.steps + 5):
+        for tx in (self.steps, self.steps + 5):
             stimulus = self.mesh.submission(
                 "newcomer",
-                POOLS[turn % 3],
-                PRIORITIES[-1 - turn % 3],
-                labels=LABELS[turn % len(LABELS)],
-                more={"choose_node": turn % 4 != 0},
-                **NEEDS[turn % len(NEEDS)],
+                POOLS[tx % 3],
+                PRIORITIES[-1 - tx % 3],
+                labels=LABELS[tx % len(LABELS)],
+                more={"choose_node": tx % 4 != 0},
+                **NEEDS[tx % len(NEEDS)],
             )
             self.dry(stimulus)
 
@@ -601,7 +603,7 @@ class MeshMachine(RuleBasedStateMachine):
         for name, (node_id, devices) in self.lives.items():
             found = self.state.cluster.nodes.get(node_id)
             if found is not None and self.state.agents[name].committed:
-                assert found.standing[name].devices == devices
+                assert found.allocations[name].devices == devices
 
     def teardown(self):
         if not self.state.ledger.accounts:
@@ -613,8 +615,8 @@ class MeshMachine(RuleBasedStateMachine):
             told = (account.reserved, account.used, account.lent, account.borrowed)
             assert told == (NOTHING,) * 4, name
         for found in self.state.cluster.nodes.values():
-            assert found.free == found.total - found.others_use
-            assert found.standing == {}
+            assert found.free == found.total - found.external_usage
+            assert found.allocations == {}
         assert self.state.running.by_id == {}
         assert self.state.requests == {}
         assert differences(self.state, self.mesh.refolded()) == []

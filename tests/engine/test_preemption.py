@@ -128,12 +128,15 @@ def test_a_label_match_counts_the_rank_or_the_plain_difference_whichever_is_more
 
 def test_a_match_that_misses_its_threshold_falls_through_with_the_plain_difference():
     labels = {"high": {"tier": "premium"}, "low": {"tier": "batch"}}
-    wish = {"label_preemption_rules": TIERS, "label_priority_threshold": 2.5}
+    group_request = {"label_preemption_rules": TIERS, "label_priority_threshold": 2.5}
 
-    same = verdict(6.0, **labels, **wish)
+    same = verdict(6.0, **labels, **group_request)
     assert (same.reason, same.delta) == ("same_pool_preemption", 1.0)
-    assert verdict(5.0, **labels, **wish).reason == "below_same_pool_threshold"
-    assert verdict(6.0, pool_name="q", **labels, **wish).reason == "below_cross_pool_threshold"
+    assert verdict(5.0, **labels, **group_request).reason == "below_same_pool_threshold"
+    assert (
+        verdict(6.0, pool_name="q", **labels, **group_request).reason
+        == "below_cross_pool_threshold"
+    )
 
 
 def test_who_dominates_by_label_is_safe_from_higher_numbers():

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from schedulemesh.engine.codec import decode_part, encode_part
+from schedulemesh.engine.codec import decode_chunk, encode_chunk
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.state.invariants import check
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.snapshot import Snapshot, parts, picture, referenced, restored
+from schedulemesh.engine.state.snapshot import Snapshot, parts, referenced, restored, take_snapshot
 from tests.engine.builders import Mesh, differences, node, on, pool
 
 
@@ -43,7 +43,7 @@ def busy():
 
 
 def written(state, size=2):
-    return restored(decode_part(encode_part(part)) for part in parts(picture(state), size))
+    return restored(decode_chunk(encode_chunk(part)) for part in parts(take_snapshot(state), size))
 
 
 @pytest.mark.parametrize("size", [1, 2, 1000])
@@ -63,19 +63,25 @@ def test_every_field_of_the_state_is_in_the_snapshot_or_derived():
     derived = {"_apply", "ledger", "cluster", "running", "preemption", "agents_of", "_group_facts"}
     derived.add("_lost_with")
     books = {"accounts", "holds", "nodes", "tasks", "workload"}
-    books |= {"group_counts", "groups_dropped", "next_group", "workload_told", "workload_renew_at"}
+    books |= {
+        "group_counts",
+        "groups_dropped",
+        "next_group",
+        "workload_sampled",
+        "workload_renew_at",
+    }
     assert set(vars(MeshState())) - derived == set(Snapshot.__struct_fields__) - books
 
 
 def test_a_snapshot_stays_as_it_is_while_the_state_goes_on():
     mesh = busy()
-    taken = picture(mesh.state)
-    before = [encode_part(part) for part in parts(taken)]
+    taken = take_snapshot(mesh.state)
+    before = [encode_chunk(part) for part in parts(taken)]
     mesh.die("x")
     mesh.cordon("a", False)
     mesh.policy(min_preempt_score=2.0)
-    assert [encode_part(part) for part in parts(taken)] == before
-    assert differences(mesh.state, restored(map(decode_part, before))) != []
+    assert [encode_chunk(part) for part in parts(taken)] == before
+    assert differences(mesh.state, restored(map(decode_chunk, before))) != []
 
 
 def test_facts_go_on_after_a_snapshot():

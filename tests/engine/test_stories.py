@@ -162,7 +162,7 @@ def labels_decide_before_numbers():
     story.run("batch", priority=9.0, cpu=1, labels={"tier": "batch"})
     story.says("premium wins at lower priority.")
     story.submit("premium", priority=1.0, cpu=1, labels={"tier": "premium"})
-    story.seat("premium")
+    story.slot("premium")
     story.says("And a batch task of any number does not win it back.")
     story.submit("batch", priority=99.0, cpu=1, labels={"tier": "batch"})
     return story

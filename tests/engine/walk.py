@@ -15,7 +15,7 @@ from schedulemesh.engine.state.mesh_state import MeshState
 Amounts = dict[str, int]
 
 
-class Wish(NamedTuple):
+class GroupRequest(NamedTuple):
     """An incoming task."""
 
     priority: float
@@ -55,16 +55,20 @@ def rank(policy: PreemptionPolicy, high: Mapping[str, str], low: Mapping[str, st
 
 
 def rule(
-    policy: PreemptionPolicy, wish: Wish, pool_name: str, priority: float, labels: Mapping[str, str]
+    policy: PreemptionPolicy,
+    group_request: GroupRequest,
+    pool_name: str,
+    priority: float,
+    labels: Mapping[str, str],
 ) -> tuple[bool, str, float]:
     """Whether the rules let this one go, which rule spoke, and the effective difference."""
-    delta = wish.priority - priority
-    same = pool_name == wish.pool_name
+    delta = group_request.priority - priority
+    same = pool_name == group_request.pool_name
     if pool_name in policy.protected_pools and not same:
         return False, "protected_pool", delta
     if policy.enable_label_preemption:
-        over = rank(policy, wish.labels, labels)
-        under = rank(policy, labels, wish.labels)
+        over = rank(policy, group_request.labels, labels)
+        under = rank(policy, labels, group_request.labels)
         if over and not under and max(delta, over) >= policy.label_priority_threshold:
             return True, "label_based_preemption", max(delta, float(over))
         if under and not over and policy.label_dominance_protects:
@@ -80,7 +84,9 @@ def rule(
     return False, "below_cross_pool_threshold", delta
 
 
-def candidates(state: MeshState, wish: Wish, now: float) -> tuple[list[Found], dict[str, int]]:
+def candidates(
+    state: MeshState, group_request: GroupRequest, now: float
+) -> tuple[list[Found], dict[str, int]]:
     """Every candidate in order, and how many tasks each rule turned away."""
     policy = state.policy
     found: list[Found] = []
@@ -90,7 +96,9 @@ def candidates(state: MeshState, wish: Wish, now: float) -> tuple[list[Found], d
             turned["already_being_preempted"] = turned.get("already_being_preempted", 0) + 1
             continue
         spec = task.spec
-        allowed, reason, effective = rule(policy, wish, spec.pool_name, spec.priority, spec.labels)
+        allowed, reason, effective = rule(
+            policy, group_request, spec.pool_name, spec.priority, spec.labels
+        )
         remaining = 0.0
         if spec.estimated_duration is not None:
             remaining = max(0.0, task.started_at + spec.estimated_duration - now)
@@ -106,7 +114,7 @@ def candidates(state: MeshState, wish: Wish, now: float) -> tuple[list[Found], d
                 task_id,
                 score,
                 reason,
-                wish.priority - spec.priority,
+                group_request.priority - spec.priority,
                 effective,
                 remaining,
                 task.started_at,
@@ -136,9 +144,9 @@ class Leaver(NamedTuple):
         return (-self.score, -newest, self.tasks[0].task_id)
 
 
-def leavers(state: MeshState, wish: Wish, now: float) -> list[Leaver]:
+def leavers(state: MeshState, group_request: GroupRequest, now: float) -> list[Leaver]:
     """The agents that may be ended for this task, best first."""
-    by_id = {one.task_id: one for one in candidates(state, wish, now)[0]}
+    by_id = {one.task_id: one for one in candidates(state, group_request, now)[0]}
     found = []
     for name, agent in state.agents.items():
         mine = [t for t, task in state.running.by_id.items() if task.agent_name == name]
@@ -189,7 +197,7 @@ class Seats:
         free = dict(found.free.items())
         devices = dict(enumerate(found.devices))
         for name in gone:
-            stands = found.standing.get(name)
+            stands = found.allocations.get(name)
             if stands is None:
                 continue
             for kind, units in stands.held.items():
@@ -202,7 +210,7 @@ class Seats:
             fits = self.gpu == 0 or any(units >= self.gpu for units in devices.values())
         else:
             fits = sum(units == UNIT for units in devices.values()) * UNIT >= self.gpu
-        here = [name for name in gone if name in found.standing]
+        here = [name for name in gone if name in found.allocations]
         waits = bool(gone or self.short)
         return lack, fits and is_sure(found, (self.gpu,), here, waits=waits)
 
@@ -237,7 +245,7 @@ def best_set(seats: Seats, found: list[Leaver]) -> tuple[set[str], str | None] |
         taken: list[Leaver] = []
         for one in found:
             names = [other.name for other in taken]
-            if one.name not in seats.state.cluster.nodes[node_id].standing:
+            if one.name not in seats.state.cluster.nodes[node_id].allocations:
                 continue
             if seats.room(node_id, names):
                 break

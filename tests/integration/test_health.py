@@ -184,14 +184,14 @@ def test_an_actor_of_ours_that_nobody_claims_is_ended_when_the_supervisor_comes_
             return os.getpid()
 
     started(pool, "t")
-    stray = ray.remote(Stray).options(
-        name="schedulemesh:mesh:lost#77", namespace=namespace, lifetime="detached", num_cpus=0
+    orphan = ray.remote(Stray).options(
+        name="schedulemesh:mesh:lost#1", namespace=namespace, lifetime="detached", num_cpus=0
     )
-    pid = ray.get(stray.remote().pid.remote())
+    pid = ray.get(orphan.remote().pid.remote())
     os.kill(pool.about()["pid"], signal.SIGKILL)
     assert [a["name"] for a in pool.list_agents()["agents"]] == ["on-t"]
-    until(lambda: not process_lives(pid), "the stray lives on")
-    assert "schedulemesh:mesh:lost#77" not in actors_in(namespace)
+    until(lambda: not process_lives(pid), "the orphan lives on")
+    assert "schedulemesh:mesh:lost#1" not in actors_in(namespace)
     assert ray.get(agent_of(pool, "t")["handle"].add.remote()) == 1
 
 

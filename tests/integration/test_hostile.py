@@ -493,12 +493,12 @@ def test_a_class_without_restore_state_begins_again(pool):
 def test_a_victim_is_told_before_it_goes(pool, tmp_path):
     mark = tmp_path / "told"
 
-    class Told(Plain):
+    class Details(Plain):
         def on_preemption_notice(self, deadline_s):
             mark.write_text(str(deadline_s))
 
     pool.update_preemption_policy(preemption_grace_s=0.5)
-    submit(pool, "victim", Told, 1.0)
+    submit(pool, "victim", Details, 1.0)
     assert submit(pool, "t", Plain, 9.0)["success"]
     assert mark.read_text() == "0.5"
 

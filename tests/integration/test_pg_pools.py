@@ -11,7 +11,7 @@ import ray
 
 from schedulemesh.core import RayScheduler
 from schedulemesh.engine.messages.outcomes import Accepted, Refused
-from schedulemesh.protocol.answers import Reply, decode_answer
+from schedulemesh.protocol.answers import Response, decode_answer
 from schedulemesh.protocol.requests import encode_request
 from tests.integration.agents import Counter, Hung, Plain
 from tests.integration.drivers import run_driver, start_driver
@@ -380,14 +380,14 @@ class TestLives:
         high, low = runs(submit(pool, "high", 9.0)), runs(submit(pool, "low"))
         handle = pool.list_agents()["agents"][0]["handle"]
         before = ids(namespace)
-        stray = ray.util.placement_group(
-            [{"CPU": 1}], name=f"schedulemesh:mesh@{namespace}:group:stray", lifetime="detached"
+        orphan = ray.util.placement_group(
+            [{"CPU": 1}], name=f"schedulemesh:mesh@{namespace}:group:orphan", lifetime="detached"
         )
-        assert stray.wait(10)
+        assert orphan.wait(10)
         kill_supervisor(pool)
         assert {a["name"] for a in pool.list_agents()["agents"]} == {"on-high", "on-low"}
         assert ray.get(handle.add.remote(1)) == 2, "the agents did not notice"
-        assert ids(namespace) == before, "and the stray is gone"
+        assert ids(namespace) == before, "and the orphan is gone"
         pool.complete_task("low", end_agent=True)
         again = runs(submit(pool, "again"))
         assert (again["path"], again["id"]) == ("reused", low["id"])
@@ -463,4 +463,4 @@ def start_submitting(scheduler, task_id, **more):
 def reply_of(ref):
     """The reply to it."""
     answered = ray.get(ref, timeout=60)
-    return decode_answer(answered[0] if isinstance(answered, tuple) else answered, Reply)
+    return decode_answer(answered[0] if isinstance(answered, tuple) else answered, Response)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import parse_resources
-from schedulemesh.engine.codec import encode_facts, encode_part
+from schedulemesh.engine.codec import encode_chunk, encode_facts
 from schedulemesh.engine.messages.facts import EpochBegun, PoolEnsured
-from schedulemesh.engine.state.snapshot import parts, picture
+from schedulemesh.engine.state.snapshot import parts, take_snapshot
 from schedulemesh.protocol.agents import key_of
 
 
@@ -43,4 +43,4 @@ def pools(journal):
 
 def written(state, size=1000):
     """A snapshot as the journal takes it."""
-    return [encode_part(part) for part in parts(picture(state), size)]
+    return [encode_chunk(part) for part in parts(take_snapshot(state), size)]

@@ -1,4 +1,4 @@
-"""A supervisor without Ray that dies between journal writes: engine, journal, virtual hands, and a world
+"""A supervisor without Ray that dies between journal writes: engine, journal, virtual executor, and a world
 that lives on.
 
 Everything that a caller was told, and every fact that became durable, is remembered outside.
@@ -55,7 +55,7 @@ class Lives:
         #: The chance of dying just before, and just after, a write.
         self.risk = 0.0
         self._fresh = self._numbers = 0
-        self.boot()
+        self.init()
 
     # -- lives and deaths ---------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ class Lives:
         """Come back, perhaps dying on the way again; then finish all that was under way, and compare."""
         while True:
             try:
-                self.boot()
+                self.init()
                 while self.orders:
                     self.carry_out()
             except Crash:
@@ -80,7 +80,7 @@ class Lives:
             self.compare_with_world()
             return
 
-    def boot(self):
+    def init(self):
         """A new process: what it finds is what was durable, and nothing that was told is missing."""
         self.orders = []
         self.journal = self._open_journal()
@@ -95,9 +95,9 @@ class Lives:
         self.step(s.SupervisorBegan(at=self.now, epoch=epoch))
         self.step(s.ClusterObserved(at=self.now, nodes=(node("n", cpu=8, gpu=2), node("m", cpu=4))))
         claimed = {(name, agent.incarnation) for name, agent in state.agents.items()}
-        for stray in set(self.world) - claimed:
-            del self.world[stray]
-        self.step(s.WorldObserved(at=self.now, living=frozenset(self.world)))
+        for orphan in set(self.world) - claimed:
+            del self.world[orphan]
+        self.step(s.RecoveryObserved(at=self.now, living=frozenset(self.world)))
         for stimulus in list(self.asked.values()):
             self.ask(stimulus)
 
@@ -173,7 +173,7 @@ class Lives:
         first = self.answered.setdefault(request_id, outcome)
         assert first == outcome, "a repeated request was answered otherwise"
 
-    # -- the hands ----------------------------------------------------------------------------------
+    # -- the executor ----------------------------------------------------------------------------------
 
     def carry_out(self):
         """One order, whichever; the world changes before the supervisor hears of it."""
@@ -213,7 +213,7 @@ class Lives:
         standing = None
         if order.node_id is not None:
             found = self.engine.state.cluster.nodes.get(order.node_id)
-            standing = None if found is None else found.standing.get(order.agent.name)
+            standing = None if found is None else found.allocations.get(order.agent.name)
         self.step(
             s.AgentReported(
                 at=self.now,

@@ -26,7 +26,7 @@ from schedulemesh.core.agent.user_errors import error_text
 from schedulemesh.core.transport.user_code import StateTooLargeError, pickled_state
 from schedulemesh.protocol.agents import (
     PART_BYTES,
-    Boot,
+    AgentInit,
     Command,
     MessageError,
     Report,
@@ -47,10 +47,10 @@ _BEGIN_S = 0.05
 #: Seconds between two attempts to reach a supervisor that does not answer.
 _RETRY_S = 1.0
 
-_current: AgentLink | None = None
+_current: ControlChannel | None = None
 
 
-def current() -> AgentLink | None:
+def current() -> ControlChannel | None:
     """The link of the agent in this process; None: this is no agent of ScheduleMesh."""
     return _current
 
@@ -68,7 +68,7 @@ def fetched_all(refs: Sequence[Any]) -> list[Any]:
     return [future.result() for future in [ref.future() for ref in refs]]
 
 
-def set_current(link: AgentLink) -> None:
+def set_current(link: ControlChannel) -> None:
     """Called once by the host."""
     global _current  # noqa: PLW0603  # a process hosts one agent
     _current = link
@@ -105,13 +105,13 @@ class _Running:
             self.now -= 1
 
 
-class AgentLink:
+class ControlChannel:
     """One agent's line to its supervisor."""
 
-    def __init__(self, boot: Boot, supervisor: Any) -> None:
-        self._boot = boot
-        self.agent_name = boot.agent_name
-        self._incarnation = boot.incarnation
+    def __init__(self, init: AgentInit, supervisor: Any) -> None:
+        self._init_message = init
+        self.agent_name = init.agent_name
+        self._incarnation = init.incarnation
         self._supervisor = supervisor
         self.metrics = MetricsSender(self.agent_name, self._incarnation, self._send_metrics)
         self._object: Any = None
@@ -133,7 +133,7 @@ class AgentLink:
         """The user's object is there."""
         self._object = built
 
-    def abilities(self) -> tuple[str, ...]:
+    def capabilities(self) -> tuple[str, ...]:
         """Which control methods the object has."""
         return tuple(name for name in CONTROL_METHODS if self._has(name))
 
@@ -143,17 +143,21 @@ class AgentLink:
             self._thread = threading.Thread(target=self._listen, name="schedulemesh", daemon=True)
             self._thread.start()
 
-    def reborn_boot(self) -> Boot:
+    def init_after_restart(self) -> AgentInit:
         """What to build the object from after Ray restarted the process: the last state that was saved."""
         saved = fetched(self._supervisor.last_saved.remote(self.agent_name, self._incarnation))
-        return msgspec.structs.replace(self._boot, saved=saved) if saved else self._boot
+        return (
+            msgspec.structs.replace(self._init_message, saved=saved)
+            if saved
+            else self._init_message
+        )
 
-    def reborn(self, report: Report) -> None:
+    def agent_restarted(self, report: Report) -> None:
         """Tell the supervisor of the new life; where the object cannot be built again, die for good."""
         if report.error:
             logger.error("the object cannot be built again: %s", report.error)
             os._exit(1)
-        self._supervisor.reborn.remote(self.agent_name, self._incarnation, pack(report))
+        self._supervisor.agent_restarted.remote(self.agent_name, self._incarnation, pack(report))
         self.start()
 
     def safe_point(self) -> None:

@@ -20,7 +20,7 @@ import ray
 from ray import cloudpickle
 
 from schedulemesh.core.agent.control_channel import (
-    AgentLink,
+    ControlChannel,
     fetched_all,
     restarted_by_ray,
     set_current,
@@ -28,7 +28,7 @@ from schedulemesh.core.agent.control_channel import (
 from schedulemesh.core.agent.process_marks import kill, mark_this_process, marked
 from schedulemesh.core.agent.user_errors import error_text
 from schedulemesh.core.transport.user_code import load_arguments, load_class
-from schedulemesh.protocol.agents import Boot, Method, Report, SavedState, ShippedClass, pack
+from schedulemesh.protocol.agents import AgentInit, Method, Report, SavedState, ShippedClass, pack
 
 _KINDS = {
     int(kind): kind
@@ -45,8 +45,8 @@ _KINDS = {
 class AgentHost:
     """Base of every host for a class without async methods."""
 
-    _sm_boot: Boot
-    _sm_link: AgentLink
+    _sm_init: AgentInit
+    _sm_channel: ControlChannel
     #: The user's object; None: it is not built.
     _sm_object: Any = None
     #: Why it could not be built.
@@ -56,63 +56,63 @@ class AgentHost:
     _sm_gpu_ids: tuple[str, ...] | None = None
 
     def __init__(
-        self, boot: bytes, supervisor: Any, refs: Sequence[Any], nested: Sequence[Any]
+        self, init: bytes, supervisor: Any, refs: Sequence[Any], nested: Sequence[Any]
     ) -> None:
-        self._sm_begin(boot, supervisor)
-        mark_this_process(self._sm_boot.mark)
-        reborn = self._sm_boot.may_restart and restarted_by_ray()
-        if reborn:
+        self._sm_begin(init, supervisor)
+        mark_this_process(self._sm_init.mark)
+        restarted = self._sm_init.may_restart and restarted_by_ray()
+        if restarted:
             # What the life before started on this node must not share what this one is given.
-            kill(marked(self._sm_boot.mark))
-        self._sm_build(refs, nested, reborn=reborn)
-        if reborn:
-            self._sm_link.reborn(self._sm_told())
+            kill(marked(self._sm_init.mark))
+        self._sm_build(refs, nested, restarted=restarted)
+        if restarted:
+            self._sm_channel.agent_restarted(self._sm_describe())
 
     def schedulemesh_report(self) -> bytes:
         """Where the agent landed and what it can do, or why it could not be built: a Report, packed."""
         return self._sm_report()
 
-    def _sm_begin(self, boot: bytes, supervisor: Any) -> None:
-        self._sm_boot = msgspec.msgpack.decode(boot, type=Boot)
-        self._sm_link = AgentLink(self._sm_boot, supervisor)
-        set_current(self._sm_link)
+    def _sm_begin(self, init: bytes, supervisor: Any) -> None:
+        self._sm_init = msgspec.msgpack.decode(init, type=AgentInit)
+        self._sm_channel = ControlChannel(self._sm_init, supervisor)
+        set_current(self._sm_channel)
 
     def _sm_class(self) -> Any:
         """The user's class."""
-        return load_class(msgspec.msgpack.decode(self._sm_boot.shipped, type=ShippedClass))
+        return load_class(msgspec.msgpack.decode(self._sm_init.shipped, type=ShippedClass))
 
     def _sm_build(
-        self, refs: Sequence[Any], nested: Sequence[Any], *, reborn: bool = False
+        self, refs: Sequence[Any], nested: Sequence[Any], *, restarted: bool = False
     ) -> None:
         """Build the user's object. Nothing that its code raises leaves this process as an object: Ray would
         have the supervisor unpickle it.
         """
         try:
-            if reborn:
-                self._sm_boot = self._sm_link.reborn_boot()
+            if restarted:
+                self._sm_init = self._sm_channel.init_after_restart()
             self._sm_object = self._sm_built(refs, nested)
         except BaseException as error:  # noqa: BLE001  # user code raises anything
             self._sm_error = error_text(error)
             return
-        self._sm_link.attach(self._sm_object)
+        self._sm_channel.attach(self._sm_object)
 
     def _sm_built(self, refs: Sequence[Any], nested: Sequence[Any]) -> Any:
-        boot, cls = self._sm_boot, self._sm_class()
+        init, cls = self._sm_init, self._sm_class()
         args: tuple[Any, ...] = ()
         kwargs: dict[str, Any] = {}
-        if boot.arguments is not None:
-            args, kwargs = load_arguments(boot.arguments, _resolved(refs), nested)
-        built = cls(boot.agent_name, boot.labels, *args, **kwargs)
-        if boot.saved is not None:
-            self._sm_restored = _restore(built, boot.saved)
+        if init.arguments is not None:
+            args, kwargs = load_arguments(init.arguments, _resolved(refs), nested)
+        built = cls(init.agent_name, init.labels, *args, **kwargs)
+        if init.saved is not None:
+            self._sm_restored = _restore(built, init.saved)
         return built
 
     def _sm_report(self) -> bytes:
         if not self._sm_error:
-            self._sm_link.start()
-        return pack(self._sm_told())
+            self._sm_channel.start()
+        return pack(self._sm_describe())
 
-    def _sm_told(self) -> Report:
+    def _sm_describe(self) -> Report:
         context = ray.get_runtime_context()
         gpu_ids = self._sm_gpu_ids
         if gpu_ids is None:
@@ -121,7 +121,7 @@ class AgentHost:
             node_id=context.get_node_id(),
             pid=os.getpid(),
             gpu_ids=gpu_ids,
-            abilities=self._sm_link.abilities(),
+            capabilities=self._sm_channel.capabilities(),
             state_restored=self._sm_restored,
             error=self._sm_error,
         )
@@ -132,7 +132,7 @@ class AsyncAgentHost(AgentHost):
 
     async def schedulemesh_report(self) -> bytes:  # type: ignore[override]  # Ray awaits it
         """See AgentHost."""
-        self._sm_link.loop = asyncio.get_running_loop()
+        self._sm_channel.loop = asyncio.get_running_loop()
         return self._sm_report()
 
 
@@ -227,7 +227,7 @@ def _forward(method: Method) -> Callable[..., Any]:
 
 def _forward_sync(name: str) -> Callable[..., Any]:
     def forward(self: AgentHost, *args: Any, **kwargs: Any) -> Any:
-        with self._sm_link.running:
+        with self._sm_channel.running:
             return getattr(self._sm_object, name)(*args, **kwargs)
 
     return forward
@@ -235,7 +235,7 @@ def _forward_sync(name: str) -> Callable[..., Any]:
 
 def _forward_generator(name: str) -> Callable[..., Any]:
     def forward(self: AgentHost, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        with self._sm_link.running:
+        with self._sm_channel.running:
             yield from getattr(self._sm_object, name)(*args, **kwargs)
 
     return forward
@@ -244,8 +244,8 @@ def _forward_generator(name: str) -> Callable[..., Any]:
 def _forward_async(name: str) -> Callable[..., Any]:
     async def forward(self: AgentHost, *args: Any, **kwargs: Any) -> Any:
         # An agent that Ray restarted was not asked for a report, which tells the loop too.
-        self._sm_link.loop = asyncio.get_running_loop()
-        with self._sm_link.running:
+        self._sm_channel.loop = asyncio.get_running_loop()
+        with self._sm_channel.running:
             return await getattr(self._sm_object, name)(*args, **kwargs)
 
     return forward
@@ -253,7 +253,7 @@ def _forward_async(name: str) -> Callable[..., Any]:
 
 def _forward_async_generator(name: str) -> Callable[..., Any]:
     async def forward(self: AgentHost, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-        with self._sm_link.running:
+        with self._sm_channel.running:
             async for item in getattr(self._sm_object, name)(*args, **kwargs):
                 yield item
 

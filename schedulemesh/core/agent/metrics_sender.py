@@ -28,7 +28,7 @@ _RETRY_S = 1.0
 class MetricsSender:
     """One message is under way at a time; of the reports that come meanwhile the newest goes next.
 
-    ``send`` hands a packed MetricsReport to Ray and gives the reference of its answer.
+    ``send`` executor a packed MetricsReport to Ray and gives the reference of its answer.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ _VISIBLE = (
 
 def probe_class(shipped: bytes) -> bytes:
     """Whether the class loads in a fresh worker: Handled."""
-    return _told(lambda: load_class(msgspec.msgpack.decode(shipped, type=ShippedClass)) and None)
+    return _handled(lambda: load_class(msgspec.msgpack.decode(shipped, type=ShippedClass)) and None)
 
 
 def accelerators() -> bytes:
@@ -59,12 +59,12 @@ def preserve(
             raise TypeError(f"a preserver must return a dict, not {kept!r}")
         return pickled_state(kept, limit_bytes)
 
-    return _told(call)
+    return _handled(call)
 
 
 def restore(handler: bytes, saved: bytes) -> bytes:
     """Call a restorer with the saved state: Handled."""
-    return _told(
+    return _handled(
         lambda: _function(handler)(public_state(msgspec.msgpack.decode(saved, type=SavedState)))
         and None
     )
@@ -89,7 +89,7 @@ def _task_state(saved: SavedState, started_at: float, duration: float | None) ->
     )
 
 
-def _told(call: Callable[[], bytes | None]) -> bytes:
+def _handled(call: Callable[[], bytes | None]) -> bytes:
     try:
         handled = Handled(data=call())
     except StateTooLargeError as error:

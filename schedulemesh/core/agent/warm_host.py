@@ -17,11 +17,11 @@ from schedulemesh.core.agent.host import AgentHost, AsyncAgentHost, host_class
 from schedulemesh.core.agent.process_marks import mark_this_process
 from schedulemesh.core.agent.user_errors import error_text
 from schedulemesh.core.transport.user_code import load_arguments, load_class, ship_arguments
-from schedulemesh.protocol.agents import Accelerators, Boot, Handled, ShippedClass, pack
+from schedulemesh.protocol.agents import Accelerators, AgentInit, Handled, ShippedClass, pack
 
 
-class ReadyHost(AgentHost):
-    """Base of every ready host for a class without async methods."""
+class WarmHost(AgentHost):
+    """Base of every warm host for a class without async methods."""
 
     def __init__(
         self, shipped: bytes, accelerators: Accelerators, supervisor: Any, mark: int
@@ -37,15 +37,15 @@ class ReadyHost(AgentHost):
             self._sm_loaded = load_class(msgspec.msgpack.decode(shipped, type=ShippedClass))
         except BaseException as error:  # noqa: BLE001  # user code raises anything
             self._sm_error = error_text(error)
-        _rehearse()
+        _warm_up()
 
     def schedulemesh_ready(self) -> bytes:
         """Whether the class is loaded, or why it cannot be: Handled, packed."""
         return pack(Handled(error=self._sm_error))
 
-    def schedulemesh_build(self, boot: bytes, refs: Sequence[Any], nested: Sequence[Any]) -> bytes:
+    def schedulemesh_build(self, init: bytes, refs: Sequence[Any], nested: Sequence[Any]) -> bytes:
         """Build the object; from now on this is an agent's host like any other."""
-        self._sm_begin(boot, self._sm_supervisor)
+        self._sm_begin(init, self._sm_supervisor)
         self._sm_build(refs, nested)
         return self._sm_report()
 
@@ -53,25 +53,25 @@ class ReadyHost(AgentHost):
         return self._sm_loaded
 
 
-class AsyncReadyHost(ReadyHost, AsyncAgentHost):
-    """Base of every ready host for a class with async methods. The object is built on the loop, where Ray
+class AsyncWarmHost(WarmHost, AsyncAgentHost):
+    """Base of every warm host for a class with async methods. The object is built on the loop, where Ray
     runs the constructor of every actor with such methods.
     """
 
     async def schedulemesh_build(  # type: ignore[override]  # Ray awaits it
-        self, boot: bytes, refs: Sequence[Any], nested: Sequence[Any]
+        self, init: bytes, refs: Sequence[Any], nested: Sequence[Any]
     ) -> bytes:
-        """See ReadyHost."""
-        return super().schedulemesh_build(boot, refs, nested)
+        """See WarmHost."""
+        return super().schedulemesh_build(init, refs, nested)
 
-    def _sm_begin(self, boot: bytes, supervisor: Any) -> None:
-        super()._sm_begin(boot, supervisor)
-        self._sm_link.loop = asyncio.get_running_loop()
+    def _sm_begin(self, init: bytes, supervisor: Any) -> None:
+        super()._sm_begin(init, supervisor)
+        self._sm_channel.loop = asyncio.get_running_loop()
 
 
-def _rehearse() -> None:
+def _warm_up() -> None:
     """Do once what the building of an object does: codecs and Ray's answers take longer the first time."""
-    boot = Boot(
+    init = AgentInit(
         scheduler="",
         agent_name="",
         incarnation=0,
@@ -80,10 +80,10 @@ def _rehearse() -> None:
         arguments=None,
         saved=None,
     )
-    msgspec.msgpack.decode(pack(boot), type=Boot)
+    msgspec.msgpack.decode(pack(init), type=AgentInit)
     load_arguments(ship_arguments((), {}).data, (), ())
 
 
-def ready_host_class(shipped: ShippedClass) -> type:
+def warm_host_class(shipped: ShippedClass) -> type:
     """As ``host_class``, for a host that stands ready."""
-    return host_class(shipped, (ReadyHost, AsyncReadyHost))
+    return host_class(shipped, (WarmHost, AsyncWarmHost))

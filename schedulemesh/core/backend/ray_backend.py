@@ -17,12 +17,12 @@ from ray.util.placement_group import placement_group_table
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from schedulemesh.core.backend.ray_groups import (
+    BundleSlot,
     GroupMember,
     GroupRequest,
     GroupView,
     RayGroups,
-    Seat,
-    seated,
+    scheduling_strategy_of,
 )
 from schedulemesh.core.backend.ray_resources import ray_amounts, resources_of
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources
@@ -62,14 +62,14 @@ class ActorRequest(msgspec.Struct, frozen=True, kw_only=True):
     #: None: wherever the options lead.
     node_id: str | None
     #: The placement group that it lives in; None: it lives on a node.
-    seat: Seat | None = None
+    slot: BundleSlot | None = None
     #: The user's Ray options.
     options: Mapping[str, Any]
     args: tuple[Any, ...]
 
 
 class RayApi(Protocol):
-    """What the supervisor's hands need of Ray."""
+    """What the supervisor's executor need of Ray."""
 
     def nodes(self) -> list[NodeView]:
         """The living nodes."""
@@ -112,9 +112,9 @@ class RayApi(Protocol):
         args: tuple[Any, ...],
         timeout_s: float,
         runtime_env: Mapping[str, Any] | None,
-        seat: Seat | None = None,
+        slot: BundleSlot | None = None,
     ) -> Any:
-        """Run a function in a worker of its own, in a seat with all GPUs of its bundle if one is given.
+        """Run a function in a worker of its own, in a slot with all GPUs of its bundle if one is given.
 
         TimeoutError: it was ended; RayError: it died.
         """
@@ -189,8 +189,8 @@ class LiveRay(RayGroups):
         options = dict(request.options)
         groups = options.pop("concurrency_groups", None)
         options.update(ray_amounts(request.resources))
-        if request.seat is not None:
-            options["scheduling_strategy"] = seated(request.seat)
+        if request.slot is not None:
+            options["scheduling_strategy"] = scheduling_strategy_of(request.slot)
         elif request.node_id is not None:
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(
                 request.node_id, soft=False
@@ -260,15 +260,15 @@ class LiveRay(RayGroups):
         args: tuple[Any, ...],
         timeout_s: float,
         runtime_env: Mapping[str, Any] | None,
-        seat: Seat | None = None,
+        slot: BundleSlot | None = None,
     ) -> Any:
         """See RayApi."""
         options: dict[str, Any] = {"num_cpus": 0, "max_retries": 0}
         if runtime_env:
             options["runtime_env"] = dict(runtime_env)
-        if seat is not None:
-            options["num_gpus"] = seat.shape.bundles[0].gpu / UNIT
-            options["scheduling_strategy"] = seated(seat)
+        if slot is not None:
+            options["num_gpus"] = slot.shape.bundles[0].gpu / UNIT
+            options["scheduling_strategy"] = scheduling_strategy_of(slot)
         ref = ray.remote(**options)(function).remote(*args)
         try:
             return await asyncio.wait_for(asyncio.shield(as_future(ref)), timeout_s)

@@ -59,7 +59,7 @@ class GroupMember(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
 
 
-class Seat(msgspec.Struct, frozen=True, kw_only=True):
+class BundleSlot(msgspec.Struct, frozen=True, kw_only=True):
     """A place in the first bundle of a placement group."""
 
     ray_id: str
@@ -119,12 +119,12 @@ class RayGroups:
         request_resources(bundles=bundles)
 
 
-def seated(seat: Seat) -> PlacementGroupSchedulingStrategy:
-    """What puts an actor or task into a seat; where there are more bundles, its own children use them."""
-    bundles = [bundle_amounts(bundle) for bundle in seat.shape.bundles]
+def scheduling_strategy_of(slot: BundleSlot) -> PlacementGroupSchedulingStrategy:
+    """What puts an actor or task into a slot; where there are more bundles, its own children use them."""
+    bundles = [bundle_amounts(bundle) for bundle in slot.shape.bundles]
     return PlacementGroupSchedulingStrategy(
         # With its bundles told, Ray need not be asked for them.
-        PlacementGroup(_id(seat.ray_id), bundle_cache=bundles),
+        PlacementGroup(_id(slot.ray_id), bundle_cache=bundles),
         placement_group_bundle_index=0,
         placement_group_capture_child_tasks=len(bundles) > 1,
     )

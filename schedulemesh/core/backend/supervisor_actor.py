@@ -16,7 +16,7 @@ CALLS = (
     "hello",
     "last_saved",
     "poll",
-    "reborn",
+    "agent_restarted",
     "report_metrics",
     "result_part",
     "shutdown",
@@ -25,7 +25,7 @@ CALLS = (
 
 
 class Supervisor:
-    """One async Ray actor that takes requests, decides, remembers and has its hands act."""
+    """One async Ray actor that takes requests, decides, remembers and has its executor act."""
 
     def __init__(self, *args: Any) -> None:
         from schedulemesh.runtime.supervisor import SupervisorService

@@ -1,4 +1,4 @@
-"""The connection to a supervisor: find or make it, shake hands, and call it."""
+"""The connection to a supervisor: find or make it, shake executor, and call it."""
 
 from __future__ import annotations
 
@@ -257,8 +257,8 @@ def _gone(name: str, error: RayActorError) -> str:
             f"scheduler {name!r} has ended: it was shut down, or the job that it was tied to is over. "
             f"Make a new one with RayScheduler({name!r})"
         )
-    told = str(error).strip().partition("\n")[0]
-    return f"scheduler {name!r} cannot be reached at the moment: {told}"
+    message = str(error).strip().partition("\n")[0]
+    return f"scheduler {name!r} cannot be reached at the moment: {message}"
 
 
 def _as_told(error: SchedulerUnavailableError) -> SchedulerUnavailableError:

@@ -73,27 +73,29 @@ def answer(handle: Any, name: str, method: str, ref: Any) -> Any:
             waited = time.monotonic() - began
             if not done:
                 raise SilentSchedulerError(_silent(name, method, waited)) from None
-            settled, slow_s = ray.get(sign)
+            is_ready, slow_s = ray.get(sign)
             limit_s = slow_s if method in _SLOW else BOOKS_S
             if waited > limit_s:
-                raise SchedulerUnavailableError(_late(name, method, waited, settled)) from None
+                raise SchedulerUnavailableError(_late(name, method, waited, is_ready)) from None
 
 
 def _silent(name: str, method: str, waited_s: float) -> str:
     """What is said of a supervisor whose process gives no sign of life."""
-    told = (
+    message = (
         f"scheduler {name!r} shows no sign of life after {waited_s:.0f} s of waiting for {method!r}: its "
         "process is stopped, not started yet or cut off, or its node hangs"
     )
     if method == "submit_task":
-        told += ". The submission may still be carried out; the same request_id repeats it safely"
-    return told
+        message += (
+            ". The submission may still be carried out; the same request_id repeats it safely"
+        )
+    return message
 
 
-def _late(name: str, method: str, waited_s: float, settled: bool) -> str:
+def _late(name: str, method: str, waited_s: float, is_ready: bool) -> str:
     doing = (
         "it lives, but its journal or Ray does not answer it"
-        if settled
+        if is_ready
         else "it is still recovering"
     )
     return (

@@ -27,7 +27,7 @@ from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_timeout
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import SchedulerNotFoundError, SchedulerUnavailableError
-from schedulemesh.protocol.answers import Told
+from schedulemesh.protocol.answers import Details
 from schedulemesh.protocol.requests import GetAbout
 
 #: The name of a head's scheduler where none is given.
@@ -94,7 +94,7 @@ class ScheduleMeshHead:
         return {"success": True} if ended else {"success": True, "already_gone": True}
 
     def _health(self, connection: Connection) -> dict[str, Any]:
-        found = ask(connection, GetAbout(), Told)
+        found = ask(connection, GetAbout(), Details)
         if isinstance(found, Refused):
             return {"success": False, "alive": True, "registered": True, "error": found.error}
         return {"success": True, "alive": True, **found.facts}

@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from schedulemesh.config.groups import parse_groups, parse_strategy, public_groups
 from schedulemesh.config.pools import parse_pool, parse_target
-from schedulemesh.core.client import results as replies
+from schedulemesh.core.client import results
 from schedulemesh.core.client.arguments import public_calls
 from schedulemesh.core.client.sending import Client
 from schedulemesh.core.client.warm import shipped_config
@@ -17,7 +17,7 @@ from schedulemesh.domain.labels import parse_labels
 from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.resources import NOTHING, parse_resources
 from schedulemesh.engine.messages.outcomes import Refused
-from schedulemesh.protocol.answers import PoolReply
+from schedulemesh.protocol.answers import PoolResponse
 from schedulemesh.protocol.requests import (
     CreatePool,
     EnsurePool,
@@ -56,7 +56,7 @@ class PoolCalls(Client):
             placement_strategy,
             shipped.whole,
         )
-        return _answer(self._ask(CreatePool(spec=spec, blobs=shipped.blobs), PoolReply))
+        return _answer(self._ask(CreatePool(spec=spec, blobs=shipped.blobs), PoolResponse))
 
     def ensure_pool(
         self,
@@ -73,7 +73,7 @@ class PoolCalls(Client):
         """
         fields = self._changes(labels, resources, target_agents, placement_strategy, pg_pool_config)
         request = EnsurePool(name=parse_name(name, "the pool's name"), **fields)
-        return _answer(self._ask(request, PoolReply))
+        return _answer(self._ask(request, PoolResponse))
 
     def resize_pool(
         self,
@@ -89,7 +89,7 @@ class PoolCalls(Client):
         """
         fields = self._changes(UNSET, resources, target_agents, UNSET, pg_pool_config)
         request = ResizePool(name=parse_name(name, "the pool's name"), **fields)
-        return _answer(self._ask(request, PoolReply))
+        return _answer(self._ask(request, PoolResponse))
 
     def _changes(
         self,
@@ -130,16 +130,16 @@ class PoolCalls(Client):
         ``waiting`` for one, and how many seconds those that have one waited (``mean_wait``).
 
         ``pools`` tells the same of each pool, its ``groups`` one by one, the reserved ones that are
-        ``unplaced`` and why, and its ready hosts (``warm``: ``ready``, ``starting``, ``errors``).
+        ``unplaced`` and why, and its warm hosts (``warm``: ``ready``, ``starting``, ``errors``).
         """
         name = None if pool is None else parse_name(pool, "the pool's name")
-        return self._told(GetGroupStats(pool_name=name))
+        return self._details(GetGroupStats(pool_name=name))
 
 
-def _answer(reply: PoolReply | Refused) -> dict[str, Any]:
+def _answer(reply: PoolResponse | Refused) -> dict[str, Any]:
     if isinstance(reply, Refused):
-        return dict(replies.refused(reply))
-    answer: dict[str, Any] = dict(replies.done(reply.outcome))
+        return dict(results.refused(reply))
+    answer: dict[str, Any] = dict(results.done(reply.outcome))
     spec = reply.spec
     if spec is None:
         return answer

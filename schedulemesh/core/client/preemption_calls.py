@@ -13,7 +13,7 @@ from schedulemesh.config.policy import (
     changed_policy,
     resolve_changes,
 )
-from schedulemesh.core.client import results as replies
+from schedulemesh.core.client import results
 from schedulemesh.core.client.arguments import public_calls
 from schedulemesh.core.client.sending import Client
 from schedulemesh.core.client.task_request import client_name, parse_task
@@ -23,7 +23,7 @@ from schedulemesh.domain.numbers import parse_count, parse_flag, parse_priority
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.engine.messages.outcomes import AgentEvicted, Refused
 from schedulemesh.protocol.agents import key_of
-from schedulemesh.protocol.answers import Evaluated, Told
+from schedulemesh.protocol.answers import Details, Evaluated
 from schedulemesh.protocol.requests import (
     ChangePolicy,
     CompleteTask,
@@ -50,7 +50,7 @@ class PreemptionCalls(Client):
         labels: Mapping[str, str] | None = None,
         estimated_duration: float | None = None,
         payload: Any = None,
-    ) -> replies.Result:
+    ) -> results.Result:
         """Say that a task runs on an agent, so that it can be evaluated and preempted.
 
         Agent and pool may be unknown; then the task holds no quota. The same again changes nothing; another
@@ -62,16 +62,16 @@ class PreemptionCalls(Client):
             agent_name=parse_name(agent_name, "agent_name"),
             blobs={} if data is None else {key_of(data): data},
         )
-        return replies.done(self._reply(request).outcome)
+        return results.done(self._reply(request).outcome)
 
-    def complete_task(self, task_id: str, end_agent: bool = False) -> replies.Result:
+    def complete_task(self, task_id: str, end_agent: bool = False) -> results.Result:
         """Say that a task is done; ``end_agent`` ends its agent too and gives the quota back."""
         request = CompleteTask(
             task_id=parse_name(task_id, "task_id"),
             end_agent=parse_flag(end_agent, "end_agent"),
             request_id=uuid.uuid4().hex,
         )
-        return replies.done(self._reply(request).outcome)
+        return results.done(self._reply(request).outcome)
 
     def list_tasks(self) -> dict[str, Any]:
         """Every task on the book, with phase, remaining time and last metrics."""
@@ -84,7 +84,7 @@ class PreemptionCalls(Client):
         incoming_task_labels: Mapping[str, str] | None = None,
         resources: Mapping[str, Any] | None = None,
         limit: int = 100,
-    ) -> replies.EvaluationResult:
+    ) -> results.EvaluationResult:
         """Whom an incoming task may evict, best first; a dry run that changes nothing.
 
         With ``resources`` it also says whether an eviction is needed and would make room (``victims``).
@@ -98,10 +98,10 @@ class PreemptionCalls(Client):
         )
         found = self._ask(query, Evaluated)
         if isinstance(found, Refused):
-            return replies.not_evaluated(found)
-        return replies.evaluated(found.evaluation)
+            return results.not_evaluated(found)
+        return results.evaluated(found.evaluation)
 
-    def execute_preemption(self, task_id: str, agent_name: str) -> replies.PreemptionResult:
+    def execute_preemption(self, task_id: str, agent_name: str) -> results.PreemptionResult:
         """Save a task's state and cancel it; its agent stays, for another task."""
         request = ExecutePreemption(
             task_id=parse_name(task_id, "task_id"),
@@ -109,14 +109,14 @@ class PreemptionCalls(Client):
             request_id=uuid.uuid4().hex,
         )
         reply = self._reply(request)
-        return replies.preempted(reply.outcome, reply.saved)
+        return results.preempted(reply.outcome, reply.saved)
 
     def preempt_task(
         self,
         task_id: str | None = None,
         agent_name: str | None = None,
         for_pool: str | None = None,
-    ) -> replies.PreemptionResult:
+    ) -> results.PreemptionResult:
         """Evict by hand: save the agent's tasks, cancel them and end the agent.
 
         Name the task or the agent; a single name may be either's. ``for_pool`` holds the freed quota for
@@ -131,10 +131,10 @@ class PreemptionCalls(Client):
         )
         reply = self._reply(request)
         if not isinstance(reply.outcome, AgentEvicted):
-            return replies.preempted(reply.outcome, reply.saved)
+            return results.preempted(reply.outcome, reply.saved)
         return {
             "success": True,
-            "preempted": [replies.evicted_task(*evicted) for evicted in reply.evicted],
+            "preempted": [results.evicted_task(*evicted) for evicted in reply.evicted],
         }
 
     def update_preemption_policy(
@@ -156,15 +156,15 @@ class PreemptionCalls(Client):
             client=client_name(),
             level=level,
         )
-        told = self._ask(request, Told)
+        told = self._ask(request, Details)
         if isinstance(told, Refused):
-            return dict(replies.refused(told))
+            return dict(results.refused(told))
         return {"success": True, **told.facts["policy"], **told.facts}
 
     def get_preemption_policy(self) -> dict[str, Any]:
         """The policy in force, and the last changes of it: when, by which client, what."""
-        return self._told(GetPolicy())
+        return self._details(GetPolicy())
 
     def get_preemption_stats(self) -> dict[str, Any]:
         """Preemptions so far, by kind, running tasks, and the last preemptions, newest last."""
-        return self._told(GetPreemptionStats())
+        return self._details(GetPreemptionStats())

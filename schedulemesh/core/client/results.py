@@ -301,11 +301,11 @@ def preempted(outcome: RequestOutcome, saved: bytes | None) -> PreemptionResult:
     if not outcome.runs_on:
         return answer
     saved_or_not = "was not saved" if outcome.save_error else "was saved"
-    told = (
+    message = (
         f"task {outcome.task_id!r} was not cancelled and runs on: {outcome.error or 'cancel() failed'}; its "
         f"state {saved_or_not}. preempt_task ends it with its agent"
     )
-    return {**answer, "success": False, "reason": "not_cancelled", "error": told}
+    return {**answer, "success": False, "reason": "not_cancelled", "error": message}
 
 
 def evicted_task(task_id: str, reason: str, saved: bytes | None) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from schedulemesh.config.settings import (
     parse_journal_settings,
     parse_state_path,
 )
-from schedulemesh.core.client import results as replies
+from schedulemesh.core.client import results
 from schedulemesh.core.client.arguments import public_calls
 from schedulemesh.core.client.asking import ask_with_handles
 from schedulemesh.core.client.connection import Connection, connect, find
@@ -109,7 +109,7 @@ class RayScheduler(PoolCalls, SubmitCalls, PreemptionCalls, StateCalls):
         name = None if pool_name is None else parse_name(pool_name, "pool_name")
         listed, handles = ask_with_handles(self._connection, ListAgents(pool_name=name), Listed)
         if isinstance(listed, Refused):
-            return dict(replies.refused(listed))
+            return dict(results.refused(listed))
         agents = zip(listed.rows, handles, strict=True)
         return {"success": True, "agents": [{**info, "handle": h} for info, h in agents]}
 
@@ -129,11 +129,11 @@ class RayScheduler(PoolCalls, SubmitCalls, PreemptionCalls, StateCalls):
             agent_name=parse_name(name, "the agent's name"),
             destroy_group=None if destroy_pg is None else parse_flag(destroy_pg, "destroy_pg"),
         )
-        return replies.deleted(self._reply(request).outcome)
+        return results.deleted(self._reply(request).outcome)
 
     def stats(self) -> dict[str, Any]:
         """The preemption stats, and the pools' quotas."""
-        return self._told(GetStats())
+        return self._details(GetStats())
 
     def strategies(self) -> dict[str, Any]:
         """Every strategy that the scheduler was made with: ``name``, ``hooks``, ``calls``, ``failures``,
@@ -145,19 +145,19 @@ class RayScheduler(PoolCalls, SubmitCalls, PreemptionCalls, StateCalls):
         """Every living node: total, free by our own book, what others use, and who stands there."""
         return self._listed(ListNodes(), "nodes")
 
-    def cordon_node(self, node_id: str, cordoned: bool = True) -> replies.Result:
+    def cordon_node(self, node_id: str, cordoned: bool = True) -> results.Result:
         """Let a node take no new agents (or take them again); who is there stays."""
         request = CordonNode(
             node_id=parse_name(node_id, "node_id"), cordoned=parse_flag(cordoned, "cordoned")
         )
-        return replies.done(self._reply(request).outcome)
+        return results.done(self._reply(request).outcome)
 
     def about(self) -> dict[str, Any]:
         """What serves this scheduler: ``name``, ``namespace``, ``detached``, ``node_id``, ``pid``,
         ``journal`` (its address), ``epoch`` (one more with each life), and counts of ``pools``, ``agents``
         and ``running_tasks``.
         """
-        return self._told(GetAbout())
+        return self._details(GetAbout())
 
     def detach(self) -> None:
         """Leave; the scheduler lives on if it is detached."""
@@ -170,7 +170,7 @@ class RayScheduler(PoolCalls, SubmitCalls, PreemptionCalls, StateCalls):
         ``detached`` and found a standing scheduler of that name, which others may be using.
         """
         if self._connection.standing and not force:
-            return dict(replies.standing_scheduler(self.name))
+            return dict(results.standing_scheduler(self.name))
         self._connection.end()
         return {"success": True}
 

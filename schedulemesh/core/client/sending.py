@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 import ray
 
-from schedulemesh.core.client import results as replies
+from schedulemesh.core.client import results
 from schedulemesh.core.client.arguments import public_calls
 from schedulemesh.core.client.asking import ask, ask_with_handles
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.console import show_log
 from schedulemesh.core.client.task_request import Caller, Submission
 from schedulemesh.engine.messages.outcomes import ProbeNeeded, Refused
-from schedulemesh.protocol.answers import AnswerT, Listed, Reply, Told
+from schedulemesh.protocol.answers import AnswerT, Details, Listed, Response
 from schedulemesh.protocol.requests import AnyRequest
 
 
@@ -41,26 +41,26 @@ class Client:
         """The answer of the expected kind, or why the request was turned down."""
         return ask(self._connection, request, expected)
 
-    def _reply(self, request: AnyRequest) -> Reply:
+    def _reply(self, request: AnyRequest) -> Response:
         """The reply to a request that ends in an outcome."""
-        found = self._ask(request, Reply)
-        return Reply(outcome=found) if isinstance(found, Refused) else found
+        found = self._ask(request, Response)
+        return Response(outcome=found) if isinstance(found, Refused) else found
 
-    def _told(self, request: AnyRequest) -> dict[str, Any]:
+    def _details(self, request: AnyRequest) -> dict[str, Any]:
         """The answer to a request for plain data."""
-        found = self._ask(request, Told)
+        found = self._ask(request, Details)
         if isinstance(found, Refused):
-            return dict(replies.refused(found))
+            return dict(results.refused(found))
         return {"success": True, **found.facts}
 
     def _listed(self, request: AnyRequest, name: str) -> dict[str, Any]:
         """The answer to a request for rows, under this name."""
         found = self._ask(request, Listed)
         if isinstance(found, Refused):
-            return dict(replies.refused(found))
+            return dict(results.refused(found))
         return {"success": True, name: found.rows}
 
-    def _submit(self, found: Submission) -> replies.SubmitResult:
+    def _submit(self, found: Submission) -> results.SubmitResult:
         """Send it; the class's bytes go along only where the supervisor may not have them."""
         request, class_key = found.request, found.request.agent.class_key
         if class_key in self._sent:
@@ -72,7 +72,7 @@ class Client:
         dry_run = request.dry_run
         if not dry_run and not isinstance(reply.outcome, Refused):
             self._sent.add(class_key)
-        return replies.submitted(
+        return results.submitted(
             reply.outcome,
             handle,
             dry_run=dry_run,
@@ -80,9 +80,9 @@ class Client:
             named_resources=not request.default_resources,
         )
 
-    def _submitted(self, found: Submission, request: AnyRequest) -> tuple[Reply, Any]:
-        answer, handles = ask_with_handles(self._connection, request, Reply, found.refs)
-        reply = Reply(outcome=answer) if isinstance(answer, Refused) else answer
+    def _submitted(self, found: Submission, request: AnyRequest) -> tuple[Response, Any]:
+        answer, handles = ask_with_handles(self._connection, request, Response, found.refs)
+        reply = Response(outcome=answer) if isinstance(answer, Refused) else answer
         return reply, handles[0] if handles else None
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from schedulemesh.core.actors.control.preemption_controller import TaskState
-from schedulemesh.core.client import results as replies
+from schedulemesh.core.client import results
 from schedulemesh.core.client.arguments import public_calls
 from schedulemesh.core.client.asking import ask_with_handles
 from schedulemesh.core.client.sending import Client
@@ -19,7 +19,7 @@ from schedulemesh.domain.numbers import parse_priority, parse_timeout
 from schedulemesh.engine.messages.outcomes import Done, Refused
 from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.protocol.agents import SavedState, key_of
-from schedulemesh.protocol.answers import Reply, SavedBytes
+from schedulemesh.protocol.answers import Response, SavedBytes
 from schedulemesh.protocol.requests import (
     AnyRequest,
     EndOrphans,
@@ -64,8 +64,8 @@ class StateCalls(Client):
         """A saved state, or why there is none (``none``: there is nothing to be had)."""
         saved = self._ask(request, SavedBytes)
         if isinstance(saved, Refused) or saved.state is None:
-            return dict(replies.refused(saved if isinstance(saved, Refused) else none))
-        return {"success": True, "saved_state": replies.saved_state(saved.state)}
+            return dict(results.refused(saved if isinstance(saved, Refused) else none))
+        return {"success": True, "saved_state": results.saved_state(saved.state)}
 
     def restore_task(self, saved_state: Mapping[str, Any]) -> dict[str, Any]:
         """Run a preempted task again from its saved state.
@@ -75,12 +75,12 @@ class StateCalls(Client):
         """
         saved = given_state(saved_state, time.time())
         request = RestoreTask(saved=saved, request_id=uuid.uuid4().hex)
-        found, handles = ask_with_handles(self._connection, request, Reply)
-        reply = Reply(outcome=found) if isinstance(found, Refused) else found
+        found, handles = ask_with_handles(self._connection, request, Response)
+        reply = Response(outcome=found) if isinstance(found, Refused) else found
         if isinstance(reply.outcome, Done):
             return {"success": True, "task_id": saved.task_id, "resubmitted": False}
         handle = handles[0] if handles else None
-        answer = replies.submitted(reply.outcome, handle, dry_run=False, group=reply.group)
+        answer = results.submitted(reply.outcome, handle, dry_run=False, group=reply.group)
         return {**answer, "resubmitted": answer["success"]}
 
     def register_state_handlers(
@@ -88,7 +88,7 @@ class StateCalls(Client):
         pool_name: str,
         preserver: Preserver | None = None,
         restorer: Restorer | None = None,
-    ) -> replies.Result:
+    ) -> results.Result:
         """How states of this pool's tasks are saved and restored.
 
         ``preserver`` takes a TaskState and returns a dict; ``restorer`` takes that dict. Both run in
@@ -107,7 +107,7 @@ class StateCalls(Client):
             restorer_key=keys[1],
             blobs=blobs,
         )
-        return replies.done(self._reply(request).outcome)
+        return results.done(self._reply(request).outcome)
 
     def list_orphans(self) -> dict[str, Any]:
         """Actors and placement groups of this scheduler that its journal does not know, because a backup was
@@ -120,7 +120,7 @@ class StateCalls(Client):
 
         Returns ``ended`` (names).
         """
-        return self._told(EndOrphans(names=None if names is None else _names(names)))
+        return self._details(EndOrphans(names=None if names is None else _names(names)))
 
     def ensure_agent_health(self, timeout: float = 120.0) -> dict[str, Any]:
         """Look at every agent: the dead, and those silent for ``timeout`` seconds and deaf to a ping, are
@@ -129,7 +129,7 @@ class StateCalls(Client):
         Returns ``checked`` and ``healthy`` (counts), ``rebuilt`` and ``removed`` (names), and ``details``:
         per agent its problem, what was done, and why not more. Removed ones are told once.
         """
-        return self._told(EnsureAgentHealth(timeout_s=parse_timeout(timeout, "timeout")))
+        return self._details(EnsureAgentHealth(timeout_s=parse_timeout(timeout, "timeout")))
 
 
 def _names(given: object) -> tuple[str, ...]:
@@ -140,7 +140,7 @@ def _names(given: object) -> tuple[str, ...]:
 
 
 def given_state(given: object, now: float) -> SavedState:
-    """A state that a caller hands in, as it is stored. Raises InvalidRequestError."""
+    """A state that a caller executor in, as it is stored. Raises InvalidRequestError."""
     expected = "a dict with task_id, as preemption answers it"
     items = as_items(given, "a saved state", expected)
     fields = {as_text(key): value for key, value in items}

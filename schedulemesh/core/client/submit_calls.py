@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from schedulemesh.core.client import results as replies
+from schedulemesh.core.client import results
 from schedulemesh.core.client.arguments import public, public_calls
 from schedulemesh.core.client.sending import Client
 from schedulemesh.core.client.task_request import Submission, parse_task, submission
@@ -51,7 +51,7 @@ class SubmitCalls(Client):
         actor_args: Sequence[Any] | None = None,
         actor_kwargs: Mapping[str, Any] | None = None,
         bundles: Sequence[Mapping[str, Any]] | None = None,
-    ) -> replies.SubmitResult:
+    ) -> results.SubmitResult:
         """Make an agent without a task, from free resources only; nobody is evicted for it.
 
         ``resources`` None takes the pool's default. ``bundles`` are those of its placement group, in a pool
@@ -94,7 +94,7 @@ class SubmitCalls(Client):
         dry_run: bool = False,
         request_id: str | None = None,
         bundles: Sequence[Mapping[str, Any]] | None = None,
-    ) -> replies.SubmitResult:
+    ) -> results.SubmitResult:
         """Start an agent for a task, evicting others where the policy allows and it is needed.
 
         One transaction: it runs, or everything is as before. The class is built with ``name`` and
@@ -133,7 +133,7 @@ class SubmitCalls(Client):
         *,
         fallback: bool = False,
         **fields: Any,
-    ) -> replies.SubmitResult:
+    ) -> results.SubmitResult:
         """Start an agent for a task in a placement group of a pool that keeps them.
 
         Takes the fields of ``submit_task_with_preemption``. Quota comes first: where it is short, the answer

@@ -140,7 +140,7 @@ def ship_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> ShippedArg
     flat = (tuple(slot(v) for v in args), {name: slot(v) for name, v in kwargs.items()})
     buffer = io.BytesIO()
     pickler = _RefPickler(buffer)
-    with _own_modules_by_value(), _told("actor_args and actor_kwargs"):
+    with _own_modules_by_value(), _pickling_errors("actor_args and actor_kwargs"):
         pickler.dump(flat)
     data = _bounded(buffer.getvalue(), "actor_args and actor_kwargs")
     return ShippedArguments(data=data, refs=tuple(refs), nested=tuple(pickler.refs))
@@ -196,13 +196,13 @@ class _RefUnpickler(pickle.Unpickler):
 
 
 def _pickled(value: Any, what: str) -> bytes:
-    with _own_modules_by_value(), _told(what):
+    with _own_modules_by_value(), _pickling_errors(what):
         data: bytes = cloudpickle.dumps(value)
         return data
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
+def _pickling_errors(what: str) -> Iterator[None]:
     """Name what could not be pickled; pickling runs user code, so anything may be raised."""
     try:
         yield

@@ -25,15 +25,15 @@ from schedulemesh.engine.messages.facts import (
 from schedulemesh.engine.messages.instructions import EvictAgent, StartAgent
 from schedulemesh.engine.messages.outcomes import Accepted, Pending
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
-from schedulemesh.engine.placement.group_choice import Home, NoHome, Wish
+from schedulemesh.engine.placement.group_choice import Assignment, GroupRequest, NoAssignment
 from schedulemesh.engine.preemption.group_victims import GroupPlan
 from schedulemesh.engine.preemption.rules import Incoming
-from schedulemesh.engine.preemption.search import Plan, Unit, evicted
+from schedulemesh.engine.preemption.search import Plan, VictimAgent, evicted
 from schedulemesh.engine.state.groups import Group
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node, devices_for
 from schedulemesh.engine.state.quota import Payment
-from schedulemesh.engine.transaction import Turn
+from schedulemesh.engine.transaction import Transaction
 
 _NO_DEVICES = Devices()
 #: Why a victim of a submission ends.
@@ -51,18 +51,18 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     node: Node | None
     by_node: bool
     #: In a pool that keeps placement groups: what is asked of them, and what is to be had for nothing.
-    wish: Wish | None = None
-    home: Home | NoHome | None = None
+    group_request: GroupRequest | None = None
+    assignment: Assignment | NoAssignment | None = None
 
     @property
-    def homeless(self) -> bool:
+    def unassigned(self) -> bool:
         """Whether somebody must leave before it has a place to run."""
-        return self.by_node or isinstance(self.home, NoHome)
+        return self.by_node or isinstance(self.assignment, NoAssignment)
 
     @property
-    def settled(self) -> bool:
+    def fits_now(self) -> bool:
         """Whether it has quota and a place to run, and nobody must leave."""
-        return not self.payment.short and not self.homeless
+        return not self.payment.short and not self.unassigned
 
     @property
     def incoming(self) -> Incoming:
@@ -80,9 +80,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 def would_run(state: MeshState, request: Request, plan: Plan | GroupPlan | None) -> Accepted:
     """The answer of a dry run."""
     agent, task = request.stimulus.agent, request.stimulus.task
-    home = _home(request, plan)
-    if home is not None:
-        node_id: str | None = _node_ids(home)[0]
+    assignment = _assignment(request, plan)
+    if assignment is not None:
+        node_id: str | None = _node_ids(assignment)[0]
     elif isinstance(plan, Plan):
         node_id = plan.node_id
     else:
@@ -96,23 +96,25 @@ def would_run(state: MeshState, request: Request, plan: Plan | GroupPlan | None)
         preempted=() if plan is None else evicted(plan.units),
         node_id=node_id,
         restartable=agent.restartable,
-        group_id=None if home is None or home.group is None else home.group.group_id,
-        group_path="" if home is None else home.path,
+        group_id=(
+            None if assignment is None or assignment.group is None else assignment.group.group_id
+        ),
+        group_path="" if assignment is None else assignment.path,
         whole_pool=request.need == state.ledger.accounts[request.pool_name].spec.resources,
     )
 
 
-def _home(request: Request, plan: Plan | GroupPlan | None) -> Home | None:
+def _assignment(request: Request, plan: Plan | GroupPlan | None) -> Assignment | None:
     """The group that a request gets; None: it lives on a node."""
     if isinstance(plan, GroupPlan):
-        return plan.home
-    return request.home if isinstance(request.home, Home) else None
+        return plan.assignment
+    return request.assignment if isinstance(request.assignment, Assignment) else None
 
 
-def _node_ids(home: Home) -> tuple[str, ...]:
-    if home.group is not None:
-        return home.group.node_ids
-    return ("",) if home.spot is None else home.spot.node_ids
+def _node_ids(assignment: Assignment) -> tuple[str, ...]:
+    if assignment.group is not None:
+        return assignment.group.node_ids
+    return ("",) if assignment.placement is None else assignment.placement.node_ids
 
 
 def _labels(state: MeshState, request: Request) -> Labels:
@@ -124,11 +126,11 @@ def _labels(state: MeshState, request: Request) -> Labels:
     }
 
 
-def admit(turn: Turn, request: Request, plan: Plan | GroupPlan | None) -> Pending:
+def admit(tx: Transaction, request: Request, plan: Plan | GroupPlan | None) -> Pending:
     """Put the agent on both books and send its victims, if any, on their way."""
-    state, stimulus = turn.state, request.stimulus
+    state, stimulus = tx.state, request.stimulus
     for hold_id, left in request.payment.holds_left:
-        turn.emit(HoldShrank(hold_id=hold_id, shares=left))
+        tx.emit(HoldShrank(hold_id=hold_id, shares=left))
     agent = msgspec.structs.replace(
         stimulus.agent,
         pool_name=request.pool_name,
@@ -141,33 +143,33 @@ def admit(turn: Turn, request: Request, plan: Plan | GroupPlan | None) -> Pendin
     admitted = AgentAdmitted(
         agent=agent,
         incarnation=state.next_incarnation,
-        at=turn.at,
+        at=tx.at,
         task=task,
         shares=request.payment.shares,
         evicting=() if plan is None else evicted(plan.units),
         request_id=stimulus.request_id,
         state_key=stimulus.state_key,
     )
-    home = _home(request, plan)
-    if home is not None:
-        _move_in(turn, request, admitted, home)
+    assignment = _assignment(request, plan)
+    if assignment is not None:
+        _move_in(tx, request, admitted, assignment)
     else:
-        _stand_on_node(turn, request, admitted, plan if isinstance(plan, Plan) else None)
+        _allocate_on_node(tx, request, admitted, plan if isinstance(plan, Plan) else None)
     if plan is not None and plan.units:
-        _evict(turn, plan.units, agent.name)
+        _evict(tx, plan.units, agent.name)
     if state.agents[agent.name].phase is AgentPhase.STARTING:
-        turn.instruct(start_instruction(state, agent.name))
+        tx.instruct(start_instruction(state, agent.name))
     return Pending(agent_name=agent.name)
 
 
-def _stand_on_node(
-    turn: Turn, request: Request, admitted: AgentAdmitted, plan: Plan | None
+def _allocate_on_node(
+    tx: Transaction, request: Request, admitted: AgentAdmitted, plan: Plan | None
 ) -> None:
     """Its claim is on the node itself."""
-    node = request.node if plan is None else turn.state.cluster.nodes.get(plan.node_id or "")
+    node = request.node if plan is None else tx.state.cluster.nodes.get(plan.node_id or "")
     held, devices = _room_now(request.need, node, waits=plan is not None)
     leaving = () if plan is None else plan.groups
-    turn.emit(
+    tx.emit(
         msgspec.structs.replace(
             admitted,
             node_id=None if node is None else node.node_id,
@@ -176,52 +178,54 @@ def _stand_on_node(
             waits_for_groups=tuple(group.group_id for group in leaving),
         )
     )
-    _clear(turn, leaving, admitted.agent.name)
+    _clear(tx, leaving, admitted.agent.name)
 
 
-def _clear(turn: Turn, leaving: Iterable[Group], agent_name: str) -> None:
+def _clear(tx: Transaction, leaving: Iterable[Group], agent_name: str) -> None:
     """These groups go for the agent: at once, or when those who live in them have left."""
     for group in leaving:
         if group.agent is None:
-            end_group(turn, group, for_agent=agent_name)
+            end_group(tx, group, for_agent=agent_name)
         else:
-            turn.emit(GroupClaimed(group_id=group.group_id, for_agent=agent_name))
+            tx.emit(GroupClaimed(group_id=group.group_id, for_agent=agent_name))
 
 
-def _move_in(turn: Turn, request: Request, admitted: AgentAdmitted, home: Home) -> None:
+def _move_in(
+    tx: Transaction, request: Request, admitted: AgentAdmitted, assignment: Assignment
+) -> None:
     """Its claim is a placement group: one that is there, or one that is made for it now."""
-    name, group = admitted.agent.name, home.group
-    if group is None and home.spot is not None and request.wish is not None:
+    name, group = admitted.agent.name, assignment.group
+    if group is None and assignment.placement is not None and request.group_request is not None:
         group = plan_group(
-            turn,
+            tx,
             request.pool_name,
-            request.wish.shape,
-            home.spot,
+            request.group_request.shape,
+            assignment.placement,
             agent_name=name,
-            waits=bool(home.leaving or admitted.evicting),
+            waits=bool(assignment.leaving or admitted.evicting),
         )
     if group is None:
         return
-    waits_for = [leaving.group_id for leaving in home.leaving]
-    if home.group is None or home.waits:
+    waits_for = [leaving.group_id for leaving in assignment.leaving]
+    if assignment.group is None or assignment.waits:
         waits_for.append(group.group_id)
-    turn.emit(
+    tx.emit(
         msgspec.structs.replace(
             admitted,
             node_id=group.node_ids[0],
             group_id=group.group_id,
-            group_path=home.path,
+            group_path=assignment.path,
             waits_for_groups=tuple(waits_for),
         )
     )
-    _clear(turn, home.leaving, name)
+    _clear(tx, assignment.leaving, name)
     if (
-        home.group is None
-        and not home.leaving
+        assignment.group is None
+        and not assignment.leaving
         and not admitted.evicting
-        and whole(turn.state, group)
+        and whole(tx.state, group)
     ):
-        make(turn, group)
+        make(tx, group)
 
 
 def _room_now(need: Resources, node: Node | None, *, waits: bool) -> tuple[Resources, Devices]:
@@ -234,13 +238,13 @@ def _room_now(need: Resources, node: Node | None, *, waits: bool) -> tuple[Resou
     return without_gpu, devices_for(node.devices, need.gpu) or _NO_DEVICES
 
 
-def _evict(turn: Turn, units: tuple[Unit, ...], newcomer: str) -> None:
+def _evict(tx: Transaction, units: tuple[VictimAgent, ...], newcomer: str) -> None:
     """All victims of one submission go at the same time."""
     for candidate in evicted(units):
-        turn.emit(
+        tx.emit(
             EvictionStarted(
                 task_id=candidate.task_id,
-                at=turn.at,
+                at=tx.at,
                 reason=candidate.reason,
                 preempt_score=candidate.preempt_score,
                 for_agent=newcomer,
@@ -248,8 +252,8 @@ def _evict(turn: Turn, units: tuple[Unit, ...], newcomer: str) -> None:
         )
     for unit in units:
         name = unit.agent.spec.name
-        turn.emit(AgentEnding(agent_name=name, reason=PREEMPTED, at=turn.at))
-        turn.instruct(evict_instruction(turn.state, name))
+        tx.emit(AgentEnding(agent_name=name, reason=PREEMPTED, at=tx.at))
+        tx.instruct(evict_instruction(tx.state, name))
 
 
 def start_instruction(state: MeshState, agent_name: str, *, adopt: bool = False) -> StartAgent:

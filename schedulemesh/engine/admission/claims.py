@@ -15,21 +15,21 @@ def gained(node: Node, key: str, need: Resources, *, waits: bool) -> tuple[Resou
     Devices only once it waits for nobody: until then others may still be put on those that are free, and all
     that counts is that enough of them stay (see ``device_guarantees``).
     """
-    standing = node.standing.get(key)
+    allocations = node.allocations.get(key)
     without_gpu = msgspec.structs.replace(need, gpu=0) if need.gpu else need
-    held = without_gpu if standing is None else without_gpu - standing.held
-    has_devices = standing is not None and standing.devices.units
+    held = without_gpu if allocations is None else without_gpu - allocations.held
+    has_devices = allocations is not None and allocations.devices.units
     devices = None if waits or has_devices else devices_for(node.devices, need.gpu)
     return held.within(node.free), devices or Devices()
 
 
 def is_whole(node: Node, key: str, need: Resources) -> bool:
     """Whether the claim has all that it needs, in devices that are free for it."""
-    standing = node.standing.get(key)
-    if standing is None:
+    allocations = node.allocations.get(key)
+    if allocations is None:
         return not need
-    devices = standing.devices
+    devices = allocations.devices
     gpu = sum(units for _, units in devices.units)
     if any(node.devices[i] < 0 for i, _ in devices.units):
         return False
-    return msgspec.structs.replace(standing.held, gpu=gpu) == need
+    return msgspec.structs.replace(allocations.held, gpu=gpu) == need

@@ -21,45 +21,51 @@ from schedulemesh.engine.messages.outcomes import (
     RequestOutcome,
 )
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
-from schedulemesh.engine.placement.group_choice import NoHome, find_home, idle_for_node, wish_of
+from schedulemesh.engine.placement.group_choice import (
+    NoAssignment,
+    find_assignment,
+    group_request_of,
+    idle_for_node,
+)
 from schedulemesh.engine.placement.plugin_views import submitted_view
 from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.preemption.group_victims import GroupPlan, GroupSearch, with_groups
-from schedulemesh.engine.preemption.rules import Consent
+from schedulemesh.engine.preemption.rules import PluginVeto
 from schedulemesh.engine.preemption.search import Plan, Search, evicted
 from schedulemesh.engine.preemption.sufficient_priority import sufficient_priority
 from schedulemesh.engine.preemption.veto import ask
-from schedulemesh.engine.state.mesh_state import MeshState, Preempted
+from schedulemesh.engine.state.agents import Preempted
+from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.quota import Account, pay
-from schedulemesh.engine.transaction import Turn
+from schedulemesh.engine.transaction import Transaction
 from schedulemesh.plugins.scheduling import TaskView
 
 
-def submit(turn: Turn, stimulus: TaskSubmitted) -> RequestOutcome:
+def submit(tx: Transaction, stimulus: TaskSubmitted) -> RequestOutcome:
     """Admit, refuse, or say what is missing; a repeated request gets its first answer."""
-    state, request_id = turn.state, stimulus.request_id
+    state, request_id = tx.state, stimulus.request_id
     if request_id is not None:
         if request_id in state.answers:
             return state.answers[request_id].outcome
         if request_id in state.requests:
             return Pending(agent_name=state.requests[request_id])
-    request = understand(turn, _prioritised(turn, stimulus))
+    request = understand(tx, _prioritised(tx, stimulus))
     if isinstance(request, Refused):
         outcome: RequestOutcome = request
     else:
-        outcome = _decide(turn, request)
+        outcome = _decide(tx, request)
     if stimulus.dry_run or isinstance(outcome, ProbeNeeded):
         return outcome
-    return turn.answer(request_id, outcome)
+    return tx.answer(request_id, outcome)
 
 
-def _prioritised(turn: Turn, stimulus: TaskSubmitted) -> TaskSubmitted:
+def _prioritised(tx: Transaction, stimulus: TaskSubmitted) -> TaskSubmitted:
     """With the priority that a strategy gives the task, which is shown the one that was asked for."""
-    if stimulus.task is None or not turn.strategies.asks("priority"):
+    if stimulus.task is None or not tx.strategies.asks("priority"):
         return stimulus
     asked = stimulus.task.as_asked()
     view = _view(msgspec.structs.replace(stimulus, task=asked), stimulus.agent.pool_name)
-    priority = turn.strategies.priority(view)
+    priority = tx.strategies.priority(view)
     if priority is None:
         return stimulus
     if priority != asked.priority:
@@ -85,13 +91,13 @@ def pool_for(state: MeshState, strategies: Strategies, stimulus: TaskSubmitted) 
     return strategies.choose_pool(state.ledger, stimulus.selector, given, view, workload)
 
 
-def understand(turn: Turn, stimulus: TaskSubmitted) -> Request | Refused:
+def understand(tx: Transaction, stimulus: TaskSubmitted) -> Request | Refused:
     """Find pool, need, payment and node, or the reason why that cannot be."""
-    state, agent = turn.state, stimulus.agent
+    state, agent = tx.state, stimulus.agent
     given = None if stimulus.default_resources else agent.resources
     pool_name: str | None = agent.pool_name
     if not pool_name:
-        pool_name = pool_for(state, turn.strategies, stimulus)
+        pool_name = pool_for(state, tx.strategies, stimulus)
         if pool_name is None:
             return explain.no_matching_pool(state)
     account = state.ledger.accounts.get(pool_name)
@@ -109,9 +115,9 @@ def understand(turn: Turn, stimulus: TaskSubmitted) -> Request | Refused:
     node = None
     payment = pay(state.ledger, pool_name, need, stimulus.client)
     if by_node := stimulus.choose_node and state.nodes_known:
-        view = _view(stimulus, pool_name, need) if turn.strategies.plugins else None
+        view = _view(stimulus, pool_name, need) if tx.strategies.plugins else None
         waits = bool(payment.short)
-        node = turn.strategies.choose_node(state.cluster, need, view, waits=waits)
+        node = tx.strategies.choose_node(state.cluster, need, view, waits=waits)
         if node is None and not state.cluster.could_ever(need):
             return explain.cluster_out_of_resources(state, need)
     return Request(
@@ -125,7 +131,7 @@ def understand(turn: Turn, stimulus: TaskSubmitted) -> Request | Refused:
 
 
 def _contradiction(stimulus: TaskSubmitted, account: Account) -> Refused | None:
-    """The refusal of a wish for groups in a pool that keeps none, or against those that it keeps."""
+    """The refusal of a group_request for groups in a pool that keeps none, or against those that it keeps."""
     name = account.spec.name
     if account.spec.groups is None:
         if stimulus.for_group or len(stimulus.agent.bundles) > 1:
@@ -149,7 +155,7 @@ def _in_a_group(
     )
     if spec is None:
         return request
-    wish = wish_of(
+    group_request = group_request_of(
         state,
         account.spec.name,
         spec,
@@ -157,10 +163,10 @@ def _in_a_group(
         DEFAULT_PRIORITY if task is None else task.priority,
         stimulus.agent.labels if task is None else task.labels,
     )
-    home = find_home(state, wish, waits=bool(request.payment.short))
-    if isinstance(home, NoHome) and not home.could_ever:
-        return explain.group_out_of_resources(state, wish.shape)
-    return msgspec.structs.replace(request, wish=wish, home=home)
+    assignment = find_assignment(state, group_request, waits=bool(request.payment.short))
+    if isinstance(assignment, NoAssignment) and not assignment.could_ever:
+        return explain.group_out_of_resources(state, group_request.shape)
+    return msgspec.structs.replace(request, group_request=group_request, assignment=assignment)
 
 
 def _duplicate(state: MeshState, stimulus: TaskSubmitted) -> Refused | None:
@@ -176,51 +182,53 @@ def _duplicate(state: MeshState, stimulus: TaskSubmitted) -> Refused | None:
     return None
 
 
-def _decide(turn: Turn, request: Request) -> RequestOutcome:
+def _decide(tx: Transaction, request: Request) -> RequestOutcome:
     """Admit with what is free, or with victims, or refuse."""
-    if request.settled:
+    if request.fits_now:
         if request.stimulus.dry_run:
-            return would_run(turn.state, request, None)
-        return admit(turn, request, None)
-    consent = _consent(turn, request)
-    plan: Plan | GroupPlan | None = room_of_idle(turn, request)
+            return would_run(tx.state, request, None)
+        return admit(tx, request, None)
+    veto = _veto(tx, request)
+    plan: Plan | GroupPlan | None = room_of_idle(tx, request)
     if plan is None and request.stimulus.may_preempt:
-        plan = find_victims(turn, request, consent)
+        plan = find_victims(tx, request, veto)
     if plan is None:
-        return _no_victim(turn, request, consent)
+        return _no_victim(tx, request, veto)
     if request.stimulus.dry_run:
-        return would_run(turn.state, request, plan)
+        return would_run(tx.state, request, plan)
     class_key = request.stimulus.agent.class_key
-    if plan.units and class_key and class_key not in turn.state.loaded:
+    if plan.units and class_key and class_key not in tx.state.loaded:
         return ProbeNeeded(class_key=class_key)
-    return admit(turn, request, plan)
+    return admit(tx, request, plan)
 
 
-def room_of_idle(turn: Turn, request: Request) -> Plan | None:
+def room_of_idle(tx: Transaction, request: Request) -> Plan | None:
     """Room on a node once placement groups that nobody uses have left; None: that is not enough."""
     if not request.by_node or request.payment.short:
         return None
-    found = idle_for_node(turn.state, request.need)
+    found = idle_for_node(tx.state, request.need)
     if found is None:
         return None
-    spot, groups = found
-    return Plan(units=(), node_id=spot.node_ids[0], groups=groups)
+    placement, groups = found
+    return Plan(units=(), node_id=placement.node_ids[0], groups=groups)
 
 
-def find_victims(turn: Turn, request: Request, consent: Consent | None) -> Plan | GroupPlan | None:
-    """Who leaves for a request, and where it goes then; None: no eviction would seat it."""
-    search = search_for(turn.state, request, turn.at, consent)
-    if request.wish is None or request.home is None:
+def find_victims(
+    tx: Transaction, request: Request, veto: PluginVeto | None
+) -> Plan | GroupPlan | None:
+    """Who leaves for a request, and where it goes then; None: no eviction would slot it."""
+    search = search_for(tx.state, request, tx.at, veto)
+    if request.group_request is None or request.assignment is None:
         return with_groups(search, search.plan())
     return GroupSearch(
         search=search,
-        wish=request.wish,
-        home=request.home,
+        group_request=request.group_request,
+        assignment=request.assignment,
         for_group=request.stimulus.for_group,
     ).plan()
 
 
-def search_for(state: MeshState, request: Request, now: float, consent: Consent | None) -> Search:
+def search_for(state: MeshState, request: Request, now: float, veto: PluginVeto | None) -> Search:
     """The victim search of a request."""
     return Search(
         state=state,
@@ -230,26 +238,24 @@ def search_for(state: MeshState, request: Request, now: float, consent: Consent 
         node=request.node,
         by_node=request.by_node,
         now=now,
-        consent=consent,
+        veto=veto,
     )
 
 
-def _consent(turn: Turn, request: Request) -> Consent | None:
+def _veto(tx: Transaction, request: Request) -> PluginVeto | None:
     """The say that strategies have in who leaves for this request."""
-    if not turn.strategies.plugins:
+    if not tx.strategies.plugins:
         return None
     view = _view(request.stimulus, request.pool_name, request.need)
-    return ask(turn.strategies, turn.state.preemption, request.incoming, view, turn.at)
+    return ask(tx.strategies, tx.state.preemption, request.incoming, view, tx.at)
 
 
-def _no_victim(turn: Turn, request: Request, consent: Consent | None) -> Refused:
-    state = turn.state
+def _no_victim(tx: Transaction, request: Request, veto: PluginVeto | None) -> Refused:
+    state = tx.state
     turned_away: dict[str, int] = {}
-    enough = _sufficient_priority(turn, request)
+    enough = _sufficient_priority(tx, request)
     if request.stimulus.may_preempt:
-        turned_away = state.preemption.turned_away(
-            state.running, request.incoming, turn.at, consent
-        )
+        turned_away = state.preemption.turned_away(state.running, request.incoming, tx.at, veto)
     refused = explain.preemption_failed(
         state,
         request.pool_name,
@@ -262,31 +268,37 @@ def _no_victim(turn: Turn, request: Request, consent: Consent | None) -> Refused
     only_group = request.stimulus.for_group or not request.stimulus.may_preempt
     if request.payment.short and only_group:
         refused = explain.insufficient_quota(refused, request.pool_name)
-    elif not request.payment.short and request.wish and isinstance(request.home, NoHome):
-        refused = explain.group_unplaceable(state, request.wish, request.home, turned_away, enough)
+    elif (
+        not request.payment.short
+        and request.group_request
+        and isinstance(request.assignment, NoAssignment)
+    ):
+        refused = explain.group_unplaceable(
+            state, request.group_request, request.assignment, turned_away, enough
+        )
     if request.stimulus.default_resources:
         return explain.by_default(refused, request.pool_name, request.need)
     return refused
 
 
-def _sufficient_priority(turn: Turn, request: Request) -> float | None:
+def _sufficient_priority(tx: Transaction, request: Request) -> float | None:
     """The priority that would have been enough; None: none, or it is not known."""
     task, stimulus = request.stimulus.task, request.stimulus
-    if task is None or not stimulus.may_preempt or turn.strategies.plugins:
+    if task is None or not stimulus.may_preempt or tx.strategies.plugins:
         return None
 
     def victims(priority: float) -> tuple[Candidate, ...] | None:
         raised = msgspec.structs.replace(task, priority=priority)
-        again = understand(turn, msgspec.structs.replace(stimulus, task=raised))
-        if isinstance(again, Refused) or again.settled:
+        again = understand(tx, msgspec.structs.replace(stimulus, task=raised))
+        if isinstance(again, Refused) or again.fits_now:
             return None if isinstance(again, Refused) else ()
-        plan = find_victims(turn, again, None)
+        plan = find_victims(tx, again, None)
         return None if plan is None else evicted(plan.units)
 
-    return sufficient_priority(turn.state, request.incoming, victims)
+    return sufficient_priority(tx.state, request.incoming, victims)
 
 
-def readmit(turn: Turn, past: Preempted, made: set[str]) -> bool:
+def readmit(tx: Transaction, past: Preempted, made: set[str]) -> bool:
     """Run a preempted task again with what is free; whether that could be done.
 
     ``made`` names the agents that were made again already: further tasks of theirs go along.
@@ -297,11 +309,11 @@ def readmit(turn: Turn, past: Preempted, made: set[str]) -> bool:
     if not fact.agent.class_key or not fact.agent.restartable:
         return False
     if fact.agent.name in made and fact.task is not None:
-        return register(turn, fact.task, fact.agent.name) is None
+        return register(tx, fact.task, fact.agent.name) is None
     outcome = submit(
-        turn,
+        tx,
         TaskSubmitted(
-            at=turn.at,
+            at=tx.at,
             agent=fact.agent,
             task=fact.task,
             may_preempt=False,

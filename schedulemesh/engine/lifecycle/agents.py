@@ -8,7 +8,7 @@ from schedulemesh.config.settings import CLIENT_HOLD_S, POOL_HOLD_S
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.pending import ended, let_in, undo
-from schedulemesh.engine.lifecycle.groups import stands
+from schedulemesh.engine.lifecycle.groups import is_placed
 from schedulemesh.engine.lifecycle.registration import register
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import (
@@ -27,8 +27,9 @@ from schedulemesh.engine.messages.outcomes import (
     Refused,
     RequestOutcome,
 )
-from schedulemesh.engine.state.mesh_state import FORMER, LOST, Agent, MeshState
-from schedulemesh.engine.transaction import Turn
+from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.state.mesh_state import FORMER, LOST, MeshState
+from schedulemesh.engine.transaction import Transaction
 
 #: Tasks that a sentence names.
 _TOLD = 5
@@ -43,9 +44,9 @@ def current(state: MeshState, agent_name: str, incarnation: int) -> Agent | None
     return agent if agent is not None and agent.incarnation == incarnation else None
 
 
-def register_task(turn: Turn, stimulus: s.TaskAnnounced) -> RequestOutcome:
+def register_task(tx: Transaction, stimulus: s.TaskAnnounced) -> RequestOutcome:
     """Put a task on the book that runs on an agent, known or not."""
-    state, task = turn.state, stimulus.task
+    state, task = tx.state, stimulus.task
     known = state.running.by_id.get(task.task_id)
     if known is not None and (known.spec.as_asked(), known.agent_name) == (
         task,
@@ -58,12 +59,12 @@ def register_task(turn: Turn, stimulus: s.TaskAnnounced) -> RequestOutcome:
             reason="agent_ending",
             error=f"agent {stimulus.agent_name!r} is being ended ({agent.ending}); choose another",
         )
-    return register(turn, task, stimulus.agent_name) or Done()
+    return register(tx, task, stimulus.agent_name) or Done()
 
 
-def finish_task(turn: Turn, stimulus: s.TaskFinished) -> RequestOutcome:
+def finish_task(tx: Transaction, stimulus: s.TaskFinished) -> RequestOutcome:
     """The task is done; its agent ends with it if asked."""
-    state = turn.state
+    state = tx.state
     if stimulus.request_id in state.answers:
         return state.answers[stimulus.request_id].outcome
     task = state.running.by_id.get(stimulus.task_id)
@@ -80,35 +81,37 @@ def finish_task(turn: Turn, stimulus: s.TaskFinished) -> RequestOutcome:
         )
     if agent is not None and agent.phase is AgentPhase.ENDING:
         return Pending(agent_name=task.agent_name)
-    turn.emit(TaskCompleted(task_id=stimulus.task_id, at=turn.at, request_id=stimulus.request_id))
+    tx.emit(TaskCompleted(task_id=stimulus.task_id, at=tx.at, request_id=stimulus.request_id))
     if agent is None or not stimulus.end_agent:
         return Done()
     if others := state.running.on_agent(task.agent_name):
-        told = ", ".join(map(repr, others[:_TOLD]))
-        kept = f"agent {task.agent_name!r} was not ended: {len(others)} of its tasks go on ({told})"
+        message = ", ".join(map(repr, others[:_TOLD]))
+        kept = (
+            f"agent {task.agent_name!r} was not ended: {len(others)} of its tasks go on ({message})"
+        )
         return Done(detail="agent_kept", warnings=(kept,))
-    return _end(turn, agent, COMPLETED)
+    return _end(tx, agent, COMPLETED)
 
 
-def delete_agent(turn: Turn, stimulus: s.AgentDeletionRequested) -> RequestOutcome:
+def delete_agent(tx: Transaction, stimulus: s.AgentDeletionRequested) -> RequestOutcome:
     """End an agent; one that is gone already is no error, one that never was is refused."""
-    agent = turn.state.agents.get(stimulus.agent_name)
+    agent = tx.state.agents.get(stimulus.agent_name)
     if agent is None:
-        return _forget(turn, stimulus.agent_name)
+        return _forget(tx, stimulus.agent_name)
     if agent.phase is AgentPhase.ENDING:
         if stimulus.destroy_group is not None:
-            turn.emit(_still_ending(turn, agent, stimulus.destroy_group))
+            tx.emit(_still_ending(tx, agent, stimulus.destroy_group))
         return Pending(agent_name=stimulus.agent_name)
-    return _end(turn, agent, DELETED, destroy_group=stimulus.destroy_group)
+    return _end(tx, agent, DELETED, destroy_group=stimulus.destroy_group)
 
 
-def _forget(turn: Turn, agent_name: str) -> RequestOutcome:
+def _forget(tx: Transaction, agent_name: str) -> RequestOutcome:
     """What is registered as running on an agent that is not ours ends; one that was ours is gone."""
-    state = turn.state
+    state = tx.state
     tasks = state.running.on_agent(agent_name)
     for task_id in tasks:
         if state.running.by_id[task_id].phase is not TaskPhase.PREEMPTING:
-            turn.emit(TaskCompleted(task_id=task_id, at=turn.at))
+            tx.emit(TaskCompleted(task_id=task_id, at=tx.at))
     if tasks:
         return Done()
     if agent_name in state.former:
@@ -117,12 +120,12 @@ def _forget(turn: Turn, agent_name: str) -> RequestOutcome:
     return Refused(reason="agent_not_found", error=error)
 
 
-def _still_ending(turn: Turn, agent: Agent, destroy_group: bool) -> AgentEnding:
+def _still_ending(tx: Transaction, agent: Agent, destroy_group: bool) -> AgentEnding:
     """It ends as before, and this is to become of its group."""
     return AgentEnding(
         agent_name=agent.spec.name,
         reason=agent.ending,
-        at=turn.at,
+        at=tx.at,
         hold_for=agent.hold_for,
         hold_for_client=agent.hold_for_client,
         request_id=agent.ended_by,
@@ -131,48 +134,48 @@ def _still_ending(turn: Turn, agent: Agent, destroy_group: bool) -> AgentEnding:
 
 
 def _end(
-    turn: Turn, agent: Agent, reason: str, *, destroy_group: bool | None = None
+    tx: Transaction, agent: Agent, reason: str, *, destroy_group: bool | None = None
 ) -> RequestOutcome:
-    """Stop the actor and wait for its process, or strike it off the book if there is none yet."""
+    """Stop the actor and wait for its process, or terminate it off the book if there is none yet."""
     name = agent.spec.name
     waiting = agent.phase is AgentPhase.WAITING
-    turn.emit(AgentEnding(agent_name=name, reason=reason, at=turn.at, destroy_group=destroy_group))
+    tx.emit(AgentEnding(agent_name=name, reason=reason, at=tx.at, destroy_group=destroy_group))
     if waiting:
-        _strike(turn, agent, reason, f"agent {name!r} was deleted before it started")
+        _terminate(tx, agent, reason, f"agent {name!r} was deleted before it started")
         return Done()
-    turn.instruct(StopAgent(agent_name=name, incarnation=agent.incarnation))
+    tx.instruct(StopAgent(agent_name=name, incarnation=agent.incarnation))
     return Pending(agent_name=name)
 
 
-def agent_reported(turn: Turn, stimulus: s.AgentReported) -> RequestOutcome | None:
+def agent_reported(tx: Transaction, stimulus: s.AgentReported) -> RequestOutcome | None:
     """The agent runs where it says; its submission is accepted."""
-    agent = current(turn.state, stimulus.agent_name, stimulus.incarnation)
+    agent = current(tx.state, stimulus.agent_name, stimulus.incarnation)
     if agent is None or agent.phase is not AgentPhase.STARTING:
         return None
-    if agent.group_id is not None and not stands(turn.state, agent.group_id):
+    if agent.group_id is not None and not is_placed(tx.state, agent.group_id):
         return None  # its group was lost while it started, and it is being stopped
-    turn.emit(
+    tx.emit(
         AgentStarted(
             agent_name=stimulus.agent_name,
             incarnation=stimulus.incarnation,
-            at=turn.at,
+            at=tx.at,
             node_id=stimulus.node_id,
             gpu_ids=stimulus.gpu_ids,
             pid=stimulus.pid,
-            abilities=stimulus.abilities,
+            capabilities=stimulus.capabilities,
             actor_name=stimulus.actor_name,
             actor_namespace=stimulus.actor_namespace,
             state_restored=stimulus.state_restored,
         )
     )
-    quota = turn.state.ledger.accounts[agent.spec.pool_name].spec.resources
+    quota = tx.state.ledger.accounts[agent.spec.pool_name].spec.resources
     accepted = Accepted(
         agent_name=stimulus.agent_name,
         pool_name=agent.spec.pool_name,
         resources=agent.spec.resources,
         labels=agent.spec.labels,
         task_id=agent.task_id,
-        preempted=tuple(_as_evicted(turn, victim) for victim in agent.evicting),
+        preempted=tuple(_as_evicted(tx, victim) for victim in agent.evicting),
         node_id=agent.node_id,
         restartable=agent.spec.restartable,
         state_restored=stimulus.state_restored,
@@ -180,62 +183,62 @@ def agent_reported(turn: Turn, stimulus: s.AgentReported) -> RequestOutcome | No
         group_path=agent.group_path,
         whole_pool=agent.spec.resources == quota,
     )
-    return turn.answer(agent.request_id, accepted)
+    return tx.answer(agent.request_id, accepted)
 
 
-def _as_evicted(turn: Turn, victim: Candidate) -> Candidate:
+def _as_evicted(tx: Transaction, victim: Candidate) -> Candidate:
     """A victim, and whether its state was saved."""
-    past = turn.state.preempted.get(victim.task_id)
+    past = tx.state.preempted.get(victim.task_id)
     if past is None or not past.fact.save_error:
         return victim
     return msgspec.structs.replace(victim, save_error=past.fact.save_error)
 
 
-def start_failed(turn: Turn, stimulus: s.AgentStartFailed) -> RequestOutcome | None:
+def start_failed(tx: Transaction, stimulus: s.AgentStartFailed) -> RequestOutcome | None:
     """Everything back as it was: the claim is released and victims run again from their saved states."""
-    agent = current(turn.state, stimulus.agent_name, stimulus.incarnation)
+    agent = current(tx.state, stimulus.agent_name, stimulus.incarnation)
     if agent is None:
         return None
     if agent.phase in (AgentPhase.RUNNING, AgentPhase.ENDING):
-        return agent_gone(turn, _gone(turn, agent))
-    return undo(turn, agent, stimulus.reason, stimulus.error)
+        return agent_gone(tx, _gone(tx, agent))
+    return undo(tx, agent, stimulus.reason, stimulus.error)
 
 
-def agent_gone(turn: Turn, stimulus: s.AgentGone) -> RequestOutcome | None:
+def agent_gone(tx: Transaction, stimulus: s.AgentGone) -> RequestOutcome | None:
     """The process is gone: release the claim, count evictions, and let the newcomer in."""
-    state = turn.state
+    state = tx.state
     agent = current(state, stimulus.agent_name, stimulus.incarnation)
     if agent is None:
         return None
     lost = agent.phase is not AgentPhase.ENDING
     reason = LOST if lost else agent.ending
     if lost and agent.phase is AgentPhase.STARTING:
-        return undo(turn, agent, "agent_start_failed", "the agent's process died")
-    evicted = ended(turn, agent, reason)
+        return undo(tx, agent, "agent_start_failed", "the agent's process died")
+    evicted = ended(tx, agent, reason)
     if agent.shares and (agent.hold_for or agent.hold_for_client):
-        turn.emit(
+        tx.emit(
             QuotaHeld(
                 hold_id=f"{stimulus.agent_name}#{stimulus.incarnation}",
                 for_pool=agent.hold_for,
                 for_client=agent.hold_for_client,
                 shares=agent.shares,
-                until=turn.at + (CLIENT_HOLD_S if agent.hold_for is None else POOL_HOLD_S),
+                until=tx.at + (CLIENT_HOLD_S if agent.hold_for is None else POOL_HOLD_S),
             )
         )
     if agent.leaves_for is not None:
-        let_in(turn, agent.leaves_for, agent.shares)
-    turn.answer(agent.ended_by, AgentEvicted(agent_name=stimulus.agent_name, task_ids=evicted))
+        let_in(tx, agent.leaves_for, agent.shares)
+    tx.answer(agent.ended_by, AgentEvicted(agent_name=stimulus.agent_name, task_ids=evicted))
     if agent.request_id is not None and not agent.committed:
         gone = Refused(reason="agent_deleted", error="the agent was deleted before it started")
-        turn.answer(agent.request_id, gone)
+        tx.answer(agent.request_id, gone)
     return Done()
 
 
-def _gone(turn: Turn, agent: Agent) -> s.AgentGone:
-    return s.AgentGone(at=turn.at, agent_name=agent.spec.name, incarnation=agent.incarnation)
+def _gone(tx: Transaction, agent: Agent) -> s.AgentGone:
+    return s.AgentGone(at=tx.at, agent_name=agent.spec.name, incarnation=agent.incarnation)
 
 
-def _strike(turn: Turn, agent: Agent, reason: str, error: str) -> None:
+def _terminate(tx: Transaction, agent: Agent, reason: str, error: str) -> None:
     """End an agent that never had a process."""
-    ended(turn, agent, reason)
-    turn.answer(agent.request_id, Refused(reason="agent_deleted", error=error))
+    ended(tx, agent, reason)
+    tx.answer(agent.request_id, Refused(reason="agent_deleted", error=error))

@@ -23,14 +23,14 @@ from schedulemesh.engine.messages.outcomes import (
     Refused,
     RequestOutcome,
 )
-from schedulemesh.engine.state.mesh_state import Agent
+from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.tasks import RunningTask
-from schedulemesh.engine.transaction import Turn
+from schedulemesh.engine.transaction import Transaction
 
 
-def preempt(turn: Turn, stimulus: s.PreemptionRequested) -> RequestOutcome:
+def preempt(tx: Transaction, stimulus: s.PreemptionRequested) -> RequestOutcome:
     """Evict by hand: a task alone, or its agent with all tasks."""
-    state = turn.state
+    state = tx.state
     if stimulus.request_id in state.answers:
         return state.answers[stimulus.request_id].outcome
     if stimulus.request_id in state.requests:
@@ -40,7 +40,7 @@ def preempt(turn: Turn, stimulus: s.PreemptionRequested) -> RequestOutcome:
         task = state.running.by_id.get(stimulus.task_id)
         named = state.agents.get(stimulus.task_id) if stimulus.end_agent else None
         if task is None and agent_name is None and named is not None:
-            return preempt(turn, _of_agent(stimulus, named))
+            return preempt(tx, _of_agent(stimulus, named))
         if task is None or (agent_name is not None and task.agent_name != agent_name):
             where = f" on agent {agent_name!r}" if agent_name is not None else ""
             return Refused(
@@ -56,7 +56,7 @@ def preempt(turn: Turn, stimulus: s.PreemptionRequested) -> RequestOutcome:
     if stimulus.for_pool is not None and stimulus.for_pool not in state.ledger.accounts:
         return Refused(reason="pool_not_found", error=f"there is no pool {stimulus.for_pool!r}")
     if stimulus.task_id is not None and (agent is None or not stimulus.end_agent):
-        return _evict_task(turn, stimulus, stimulus.task_id, agent_name or "")
+        return _evict_task(tx, stimulus, stimulus.task_id, agent_name or "")
     if agent is None:
         return Refused(reason="agent_not_found", error=f"there is no agent {agent_name or ''!r}")
     if agent.phase is not AgentPhase.RUNNING:
@@ -64,7 +64,7 @@ def preempt(turn: Turn, stimulus: s.PreemptionRequested) -> RequestOutcome:
             reason="agent_not_running",
             error=f"agent {agent_name!r} is {agent.phase.value}; only a running one is preempted",
         )
-    return _evict_agent(turn, stimulus, agent)
+    return _evict_agent(tx, stimulus, agent)
 
 
 def _of_agent(stimulus: s.PreemptionRequested, agent: Agent) -> s.PreemptionRequested:
@@ -73,70 +73,70 @@ def _of_agent(stimulus: s.PreemptionRequested, agent: Agent) -> s.PreemptionRequ
 
 
 def _evict_task(
-    turn: Turn, stimulus: s.PreemptionRequested, task_id: str, agent_name: str
+    tx: Transaction, stimulus: s.PreemptionRequested, task_id: str, agent_name: str
 ) -> RequestOutcome:
-    turn.emit(
+    tx.emit(
         EvictionStarted(
             task_id=task_id,
-            at=turn.at,
+            at=tx.at,
             reason=stimulus.reason,
             preempt_score=stimulus.preempt_score,
             request_id=stimulus.request_id,
         )
     )
-    turn.instruct(EvictTask(task_id=task_id, agent_name=agent_name))
+    tx.instruct(EvictTask(task_id=task_id, agent_name=agent_name))
     return Pending(agent_name=agent_name)
 
 
-def _evict_agent(turn: Turn, stimulus: s.PreemptionRequested, agent: Agent) -> RequestOutcome:
+def _evict_agent(tx: Transaction, stimulus: s.PreemptionRequested, agent: Agent) -> RequestOutcome:
     name = agent.spec.name
-    for task_id in turn.state.running.on_agent(name):
-        if turn.state.running.by_id[task_id].phase is TaskPhase.RUNNING:
-            turn.emit(
+    for task_id in tx.state.running.on_agent(name):
+        if tx.state.running.by_id[task_id].phase is TaskPhase.RUNNING:
+            tx.emit(
                 EvictionStarted(
                     task_id=task_id,
-                    at=turn.at,
+                    at=tx.at,
                     reason=stimulus.reason,
                     preempt_score=(stimulus.preempt_score if task_id == stimulus.task_id else None),
                 )
             )
-    turn.emit(
+    tx.emit(
         AgentEnding(
             agent_name=name,
             reason=PREEMPTED,
-            at=turn.at,
+            at=tx.at,
             hold_for=stimulus.for_pool,
             hold_for_client=stimulus.client if stimulus.for_pool is None else None,
             request_id=stimulus.request_id,
         )
     )
-    turn.instruct(evict_instruction(turn.state, name))
+    tx.instruct(evict_instruction(tx.state, name))
     return Pending(agent_name=name)
 
 
-def state_stored(turn: Turn, stimulus: s.StateStored) -> None:
+def state_stored(tx: Transaction, stimulus: s.StateStored) -> None:
     """A task's state is kept; a task that ended meanwhile needs none."""
-    if stimulus.task_id in turn.state.running.by_id:
-        turn.emit(
+    if stimulus.task_id in tx.state.running.by_id:
+        tx.emit(
             StateSaved(
                 task_id=stimulus.task_id,
                 state_key=stimulus.state_key,
-                at=turn.at,
+                at=tx.at,
                 consistent=stimulus.consistent,
                 source=stimulus.source,
             )
         )
 
 
-def state_not_saved(turn: Turn, stimulus: s.StateNotSaved) -> None:
+def state_not_saved(tx: Transaction, stimulus: s.StateNotSaved) -> None:
     """A task's present state is not kept; who asked for its eviction is told."""
-    if stimulus.task_id in turn.state.running.by_id:
-        turn.emit(SavingFailed(task_id=stimulus.task_id, error=stimulus.error))
+    if stimulus.task_id in tx.state.running.by_id:
+        tx.emit(SavingFailed(task_id=stimulus.task_id, error=stimulus.error))
 
 
-def cancel_answered(turn: Turn, stimulus: s.CancelAnswered) -> RequestOutcome | None:
+def cancel_answered(tx: Transaction, stimulus: s.CancelAnswered) -> RequestOutcome | None:
     """A task evicted alone is off the book, or runs on where it could not be cancelled; its agent stays."""
-    state = turn.state
+    state = tx.state
     task = state.running.by_id.get(stimulus.task_id)
     if task is None or not task.evicted_as:
         return None
@@ -154,22 +154,22 @@ def cancel_answered(turn: Turn, stimulus: s.CancelAnswered) -> RequestOutcome | 
     )
     request_id = task.evicted_by
     if runs_on:
-        turn.emit(EvictionFailed(task_id=stimulus.task_id))
+        tx.emit(EvictionFailed(task_id=stimulus.task_id))
     else:
-        turn.emit(_preempted(turn, task, agent, counted=stimulus.cancel_success))
-    return turn.answer(request_id, evicted)
+        tx.emit(_preempted(tx, task, agent, counted=stimulus.cancel_success))
+    return tx.answer(request_id, evicted)
 
 
-def all_preempted(turn: Turn, agent: Agent) -> tuple[str, ...]:
+def all_preempted(tx: Transaction, agent: Agent) -> tuple[str, ...]:
     """Count every task that was being evicted from an agent that is gone; their ids."""
-    state = turn.state
+    state = tx.state
     evicted = []
     for task_id in state.running.on_agent(agent.spec.name):
         task = state.running.by_id[task_id]
         if not task.evicted_as:
             continue
         evicted.append(task_id)
-        turn.emit(_preempted(turn, task, agent))
+        tx.emit(_preempted(tx, task, agent))
         if task.evicted_by is not None:
             gone = Evicted(
                 task_id=task_id,
@@ -179,12 +179,12 @@ def all_preempted(turn: Turn, agent: Agent) -> tuple[str, ...]:
                 save_error=task.save_error,
                 error="the agent's process died before cancel() answered",
             )
-            turn.answer(task.evicted_by, gone)
+            tx.answer(task.evicted_by, gone)
     return tuple(evicted)
 
 
 def _preempted(
-    turn: Turn, task: RunningTask, agent: Agent | None, *, counted: bool = True
+    tx: Transaction, task: RunningTask, agent: Agent | None, *, counted: bool = True
 ) -> TaskPreempted:
     return TaskPreempted(
         task_id=task.spec.task_id,
@@ -192,7 +192,7 @@ def _preempted(
         pool_name=task.spec.pool_name,
         priority=task.spec.priority,
         reason=task.evicted_as,
-        at=turn.at,
+        at=tx.at,
         preempt_score=task.preempt_score,
         task=task.spec,
         agent=None if agent is None else agent.spec,

@@ -1,4 +1,4 @@
-"""What the hands report of placement groups: made, not made, gone, or lost with a node."""
+"""What the executor report of placement groups: made, not made, gone, or lost with a node."""
 
 from __future__ import annotations
 
@@ -10,85 +10,85 @@ from schedulemesh.engine.messages.instructions import CreateGroup, RemoveGroup, 
 from schedulemesh.engine.messages.stimuli import GroupCreated, GroupCreateFailed, GroupGone
 from schedulemesh.engine.state.groups import Group, GroupPhase
 from schedulemesh.engine.state.mesh_state import LOST
-from schedulemesh.engine.transaction import Turn
+from schedulemesh.engine.transaction import Transaction
 
 #: What this very step may have asked for already, because somebody turned out gone.
 _ORDERS = (CreateGroup, RemoveGroup)
 
 
-def group_created(turn: Turn, stimulus: GroupCreated) -> None:
+def group_created(tx: Transaction, stimulus: GroupCreated) -> None:
     """Ray has placed the group: whoever it was made for moves in."""
-    group = turn.state.groups.by_id.get(stimulus.group_id)
+    group = tx.state.groups.by_id.get(stimulus.group_id)
     if group is None or group.phase is not GroupPhase.CREATING:
         return
-    turn.emit(GroupReady(group_id=group.group_id, at=turn.at))
-    let_in(turn, group.agent)
-    drop_if_unwanted(turn, group)
+    tx.emit(GroupReady(group_id=group.group_id, at=tx.at))
+    let_in(tx, group.agent)
+    drop_if_unwanted(tx, group)
 
 
-def group_create_failed(turn: Turn, stimulus: GroupCreateFailed) -> None:
+def group_create_failed(tx: Transaction, stimulus: GroupCreateFailed) -> None:
     """Ray did not place the group in time; whoever it was made for is refused."""
-    _gone(turn, stimulus.group_id, stimulus.error)
+    _gone(tx, stimulus.group_id, stimulus.error)
 
 
-def group_gone(turn: Turn, stimulus: GroupGone) -> None:
+def group_gone(tx: Transaction, stimulus: GroupGone) -> None:
     """A group is gone from Ray: its room is free for whom it left, or for those that are wanted."""
-    _gone(turn, stimulus.group_id, "")
+    _gone(tx, stimulus.group_id, "")
 
 
-def node_lost(turn: Turn, node_id: str) -> None:
+def node_lost(tx: Transaction, node_id: str) -> None:
     """The groups with a bundle on this node are lost, with those who live in them."""
-    for group in [g for g in turn.state.groups.by_id.values() if node_id in g.node_ids]:
+    for group in [g for g in tx.state.groups.by_id.values() if node_id in g.node_ids]:
         if group.phase is GroupPhase.PLANNED:
-            _gone(turn, group.group_id, f"node {node_id} died")
+            _gone(tx, group.group_id, f"node {node_id} died")
             continue
         if group.phase is not GroupPhase.ENDING:
-            turn.emit(GroupEnding(group_id=group.group_id))
-            turn.instruct(RemoveGroup(group_id=group.group_id))
-        _turn_out(turn, group, f"node {node_id} died")
+            tx.emit(GroupEnding(group_id=group.group_id))
+            tx.instruct(RemoveGroup(group_id=group.group_id))
+        _turn_out(tx, group, f"node {node_id} died")
 
 
-def settle_groups(turn: Turn, living: frozenset[str]) -> None:
+def reconcile_groups(tx: Transaction, living: frozenset[str]) -> None:
     """After a recovery: go on with what was under way; what is gone from Ray is lost."""
-    asked = {order.group_id for order in turn.instructions if isinstance(order, _ORDERS)}
-    for group in list(turn.state.groups.by_id.values()):
-        if group.group_id not in turn.state.groups.by_id:
+    asked = {order.group_id for order in tx.instructions if isinstance(order, _ORDERS)}
+    for group in list(tx.state.groups.by_id.values()):
+        if group.group_id not in tx.state.groups.by_id:
             continue
         lives = group.group_id in living
         if group.group_id in asked and (lives or group.phase is GroupPhase.CREATING):
             continue
         if group.phase is GroupPhase.CREATING:
-            turn.instruct(create_instruction(turn.state, group))
+            tx.instruct(create_instruction(tx.state, group))
         elif group.phase is GroupPhase.ENDING and lives:
-            turn.instruct(RemoveGroup(group_id=group.group_id))
+            tx.instruct(RemoveGroup(group_id=group.group_id))
         elif group.phase in (GroupPhase.READY, GroupPhase.ENDING) and not lives:
-            _gone(turn, group.group_id, "")
-    replenish(turn)
+            _gone(tx, group.group_id, "")
+    replenish(tx)
 
 
-def _gone(turn: Turn, group_id: str, error: str) -> None:
-    group = turn.state.groups.by_id.get(group_id)
+def _gone(tx: Transaction, group_id: str, error: str) -> None:
+    group = tx.state.groups.by_id.get(group_id)
     if group is None:
         return
-    turn.emit(GroupEnded(group_id=group_id, at=turn.at, error=error))
+    tx.emit(GroupEnded(group_id=group_id, at=tx.at, error=error))
     if group.phase is not GroupPhase.ENDING:
         # Its room is free by now, so that victims who run again may have it.
-        _turn_out(turn, group, error or "its placement group is gone from Ray")
-    let_in(turn, group.leaves_for)
-    replenish(turn)
+        _turn_out(tx, group, error or "its placement group is gone from Ray")
+    let_in(tx, group.leaves_for)
+    replenish(tx)
 
 
-def _turn_out(turn: Turn, group: Group, why: str) -> None:
+def _turn_out(tx: Transaction, group: Group, why: str) -> None:
     """Whoever lives in a lost group is lost, and whoever waits for it is refused."""
     for name in (group.agent, group.promised_to):
-        agent = turn.state.agents.get(name or "")
+        agent = tx.state.agents.get(name or "")
         if agent is None:
             continue
         if agent.phase is AgentPhase.WAITING:
             error = f"the placement group of agent {agent.spec.name!r} is not to be had: {why}"
-            undo(turn, agent, "group_unplaceable", error)
+            undo(tx, agent, "group_unplaceable", error)
         elif agent.phase is AgentPhase.RUNNING:
-            turn.emit(AgentEnding(agent_name=agent.spec.name, reason=LOST, at=turn.at))
-            turn.instruct(StopAgent(agent_name=agent.spec.name, incarnation=agent.incarnation))
+            tx.emit(AgentEnding(agent_name=agent.spec.name, reason=LOST, at=tx.at))
+            tx.instruct(StopAgent(agent_name=agent.spec.name, incarnation=agent.incarnation))
         elif agent.phase is AgentPhase.STARTING:
-            turn.instruct(StopAgent(agent_name=agent.spec.name, incarnation=agent.incarnation))
+            tx.instruct(StopAgent(agent_name=agent.spec.name, incarnation=agent.incarnation))

@@ -13,12 +13,13 @@ from schedulemesh.engine.messages.facts import (
     GroupWhole,
 )
 from schedulemesh.engine.messages.instructions import CreateGroup, RemoveGroup
-from schedulemesh.engine.placement.bundles import NoSpot, Room, Spot
+from schedulemesh.engine.placement.bundles import BundlePlacement, NoPlacement, Room
 from schedulemesh.engine.placement.group_choice import release, without_idle
+from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.groups import Group, GroupPhase, dynamic_shape
-from schedulemesh.engine.state.mesh_state import Agent, MeshState
+from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import devices_for_all
-from schedulemesh.engine.transaction import Turn
+from schedulemesh.engine.transaction import Transaction
 
 
 def spec_of(state: MeshState, pool_name: str) -> GroupsSpec | None:
@@ -28,44 +29,44 @@ def spec_of(state: MeshState, pool_name: str) -> GroupsSpec | None:
 
 
 def plan(
-    turn: Turn,
+    tx: Transaction,
     pool_name: str,
     shape: GroupShape,
-    spot: Spot,
+    placement: BundlePlacement,
     *,
     reserved: bool = False,
     agent_name: str | None = None,
     waits: bool = False,
 ) -> Group:
     """Put a group on the book; it holds what is free of its room. ``waits``: others leave for it."""
-    group_id = f"{pool_name}-pg-{turn.state.groups.next_number}"
-    turn.emit(
+    group_id = f"{pool_name}-pg-{tx.state.groups.next_number}"
+    tx.emit(
         GroupPlanned(
             group_id=group_id,
             pool_name=pool_name,
             shape=shape,
-            node_ids=spot.node_ids,
-            at=turn.at,
+            node_ids=placement.node_ids,
+            at=tx.at,
             reserved=reserved,
             agent_name=agent_name,
         )
     )
-    group = turn.state.groups.by_id[group_id]
-    grow(turn, group, waits=waits)
+    group = tx.state.groups.by_id[group_id]
+    grow(tx, group, waits=waits)
     return group
 
 
-def grow(turn: Turn, group: Group, *, waits: bool) -> None:
+def grow(tx: Transaction, group: Group, *, waits: bool) -> None:
     """Let a planned group take what is free of its room; devices once nobody is waited for."""
-    devices = {} if waits else _devices(turn.state, group)
+    devices = {} if waits else _devices(tx.state, group)
     for i, node_id in enumerate(group.node_ids):
-        node = turn.state.cluster.nodes.get(node_id)
+        node = tx.state.cluster.nodes.get(node_id)
         if node is None:
             continue
         held, _ = gained(node, group.key(i), group.shape.bundles[i], waits=True)
         mine = devices.get(i, Devices())
         if held or mine.units:
-            turn.emit(GroupGrew(group_id=group.group_id, bundle=i, held=held, devices=mine))
+            tx.emit(GroupGrew(group_id=group.group_id, bundle=i, held=held, devices=mine))
 
 
 def _devices(state: MeshState, group: Group) -> dict[int, Devices]:
@@ -79,7 +80,7 @@ def _devices(state: MeshState, group: Group) -> dict[int, Devices]:
         lacking = [
             i
             for i in mine
-            if (held := node.standing.get(group.key(i))) is None or not held.devices.units
+            if (held := node.allocations.get(group.key(i))) is None or not held.devices.units
         ]
         gpus = [group.shape.bundles[i].gpu for i in lacking]
         chosen = devices_for_all(node.devices, gpus)
@@ -96,16 +97,16 @@ def whole(state: MeshState, group: Group) -> bool:
     )
 
 
-def stands(state: MeshState, group_id: str) -> bool:
+def is_placed(state: MeshState, group_id: str) -> bool:
     """Whether the group is there for its agent."""
     group = state.groups.by_id.get(group_id)
     return group is not None and group.phase is GroupPhase.READY
 
 
-def make(turn: Turn, group: Group) -> None:
+def make(tx: Transaction, group: Group) -> None:
     """Its room is whole: have Ray make it."""
-    turn.emit(GroupWhole(group_id=group.group_id))
-    turn.instruct(create_instruction(turn.state, group))
+    tx.emit(GroupWhole(group_id=group.group_id))
+    tx.instruct(create_instruction(tx.state, group))
 
 
 def create_instruction(state: MeshState, group: Group) -> CreateGroup:
@@ -119,37 +120,39 @@ def create_instruction(state: MeshState, group: Group) -> CreateGroup:
     )
 
 
-def end(turn: Turn, group: Group, *, for_agent: str | None = None, dropped: bool = False) -> None:
+def end(
+    tx: Transaction, group: Group, *, for_agent: str | None = None, dropped: bool = False
+) -> None:
     """Remove a group that nobody lives in; one that Ray was never asked for is simply struck off."""
     if group.phase is GroupPhase.ENDING:
         return
     if group.phase is GroupPhase.PLANNED:
-        turn.emit(GroupEnded(group_id=group.group_id, at=turn.at))
+        tx.emit(GroupEnded(group_id=group.group_id, at=tx.at))
         return
-    turn.emit(GroupEnding(group_id=group.group_id, for_agent=for_agent, dropped=dropped))
-    turn.instruct(RemoveGroup(group_id=group.group_id))
+    tx.emit(GroupEnding(group_id=group.group_id, for_agent=for_agent, dropped=dropped))
+    tx.instruct(RemoveGroup(group_id=group.group_id))
 
 
-def leave(turn: Turn, agent: Agent) -> None:
+def leave(tx: Transaction, agent: Agent) -> None:
     """An agent is off the book: keep its group for the next one, or remove it."""
-    group = turn.state.groups.by_id.get(agent.group_id or "")
+    group = tx.state.groups.by_id.get(agent.group_id or "")
     if group is None or group.agent is not None or group.phase is GroupPhase.ENDING:
         return
     if agent.destroy_group and group.phase is not GroupPhase.PLANNED:
-        end(turn, group, dropped=group.reserved and not _in_excess(turn.state, group))
+        end(tx, group, dropped=group.reserved and not _in_excess(tx.state, group))
     elif group.leaves_for is not None or group.phase is GroupPhase.PLANNED:
-        end(turn, group)
-    elif agent.destroy_group is None or not _may_stay(turn.state, group):
-        drop_if_unwanted(turn, group)
+        end(tx, group)
+    elif agent.destroy_group is None or not _may_stay(tx.state, group):
+        drop_if_unwanted(tx, group)
 
 
-def drop_if_unwanted(turn: Turn, group: Group) -> None:
+def drop_if_unwanted(tx: Transaction, group: Group) -> None:
     """Remove a group that nobody uses and that its pool would not keep."""
     if group.phase is not GroupPhase.READY or group.agent is not None:
         return
-    spec = spec_of(turn.state, group.pool_name)
-    if spec is None or not _kept(turn.state, spec, group):
-        end(turn, group)
+    spec = spec_of(tx.state, group.pool_name)
+    if spec is None or not _kept(tx.state, spec, group):
+        end(tx, group)
 
 
 def _may_stay(state: MeshState, group: Group) -> bool:
@@ -175,12 +178,12 @@ def _in_excess(state: MeshState, group: Group) -> bool:
     return have > book.wanted(pool_name, group.shape)
 
 
-def expire(turn: Turn) -> None:
+def expire(tx: Transaction) -> None:
     """Remove dynamic groups that nobody has used for their pool's idle time."""
-    for group in _overdue(turn.state, turn.at):
-        spec = spec_of(turn.state, group.pool_name)
-        if spec is None or not _fills(turn.state, spec, group):
-            end(turn, group)
+    for group in _overdue(tx.state, tx.at):
+        spec = spec_of(tx.state, group.pool_name)
+        if spec is None or not _fills(tx.state, spec, group):
+            end(tx, group)
 
 
 def _overdue(state: MeshState, now: float) -> list[Group]:
@@ -202,58 +205,58 @@ def _fills(state: MeshState, spec: GroupsSpec, group: Group) -> bool:
     return state.groups.count(group.pool_name) <= target
 
 
-def replenish(turn: Turn, *, only: str | None = None) -> None:
+def replenish(tx: Transaction, *, only: str | None = None) -> None:
     """Make the groups that pools want and lack, where there is room; idle ones make way for reserved ones."""
-    state = turn.state
+    state = tx.state
     if not state.nodes_known:
         return
     names = (only,) if only is not None else tuple(state.groups.of_pool)
     specs = [(name, spec) for name in names if (spec := spec_of(state, name)) is not None]
-    due = [(n, s) for n, s in specs if state.groups.counts[n].failed_at + s.wait_s <= turn.at]
+    due = [(n, s) for n, s in specs if state.groups.counts[n].failed_at + s.wait_s <= tx.at]
     for pool_name, _ in due:
-        _make_reserved(turn, pool_name)
+        _make_reserved(tx, pool_name)
     # What is being removed makes way for somebody, who must not find the room filled again.
     if state.groups.ending:
         return
     for pool_name, spec in due:
         if spec.fill_target and spec.dynamic:
-            _fill(turn, pool_name, spec)
+            _fill(tx, pool_name, spec)
 
 
-def _make_reserved(turn: Turn, pool_name: str) -> None:
-    for shape, lacking in dict(turn.state.groups.lacking(pool_name)).items():
+def _make_reserved(tx: Transaction, pool_name: str) -> None:
+    for shape, lacking in dict(tx.state.groups.lacking(pool_name)).items():
         for _ in range(lacking):
-            spot = Room(turn.state.cluster).spot(shape)
-            if spot is None:
-                _clear_way(turn, shape)
+            placement = Room(tx.state.cluster).placement(shape)
+            if placement is None:
+                _clear_way(tx, shape)
                 break
-            make(turn, plan(turn, pool_name, shape, spot, reserved=True))
+            make(tx, plan(tx, pool_name, shape, placement, reserved=True))
 
 
-def _clear_way(turn: Turn, shape: GroupShape) -> None:
+def _clear_way(tx: Transaction, shape: GroupShape) -> None:
     """Remove idle groups where that makes room for a reserved one, unless those that end already do."""
-    book, room = turn.state.groups, Room(turn.state.cluster)
+    book, room = tx.state.groups, Room(tx.state.cluster)
     for group_id in book.ending:
         release(room, book.by_id[group_id])
     found = without_idle(room, shape, book.idle())
-    if isinstance(found, NoSpot):
+    if isinstance(found, NoPlacement):
         return
     for group in found[1]:
-        end(turn, group)
+        end(tx, group)
 
 
-def _fill(turn: Turn, pool_name: str, spec: GroupsSpec) -> None:
-    state = turn.state
+def _fill(tx: Transaction, pool_name: str, spec: GroupsSpec) -> None:
+    state = tx.state
     shape = _target_shape(state, spec, pool_name)
     target = state.ledger.accounts[pool_name].spec.target_agents
     while (
         state.groups.count(pool_name) < target
         and state.groups.dynamic_count(pool_name) < spec.max_dynamic
     ):
-        spot = Room(state.cluster).spot(shape)
-        if spot is None:
+        placement = Room(state.cluster).placement(shape)
+        if placement is None:
             return
-        make(turn, plan(turn, pool_name, shape, spot))
+        make(tx, plan(tx, pool_name, shape, placement))
 
 
 def _target_shape(state: MeshState, spec: GroupsSpec, pool_name: str) -> GroupShape:

@@ -5,30 +5,30 @@ from __future__ import annotations
 from schedulemesh.engine.admission.decide import submit
 from schedulemesh.engine.lifecycle.agents import current
 from schedulemesh.engine.lifecycle.registration import duplicate_task, register
-from schedulemesh.engine.messages.facts import AgentReborn, LostTold
+from schedulemesh.engine.messages.facts import AgentProcessRestarted, LossReported
 from schedulemesh.engine.messages.outcomes import Pending, Refused, RequestOutcome
 from schedulemesh.engine.messages.stimuli import AgentRestarted, RebuildRequested, TaskSubmitted
-from schedulemesh.engine.state.mesh_state import LostAgent
-from schedulemesh.engine.transaction import Turn
+from schedulemesh.engine.state.agents import LostAgent
+from schedulemesh.engine.transaction import Transaction
 
 
-def agent_restarted(turn: Turn, stimulus: AgentRestarted) -> None:
+def agent_restarted(tx: Transaction, stimulus: AgentRestarted) -> None:
     """Ray restarted the process: a new life of the same incarnation, where and on what Ray put it."""
-    if current(turn.state, stimulus.agent_name, stimulus.incarnation) is not None:
-        turn.emit(
-            AgentReborn(
+    if current(tx.state, stimulus.agent_name, stimulus.incarnation) is not None:
+        tx.emit(
+            AgentProcessRestarted(
                 agent_name=stimulus.agent_name,
                 pid=stimulus.pid,
-                at=turn.at,
+                at=tx.at,
                 node_id=stimulus.node_id,
                 gpu_ids=stimulus.gpu_ids,
             )
         )
 
 
-def rebuild(turn: Turn, stimulus: RebuildRequested) -> RequestOutcome:
+def rebuild(tx: Transaction, stimulus: RebuildRequested) -> RequestOutcome:
     """Make a lost agent again where it fits without evicting anyone; what cannot be is told once."""
-    state = turn.state
+    state = tx.state
     if stimulus.request_id in state.answers:
         return state.answers[stimulus.request_id].outcome
     if stimulus.request_id in state.requests:
@@ -41,23 +41,23 @@ def rebuild(turn: Turn, stimulus: RebuildRequested) -> RequestOutcome:
         error = f"agent {lost.spec.name!r} had object references within its arguments and cannot be rebuilt"
         outcome: RequestOutcome = Refused(reason="not_restartable", error=error)
     else:
-        outcome = _submit_again(turn, lost, stimulus.request_id)
+        outcome = _submit_again(tx, lost, stimulus.request_id)
     if isinstance(outcome, Refused) and stimulus.agent_name in state.lost:
-        turn.emit(LostTold(agent_name=stimulus.agent_name))
+        tx.emit(LossReported(agent_name=stimulus.agent_name))
     return outcome
 
 
-def _submit_again(turn: Turn, lost: LostAgent, request_id: str | None) -> RequestOutcome:
+def _submit_again(tx: Transaction, lost: LostAgent, request_id: str | None) -> RequestOutcome:
     """The agent with its first task, built from that one's saved state; its other tasks with it.
 
     Tasks whose ids were taken meanwhile run elsewhere and are left out.
     """
-    left = [t for t in lost.tasks if duplicate_task(turn.state, t[0].task_id) is None]
+    left = [t for t in lost.tasks if duplicate_task(tx.state, t[0].task_id) is None]
     first, state_key = next(iter(left or lost.tasks), (None, None))
     outcome = submit(
-        turn,
+        tx,
         TaskSubmitted(
-            at=turn.at,
+            at=tx.at,
             agent=lost.spec,
             task=first,
             request_id=request_id,
@@ -67,5 +67,5 @@ def _submit_again(turn: Turn, lost: LostAgent, request_id: str | None) -> Reques
     )
     if isinstance(outcome, Pending):
         for task, _ in left[1:]:
-            register(turn, task, lost.spec.name)
+            register(tx, task, lost.spec.name)
     return outcome

@@ -6,63 +6,63 @@ from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.admit import evict_instruction, start_instruction
 from schedulemesh.engine.lifecycle.agents import agent_gone
-from schedulemesh.engine.lifecycle.group_reports import settle_groups
-from schedulemesh.engine.lifecycle.groups import stands
+from schedulemesh.engine.lifecycle.group_reports import reconcile_groups
+from schedulemesh.engine.lifecycle.groups import is_placed
 from schedulemesh.engine.messages.instructions import EvictTask, StartAgent, StopAgent
-from schedulemesh.engine.messages.stimuli import AgentGone, WorldObserved
-from schedulemesh.engine.state.mesh_state import Agent
-from schedulemesh.engine.transaction import Turn
+from schedulemesh.engine.messages.stimuli import AgentGone, RecoveryObserved
+from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.transaction import Transaction
 
 
-def settle(turn: Turn, stimulus: WorldObserved) -> None:
+def reconcile(tx: Transaction, stimulus: RecoveryObserved) -> None:
     """Finish or undo what a former supervisor left half done.
 
     Agents that ran and are gone give their quota back. Ends and evictions go on; starts are taken over
     where the actor lives, and made again where it does not. Those who wait for victims wait on.
     """
     living = stimulus.living
-    for name, agent in list(turn.state.agents.items()):
+    for name, agent in list(tx.state.agents.items()):
         lives = (name, agent.incarnation) in living
         if agent.phase is AgentPhase.ENDING:
-            _end_on(turn, agent, lives=lives)
+            _end_on(tx, agent, lives=lives)
         elif agent.phase is AgentPhase.RUNNING and not lives:
-            _gone(turn, agent)
-    settle_groups(turn, stimulus.groups)
-    for name, agent in list(turn.state.agents.items()):
-        if agent.phase is AgentPhase.STARTING and not _just_started(turn, name):
-            if agent.group_id is not None and not stands(turn.state, agent.group_id):
-                _gone(turn, agent)
+            _gone(tx, agent)
+    reconcile_groups(tx, stimulus.groups)
+    for name, agent in list(tx.state.agents.items()):
+        if agent.phase is AgentPhase.STARTING and not _just_started(tx, name):
+            if agent.group_id is not None and not is_placed(tx.state, agent.group_id):
+                _gone(tx, agent)
                 continue
             lives = (name, agent.incarnation) in living
-            turn.instruct(start_instruction(turn.state, name, adopt=lives))
-    for task_id, task in turn.state.running.by_id.items():
+            tx.instruct(start_instruction(tx.state, name, adopt=lives))
+    for task_id, task in tx.state.running.by_id.items():
         alone = task.phase is TaskPhase.PREEMPTING and task.evicted_for is None
-        agent_of = turn.state.agents.get(task.agent_name)
+        agent_of = tx.state.agents.get(task.agent_name)
         if alone and (agent_of is None or agent_of.phase is not AgentPhase.ENDING):
-            turn.instruct(EvictTask(task_id=task_id, agent_name=task.agent_name))
+            tx.instruct(EvictTask(task_id=task_id, agent_name=task.agent_name))
 
 
-def _end_on(turn: Turn, agent: Agent, *, lives: bool) -> None:
+def _end_on(tx: Transaction, agent: Agent, *, lives: bool) -> None:
     """Go on with an eviction or a stop; what is gone already is struck off."""
     name = agent.spec.name
-    tasks = [turn.state.running.by_id[t] for t in turn.state.running.on_agent(name)]
+    tasks = [tx.state.running.by_id[t] for t in tx.state.running.on_agent(name)]
     evicted = [task for task in tasks if task.evicted_as]
     # The payload of a task can be kept without its process.
     unsaved = any(task.state_key is None for task in evicted)
     if not lives and not unsaved:
-        _gone(turn, agent)
+        _gone(tx, agent)
         return
     if evicted:
-        turn.instruct(evict_instruction(turn.state, name))
+        tx.instruct(evict_instruction(tx.state, name))
     else:
-        turn.instruct(StopAgent(agent_name=name, incarnation=agent.incarnation))
+        tx.instruct(StopAgent(agent_name=name, incarnation=agent.incarnation))
 
 
-def _gone(turn: Turn, agent: Agent) -> None:
-    gone = AgentGone(at=turn.at, agent_name=agent.spec.name, incarnation=agent.incarnation)
-    agent_gone(turn, gone)
+def _gone(tx: Transaction, agent: Agent) -> None:
+    gone = AgentGone(at=tx.at, agent_name=agent.spec.name, incarnation=agent.incarnation)
+    agent_gone(tx, gone)
 
 
-def _just_started(turn: Turn, name: str) -> bool:
+def _just_started(tx: Transaction, name: str) -> bool:
     """Whether this very step has asked for the start already, because its last victim turned out gone."""
-    return any(isinstance(i, StartAgent) and i.agent.name == name for i in turn.instructions)
+    return any(isinstance(i, StartAgent) and i.agent.name == name for i in tx.instructions)

@@ -6,7 +6,7 @@ from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.facts import TaskRegistered
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.transaction import Turn
+from schedulemesh.engine.transaction import Transaction
 
 
 def duplicate_task(state: MeshState, task_id: str) -> Refused | None:
@@ -21,9 +21,9 @@ def duplicate_task(state: MeshState, task_id: str) -> Refused | None:
     )
 
 
-def register(turn: Turn, task: TaskSpec, agent_name: str) -> Refused | None:
+def register(tx: Transaction, task: TaskSpec, agent_name: str) -> Refused | None:
     """Put a task on the book that runs on this agent; the refusal where its id is taken."""
-    refused = duplicate_task(turn.state, task.task_id)
+    refused = duplicate_task(tx.state, task.task_id)
     if refused is None:
-        turn.emit(TaskRegistered(task=task, agent_name=agent_name, at=turn.at))
+        tx.emit(TaskRegistered(task=task, agent_name=agent_name, at=tx.at))
     return refused

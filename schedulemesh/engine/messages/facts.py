@@ -149,7 +149,7 @@ class AgentStarted(Fact, frozen=True, kw_only=True):
     gpu_ids: tuple[str, ...] = ()
     pid: int = 0
     #: Which control methods its class has.
-    abilities: tuple[str, ...] = ()
+    capabilities: tuple[str, ...] = ()
     #: Its Ray name and namespace, by which it is found again.
     actor_name: str = ""
     actor_namespace: str = ""
@@ -157,7 +157,7 @@ class AgentStarted(Fact, frozen=True, kw_only=True):
     state_restored: bool | None = None
 
 
-class AgentReborn(Fact, frozen=True, kw_only=True):
+class AgentProcessRestarted(Fact, frozen=True, kw_only=True):
     """Ray restarted the agent's process by itself; its object was built anew."""
 
     agent_name: str
@@ -168,7 +168,7 @@ class AgentReborn(Fact, frozen=True, kw_only=True):
     gpu_ids: tuple[str, ...] = ()
 
 
-class LostTold(Fact, frozen=True, kw_only=True):
+class LossReported(Fact, frozen=True, kw_only=True):
     """Somebody was told that this agent is lost and cannot be rebuilt."""
 
     agent_name: str
@@ -395,8 +395,8 @@ AnyFact = Union[
     ClaimGrew,
     AgentReady,
     AgentStarted,
-    AgentReborn,
-    LostTold,
+    AgentProcessRestarted,
+    LossReported,
     AgentEnding,
     AgentEnded,
     GroupPlanned,

@@ -123,7 +123,7 @@ class AgentReported(Stimulus, frozen=True, kw_only=True):
     #: The GPUs that Ray gave it, by the names that they have on its node; empty: it cannot tell.
     gpu_ids: tuple[str, ...] = ()
     pid: int = 0
-    abilities: tuple[str, ...] = ()
+    capabilities: tuple[str, ...] = ()
     actor_name: str = ""
     actor_namespace: str = ""
     state_restored: bool | None = None
@@ -231,7 +231,7 @@ class StatesOutlived(Stimulus, frozen=True, kw_only=True):
     state_keys: tuple[str, ...]
 
 
-class WorldObserved(Stimulus, frozen=True, kw_only=True):
+class RecoveryObserved(Stimulus, frozen=True, kw_only=True):
     """After a recovery: which agents live, as (name, incarnation); all others do not."""
 
     living: frozenset[tuple[str, int]]
@@ -272,7 +272,7 @@ AnyStimulus = Union[
     ClusterObserved,
     ClockTicked,
     StatesOutlived,
-    WorldObserved,
+    RecoveryObserved,
     SupervisorBegan,
 ]
 

@@ -22,13 +22,13 @@ from schedulemesh.engine.state.device_guarantees import is_sure
 from schedulemesh.engine.state.nodes import Cluster, Node, devices_for, devices_for_all
 
 
-class Spot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class BundlePlacement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Where the bundles of a group go, in their order."""
 
     node_ids: tuple[str, ...]
 
 
-class NoSpot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class NoPlacement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Why a group has no room: the first bundle that found none, and what the closest node lacks."""
 
     bundle: int
@@ -120,15 +120,15 @@ class Room:
     def release(self, node_id: str, key: str, sign: int = 1) -> None:
         """Try what stands there under this name gone (-1: there after all)."""
         node = self._cluster.nodes.get(node_id)
-        standing = None if node is None else node.standing.get(key)
-        if node is None or standing is None:
+        allocations = None if node is None else node.allocations.get(key)
+        if node is None or allocations is None:
             return
-        gpu = sum(units for _, units in standing.devices.units)
-        held = msgspec.structs.replace(standing.held, gpu=gpu) if gpu else standing.held
+        gpu = sum(units for _, units in allocations.devices.units)
+        held = msgspec.structs.replace(allocations.held, gpu=gpu) if gpu else allocations.held
         free = self._changed.get(node_id)
         if free is None:
             free = self._changed[node_id] = _Free(node, total=self._total, waits=self._waits)
-        free.move(held, standing.devices, sign)
+        free.move(held, allocations.devices, sign)
         if sign > 0:
             free.gone.add(key)
         else:
@@ -139,15 +139,17 @@ class Room:
         changed = self._changed.get(node_id)
         return self._cluster.nodes[node_id].free if changed is None else changed.amounts
 
-    def place(self, shape: GroupShape) -> Spot | NoSpot:
+    def place(self, shape: GroupShape) -> BundlePlacement | NoPlacement:
         """Where the group goes, or why it has no room. Changes nothing."""
-        spot = self.spot(shape)
-        if spot is not None:
-            return spot
+        placement = self.placement(shape)
+        if placement is not None:
+            return placement
         nodes = self._cluster.nodes.values() if self._total else self._cluster.open_nodes()
         return self._placed(shape, [node for node in nodes if _has_labels(node, shape)])
 
-    def spot(self, shape: GroupShape, only: Collection[str] | None = None) -> Spot | None:
+    def placement(
+        self, shape: GroupShape, only: Collection[str] | None = None
+    ) -> BundlePlacement | None:
         """The same without a reason, which costs less where most nodes are full. ``only``: look at no other
         nodes than these.
         """
@@ -164,18 +166,18 @@ class Room:
             and _has_labels(node, shape)
         ]
         found = self._placed(shape, able) if able else None
-        return found if isinstance(found, Spot) else None
+        return found if isinstance(found, BundlePlacement) else None
 
-    def _placed(self, shape: GroupShape, nodes: Iterable[Node]) -> Spot | NoSpot:
+    def _placed(self, shape: GroupShape, nodes: Iterable[Node]) -> BundlePlacement | NoPlacement:
         placer = _PLACERS["STRICT_PACK" if on_one_node(shape) else shape.strategy]
         return placer(shape, [self._free(node) for node in nodes])
 
-    def _place_one(self, shape: GroupShape) -> Spot | None:
+    def _place_one(self, shape: GroupShape) -> BundlePlacement | None:
         """The common case, by the index of nodes."""
         need = shape.bundles[0]
         for node in self._cluster.with_room(need, "bin_pack"):
             if _has_labels(node, shape) and (not self._waits or node.fits(need, waits=True)):
-                return Spot(node_ids=(node.node_id,))
+                return BundlePlacement(node_ids=(node.node_id,))
         return None
 
     def _free(self, node: Node) -> _Free:
@@ -191,14 +193,14 @@ def on_one_node(shape: GroupShape) -> bool:
     return len(shape.bundles) == 1 or shape.strategy == "STRICT_PACK"
 
 
-def _strict_pack(shape: GroupShape, free: list[_Free]) -> Spot | NoSpot:
+def _strict_pack(shape: GroupShape, free: list[_Free]) -> BundlePlacement | NoPlacement:
     for node in sorted(free, key=_Free.order):
-        spot = _all_on(shape, node)
-        if spot is not None:
-            return spot
+        placement = _all_on(shape, node)
+        if placement is not None:
+            return placement
     total = shape.total
     closest = _closest(total, free)
-    return NoSpot(
+    return NoPlacement(
         bundle=0,
         short=_lack(total, closest),
         node_id=None if closest is None else closest.node_id,
@@ -206,7 +208,7 @@ def _strict_pack(shape: GroupShape, free: list[_Free]) -> Spot | NoSpot:
     )
 
 
-def _pack(shape: GroupShape, free: list[_Free]) -> Spot | NoSpot:
+def _pack(shape: GroupShape, free: list[_Free]) -> BundlePlacement | NoPlacement:
     """Again and again the node that takes most of what is left; of several the fullest."""
     left = _biggest_first(shape)
     put: dict[int, str] = {}
@@ -222,16 +224,16 @@ def _pack(shape: GroupShape, free: list[_Free]) -> Spot | NoSpot:
             if takes and (best is None or len(takes) > best[0]):
                 best = (len(takes), node, takes)
         if best is None:
-            missing = _no_spot(shape, left[0], [node for node in free if not node.taken])
+            missing = _no_placement(shape, left[0], [node for node in free if not node.taken])
             return _exactly(shape, free) or missing
         _, node, takes = best
         node.taken = True
         put.update((i, node.node_id) for i in takes)
         left = [i for i in left if i not in takes]
-    return _spot(shape, put)
+    return _placement(shape, put)
 
 
-def _spread(shape: GroupShape, free: list[_Free]) -> Spot | NoSpot:
+def _spread(shape: GroupShape, free: list[_Free]) -> BundlePlacement | NoPlacement:
     """Each on the emptiest node without one; where there is none, on the emptiest."""
     fresh = [node.copy() for node in free]
     put: dict[int, str] = {}
@@ -240,23 +242,29 @@ def _spread(shape: GroupShape, free: list[_Free]) -> Spot | NoSpot:
         fitting = [node for node in free if node.fits(need)]
         if not fitting:
             found = _exactly(shape, fresh)
-            return _no_spot(shape, i, free) if found is None else _spread_out(shape, found, fresh)
+            return (
+                _no_placement(shape, i, free) if found is None else _spread_out(shape, found, fresh)
+            )
         node = max(fitting, key=lambda n: (not n.taken, n.order()))
         node.put(need)
         put[i] = node.node_id
-    return _spot(shape, put)
+    return _placement(shape, put)
 
 
-def _exactly(shape: GroupShape, free: Sequence[_Free]) -> Spot | None:
+def _exactly(shape: GroupShape, free: Sequence[_Free]) -> BundlePlacement | None:
     """A placement wherever there is one, up to the bound of the exact search; nothing is placed yet."""
     places = sorted(free, key=_Free.order, reverse=True)
     found = assign(shape.bundles, places)
-    return None if found is None else Spot(node_ids=tuple(places[i].node_id for i in found))
+    return (
+        None if found is None else BundlePlacement(node_ids=tuple(places[i].node_id for i in found))
+    )
 
 
-def _spread_out(shape: GroupShape, spot: Spot, free: Sequence[_Free]) -> Spot:
+def _spread_out(
+    shape: GroupShape, placement: BundlePlacement, free: Sequence[_Free]
+) -> BundlePlacement:
     """The same with bundles moved to nodes that have none, as far as they fit there."""
-    node_ids = list(spot.node_ids)
+    node_ids = list(placement.node_ids)
     for node in sorted(free, key=_Free.order, reverse=True):
         if node.node_id in node_ids:
             continue
@@ -264,21 +272,21 @@ def _spread_out(shape: GroupShape, spot: Spot, free: Sequence[_Free]) -> Spot:
             if node_ids.count(node_ids[i]) > 1 and node.takes([shape.bundles[i]]):
                 node_ids[i] = node.node_id
                 break
-    return Spot(node_ids=tuple(node_ids))
+    return BundlePlacement(node_ids=tuple(node_ids))
 
 
-def _strict_spread(shape: GroupShape, free: list[_Free]) -> Spot | NoSpot:
+def _strict_spread(shape: GroupShape, free: list[_Free]) -> BundlePlacement | NoPlacement:
     free = sorted(free, key=_Free.order)
     holder: dict[str, int] = {}
     for i in _biggest_first(shape):
         if not _augment(i, shape, free, holder, set()):
-            short = _no_spot(shape, i, [node for node in free if node.node_id not in holder])
+            short = _no_placement(shape, i, [node for node in free if node.node_id not in holder])
             want, have = len(shape.bundles), len(free)
             reason = (
                 f"STRICT_SPREAD needs {want} nodes, and there are {have}" if have < want else ""
             )
             return msgspec.structs.replace(short, reason=reason or short.reason)
-    return _spot(shape, {i: node_id for node_id, i in holder.items()})
+    return _placement(shape, {i: node_id for node_id, i in holder.items()})
 
 
 def _augment(
@@ -304,9 +312,9 @@ _PLACERS = {
 }
 
 
-def _all_on(shape: GroupShape, node: _Free) -> Spot | None:
+def _all_on(shape: GroupShape, node: _Free) -> BundlePlacement | None:
     fits = node.takes(shape.bundles)
-    return Spot(node_ids=(node.node_id,) * len(shape.bundles)) if fits else None
+    return BundlePlacement(node_ids=(node.node_id,) * len(shape.bundles)) if fits else None
 
 
 def _biggest_first(shape: GroupShape) -> list[int]:
@@ -317,14 +325,14 @@ def _biggest_first(shape: GroupShape) -> list[int]:
     return sorted(range(len(shape.bundles)), key=size)
 
 
-def _spot(shape: GroupShape, put: dict[int, str]) -> Spot:
-    return Spot(node_ids=tuple(put[i] for i in range(len(shape.bundles))))
+def _placement(shape: GroupShape, put: dict[int, str]) -> BundlePlacement:
+    return BundlePlacement(node_ids=tuple(put[i] for i in range(len(shape.bundles))))
 
 
-def _no_spot(shape: GroupShape, bundle: int, free: Sequence[_Free]) -> NoSpot:
+def _no_placement(shape: GroupShape, bundle: int, free: Sequence[_Free]) -> NoPlacement:
     need = shape.bundles[bundle]
     closest = _closest(need, free)
-    return NoSpot(
+    return NoPlacement(
         bundle=bundle,
         short=_lack(need, closest),
         node_id=None if closest is None else closest.node_id,

@@ -56,7 +56,7 @@ class Workload:
         self._total = 0
         #: The counts when the typical kinds were last told: at fixed numbers of tasks and never on looking,
         #: so that a dry run changes nothing and a snapshot tells the same.
-        self.told: dict[Kind, int] = {}
+        self.sampled: dict[Kind, int] = {}
         #: So many tasks make the typical kinds be told anew.
         self.renew_at = 1
         #: Grows when the typical kinds are told anew; scores of an older version are void.
@@ -84,12 +84,12 @@ class Workload:
         self._renew()
 
     def adopt(
-        self, counts: Mapping[Kind, int], told: Mapping[Kind, int], renew_at: int | None
+        self, counts: Mapping[Kind, int], sampled: Mapping[Kind, int], renew_at: int | None
     ) -> None:
         """More of what a snapshot has."""
         self.counts.update(counts)
         self._total = sum(self.counts.values())
-        self.told.update(told)
+        self.sampled.update(sampled)
         self.renew_at = self.renew_at if renew_at is None else renew_at
         self.version += 1
 
@@ -144,7 +144,7 @@ class Workload:
         return int(100 / (1 + math.exp(-milli / 1000)))
 
     def _renew(self) -> None:
-        self.told = dict(self.counts)
+        self.sampled = dict(self.counts)
         self.renew_at = self._total + max(16, self._total // 4)
         self.version += 1
 
@@ -154,7 +154,7 @@ class Workload:
             return
         self._derived = self.version
         self._forget()
-        typical = typical_kinds(self.told)
+        typical = typical_kinds(self.sampled)
         self._typical = sum(typical.values())
         by_gpu: dict[int, list[tuple[int, int]]] = {}
         for (cpu, gpu), tasks in typical.items():

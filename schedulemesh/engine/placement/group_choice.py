@@ -16,13 +16,13 @@ from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.labels import Labels, matches
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.resources import Resources
-from schedulemesh.engine.placement.bundles import NoSpot, Room, Spot, on_one_node
+from schedulemesh.engine.placement.bundles import BundlePlacement, NoPlacement, Room, on_one_node
 from schedulemesh.engine.placement.minimise import minimise, release_until
 from schedulemesh.engine.state.groups import Group, GroupPhase, dynamic_shape
 from schedulemesh.engine.state.mesh_state import MeshState
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class GroupRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a newcomer asks of its pool's groups."""
 
     pool_name: str
@@ -36,7 +36,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     spare: GroupShape | None = None
 
 
-class Home(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Assignment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A group for a newcomer: one that is there, or one to be made."""
 
     #: "reserved", "reused", "created" or "preempted".
@@ -45,34 +45,34 @@ class Home(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     #: Whether that one is being made still.
     waits: bool = False
     #: Where a new one goes.
-    spot: Spot | None = None
+    placement: BundlePlacement | None = None
     #: Groups that are removed for it.
     leaving: tuple[Group, ...] = ()
 
 
-class NoHome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class NoAssignment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Why no group is to be had without an eviction."""
 
     #: Whether the pool may not make more dynamic groups.
     limit: bool = False
     #: Why no node takes a new one; None: that was not asked.
-    no_spot: NoSpot | None = None
+    no_placement: NoPlacement | None = None
     #: Whether the nodes, wholly free, would have room.
     could_ever: bool = True
 
 
-def wish_of(
+def group_request_of(
     state: MeshState,
     pool_name: str,
     spec: GroupsSpec,
     bundles: tuple[Resources, ...],
     priority: float,
     labels: Labels,
-) -> Wish:
+) -> GroupRequest:
     """What a task of this priority and these labels asks for."""
     closest = best_reserved(state.groups.reserved_shapes(pool_name), bundles)
     may_reserved = entitled(spec, priority, labels)
-    return Wish(
+    return GroupRequest(
         pool_name=pool_name,
         spec=spec,
         shape=dynamic_shape(spec, bundles),
@@ -105,51 +105,55 @@ def entitled(spec: GroupsSpec, priority: float, labels: Labels) -> bool:
     return priority > spec.entitled_above or by_label
 
 
-def find_home(state: MeshState, wish: Wish, *, waits: bool = False) -> Home | NoHome:
+def find_assignment(
+    state: MeshState, group_request: GroupRequest, *, waits: bool = False
+) -> Assignment | NoAssignment:
     """A group that is free or can be made, or why there is none. ``waits``: others leave before that."""
-    found = _free_group(state, wish)
+    found = _free_group(state, group_request)
     if found is not None:
         return found
-    may_make = wish.spec.dynamic and wish.spec.max_dynamic >= 1
-    if may_make and excess(state, wish) <= 0:
-        spot = Room(state.cluster, waits=waits).spot(wish.shape)
-        if spot is not None:
-            return Home(path="created", spot=spot)
-    spare = _spare_group(state, wish)
+    may_make = group_request.spec.dynamic and group_request.spec.max_dynamic >= 1
+    if may_make and excess(state, group_request) <= 0:
+        placement = Room(state.cluster, waits=waits).placement(group_request.shape)
+        if placement is not None:
+            return Assignment(path="created", placement=placement)
+    spare = _spare_group(state, group_request)
     if spare is not None:
-        return Home(path="reserved", group=spare)
+        return Assignment(path="reserved", group=spare)
     if not may_make:
-        return NoHome(limit=True)
-    return _in_place_of_idle(state, wish)
+        return NoAssignment(limit=True)
+    return _in_place_of_idle(state, group_request)
 
 
-def _spare_group(state: MeshState, wish: Wish) -> Group | None:
+def _spare_group(state: MeshState, group_request: GroupRequest) -> Group | None:
     """A free reserved group for one who is just below those who are entitled."""
-    if wish.spare is None:
+    if group_request.spare is None:
         return None
-    groups = state.groups.free_of(wish.pool_name, reserved=True, shape=wish.spare)
+    groups = state.groups.free_of(group_request.pool_name, reserved=True, shape=group_request.spare)
     found = next((group for group in groups if _open(state, group)), None)
-    return None if found is None or _somebody_waits(state, wish.pool_name) else found
+    return None if found is None or _somebody_waits(state, group_request.pool_name) else found
 
 
-def suits(state: MeshState, wish: Wish, group: Group) -> bool:
+def suits(state: MeshState, group_request: GroupRequest, group: Group) -> bool:
     """Whether the newcomer may have this group of its pool once nobody lives in it."""
-    kind = wish.reserved if group.reserved else wish.shape
-    return group.pool_name == wish.pool_name and group.shape == kind and _open(state, group)
+    kind = group_request.reserved if group.reserved else group_request.shape
+    return (
+        group.pool_name == group_request.pool_name and group.shape == kind and _open(state, group)
+    )
 
 
-def _free_group(state: MeshState, wish: Wish) -> Home | None:
+def _free_group(state: MeshState, group_request: GroupRequest) -> Assignment | None:
     """One that nobody uses; else one that is being made already, before another is."""
     book = state.groups
-    kinds = (("reserved", True, wish.reserved), ("reused", False, wish.shape))
+    kinds = (("reserved", True, group_request.reserved), ("reused", False, group_request.shape))
     for groups_of, waits in ((book.free_of, False), (book.coming_of, True)):
         for path, reserved, shape in kinds:
             if shape is None:
                 continue
-            for group in groups_of(wish.pool_name, reserved=reserved, shape=shape):
+            for group in groups_of(group_request.pool_name, reserved=reserved, shape=shape):
                 if _open(state, group):
                     how = "created" if waits and not reserved else path
-                    return Home(path=how, group=group, waits=waits)
+                    return Assignment(path=how, group=group, waits=waits)
     return None
 
 
@@ -159,33 +163,41 @@ def _open(state: MeshState, group: Group) -> bool:
     return all(n in nodes and not nodes[n].cordoned for n in group.node_ids)
 
 
-def _in_place_of_idle(state: MeshState, wish: Wish) -> Home | NoHome:
+def _in_place_of_idle(state: MeshState, group_request: GroupRequest) -> Assignment | NoAssignment:
     """A new group where groups that nobody uses stand now."""
-    too_many = excess(state, wish)
+    too_many = excess(state, group_request)
     idle = state.groups.idle()
-    if state.groups.idle_count(wish.pool_name) < too_many:
-        return NoHome(limit=True, could_ever=_could_ever(state, wish))
+    if state.groups.idle_count(group_request.pool_name) < too_many:
+        return NoAssignment(limit=True, could_ever=_could_ever(state, group_request))
     found = without_idle(
-        Room(state.cluster, waits=True), wish.shape, idle, wish.pool_name, too_many
+        Room(state.cluster, waits=True),
+        group_request.shape,
+        idle,
+        group_request.pool_name,
+        too_many,
     )
-    if isinstance(found, NoSpot):
-        return NoHome(limit=too_many > 0, no_spot=found, could_ever=_could_ever(state, wish))
-    spot, leaving = found
-    return Home(path="created", spot=spot, leaving=leaving)
+    if isinstance(found, NoPlacement):
+        return NoAssignment(
+            limit=too_many > 0, no_placement=found, could_ever=_could_ever(state, group_request)
+        )
+    placement, leaving = found
+    return Assignment(path="created", placement=placement, leaving=leaving)
 
 
-def excess(state: MeshState, wish: Wish) -> int:
+def excess(state: MeshState, group_request: GroupRequest) -> int:
     """How many dynamic groups of the pool must go before there may be one more; 0 or less: none."""
-    return state.groups.dynamic_count(wish.pool_name) - wish.spec.max_dynamic + 1
+    return state.groups.dynamic_count(group_request.pool_name) - group_request.spec.max_dynamic + 1
 
 
-def idle_for_node(state: MeshState, need: Resources) -> tuple[Spot, tuple[Group, ...]] | None:
+def idle_for_node(
+    state: MeshState, need: Resources
+) -> tuple[BundlePlacement, tuple[Group, ...]] | None:
     """Where an agent without a group goes once idle groups have left, and which; None: nowhere."""
     idle = state.groups.idle()
     if not idle:
         return None
     found = without_idle(Room(state.cluster, waits=True), GroupShape(bundles=(need,)), idle)
-    return None if isinstance(found, NoSpot) or not found[1] else found
+    return None if isinstance(found, NoPlacement) or not found[1] else found
 
 
 def without_idle(
@@ -194,18 +206,19 @@ def without_idle(
     idle: Sequence[Group],
     own: str = "",
     too_many: int = 0,
-) -> tuple[Spot, tuple[Group, ...]] | NoSpot:
+) -> tuple[BundlePlacement, tuple[Group, ...]] | NoPlacement:
     """Where a group of this shape goes once the fewest of ``idle``, the first ones first, have left: the
-    spot, and who leaves. At least ``too_many`` of them are of the pool ``own``, which has as many idle ones.
+    placement, and who leaves. At least ``too_many`` of them are of the pool ``own``, which has as many
+    idle ones.
     """
     trial = _WithoutIdle(room, shape, own, too_many)
     found = release_until(trial, idle, trial.enough)
     if found is None:
         told = room.place(shape)
-        return told if isinstance(told, NoSpot) else NoSpot(bundle=0)
+        return told if isinstance(told, NoPlacement) else NoPlacement(bundle=0)
     leaving = minimise(trial, found, trial.enough)
-    spot = trial.find()
-    return NoSpot(bundle=0) if spot is None else (spot, tuple(leaving))
+    placement = trial.find()
+    return NoPlacement(bundle=0) if placement is None else (placement, tuple(leaving))
 
 
 class _WithoutIdle:
@@ -213,14 +226,14 @@ class _WithoutIdle:
 
     def __init__(self, room: Room, shape: GroupShape, own: str, too_many: int) -> None:
         #: Where the group goes with nothing released.
-        self._first = room.spot(shape)
+        self._first = room.placement(shape)
         #: Where it goes now; None: nowhere, or that is to be looked at again.
-        self._spot = self._first
+        self._placement = self._first
         self._room = room
         self._shape = shape
         self._own = own
         self._too_many = too_many
-        #: Nodes on which something was released: without that there is no spot.
+        #: Nodes on which something was released: without that there is no placement.
         self._changed: set[str] = set()
 
     def release(self, group: Group) -> None:
@@ -233,19 +246,21 @@ class _WithoutIdle:
         """See Trial."""
         release(self._room, group, -1)
         self._too_many += group.pool_name == self._own
-        if self._spot is not None and not set(group.node_ids).isdisjoint(self._spot.node_ids):
-            self._spot = self._first
+        if self._placement is not None and not set(group.node_ids).isdisjoint(
+            self._placement.node_ids
+        ):
+            self._placement = self._first
 
     def enough(self) -> bool:
-        """Whether there is a spot, and as many of the pool's own are gone as must be."""
+        """Whether there is a placement, and as many of the pool's own are gone as must be."""
         return self._too_many <= 0 and self.find() is not None
 
-    def find(self) -> Spot | None:
+    def find(self) -> BundlePlacement | None:
         """Where the group goes as things are tried now."""
-        if self._spot is None:
+        if self._placement is None:
             only = self._changed if on_one_node(self._shape) else None
-            self._spot = self._room.spot(self._shape, only)
-        return self._spot
+            self._placement = self._room.placement(self._shape, only)
+        return self._placement
 
 
 def release(room: Room, group: Group, sign: int = 1) -> None:
@@ -265,11 +280,15 @@ def goes_along(group: Group, agent_name: str) -> bool:
     return not group.reserved and lives_alone(group, agent_name)
 
 
-def _could_ever(state: MeshState, wish: Wish) -> bool:
+def _could_ever(state: MeshState, group_request: GroupRequest) -> bool:
     """Whether the newcomer could ever have a group: a reserved one, or a new one on empty nodes."""
-    if wish.reserved is not None or wish.spare is not None or not state.nodes_known:
+    if (
+        group_request.reserved is not None
+        or group_request.spare is not None
+        or not state.nodes_known
+    ):
         return True
-    return Room(state.cluster, total=True).spot(wish.shape) is not None
+    return Room(state.cluster, total=True).placement(group_request.shape) is not None
 
 
 def _size(shape: GroupShape) -> tuple[int, int, int, int]:

@@ -192,7 +192,7 @@ def choose_devices(
 ) -> Devices | None:
     """The devices of this node that a built-in strategy likes best; None: they are not there.
 
-    For hands that can choose a device, as a simulation can. Ray chooses itself, so the book assumes the
+    For executor that can choose a device, as a simulation can. Ray chooses itself, so the book assumes the
     least favourable device until the agent reports (``devices_for``).
     """
     if need.gpu == 0 or need.gpu >= UNIT:

@@ -10,33 +10,33 @@ from schedulemesh.engine.messages.outcomes import Evaluation, Refused
 from schedulemesh.engine.messages.stimuli import PreemptionQuery, TaskSubmitted
 from schedulemesh.engine.placement.plugin_views import query_view
 from schedulemesh.engine.placement.strategies import Strategies
-from schedulemesh.engine.preemption.rules import Consent, Incoming, dominant
+from schedulemesh.engine.preemption.rules import Incoming, PluginVeto, dominant
 from schedulemesh.engine.preemption.search import evicted
 from schedulemesh.engine.preemption.veto import ask
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.transaction import Turn
+from schedulemesh.engine.transaction import Transaction
 
 
 def evaluate(state: MeshState, query: PreemptionQuery, strategies: Strategies) -> Evaluation:
     """The dry run of the preemption decision, contract in Engine.evaluate."""
     incoming = Incoming(priority=query.priority, pool_name=query.pool_name, labels=query.labels)
-    consent = ask(strategies, state.preemption, incoming, query_view(query), query.at)
+    veto = ask(strategies, state.preemption, incoming, query_view(query), query.at)
     victims: tuple[str, ...] = ()
     if query.resources is not None:
-        found = _victims(Turn(state, query.at, strategies), query, consent)
+        found = _victims(Transaction(state, query.at, strategies), query, veto)
         if isinstance(found, Evaluation):
             return found
         victims = found
     candidates = tuple(
         state.preemption.ordered(
-            state.running, incoming, query.at, first=max(1, query.limit), consent=consent
+            state.running, incoming, query.at, first=max(1, query.limit), veto=veto
         )
     )
     if candidates and (victims or query.resources is None):
         return Evaluation(
             should_preempt=True, candidates=candidates[: max(0, query.limit)], victims=victims
         )
-    turned_away = state.preemption.turned_away(state.running, incoming, query.at, consent)
+    turned_away = state.preemption.turned_away(state.running, incoming, query.at, veto)
     return Evaluation(
         should_preempt=False,
         reason=dominant(turned_away),
@@ -45,9 +45,9 @@ def evaluate(state: MeshState, query: PreemptionQuery, strategies: Strategies) -
 
 
 def _victims(
-    turn: Turn, query: PreemptionQuery, consent: Consent | None
+    tx: Transaction, query: PreemptionQuery, veto: PluginVeto | None
 ) -> tuple[str, ...] | Evaluation:
-    """The tasks that a submission like this would evict (none: no eviction would seat it), or the answer that
+    """The tasks that a submission like this would evict (none: no eviction would slot it), or the answer that
     says why nobody need, or why nothing helps.
     """
     asked = TaskSubmitted(
@@ -60,10 +60,10 @@ def _victims(
         ),
         default_resources=False,
     )
-    request = understand(turn, asked)
+    request = understand(tx, asked)
     if isinstance(request, Refused):
         return Evaluation(should_preempt=False, reason=request.reason)
-    if request.settled or room_of_idle(turn, request) is not None:
+    if request.fits_now or room_of_idle(tx, request) is not None:
         return Evaluation(should_preempt=False, reason="resources_available")
-    plan = find_victims(turn, request, consent)
+    plan = find_victims(tx, request, veto)
     return () if plan is None else tuple(c.task_id for c in evicted(plan.units))

@@ -18,7 +18,7 @@ import msgspec
 
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, Resources, least, most, sum_of
-from schedulemesh.engine.placement.bundles import NoSpot, Room, Spot, on_one_node
+from schedulemesh.engine.placement.bundles import BundlePlacement, NoPlacement, Room, on_one_node
 from schedulemesh.engine.placement.group_choice import goes_along, without_idle
 from schedulemesh.engine.placement.minimise import minimise, release_until
 from schedulemesh.engine.preemption.group_scenario import (
@@ -28,7 +28,7 @@ from schedulemesh.engine.preemption.group_scenario import (
     group_of,
     room_freed,
 )
-from schedulemesh.engine.preemption.search import Bound, Search, Unit, order_of, place_of
+from schedulemesh.engine.preemption.search import Bound, Search, VictimAgent, order_of, place_of
 from schedulemesh.engine.state.groups import MARK, Group
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
@@ -39,8 +39,8 @@ _FirstT = TypeVar("_FirstT")
 class Cleared(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Room once these have left."""
 
-    units: tuple[Unit, ...]
-    spot: Spot
+    units: tuple[VictimAgent, ...]
+    placement: BundlePlacement
     #: The groups that leave with them, and those that nobody uses and that leave too.
     leaving: tuple[Group, ...]
 
@@ -50,12 +50,12 @@ class _Site(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     node_id: str
     #: The candidates there, in the order of victims.
-    units: list[Unit]
+    units: list[VictimAgent]
     #: What must become usable there at least.
     lack: Resources
 
 
-class Clearing:
+class RoomSearch:
     """One search for victims who make room for ``shape``. ``too_many`` dynamic groups of the pool ``own``
     must go as well; ``nodes``: victims are sought on these only.
     """
@@ -76,7 +76,7 @@ class Clearing:
         #: With nobody released; each attempt releases and takes back.
         self._scenario = GroupScenario(self._state, search.quota_scenario(), shape, own, too_many)
         self._room = self._scenario.room
-        self._spot = self._scenario.spot
+        self._placement = self._scenario.placement
         self._lacking = self._scenario.lacking
         self._one_node = on_one_node(shape)
         self._sites = self._found(nodes)
@@ -86,7 +86,7 @@ class Clearing:
         if self._lacking > 1:
             return None
         short = self._search.short_quota
-        if self._spot is not None and self._lacking <= 0:
+        if self._placement is not None and self._lacking <= 0:
             first = self._search.first_for_quota()
             return None if first is None else self._cleared((first,))
         likely = {
@@ -107,7 +107,7 @@ class Clearing:
 
     def several(self) -> Cleared | None:
         """The victims at the best site; sites that cannot be better are not worked out."""
-        best: tuple[Bound, tuple[Unit, ...]] | None = None
+        best: tuple[Bound, tuple[VictimAgent, ...]] | None = None
         bounds = [(bound, site) for site in self._sites if (bound := self._bound(site)) is not None]
         for bound, site in sorted(bounds, key=_first):
             if best is not None and best[0] <= bound:
@@ -126,13 +126,13 @@ class Clearing:
 
     def _found(self, only: Collection[str] | None) -> list[_Site]:
         """The sites with their candidates, in the order of victims."""
-        if self._spot is not None:
+        if self._placement is not None:
             return [
                 _Site(node_id="", units=sorted(self._units_of_own(), key=order_of), lack=NOTHING)
             ]
         allowed = self._search.allowed()
-        made: dict[str, Unit | None] = {}
-        units: dict[str, dict[str, Unit]] = {}
+        made: dict[str, VictimAgent | None] = {}
+        units: dict[str, dict[str, VictimAgent]] = {}
         for node in self._nodes(only):
             site = units.setdefault(node.node_id if self._one_node else "", {})
             for name in self._living_on(node):
@@ -165,7 +165,7 @@ class Clearing:
         free = (self._room.free_on(node.node_id) for node in self._state.cluster.open_nodes())
         return sum_of(amounts for amounts in free if smallest.fits(amounts))
 
-    def _hope(self, unit: Unit) -> Resources:
+    def _hope(self, unit: VictimAgent) -> Resources:
         """No more than this becomes usable where it leaves."""
         frees = room_freed(self._state, unit)
         if self._one_node:
@@ -173,12 +173,12 @@ class Clearing:
         nodes = {node_id for node_id, _ in freed_by(self._state, unit)}
         return frees + sum_of(map(self._room.free_on, nodes))
 
-    def _alike(self, unit: Unit) -> frozenset[tuple[object, ...]]:
+    def _alike(self, unit: VictimAgent) -> frozenset[tuple[object, ...]]:
         """What its leaving does: units of which this is the same are enough, or none of them is."""
         nodes, group = self._state.cluster.nodes, group_of(self._state, unit)
         freed = []
         for node_id, key in freed_by(self._state, unit):
-            mine = nodes[node_id].standing.get(key) if node_id in nodes else None
+            mine = nodes[node_id].allocations.get(key) if node_id in nodes else None
             if mine is not None:
                 freed.append(
                     (
@@ -211,7 +211,7 @@ class Clearing:
     def _living_on(self, node: Node) -> Iterator[str]:
         """The agents whose leaving frees something there."""
         groups = self._state.groups.by_id
-        for key in node.standing:
+        for key in node.allocations:
             if not key.startswith(MARK):
                 yield key
                 continue
@@ -219,7 +219,7 @@ class Clearing:
             if group.agent is not None and goes_along(group, group.agent):
                 yield group.agent
 
-    def _units_of_own(self) -> Iterator[Unit]:
+    def _units_of_own(self) -> Iterator[VictimAgent]:
         """The candidates in dynamic groups of the pool that has too many."""
         if self._lacking <= 0:
             return
@@ -230,13 +230,13 @@ class Clearing:
                 if unit is not None:
                     yield unit
 
-    def _enough_alone(self, unit: Unit) -> bool:
+    def _enough_alone(self, unit: VictimAgent) -> bool:
         self._scenario.release(unit)
         enough = self._scenario.enough()
         self._scenario.take_back(unit)
         return enough
 
-    def _worked_out(self, units: Sequence[Unit]) -> tuple[Unit, ...] | None:
+    def _worked_out(self, units: Sequence[VictimAgent]) -> tuple[VictimAgent, ...] | None:
         """Candidates in order until the pool's limit, the nodes and the quota suffice, less those that turn
         out not to be needed; None: not even all of them are enough.
         """
@@ -244,7 +244,7 @@ class Clearing:
         if taken is None:
             return None
         scenario = self._scenario
-        released: list[Unit] = []
+        released: list[VictimAgent] = []
         try:
             for unit in taken:
                 scenario.release(unit)
@@ -267,7 +267,7 @@ class Clearing:
             for unit in released:
                 scenario.take_back(unit)
 
-    def _for_limit(self, units: Sequence[Unit]) -> list[Unit] | None:
+    def _for_limit(self, units: Sequence[VictimAgent]) -> list[VictimAgent] | None:
         """As many of the pool's own as must leave for its limit: those of the site before others."""
         if self._lacking <= 0:
             return []
@@ -277,7 +277,7 @@ class Clearing:
         }
         return list(own.values())[: self._lacking] if len(own) >= self._lacking else None
 
-    def _cleared(self, units: tuple[Unit, ...]) -> Cleared | None:
+    def _cleared(self, units: tuple[VictimAgent, ...]) -> Cleared | None:
         """With those of the groups that nobody uses that are needed."""
         room = Room(self._state.cluster, waits=True)
         for unit in units:
@@ -286,11 +286,11 @@ class Clearing:
         too_many = self._too_many - sum(frees_own(self._state, u, self._own) for u in units)
         idle = self._state.groups.idle()
         found = without_idle(room, self._shape, idle, self._own, too_many)
-        if isinstance(found, NoSpot):
+        if isinstance(found, NoPlacement):
             return None
-        spot, unused = found
+        placement, unused = found
         along = [group for unit in units if (group := group_of(self._state, unit)) is not None]
-        return Cleared(units=units, spot=spot, leaving=(*along, *unused))
+        return Cleared(units=units, placement=placement, leaving=(*along, *unused))
 
 
 def _first(entry: tuple[_FirstT, object]) -> _FirstT:

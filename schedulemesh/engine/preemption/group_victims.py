@@ -18,17 +18,17 @@ import msgspec
 
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.engine.placement.group_choice import (
-    Home,
-    NoHome,
-    Wish,
+    Assignment,
+    GroupRequest,
+    NoAssignment,
     excess,
     lives_alone,
     suits,
 )
 from schedulemesh.engine.placement.minimise import minimise
-from schedulemesh.engine.preemption.group_room import Cleared, Clearing
+from schedulemesh.engine.preemption.group_room import Cleared, RoomSearch
 from schedulemesh.engine.preemption.scenario import Scenario
-from schedulemesh.engine.preemption.search import Plan, Search, Unit, order_of, place_of
+from schedulemesh.engine.preemption.search import Plan, Search, VictimAgent, order_of, place_of
 from schedulemesh.engine.state.groups import Group
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.tasks import TaskClass
@@ -37,34 +37,34 @@ from schedulemesh.engine.state.tasks import TaskClass
 class GroupPlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Who leaves, and the group that the newcomer gets."""
 
-    units: tuple[Unit, ...]
-    home: Home
+    units: tuple[VictimAgent, ...]
+    assignment: Assignment
 
 
 class GroupSearch(msgspec.Struct, kw_only=True):
     """One search. ``search`` knows the newcomer and its quota; room on a node is not in question there."""
 
     search: Search
-    wish: Wish
-    home: Home | NoHome
+    group_request: GroupRequest
+    assignment: Assignment | NoAssignment
     #: Nobody leaves for quota, and no group is removed.
     for_group: bool
 
     def plan(self) -> GroupPlan | None:
         """Who leaves; None: no eviction that the policy allows would give the newcomer quota and group."""
-        if isinstance(self.home, Home):
+        if isinstance(self.assignment, Assignment):
             plan = None if self.for_group else self.search.plan()
-            return None if plan is None else GroupPlan(units=plan.units, home=self.home)
+            return None if plan is None else GroupPlan(units=plan.units, assignment=self.assignment)
         if self.for_group and self.search.short_quota:
             return None
         handed_over = self._handed_over()
         if self.for_group or (handed_over is not None and self._is_first(handed_over)):
             return handed_over
-        clearing = self._clearing()
-        made = None if clearing is None else self._made(clearing.one())
+        room_search = self._room_search()
+        made = None if room_search is None else self._made(room_search.one())
         if handed_over is not None or made is not None:
             return _first_of(handed_over, made, _order)
-        made = None if clearing is None else self._made(clearing.several())
+        made = None if room_search is None else self._made(room_search.several())
         return _first_of(self._handed_over_with_others(), made, _place)
 
     @property
@@ -76,7 +76,9 @@ class GroupSearch(msgspec.Struct, kw_only=True):
         for unit in self.search.units(self._of_my_pool):
             group = self._suiting(unit)
             if group is not None and not self._quota_with(unit).short_quota:
-                return GroupPlan(units=(unit,), home=Home(path="preempted", group=group))
+                return GroupPlan(
+                    units=(unit,), assignment=Assignment(path="preempted", group=group)
+                )
         return None
 
     def _is_first(self, plan: GroupPlan) -> bool:
@@ -86,7 +88,7 @@ class GroupSearch(msgspec.Struct, kw_only=True):
 
     def _handed_over_with_others(self) -> GroupPlan | None:
         """The group of one victim, and others for quota: of each priority the first one is tried."""
-        firsts: dict[float, Unit] = {}
+        firsts: dict[float, VictimAgent] = {}
         for unit in self.search.units(self._of_my_pool):
             if unit.top_priority not in firsts and self._suiting(unit) is not None:
                 firsts[unit.top_priority] = unit
@@ -97,34 +99,36 @@ class GroupSearch(msgspec.Struct, kw_only=True):
             best = _first_of(best, found, _place)
         return best
 
-    def _plan_with_group(self, units: Sequence[Unit]) -> GroupPlan | None:
+    def _plan_with_group(self, units: Sequence[VictimAgent]) -> GroupPlan | None:
         for unit in units:
             group = self._suiting(unit)
             if group is not None:
-                return GroupPlan(units=tuple(units), home=Home(path="preempted", group=group))
+                return GroupPlan(
+                    units=tuple(units), assignment=Assignment(path="preempted", group=group)
+                )
         return None
 
-    def _clearing(self) -> Clearing | None:
+    def _room_search(self) -> RoomSearch | None:
         """The search for room for a new group; None: there may be no new one."""
-        spec = self.wish.spec
-        if not isinstance(self.home, NoHome) or not self.home.could_ever:
+        spec = self.group_request.spec
+        if not isinstance(self.assignment, NoAssignment) or not self.assignment.could_ever:
             return None
         if not spec.dynamic or spec.max_dynamic < 1:
             return None
-        return Clearing(
+        return RoomSearch(
             self.search,
-            self.wish.shape,
-            own=self.wish.pool_name,
-            too_many=excess(self._state, self.wish),
+            self.group_request.shape,
+            own=self.group_request.pool_name,
+            too_many=excess(self._state, self.group_request),
         )
 
     def _made(self, found: Cleared | None) -> GroupPlan | None:
         if found is None:
             return None
-        home = Home(path="created", spot=found.spot, leaving=found.leaving)
-        return GroupPlan(units=found.units, home=home)
+        assignment = Assignment(path="created", placement=found.placement, leaving=found.leaving)
+        return GroupPlan(units=found.units, assignment=assignment)
 
-    def _needed(self, units: Sequence[Unit]) -> list[Unit]:
+    def _needed(self, units: Sequence[VictimAgent]) -> list[VictimAgent]:
         """The same without those that are not needed: lowest score first they stay."""
         scenario = self._quota_with(*units)
         handing_over = {unit.agent.spec.name for unit in units if self._suiting(unit) is not None}
@@ -132,25 +136,25 @@ class GroupSearch(msgspec.Struct, kw_only=True):
         kept = minimise(trial, sorted(units, key=order_of, reverse=True), trial.enough)
         return kept[::-1]
 
-    def _suiting(self, unit: Unit) -> Group | None:
+    def _suiting(self, unit: VictimAgent) -> Group | None:
         """Its group, if the newcomer may have that."""
         group = self._state.groups.by_id.get(unit.agent.group_id or "")
         if group is None or not lives_alone(group, unit.agent.spec.name):
             return None
-        return group if suits(self._state, self.wish, group) else None
+        return group if suits(self._state, self.group_request, group) else None
 
-    def _quota_with(self, *units: Unit) -> Scenario:
+    def _quota_with(self, *units: VictimAgent) -> Scenario:
         scenario = Scenario(self.search.need, self.search.short_quota, None)
         for unit in units:
             scenario.release(unit)
         return scenario
 
     def _of_my_pool(self, task_class: TaskClass) -> bool:
-        return task_class.has_tasks() and task_class.pool_name == self.wish.pool_name
+        return task_class.has_tasks() and task_class.pool_name == self.group_request.pool_name
 
 
 class _HandingOver:
-    """Quota if some agents were gone, and whether one of them hands its group over."""
+    """Quota if some agents were gone, and whether one of them executor its group over."""
 
     def __init__(self, quota: Scenario, handing_over: set[str]) -> None:
         #: The agents whose groups would do; those that are tried gone.
@@ -158,12 +162,12 @@ class _HandingOver:
         self._stay: set[str] = set()
         self._quota = quota
 
-    def release(self, unit: Unit) -> None:
+    def release(self, unit: VictimAgent) -> None:
         """See Trial."""
         self._quota.release(unit)
         self._stay.discard(unit.agent.spec.name)
 
-    def take_back(self, unit: Unit) -> None:
+    def take_back(self, unit: VictimAgent) -> None:
         """See Trial."""
         self._quota.take_back(unit)
         self._stay.add(unit.agent.spec.name)
@@ -198,21 +202,21 @@ def with_groups(search: Search, plan: Plan | None) -> Plan | None:
     if not search.by_node or not groups:
         return plan
     nodes = {node_id for group in groups if not group.reserved for node_id in group.node_ids}
-    clearing = Clearing(search, GroupShape(bundles=(search.need,)), nodes=nodes)
-    found = clearing.one()
+    room_search = RoomSearch(search, GroupShape(bundles=(search.need,)), nodes=nodes)
+    found = room_search.one()
     if found is None and (plan is None or len(plan.units) > 1):
-        found = clearing.several()
+        found = room_search.several()
     if found is None or (plan is not None and _rank(plan.units) <= _rank(found.units)):
         return plan
     return Plan(
         units=found.units,
-        node_id=found.spot.node_ids[0],
+        node_id=found.placement.node_ids[0],
         groups=found.leaving,
     )
 
 
 def _rank(
-    units: tuple[Unit, ...],
+    units: tuple[VictimAgent, ...],
 ) -> tuple[bool, tuple[float, ...] | tuple[float, float, float, str]]:
     """One victim before several; one by the policy's order, several as nodes are compared."""
     if len(units) == 1:

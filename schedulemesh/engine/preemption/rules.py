@@ -11,7 +11,7 @@ Borg and Kubernetes choose victims (Verma et al., EuroSys 2015); ``least_lost_wo
 a task's start or last saved state, fewest first, then effective difference, then id (the least work lost
 is what Tiresias, NSDI 2019, and Kueue's preference for the newest aim at).
 
-Where strategies have a say, each candidate is put to them (``Consent``) when its turn has come, and so is
+Where strategies have a say, each candidate is put to them (``PluginVeto``) when its tx has come, and so is
 each task that rule 3 or 4 refused.
 """
 
@@ -39,7 +39,7 @@ LABEL, SAME_POOL, CROSS_POOL, STRATEGY, MANUAL = (
     "manual",
 )
 
-#: Reasons of refusals, one per rule that may turn a task away, in the order in which they speak.
+#: Reasons of refusals, one per rule that may tx a task away, in the order in which they speak.
 PROTECTED, DOMINATES, BELOW_SAME, CROSS_OFF, BELOW_CROSS, BELOW_SCORE, VETOED, LEAVING, NO_USE = (
     "protected_pool",
     "dominates_by_label",
@@ -77,7 +77,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     refused: str = ""
 
 
-class Consent(Protocol):
+class PluginVeto(Protocol):
     """What strategies say of single candidates of one decision."""
 
     def gives(self, task: RunningTask, verdict: Verdict) -> bool:
@@ -164,22 +164,22 @@ class Preemption:
         self._judged: dict[object, list[tuple[TaskClass, Verdict]]] = {}
 
     def verdicts(
-        self, running: RunningTasks, incoming: Incoming, consent: Consent | None = None
+        self, running: RunningTasks, incoming: Incoming, veto: PluginVeto | None = None
     ) -> list[tuple[TaskClass, Verdict]]:
-        """Every class with what the rules say of it; classes may have become empty since. With consent,
+        """Every class with what the rules say of it; classes may have become empty since. With veto,
         a class that rule 3 or 4 refused is allowed, and each of its tasks must be asked for.
         """
         if self._version != running.version or len(self._judged) > self._REMEMBERED:
             self._judged.clear()
             self._version = running.version
         relevant = running.relevant(incoming.labels)
-        key = (incoming.priority, incoming.pool_name, relevant, consent is not None)
+        key = (incoming.priority, incoming.pool_name, relevant, veto is not None)
         found = self._judged.get(key)
         if found is None:
             found = self._judged[key] = [
                 (c, self._judge_class(c, incoming)) for c in running.classes.values()
             ]
-            if consent is not None:
+            if veto is not None:
                 found[:] = [(c, self._opened(c, verdict, incoming)) for c, verdict in found]
         return found
 
@@ -224,22 +224,22 @@ class Preemption:
         now: float,
         keep: Callable[[TaskClass], bool] = TaskClass.has_tasks,
         first: int | None = None,
-        consent: Consent | None = None,
+        veto: PluginVeto | None = None,
     ) -> Iterator[Candidate]:
         """The candidates in the policy's order of victims, found lazily; ``keep`` is asked again for a
         class before each of its tasks, and once it says no the class is passed over. ``first``: no more
-        than so many. Strategies are asked for a candidate when its turn has come.
+        than so many. Strategies are asked for a candidate when its tx has come.
         """
-        judged = self.verdicts(running, incoming, consent)
+        judged = self.verdicts(running, incoming, veto)
         # There may be as many classes as tasks, so no function is called for each.
         likely = [entry for entry in judged if entry[1].allowed and entry[0].count]
         if keep is not TaskClass.has_tasks:
             likely = [entry for entry in likely if keep(entry[0])]
-        only = first if consent is None else None
+        only = first if veto is None else None
         given = 0
         for group in self._groups(likely):
             heap = self._heads(group, now, only)
-            for found in self._merged(heap, running, incoming, now, keep, consent):
+            for found in self._merged(heap, running, incoming, now, keep, veto):
                 if given == first:
                     return
                 given += 1
@@ -259,7 +259,7 @@ class Preemption:
         incoming: Incoming,
         now: float,
         keep: Callable[[TaskClass], bool],
-        consent: Consent | None,
+        veto: PluginVeto | None,
     ) -> Iterator[Candidate]:
         """The candidates of several classes in one order."""
         heapq.heapify(heap)
@@ -271,7 +271,7 @@ class Preemption:
                 continue
             task = running.by_id[task_id]
             found = self.candidate(task, verdict, incoming, now)
-            if found is not None and (consent is None or consent.gives(task, verdict)):
+            if found is not None and (veto is None or veto.gives(task, verdict)):
                 yield found
             elif found is None and by_score:
                 return
@@ -288,7 +288,7 @@ class Preemption:
         running: RunningTasks,
         incoming: Incoming,
         now: float,
-        consent: Consent | None = None,
+        veto: PluginVeto | None = None,
     ) -> dict[str, int]:
         """How many tasks each rule turns away, most first, where nobody is evicted: candidates, too,
         because their leaving would not make room. Strategies are not asked again: those they turned away
@@ -296,7 +296,7 @@ class Preemption:
         """
         counts: dict[str, int] = {}
         leaving = len(running)
-        for task_class, verdict in self.verdicts(running, incoming, consent):
+        for task_class, verdict in self.verdicts(running, incoming, veto):
             size = len(task_class)
             leaving -= size
             if verdict.allowed and not verdict.refused:
@@ -306,9 +306,9 @@ class Preemption:
             else:
                 reason = verdict.refused or verdict.reason
                 counts[reason] = counts.get(reason, 0) + size
-        if consent is not None:
-            counts[VETOED] = consent.vetoed
-            counts[NO_USE] = counts.get(NO_USE, 0) - consent.vetoed
+        if veto is not None:
+            counts[VETOED] = veto.vetoed
+            counts[NO_USE] = counts.get(NO_USE, 0) - veto.vetoed
         counts[LEAVING] = leaving
         order = sorted((-n, reason) for reason, n in counts.items() if n)
         return {reason: -n for n, reason in order}
@@ -318,8 +318,8 @@ class Preemption:
         policy = self.policy
         if verdict.delta >= policy.min_preempt_score:
             return 0
-        if task_class.unsettled(now):
-            task_class.settle(now)
+        if task_class.is_stale(now):
+            task_class.advance(now)
         weight = policy.remaining_time_weight
         if not task_class.by_time and weight:
             times = (max(0.0, end - now) for _, _, end in task_class.overdue)
@@ -353,8 +353,8 @@ class Preemption:
         weight = self.policy.remaining_time_weight
         best = []
         for task_class, verdict in likely:
-            if task_class.soonest <= now or now < task_class.settled_to:
-                task_class.settle(now)
+            if task_class.soonest <= now or now < task_class.advanced_to:
+                task_class.advance(now)
             left = task_class.latest - now
             best.append(verdict.delta + weight * left if left > 0.0 else verdict.delta)
         by_score = self.policy.victim_order != "least_lost_work"
@@ -372,7 +372,7 @@ class Preemption:
     ) -> Iterator[tuple[float, float, str]]:
         """The tasks of a class, those whose scores rounding made equal by newest start.
 
-        The tasks without time left are in that order already; they are not looked at before their turn.
+        The tasks without time left are in that order already; they are not looked at before their tx.
         """
         tied: list[tuple[float, float, str]] = []
         for entry in entries:

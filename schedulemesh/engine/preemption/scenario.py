@@ -7,12 +7,12 @@ from typing import Protocol
 import msgspec
 
 from schedulemesh.domain.resources import NOTHING, Resources
+from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.device_guarantees import has_untold, is_sure
-from schedulemesh.engine.state.mesh_state import Agent
 from schedulemesh.engine.state.nodes import Node, devices_for
 
 
-class Unit(Protocol):
+class VictimAgent(Protocol):
     """An agent that may leave."""
 
     @property
@@ -37,11 +37,11 @@ class Scenario:
         #: Whether it must be looked at who might be in the way.
         self._unsure = node is not None and (bool(node.promised) or has_untold(node))
 
-    def release(self, unit: Unit) -> None:
+    def release(self, unit: VictimAgent) -> None:
         """Try this agent gone."""
         self._move(unit.agent, 1)
 
-    def take_back(self, unit: Unit) -> None:
+    def take_back(self, unit: VictimAgent) -> None:
         """Let this agent stay after all."""
         self._move(unit.agent, -1)
 
@@ -83,16 +83,16 @@ class Scenario:
         if self._node is None or agent.node_id != self._node.node_id:
             return
         name = agent.spec.name
-        standing = self._node.standing.get(name)
-        if standing is None:
+        allocations = self._node.allocations.get(name)
+        if allocations is None:
             return
         if sign > 0:
             self._gone.add(name)
         else:
             self._gone.discard(name)
         gpu = 0
-        for i, units in standing.devices.units:
+        for i, units in allocations.devices.units:
             self._devices[i] += sign * units
             gpu += units
-        held = msgspec.structs.replace(standing.held, gpu=gpu)
+        held = msgspec.structs.replace(allocations.held, gpu=gpu)
         self._room = self._room + held if sign > 0 else self._room - held

@@ -24,10 +24,11 @@ from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.resources import NOTHING, Resources, least, most
 from schedulemesh.engine.messages.outcomes import Candidate
 from schedulemesh.engine.placement.minimise import minimise
-from schedulemesh.engine.preemption.rules import Consent, Incoming, Verdict
+from schedulemesh.engine.preemption.rules import Incoming, PluginVeto, Verdict
 from schedulemesh.engine.preemption.scenario import Scenario
+from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.groups import Group
-from schedulemesh.engine.state.mesh_state import Agent, MeshState
+from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
 from schedulemesh.engine.state.tasks import RunningTask, TaskClass
 
@@ -36,7 +37,7 @@ Bound = tuple[float, int, float, str]
 Keep = Callable[[TaskClass], bool]
 
 
-class Unit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class VictimAgent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An agent that may leave, with its tasks."""
 
     agent: Agent
@@ -55,7 +56,7 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return sum(c.lost_work for c in self.candidates)
 
 
-def order_of(unit: Unit) -> tuple[float, float, float, str]:
+def order_of(unit: VictimAgent) -> tuple[float, float, float, str]:
     """Its place in the policy's order of victims."""
     return unit.order
 
@@ -63,7 +64,7 @@ def order_of(unit: Unit) -> tuple[float, float, float, str]:
 class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Who leaves, and where the newcomer goes."""
 
-    units: tuple[Unit, ...]
+    units: tuple[VictimAgent, ...]
     node_id: str | None
     #: Placement groups that leave too: of victims, and such as nobody uses.
     groups: tuple[Group, ...] = ()
@@ -74,7 +75,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return evicted(self.units)
 
 
-def evicted(units: Iterable[Unit]) -> tuple[Candidate, ...]:
+def evicted(units: Iterable[VictimAgent]) -> tuple[Candidate, ...]:
     """Every task of these agents, highest score first."""
     every = [c for unit in units for c in unit.candidates]
     return tuple(sorted(every, key=lambda c: -c.preempt_score))
@@ -93,21 +94,21 @@ class Search(msgspec.Struct, kw_only=True):
     by_node: bool
     now: float
     #: What strategies say of single candidates; None: they have no say.
-    consent: Consent | None = None
+    veto: PluginVeto | None = None
 
     def plan(self) -> Plan | None:
-        """Who leaves; None: no eviction that the policy allows would seat the newcomer."""
+        """Who leaves; None: no eviction that the policy allows would slot the newcomer."""
         return self._plan_by_node() if self.by_node else self._plan_by_quota()
 
     def _plan_by_quota(self) -> Plan | None:
         """The node is chosen already; any victim that frees what is short will do."""
         single = self.first_for_quota()
         if single is not None:
-            return self._settled((single,), self.node)
+            return self._plan_of((single,), self.node)
         taken = self.fill_quota(Scenario(self.need, self.short_quota, None), ())
-        return None if taken is None else self._settled(taken, self.node)
+        return None if taken is None else self._plan_of(taken, self.node)
 
-    def first_for_quota(self) -> Unit | None:
+    def first_for_quota(self) -> VictimAgent | None:
         """The first victim that frees all the quota that is short."""
 
         def enough(task_class: TaskClass) -> bool:
@@ -119,7 +120,9 @@ class Search(msgspec.Struct, kw_only=True):
         """Quota with nobody released."""
         return Scenario(self.need, self.short_quota, None)
 
-    def fill_quota(self, scenario: Scenario, taken: tuple[Unit, ...]) -> tuple[Unit, ...] | None:
+    def fill_quota(
+        self, scenario: Scenario, taken: tuple[VictimAgent, ...]
+    ) -> tuple[VictimAgent, ...] | None:
         """These, and more until quota suffices; None: it does not. All are released in the scenario."""
         found = list(taken)
         for unit in self.filling_quota(scenario, taken):
@@ -127,7 +130,9 @@ class Search(msgspec.Struct, kw_only=True):
             found.append(unit)
         return None if scenario.short_quota else tuple(found)
 
-    def filling_quota(self, scenario: Scenario, taken: Iterable[Unit]) -> Iterator[Unit]:
+    def filling_quota(
+        self, scenario: Scenario, taken: Iterable[VictimAgent]
+    ) -> Iterator[VictimAgent]:
         """Candidates in order until quota suffices, passing over those that free nothing still short; each is
         to be released before the next one is asked for.
         """
@@ -150,7 +155,7 @@ class Search(msgspec.Struct, kw_only=True):
 
     def allowed(self) -> dict[TaskClass, Verdict]:
         """The classes of tasks that may go, by the rules."""
-        verdicts = self.state.preemption.verdicts(self.state.running, self.incoming, self.consent)
+        verdicts = self.state.preemption.verdicts(self.state.running, self.incoming, self.veto)
         return {task_class: verdict for task_class, verdict in verdicts if verdict.allowed}
 
     def _reachable_nodes(self, allowed: set[TaskClass]) -> list[tuple[Bound, Node, _Summary]]:
@@ -216,7 +221,7 @@ class Search(msgspec.Struct, kw_only=True):
     def _plan_on(self, node: Node, allowed: dict[TaskClass, Verdict]) -> Plan | None:
         """The victims for this node: its own candidates until it has room, then others for quota."""
         scenario = Scenario(self.need, self.short_quota, node)
-        taken: list[Unit] = []
+        taken: list[VictimAgent] = []
         for unit in sorted(self._units_on(node, allowed), key=order_of):
             if scenario.has_room:
                 break
@@ -225,23 +230,23 @@ class Search(msgspec.Struct, kw_only=True):
                 taken.append(unit)
         if not scenario.has_room:
             return None
-        units: tuple[Unit, ...] | None = tuple(taken)
+        units: tuple[VictimAgent, ...] | None = tuple(taken)
         if scenario.short_quota:
             units = self.fill_quota(scenario, tuple(taken))
-        return None if units is None else self._settled(units, node)
+        return None if units is None else self._plan_of(units, node)
 
-    def _helps_room(self, scenario: Scenario, unit: Unit) -> bool:
+    def _helps_room(self, scenario: Scenario, unit: VictimAgent) -> bool:
         """Whether it frees an amount that is short, or a part of a device while none is whole enough."""
         frees = unit.agent.spec.resources
         return frees.helps(scenario.short_room) or (frees.gpu > 0 and scenario.short_device)
 
-    def _units_on(self, node: Node, allowed: dict[TaskClass, Verdict]) -> Iterator[Unit]:
-        for agent_name in node.standing:
+    def _units_on(self, node: Node, allowed: dict[TaskClass, Verdict]) -> Iterator[VictimAgent]:
+        for agent_name in node.allocations:
             unit = self.unit_of(agent_name, allowed)
             if unit is not None:
                 yield unit
 
-    def unit_of(self, agent_name: str, allowed: dict[TaskClass, Verdict]) -> Unit | None:
+    def unit_of(self, agent_name: str, allowed: dict[TaskClass, Verdict]) -> VictimAgent | None:
         """The agent with its tasks; None: it does not run, or some task of its may not go."""
         running, preemption = self.state.running, self.state.preemption
         candidates = []
@@ -260,7 +265,7 @@ class Search(msgspec.Struct, kw_only=True):
             return None
         return self._unit(agent_name, candidates, newest)
 
-    def _settled(self, units: tuple[Unit, ...], node: Node | None) -> Plan:
+    def _plan_of(self, units: tuple[VictimAgent, ...], node: Node | None) -> Plan:
         """The plan with these victims, less those that are not needed: lowest score first they stay."""
         scenario = Scenario(self.need, self.short_quota, node if self.by_node else None)
         for unit in units:
@@ -269,19 +274,19 @@ class Search(msgspec.Struct, kw_only=True):
         kept = minimise(scenario, last_first, scenario.fits)
         return Plan(units=tuple(reversed(kept)), node_id=None if node is None else node.node_id)
 
-    def units(self, keep: Keep) -> Iterator[Unit]:
+    def units(self, keep: Keep) -> Iterator[VictimAgent]:
         """Agents that may leave with tasks of classes that ``keep`` says yes to, in the order of victims."""
         return self._units(self._ordered(keep))
 
     def _ordered(self, keep: Keep) -> Iterator[Candidate]:
         return self.state.preemption.ordered(
-            self.state.running, self.incoming, self.now, keep, consent=self.consent
+            self.state.running, self.incoming, self.now, keep, veto=self.veto
         )
 
     def _agreed(self, task: RunningTask, verdict: Verdict) -> bool:
-        return self.consent is None or self.consent.gives(task, verdict)
+        return self.veto is None or self.veto.gives(task, verdict)
 
-    def _units(self, candidates: Iterable[Candidate]) -> Iterator[Unit]:
+    def _units(self, candidates: Iterable[Candidate]) -> Iterator[VictimAgent]:
         """Agents of these candidates, each when the last (lowest) of its tasks has come by."""
         seen: dict[str, list[Candidate]] = {}
         running = self.state.running
@@ -294,9 +299,9 @@ class Search(msgspec.Struct, kw_only=True):
                 newest = max(running.by_id[c.task_id].started_at for c in mine)
                 yield self._unit(candidate.agent_name, mine, newest)
 
-    def _unit(self, agent_name: str, candidates: list[Candidate], newest: float) -> Unit:
+    def _unit(self, agent_name: str, candidates: list[Candidate], newest: float) -> VictimAgent:
         ordered = tuple(sorted(candidates, key=lambda c: (-c.preempt_score, c.task_id)))
-        return Unit(
+        return VictimAgent(
             agent=self.state.agents[agent_name],
             candidates=ordered,
             order=(
@@ -374,7 +379,7 @@ def _summarise(state: MeshState, node: Node) -> _Summary:
     by_priority: dict[float, Resources] = {}
     each: list[Resources] = []
     since, tasks = 0.0, 0
-    for agent_name in node.standing:
+    for agent_name in node.allocations:
         found = [running.by_id[task_id] for task_id in running.on_agent(agent_name)]
         its_classes = {task.task_class for task in found if task.task_class is not None}
         if not found or any(task.task_class is None for task in found):
@@ -411,7 +416,7 @@ def _runs(state: MeshState, agent_name: str) -> bool:
     return agent is not None and agent.phase is AgentPhase.RUNNING
 
 
-def place_of(units: tuple[Unit, ...], node_id: str) -> Bound:
+def place_of(units: tuple[VictimAgent, ...], node_id: str) -> Bound:
     """Where these victims stand among those of all nodes; ascending is better."""
     return (
         max((unit.top_priority for unit in units), default=float("-inf")),

@@ -1,4 +1,4 @@
-"""Consent: what strategies say of the single candidates of one decision, asked lazily and once each.
+"""PluginVeto: what strategies say of the single candidates of one decision, asked lazily and once each.
 
 A strategy may keep a candidate from being evicted. It may also allow a task that rule 3 or 4 refused,
 unless a label rule says that this task dominates the incoming one, and unless the reverse eviction would
@@ -28,7 +28,7 @@ def ask(
 
 
 class Asked:
-    """The say of the strategies in one decision; see ``preemption.Consent``."""
+    """The say of the strategies in one decision; see ``preemption.PluginVeto``."""
 
     def __init__(
         self,
@@ -48,11 +48,11 @@ class Asked:
 
     @property
     def vetoed(self) -> int:
-        """See Consent."""
+        """See PluginVeto."""
         return self._vetoed
 
     def gives(self, task: RunningTask, verdict: Verdict) -> bool:
-        """See Consent."""
+        """See PluginVeto."""
         task_id = task.spec.task_id
         given = self._given.get(task_id)
         if given is None:

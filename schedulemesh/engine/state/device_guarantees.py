@@ -55,7 +55,7 @@ def has_untold(node: Node, gone: Collection[str] = ()) -> bool:
     """Whether somebody there has not told its devices, apart from those who leave."""
     return any(
         mine.devices.units and not mine.reported and key not in gone
-        for key, mine in node.standing.items()
+        for key, mine in node.allocations.items()
     )
 
 
@@ -72,7 +72,7 @@ class _Books:
         self._promises: dict[str, list[int]] = {}
         #: Those of them that start already, and may lie anywhere, too.
         self._starting: set[str] = set()
-        for key, mine in node.standing.items():
+        for key, mine in node.allocations.items():
             if mine.promised_to and key not in gone:
                 self._add(self._free, key)
                 self._promises.setdefault(mine.promised_to, []).append(mine.wants)
@@ -127,16 +127,16 @@ class _Books:
     def _freed_for(self, newcomers: Collection[str]) -> list[int]:
         """Free units once those have left who leave for these newcomers."""
         free = list(self._free)
-        for key, mine in self._node.standing.items():
+        for key, mine in self._node.allocations.items():
             if mine.leaves_for in newcomers and mine.leaves_for and mine.reported:
                 self._add(free, key)
         return free
 
     def _add_gone(self, free: list[int]) -> None:
         for key in self._gone:
-            if key in self._node.standing:
+            if key in self._node.allocations:
                 self._add(free, key)
 
     def _add(self, free: list[int], key: str) -> None:
-        for i, units in self._node.standing[key].devices.units:
+        for i, units in self._node.allocations[key].devices.units:
             free[i] += units

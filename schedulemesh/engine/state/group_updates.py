@@ -11,7 +11,7 @@ from schedulemesh.engine.state.groups import Group, GroupBook, GroupPhase
 from schedulemesh.engine.state.nodes import Cluster
 
 
-class Dweller(Protocol):
+class Member(Protocol):
     """What the book must know of an agent that lives in a group."""
 
     @property
@@ -120,7 +120,7 @@ class GroupFacts:
             counts.failed_at, counts.error = fact.at, fact.error
         return group
 
-    def admitted(self, agent: Dweller) -> None:
+    def admitted(self, agent: Member) -> None:
         """An agent is to live in a group: at once, or after the one that lives there now."""
         group = self._book.by_id[agent.group_id or ""]
         if group.agent not in (None, agent.spec.name):
@@ -135,7 +135,7 @@ class GroupFacts:
                 gpu = group.shape.bundles[i].gpu
                 self._cluster.promise(node_id, group.key(i), gpu, agent.spec.name)
 
-    def entered(self, agent: Dweller, at: float) -> None:
+    def entered(self, agent: Member, at: float) -> None:
         """The group is the agent's: count it."""
         group = self._book.by_id.get(agent.group_id or "")
         if group is None:
@@ -146,7 +146,7 @@ class GroupFacts:
         counts.reused += group.used > 0
         group.used += 1
 
-    def stood(self, agent: Dweller, node_id: str | None, gpu_ids: tuple[str, ...]) -> None:
+    def member_reported(self, agent: Member, node_id: str | None, gpu_ids: tuple[str, ...]) -> None:
         """The agent told which GPUs of this node the first bundle has."""
         group = self._book.by_id.get(agent.group_id or "")
         need = agent.spec.bundles[0] if agent.spec.bundles else agent.spec.resources
@@ -154,16 +154,16 @@ class GroupFacts:
             return
         if node_id in (None, group.node_ids[0]):
             bundle = group.shape.bundles[0]
-            self._cluster.settle(group.node_ids[0], group.key(0), bundle, gpu_ids)
+            self._cluster.confirm(group.node_ids[0], group.key(0), bundle, gpu_ids)
 
-    def unclaimed(self, agent: Dweller) -> None:
+    def unclaimed(self, agent: Member) -> None:
         """The agent is gone, and groups that were to leave for it need not."""
         for group in map(self._book.by_id.get, agent.waits_for_groups):
             if group is not None and group.leaves_for == agent.spec.name:
                 group.leaves_for = None
                 self._book.sort(group)
 
-    def left(self, agent: Dweller, at: float) -> None:
+    def left(self, agent: Member, at: float) -> None:
         """The agent is gone, or wants its group no more."""
         name = agent.spec.name
         group = self._book.by_id.get(agent.group_id or "")

@@ -122,7 +122,7 @@ class GroupBook:
         self._coming: dict[_Kind, SortedList[tuple[int, str]]] = {}
         self._living: dict[_Kind, int] = {}
         #: By pool name and whether reserved.
-        self._standing: dict[tuple[str, bool], int] = {}
+        self._placed: dict[tuple[str, bool], int] = {}
 
     def define(self, pool_name: str, spec: GroupsSpec | None) -> None:
         """The pool keeps groups like this from now on."""
@@ -186,11 +186,11 @@ class GroupBook:
 
     def dynamic_count(self, pool_name: str) -> int:
         """How many dynamic groups the pool has, those that end not counted."""
-        return self._standing.get((pool_name, False), 0)
+        return self._placed.get((pool_name, False), 0)
 
     def count(self, pool_name: str) -> int:
         """How many groups the pool has, those that end not counted."""
-        return self.dynamic_count(pool_name) + self._standing.get((pool_name, True), 0)
+        return self.dynamic_count(pool_name) + self._placed.get((pool_name, True), 0)
 
     def reserved_shapes(self, pool_name: str) -> Iterable[GroupShape]:
         """The shapes of the reserved groups that a pool's definition names, each once."""
@@ -251,13 +251,13 @@ class GroupBook:
         for pool_name, shapes in self._named.items():
             for shape in shapes:
                 fresh._look(pool_name, shape)
-        for field in ("_coming", "_living", "_standing", "_lacking", "ending"):
+        for field in ("_coming", "_living", "_placed", "_lacking", "ending"):
             if getattr(fresh, field) != getattr(self, field):
                 raise AssertionError(f"{field.lstrip('_')} is not what the groups are")
 
     def _count(self, group: Group, by: int) -> None:
         _add(self._living, _kind(group), by)
-        _add(self._standing, (group.pool_name, group.reserved), by)
+        _add(self._placed, (group.pool_name, group.reserved), by)
         if group.reserved:
             self._look(group.pool_name, group.shape)
 

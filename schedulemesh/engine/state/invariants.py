@@ -70,14 +70,14 @@ def _check_cluster(state: MeshState) -> None:
     for node in state.cluster.nodes.values():
         held = NOTHING
         on_device: dict[int, int] = {}
-        for name, standing in node.standing.items():
-            _check_standing(state, node.node_id, name)
-            gpu = sum(units for _, units in standing.devices.units)
-            held = held + standing.held + Resources(gpu=gpu)
-            if standing.reported:
-                for i, units in standing.devices.units:
+        for name, allocations in node.allocations.items():
+            _check_allocation(state, node.node_id, name)
+            gpu = sum(units for _, units in allocations.devices.units)
+            held = held + allocations.held + Resources(gpu=gpu)
+            if allocations.reported:
+                for i, units in allocations.devices.units:
                     on_device[i] = on_device.get(i, 0) + units
-        free = node.total - held - node.others_use
+        free = node.total - held - node.external_usage
         _expect(node.free == free, f"node {node.node_id}: free is {node.free}, not {free}")
         _expect(node.free.gpu == sum(node.devices), f"node {node.node_id}: devices do not add up")
         _expect(all(units <= UNIT for units in node.devices), f"node {node.node_id}: a device grew")
@@ -88,7 +88,7 @@ def _check_cluster(state: MeshState) -> None:
     state.cluster.check_index()
 
 
-def _check_standing(state: MeshState, node_id: str, name: str) -> None:
+def _check_allocation(state: MeshState, node_id: str, name: str) -> None:
     """Who stands on a node is an agent without a group, or a bundle of a group, and says so itself."""
     if name.startswith(MARK):
         group_id, _, bundle = name[len(MARK) :].rpartition("/")
@@ -122,12 +122,15 @@ def _check_groups(state: MeshState) -> None:
                 f"group {group_id} is {name}'s, which lives elsewhere",
             )
     for name, agent in state.agents.items():
-        home = state.groups.by_id.get(agent.group_id or "")
-        if home is not None:
-            _expect(name in (home.agent, home.promised_to), f"{name} is not in its group")
+        assignment = state.groups.by_id.get(agent.group_id or "")
+        if assignment is not None:
+            _expect(
+                name in (assignment.agent, assignment.promised_to), f"{name} is not in its group"
+            )
         runs = agent.phase in (AgentPhase.RUNNING, AgentPhase.WAITING)
         _expect(
-            not runs or agent.group_id is None or home is not None, f"{name} has lost its group"
+            not runs or agent.group_id is None or assignment is not None,
+            f"{name} has lost its group",
         )
         missing = agent.waits_for_groups - set(state.groups.by_id)
         _expect(not missing, f"{name} waits for groups that are gone: {sorted(missing)}")
@@ -154,10 +157,10 @@ def _has_room(state: MeshState, group: Group) -> bool:
 
 
 def _held(node: Node, key: str) -> Resources:
-    standing = node.standing.get(key)
-    if standing is None:
+    allocations = node.allocations.get(key)
+    if allocations is None:
         return NOTHING
-    return standing.held + Resources(gpu=sum(units for _, units in standing.devices.units))
+    return allocations.held + Resources(gpu=sum(units for _, units in allocations.devices.units))
 
 
 def _check_running(state: MeshState) -> None:

@@ -8,12 +8,13 @@ from typing import Any
 import msgspec
 
 from schedulemesh.config.policy import PreemptionPolicy
-from schedulemesh.domain.agent import AgentPhase, AgentSpec
-from schedulemesh.domain.resources import NOTHING, Resources
+from schedulemesh.domain.agent import AgentPhase
+from schedulemesh.domain.resources import NOTHING
 from schedulemesh.domain.task import TaskPhase, TaskSpec
 from schedulemesh.engine.messages import facts as f
-from schedulemesh.engine.messages.outcomes import Candidate, Done, RequestOutcome
+from schedulemesh.engine.messages.outcomes import Done, RequestOutcome
 from schedulemesh.engine.preemption.rules import Preemption
+from schedulemesh.engine.state.agents import Agent, Answer, LostAgent, Preempted
 from schedulemesh.engine.state.group_updates import GroupFacts
 from schedulemesh.engine.state.groups import GroupBook
 from schedulemesh.engine.state.nodes import Cluster
@@ -30,90 +31,6 @@ FORMER = 10_000
 
 #: Why an agent ended whose process died without our doing.
 LOST = "lost"
-
-
-class Agent(msgspec.Struct, kw_only=True, gc=False):
-    """An agent on the book, from its admission until its process is known gone."""
-
-    spec: AgentSpec
-    incarnation: int
-    phase: AgentPhase
-    admitted_at: float
-    #: Who pays for what is reserved or used of its claim.
-    shares: tuple[f.Share, ...] = ()
-    #: Whether its shares are used (True) or only reserved.
-    committed: bool = False
-    #: The task that it was submitted with.
-    task_id: str | None = None
-    node_id: str | None = None
-    #: The GPUs that it reported, by their names on its node.
-    gpu_ids: tuple[str, ...] = ()
-    evicting: tuple[Candidate, ...] = ()
-    #: Agents that still have to leave before it can start.
-    waits_for: frozenset[str] = frozenset()
-    #: Groups that still have to leave, or to be made, before it can start.
-    waits_for_groups: frozenset[str] = frozenset()
-    #: The placement group that it lives in, and how it came to it; None: it stands on the node itself.
-    group_id: str | None = None
-    group_path: str = ""
-    #: Whether its group goes with it; None: what the pool's definition says.
-    destroy_group: bool | None = None
-    request_id: str | None = None
-    state_key: str | None = None
-    state_restored: bool | None = None
-    pid: int = 0
-    actor_name: str = ""
-    actor_namespace: str = ""
-    started_at: float | None = None
-    #: How often Ray restarted its process by itself.
-    restarts: int = 0
-    #: Why it is being ended; empty while it is not.
-    ending: str = ""
-    #: The agent that it leaves for, if it is a victim of a submission.
-    leaves_for: str | None = None
-    #: Once it is gone, its quota is held for this pool, or for this client.
-    hold_for: str | None = None
-    hold_for_client: str | None = None
-    #: Which request its end answers.
-    ended_by: str | None = None
-    #: Which control methods its class has.
-    abilities: tuple[str, ...] = ()
-
-    @property
-    def paid(self) -> Resources:
-        """The sum of its shares."""
-        total = NOTHING
-        for share in self.shares:
-            total = total + share.amount
-        return total
-
-
-class Preempted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A past preemption; with the specs, enough to run the task again."""
-
-    fact: f.TaskPreempted
-    #: The key of the state saved for it; None: none was.
-    state_key: str | None = None
-    #: Whether its task has run again since: nothing is left to restore, and its state is kept no longer.
-    ran_again: bool = False
-
-
-class LostAgent(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent whose process died without our doing, with what is needed to make it again."""
-
-    spec: AgentSpec
-    at: float
-    #: Each of its tasks with the key of its last saved state, if any.
-    tasks: tuple[tuple[TaskSpec, str | None], ...] = ()
-    #: Whether somebody was told that it cannot be rebuilt.
-    told: bool = False
-
-
-class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A remembered answer."""
-
-    at: float
-    outcome: RequestOutcome
 
 
 class MeshState:
@@ -166,8 +83,8 @@ class MeshState:
             f.ClaimGrew: self._claim_grew,
             f.AgentReady: self._agent_ready,
             f.AgentStarted: self._agent_started,
-            f.AgentReborn: self._agent_reborn,
-            f.LostTold: self._lost_told,
+            f.AgentProcessRestarted: self._agent_process_restarted,
+            f.LossReported: self._loss_reported,
             f.AgentEnding: self._agent_ending,
             f.AgentEnded: self._agent_ended,
             f.GroupPlanned: groups.planned,
@@ -238,7 +155,7 @@ class MeshState:
         for name, agent in self.agents.items():
             here = agent.node_id == node_id and agent.group_id is None
             if here and agent.phase is not AgentPhase.WAITING:
-                self.cluster.settle(node_id, name, agent.spec.resources, agent.gpu_ids)
+                self.cluster.confirm(node_id, name, agent.spec.resources, agent.gpu_ids)
 
     def _agent_admitted(self, fact: f.AgentAdmitted) -> None:
         spec = fact.agent
@@ -304,11 +221,11 @@ class MeshState:
         agent.committed = True
         agent.started_at = fact.at
         agent.pid, agent.state_restored = fact.pid, fact.state_restored
-        agent.abilities = fact.abilities
+        agent.capabilities = fact.capabilities
         agent.actor_name, agent.actor_namespace = fact.actor_name, fact.actor_namespace
         self.ledger.commit(agent.shares)
         self._has_loaded(agent.spec.class_key)
-        self._stand(agent, fact)
+        self._allocate(agent, fact)
         for task_id in self.running.on_agent(fact.agent_name):
             if self.running.by_id[task_id].phase is TaskPhase.STARTING:
                 self.running.start(task_id, fact.at)
@@ -317,29 +234,29 @@ class MeshState:
                 self.running.adopt(task_id, agent.spec.resources)
         self._touch(agent)
 
-    def _stand(self, agent: Agent, fact: f.AgentStarted | f.AgentReborn) -> None:
+    def _allocate(self, agent: Agent, fact: f.AgentStarted | f.AgentProcessRestarted) -> None:
         """Put the agent where it says that it is."""
         name = agent.spec.name
         if agent.group_id is not None:
             agent.gpu_ids = fact.gpu_ids
-            self._group_facts.stood(agent, fact.node_id, fact.gpu_ids)
+            self._group_facts.member_reported(agent, fact.node_id, fact.gpu_ids)
             return
         if fact.node_id is None:
             return
         if agent.node_id is not None and agent.node_id != fact.node_id:
             self.cluster.leave(agent.node_id, name)
         agent.node_id, agent.gpu_ids = fact.node_id, fact.gpu_ids
-        self.cluster.settle(fact.node_id, name, agent.spec.resources, fact.gpu_ids)
+        self.cluster.confirm(fact.node_id, name, agent.spec.resources, fact.gpu_ids)
 
-    def _agent_reborn(self, fact: f.AgentReborn) -> None:
+    def _agent_process_restarted(self, fact: f.AgentProcessRestarted) -> None:
         agent = self.agents[fact.agent_name]
         agent.pid = fact.pid
         agent.restarts += 1
-        self._stand(agent, fact)
+        self._allocate(agent, fact)
 
-    def _lost_told(self, fact: f.LostTold) -> None:
+    def _loss_reported(self, fact: f.LossReported) -> None:
         lost = self.lost[fact.agent_name]
-        self.lost[fact.agent_name] = msgspec.structs.replace(lost, told=True)
+        self.lost[fact.agent_name] = msgspec.structs.replace(lost, reported=True)
 
     def _agent_ending(self, fact: f.AgentEnding) -> None:
         agent = self.agents[fact.agent_name]

@@ -24,7 +24,7 @@ _EMPTY = Devices()
 _INFINITY = float("inf")
 
 
-class Standing(msgspec.Struct, kw_only=True, gc=False):
+class Allocation(msgspec.Struct, kw_only=True, gc=False):
     """What one agent holds on a node."""
 
     #: CPU, memory and custom resources.
@@ -54,10 +54,10 @@ class Node(msgspec.Struct, kw_only=True):
     #: Where in ``devices`` the GPU of a name stands, for those that an agent has reported.
     slots: dict[str, int] = {}
     #: What Ray work that is not ours uses.
-    others_use: Resources = NOTHING
+    external_usage: Resources = NOTHING
     cordoned: bool = False
     #: By agent name.
-    standing: dict[str, Standing] = {}
+    allocations: dict[str, Allocation] = {}
     #: Grows with every change of what stands here or of its tasks.
     version: int = 0
     #: The claims here that others leave for.
@@ -168,15 +168,15 @@ class Cluster:
         node = self.nodes.get(report.node_id)
         if node is None:
             node = Node(
-                node_id=report.node_id, total=report.total, devices=[], slots={}, standing={}
+                node_id=report.node_id, total=report.total, devices=[], slots={}, allocations={}
             )
             self.nodes[report.node_id] = node
         else:
             self._unindex(node)
         self._rankings.rescale()
         node.total, node.labels = report.total, report.labels
-        if report.others_use is not None:
-            node.others_use = report.others_use
+        if report.external_usage is not None:
+            node.external_usage = report.external_usage
         self._recount(node)
         self._index_again(node)
 
@@ -204,10 +204,10 @@ class Cluster:
         if node is None:
             return
         self._unindex(node)
-        mine = node.standing.get(agent_name)
+        mine = node.allocations.get(agent_name)
         self._charge(node, held, devices, 1)
         if mine is None:
-            node.standing[agent_name] = Standing(held=held, devices=devices)
+            node.allocations[agent_name] = Allocation(held=held, devices=devices)
         else:
             mine.held = mine.held + held
             mine.devices = add_devices(mine.devices, devices)
@@ -216,10 +216,10 @@ class Cluster:
     def leave(self, node_id: str, agent_name: str) -> None:
         """The agent holds nothing on the node any more."""
         node = self.nodes.get(node_id)
-        if node is None or agent_name not in node.standing:
+        if node is None or agent_name not in node.allocations:
             return
         self._unindex(node)
-        mine = node.standing.pop(agent_name)
+        mine = node.allocations.pop(agent_name)
         node.promised = tuple(key for key in node.promised if key != agent_name)
         self._charge(node, mine.held, mine.devices, -1)
         self._index_again(node)
@@ -229,7 +229,7 @@ class Cluster:
         node = self.nodes.get(node_id)
         if node is None or not gpu:
             return
-        mine = node.standing.setdefault(key, Standing(held=NOTHING))
+        mine = node.allocations.setdefault(key, Allocation(held=NOTHING))
         mine.promised_to, mine.wants = newcomer, gpu
         node.promised = tuple(sorted({*node.promised, key}))
         self._touch(node)
@@ -237,19 +237,19 @@ class Cluster:
     def release_for(self, node_id: str, key: str, newcomer: str) -> None:
         """What stands here leaves for this newcomer."""
         node = self.nodes.get(node_id)
-        if node is not None and key in node.standing:
-            node.standing[key].leaves_for = newcomer
+        if node is not None and key in node.allocations:
+            node.allocations[key].leaves_for = newcomer
             self._touch(node)
 
     def fulfil(self, node_id: str, key: str) -> None:
         """The claim is no promise any more."""
         node = self.nodes.get(node_id)
         if node is not None and key in node.promised:
-            node.standing[key].promised_to = ""
+            node.allocations[key].promised_to = ""
             node.promised = tuple(other for other in node.promised if other != key)
             self._touch(node)
 
-    def settle(
+    def confirm(
         self, node_id: str, agent_name: str, need: Resources, gpu_ids: tuple[str, ...]
     ) -> None:
         """The agent lives here on these GPUs; those assumed for others move out of the way, and so do
@@ -261,7 +261,7 @@ class Cluster:
         if node is None:
             return
         self.fulfil(node_id, agent_name)
-        mine = node.standing.get(agent_name)
+        mine = node.allocations.get(agent_name)
         devices = named_devices(node, agent_name, need.gpu, gpu_ids)
         told = bool(devices.units) or not need.gpu
         if mine is not None and (mine.devices == devices or not told or not need.gpu):
@@ -271,7 +271,7 @@ class Cluster:
             devices = devices_for(node.devices, need.gpu) or _worst_devices(node.devices, need.gpu)
         self._unindex(node)
         held = msgspec.structs.replace(need, gpu=0)
-        node.standing[agent_name] = Standing(held=held, devices=devices, reported=told)
+        node.allocations[agent_name] = Allocation(held=held, devices=devices, reported=told)
         _doubt(node, agent_name)
         self._recount(node)
         self._index_again(node)
@@ -360,13 +360,13 @@ class Cluster:
         node.devices = _whole_devices(node)
         node.free = msgspec.structs.replace(node.total, gpu=sum(node.devices))
         assumed = []
-        for mine in node.standing.values():
+        for mine in node.allocations.values():
             if mine.reported or not mine.devices.units:
                 self._charge(node, mine.held, mine.devices, 1)
             else:
                 assumed.append((_gpu(mine.devices), mine))
-        others = msgspec.structs.replace(node.others_use, gpu=0)
-        self._charge(node, others, _worst_devices(node.devices, node.others_use.gpu), 1)
+        others = msgspec.structs.replace(node.external_usage, gpu=0)
+        self._charge(node, others, _worst_devices(node.devices, node.external_usage.gpu), 1)
         for gpu, mine in sorted(assumed, key=_amount, reverse=True):
             mine.devices = devices_for(node.devices, gpu) or mine.devices
             self._charge(node, mine.held, mine.devices, 1)
@@ -411,9 +411,9 @@ def _new_slot(node: Node, slots: dict[str, int], agent_name: str, name: str) -> 
     # A name that nobody who stands there uses was a mistake, or is a device's former one.
     used = {
         i
-        for other, standing in node.standing.items()
-        if standing.reported and other != agent_name
-        for i, _ in standing.devices.units
+        for other, allocations in node.allocations.items()
+        if allocations.reported and other != agent_name
+        for i, _ in allocations.devices.units
     }
     return next((i for i in range(count) if i not in used), None)
 
@@ -422,10 +422,10 @@ def _doubt(node: Node, agent_name: str) -> None:
     """Agents that reported a device which this one's report leaves no room on are somewhere else by now,
     or gone: where they stand is assumed again.
     """
-    taken = dict(node.standing[agent_name].devices.units)
-    if not node.standing[agent_name].reported or not taken:
+    taken = dict(node.allocations[agent_name].devices.units)
+    if not node.allocations[agent_name].reported or not taken:
         return
-    for name, other in reversed(node.standing.items()):
+    for name, other in reversed(node.allocations.items()):
         if name == agent_name or not other.reported:
             continue
         for i, units in other.devices.units:
@@ -442,7 +442,7 @@ def _whole_devices(node: Node) -> list[int]:
     """The devices of a node on which nobody stands; one that it has no more, and somebody holds, is empty."""
     whole, spare = divmod(node.total.gpu, UNIT)
     devices = [UNIT] * whole + ([spare] if spare else [])
-    held = [i for mine in node.standing.values() for i, _ in mine.devices.units]
+    held = [i for mine in node.allocations.values() for i, _ in mine.devices.units]
     return devices + [0] * (max(held, default=-1) + 1 - len(devices))
 
 
@@ -466,5 +466,5 @@ def _gpu(devices: Devices) -> int:
     return sum(units for _, units in devices.units)
 
 
-def _amount(entry: tuple[int, Standing]) -> int:
+def _amount(entry: tuple[int, Allocation]) -> int:
     return entry[0]

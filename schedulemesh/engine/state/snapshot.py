@@ -1,8 +1,8 @@
 """Snapshots: the whole state as a value, so that a journal need not keep every fact for ever.
 
-``picture`` copies what can change and shares the rest, so a snapshot stays as it is while the state goes
-on. ``restored`` gives back the same state, field by field; what is derived (classes of tasks, the node
-index, the names in each pool) is derived again.
+``take_snapshot`` copies what can change and shares the rest, so a snapshot stays as it is while the
+state goes on. ``restored`` gives back the same state, field by field; what is derived (classes of tasks,
+the node index, the names in each pool) is derived again.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.preemption.rules import Preemption
+from schedulemesh.engine.state.agents import Agent, Answer, LostAgent, Preempted
 from schedulemesh.engine.state.groups import Group, PoolCounts
-from schedulemesh.engine.state.mesh_state import Agent, Answer, LostAgent, MeshState, Preempted
+from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
 from schedulemesh.engine.state.quota import Account, Hold
 from schedulemesh.engine.state.tasks import RunningTask
@@ -53,7 +54,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     #: (CPU, GPU, how many tasks of this kind were admitted).
     workload: list[tuple[int, int, int]] = []
     #: The same when the typical kinds were last told, and how many tasks make them be told anew.
-    workload_told: list[tuple[int, int, int]] = []
+    workload_sampled: list[tuple[int, int, int]] = []
     workload_renew_at: int | None = None
     agents: list[Agent] = []
     tasks: list[RunningTask] = []
@@ -66,7 +67,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     answers: list[tuple[str, Answer]] = []
 
 
-def picture(state: MeshState) -> Snapshot:
+def take_snapshot(state: MeshState) -> Snapshot:
     """The state as it is now."""
     return Snapshot(
         policy=state.policy,
@@ -84,7 +85,7 @@ def picture(state: MeshState) -> Snapshot:
         groups_dropped=[(*key, n) for key, n in state.groups.dropped.items()],
         next_group=state.groups.next_number,
         workload=[(*kind, n) for kind, n in state.cluster.workload.counts.items()],
-        workload_told=[(*kind, n) for kind, n in state.cluster.workload.told.items()],
+        workload_sampled=[(*kind, n) for kind, n in state.cluster.workload.sampled.items()],
         workload_renew_at=state.cluster.workload.renew_at,
         agents=[copy.copy(agent) for agent in state.agents.values()],
         tasks=[
@@ -111,7 +112,7 @@ def parts(snapshot: Snapshot, size: int = PART) -> Iterator[Snapshot]:
 
 
 def restored(stored: Iterable[Snapshot]) -> MeshState:
-    """The state that these parts are a picture of; without any, an empty one."""
+    """The state that these parts are a take_snapshot of; without any, an empty one."""
     state = MeshState()
     for part in stored:
         _put_head(state, part)
@@ -157,12 +158,12 @@ def past_states(state: MeshState) -> dict[str, float]:
 
 
 def _node(node: Node) -> Node:
-    standing = {name: copy.copy(mine) for name, mine in node.standing.items()}
+    allocations = {name: copy.copy(mine) for name, mine in node.allocations.items()}
     return msgspec.structs.replace(
         node,
         devices=list(node.devices),
         slots=dict(node.slots),
-        standing=standing,
+        allocations=allocations,
         version=0,
         summary=None,
     )
@@ -201,10 +202,10 @@ def _put_books(state: MeshState, part: Snapshot) -> None:
         state.groups.add(group)
     for pool_name, shape, n in part.groups_dropped:
         state.groups.drop(pool_name, shape, n)
-    if part.workload or part.workload_told or part.workload_renew_at is not None:
+    if part.workload or part.workload_sampled or part.workload_renew_at is not None:
         state.cluster.workload.adopt(
             {(cpu, gpu): n for cpu, gpu, n in part.workload},
-            {(cpu, gpu): n for cpu, gpu, n in part.workload_told},
+            {(cpu, gpu): n for cpu, gpu, n in part.workload_sampled},
             part.workload_renew_at,
         )
     for handlers in part.handlers:

@@ -69,6 +69,7 @@ class TaskClass:
     """Tasks that the policy cannot tell apart but by their remaining time."""
 
     __slots__ = (
+        "advanced_to",
         "by_lost_work",
         "by_time",
         "count",
@@ -79,7 +80,6 @@ class TaskClass:
         "pool_name",
         "priority",
         "resources",
-        "settled_to",
         "soonest",
         "timed",
     )
@@ -105,7 +105,7 @@ class TaskClass:
         #: No end among ``timed`` is before this.
         self.soonest = _INFINITY
         #: The time for which tasks were last told apart; a look back from there moves some again.
-        self.settled_to = -_INFINITY
+        self.advanced_to = -_INFINITY
 
     def __len__(self) -> int:
         return self.count
@@ -138,21 +138,21 @@ class TaskClass:
         if ends_at == self.latest:
             self.latest = -self.timed[0][0] if self.timed else -_INFINITY
 
-    def unsettled(self, now: float) -> bool:
+    def is_stale(self, now: float) -> bool:
         """Whether some task may stand in the wrong order for this time."""
-        return self.soonest <= now or now < self.settled_to
+        return self.soonest <= now or now < self.advanced_to
 
-    def settle(self, now: float) -> None:
+    def advance(self, now: float) -> None:
         """Move the tasks whose time is up to the second order; and back, after a look ahead."""
         timed = self.timed
-        if now < self.settled_to:
+        if now < self.advanced_to:
             for entry in [entry for entry in self.overdue if entry[2] > now]:
                 self.overdue.remove(entry)
                 timed.add((-entry[2], entry[0], entry[1]))
         while timed and -timed[-1][0] <= now:
             end, start, task_id = timed.pop()
             self.overdue.add((start, task_id, -end))
-        self.settled_to = now
+        self.advanced_to = now
         self.soonest = -timed[-1][0] if timed else _INFINITY
         self.latest = -timed[0][0] if timed else -_INFINITY
 

@@ -57,7 +57,7 @@ def test_borrowed_quota_does_not_count_towards_the_capacity():
     mesh.run("own", "p", priority=9.0, cpu=2)
     mesh.run("low", "q", priority=0.0, cpu=4)
     mesh.submit("borrower", "p", priority=9.0, cpu=2)
-    mesh.seat("borrower")
+    mesh.slot("borrower")
     assert mesh.submit("t", "p", priority=9.0, cpu=3).reason == "exceeds_pool_capacity"
 
 
@@ -223,7 +223,7 @@ def test_what_a_victim_frees_beyond_the_need_is_free_for_all():
     mesh = Mesh(pool("p", cpu=4, memory=100))
     mesh.run("x", priority=0.0, cpu=4, memory=100)
     mesh.submit("high", priority=9.0, cpu=1)
-    mesh.seat("high")
+    mesh.slot("high")
     assert mesh.free() == amount(cpu=3, memory=100)
 
 
@@ -265,7 +265,7 @@ def test_an_agent_without_a_task_comes_with_the_default_priority():
     mesh = Mesh(pool("p", cpu=2))
     mesh.run("t", priority=4.0, cpu=2)
     assert mesh.submit("agent", task=False, cpu=2) == Pending(agent_name="agent")
-    mesh.seat("agent")
+    mesh.slot("agent")
     assert mesh.submit("other", task=False, cpu=2).reason == "preemption_failed"
 
 
@@ -278,7 +278,7 @@ def test_gpu_devices_are_held_once_every_victim_has_left():
     assert mesh.state.cluster.nodes["a"].devices == [10_000, 5_000]
     assert mesh.dry("late", priority=0.0, gpu=0.5).reason == "preemption_failed"
     mesh.leave("y")
-    assert mesh.state.cluster.nodes["a"].standing["high"].devices == on((0, 1), (1, 1))
+    assert mesh.state.cluster.nodes["a"].allocations["high"].devices == on((0, 1), (1, 1))
     assert mesh.report("high", "a", on((0, 1), (1, 1))).agent_name == "high"
 
 

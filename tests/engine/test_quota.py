@@ -128,7 +128,7 @@ def test_a_victim_of_another_pool_lends_exactly_what_is_short():
     mesh.run("low", "q", priority=0.0, cpu=4)
 
     mesh.submit("high", "p", priority=9.0, cpu=2)
-    mesh.seat("high")
+    mesh.slot("high")
 
     q, p = mesh.state.ledger.accounts["q"], mesh.state.ledger.accounts["p"]
     assert q.lent == p.borrowed == amount(cpu=1)
@@ -141,7 +141,7 @@ def test_the_loan_ends_with_the_task():
     mesh.run("own", "p", priority=9.0, cpu=2)
     mesh.run("low", "q", priority=0.0, cpu=4)
     mesh.submit("high", "p", priority=9.0, cpu=2)
-    mesh.seat("high")
+    mesh.slot("high")
 
     mesh.complete("high")
 
@@ -154,12 +154,12 @@ def test_when_a_borrower_is_evicted_its_loan_passes_on_from_the_owner():
     mesh.run("own", "p", priority=9.0, cpu=2)
     mesh.run("low", "q", priority=0.0, cpu=4)
     mesh.submit("borrower", "p", priority=9.0, cpu=2)
-    mesh.seat("borrower")
+    mesh.slot("borrower")
     mesh.run("full", "r", priority=50.0, cpu=2)
 
     mesh.submit("third", "r", priority=14.5, cpu=2)
     evicted = mesh.state.agents["third"].evicting
-    mesh.seat("third")
+    mesh.slot("third")
 
     accounts = mesh.state.ledger.accounts
     assert [c.pool_name for c in evicted] == ["p"]
@@ -173,12 +173,12 @@ def test_the_owner_gets_its_own_quota_back_from_the_borrower_without_a_loan():
     mesh.run("own", "p", priority=30.0, cpu=2)
     mesh.run("low", "q", priority=0.0, cpu=4)
     mesh.submit("borrower", "p", priority=9.0, cpu=2)
-    mesh.seat("borrower")
+    mesh.slot("borrower")
     mesh.run("rest", "q", priority=30.0, cpu=2)
 
     mesh.submit("again", "q", priority=20.0, cpu=2)
     assert [c.task_id for c in mesh.state.agents["again"].evicting] == ["borrower"]
-    mesh.seat("again")
+    mesh.slot("again")
 
     assert mesh.state.ledger.accounts["q"].lent == NOTHING
     assert mesh.state.ledger.accounts["p"].borrowed == NOTHING

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from ray import cloudpickle
 
-from schedulemesh.core.client import results as replies
+from schedulemesh.core.client import results
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.engine.messages.outcomes import (
     Accepted,
@@ -57,7 +57,7 @@ ACCEPTED = Accepted(
 
 def test_a_success():
     handle = object()
-    assert replies.submitted(ACCEPTED, handle, dry_run=False) == {
+    assert results.submitted(ACCEPTED, handle, dry_run=False) == {
         "success": True,
         "agent": {
             "name": "p-agent-abc123",
@@ -81,12 +81,12 @@ def test_a_success():
 )
 def test_a_success_that_has_more_to_say(change, key, value):
     accepted = Accepted(agent_name="a", pool_name="p", resources=CPU, **change)
-    assert replies.submitted(accepted, None, dry_run=False)[key] is value
-    assert key not in replies.submitted(ACCEPTED, None, dry_run=False)
+    assert results.submitted(accepted, None, dry_run=False)[key] is value
+    assert key not in results.submitted(ACCEPTED, None, dry_run=False)
 
 
 def test_a_dry_run_says_so():
-    assert replies.submitted(ACCEPTED, None, dry_run=True)["dry_run"] is True
+    assert results.submitted(ACCEPTED, None, dry_run=True)["dry_run"] is True
 
 
 def test_a_refusal():
@@ -98,7 +98,7 @@ def test_a_refusal():
         turned_away={"same_pool_threshold": 2},
         restarted=("v",),
     )
-    assert replies.submitted(refused, None, dry_run=False) == {
+    assert results.submitted(refused, None, dry_run=False) == {
         "success": False,
         "error": "Insufficient resources and no available preemption candidates",
         "reason": "preemption_failed",
@@ -116,12 +116,12 @@ def test_a_refusal():
         "not_restarted": [],
     }
     bare = Refused(reason="pool_not_found", error="no")
-    assert replies.refused(bare) == {"success": False, "error": "no", "reason": "pool_not_found"}
+    assert results.refused(bare) == {"success": False, "error": "no", "reason": "pool_not_found"}
 
 
 def test_an_evaluation():
     found = Evaluation(should_preempt=True, candidates=(VICTIM,), victims=("v",))
-    assert replies.evaluated(found) == {
+    assert results.evaluated(found) == {
         "success": True,
         "should_preempt": True,
         "candidates": [SHOWN],
@@ -132,10 +132,10 @@ def test_an_evaluation():
 
 
 def test_ends():
-    assert replies.done(Done()) == {"success": True}
-    assert replies.done(Done(detail="unchanged")) == {"success": True, "detail": "unchanged"}
-    assert replies.deleted(Done()) == {"success": True}
-    assert replies.deleted(Done(detail="already_gone")) == {"success": True, "already_gone": True}
+    assert results.done(Done()) == {"success": True}
+    assert results.done(Done(detail="unchanged")) == {"success": True, "detail": "unchanged"}
+    assert results.deleted(Done()) == {"success": True}
+    assert results.deleted(Done(detail="already_gone")) == {"success": True, "already_gone": True}
 
 
 def test_a_preemption():
@@ -151,7 +151,7 @@ def test_a_preemption():
         )
     )
     evicted = Evicted(task_id="v", agent_name="a", reason="manual", cancel_success=True)
-    assert replies.preempted(evicted, saved) == {
+    assert results.preempted(evicted, saved) == {
         "success": True,
         "task_id": "v",
         "agent_name": "a",
@@ -161,20 +161,20 @@ def test_a_preemption():
         "reason": "manual",
     }
     late = Evicted(task_id="v", agent_name="a", reason="manual", save_error="too large")
-    answer = replies.preempted(late, saved)
+    answer = results.preempted(late, saved)
     assert (answer["state_saved"], answer["save_error"]) == (False, "too large")
     gone = Evicted(task_id="v", agent_name="a", reason="manual", error="cannot be reached")
-    assert replies.preempted(gone, None)["error"] == "cannot be reached"
+    assert results.preempted(gone, None)["error"] == "cannot be reached"
     runs_on = Evicted(
         task_id="v", agent_name="a", reason="manual", runs_on=True, error="no cancel()"
     )
-    answer = replies.preempted(runs_on, saved)
+    answer = results.preempted(runs_on, saved)
     assert (answer["success"], answer["reason"]) == (False, "not_cancelled")
     assert answer["saved_state"] == {"task_id": "v", "path": "/x"}
     assert "runs on: no cancel()" in answer["error"]
     both = msgspec.structs.replace(runs_on, save_error="too large")
-    assert "state was not saved" in replies.preempted(both, saved)["error"]
-    refused = replies.preempted(Refused(reason="task_not_found", error="no task"), None)
+    assert "state was not saved" in results.preempted(both, saved)["error"]
+    refused = results.preempted(Refused(reason="task_not_found", error="no task"), None)
     assert refused == {
         "success": False,
         "error": "no task",
@@ -185,12 +185,12 @@ def test_a_preemption():
 
 
 def test_what_the_caller_may_not_have_meant_is_told_with_the_success():
-    told = replies.done(Done(detail="agent_kept", warnings=("it goes on",)))
+    told = results.done(Done(detail="agent_kept", warnings=("it goes on",)))
     assert told == {"success": True, "detail": "agent_kept", "warnings": ["it goes on"]}
 
 
 def test_a_task_evicted_by_hand_says_whether_its_state_was_saved():
-    assert replies.evicted_task("t", "manual", None) == {
+    assert results.evicted_task("t", "manual", None) == {
         "task_id": "t",
         "reason": "manual",
         "saved_state": None,
@@ -200,14 +200,14 @@ def test_a_task_evicted_by_hand_says_whether_its_state_was_saved():
     saved = SavedState(
         task_id="t", agent_name="a", pool_name="p", priority=1.0, source="payload", saved_at=0.0
     )
-    assert replies.evicted_task("t", "manual", pack(saved))["state_saved"]
+    assert results.evicted_task("t", "manual", pack(saved))["state_saved"]
     earlier = msgspec.structs.replace(saved, warning="too large", current=False)
-    answer = replies.evicted_task("t", "manual", pack(earlier))
+    answer = results.evicted_task("t", "manual", pack(earlier))
     assert (answer["state_saved"], answer["save_error"]) == (False, "too large")
 
 
 def test_an_outcome_that_cannot_be_is_an_error():
     with pytest.raises(TypeError, match="Pending"):
-        replies.submitted(Pending(agent_name="a"), None, dry_run=False)
+        results.submitted(Pending(agent_name="a"), None, dry_run=False)
     with pytest.raises(TypeError, match="Done"):
-        replies.preempted(Done(), None)
+        results.preempted(Done(), None)

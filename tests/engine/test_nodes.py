@@ -99,18 +99,18 @@ def test_an_assumed_device_moves_out_of_the_way_of_a_reported_one():
     mesh.submit("x", gpu=1)
     mesh.submit("y", gpu=0.5)
     mesh.report("y", "a", on((0, 0.5)))
-    assert mesh.state.cluster.nodes["a"].standing["x"].devices == on((1, 1))
+    assert mesh.state.cluster.nodes["a"].allocations["x"].devices == on((1, 1))
 
 
 def test_an_assumed_device_moves_out_of_the_way_of_one_reported_from_another_node():
     mesh = Mesh(pool("p", gpu=4), nodes=[node("a", gpu=2), node("b", gpu=1)])
     mesh.submit("b-agent", gpu=1)
     mesh.submit("a-agent", gpu=1)
-    assert mesh.state.cluster.nodes["a"].standing["a-agent"].devices == on((0, 1))
+    assert mesh.state.cluster.nodes["a"].allocations["a-agent"].devices == on((0, 1))
 
     mesh.report("b-agent", "a", on((0, 1)))
 
-    assert mesh.state.cluster.nodes["a"].standing["a-agent"].devices == on((1, 1))
+    assert mesh.state.cluster.nodes["a"].allocations["a-agent"].devices == on((1, 1))
     assert mesh.state.cluster.nodes["a"].devices == [0, 0]
 
 
@@ -119,7 +119,7 @@ def test_whole_devices_that_are_assumed_are_placed_before_shares():
     mesh.submit("share", gpu=0.5)
     mesh.submit("whole", gpu=1)
     mesh.submit("other", gpu=0.5)
-    assert mesh.state.cluster.nodes["a"].standing["other"].devices == on((2, 0.5))
+    assert mesh.state.cluster.nodes["a"].allocations["other"].devices == on((2, 0.5))
 
     mesh.report("other", "a", on((1, 0.5)))
 
@@ -239,7 +239,9 @@ def gpu_names(mesh, *reports):
                 at=mesh.now, agent_name=name, incarnation=incarnation, node_id="a", gpu_ids=ids
             )
         )
-    return {name: found.devices for name, found in mesh.state.cluster.nodes["a"].standing.items()}
+    return {
+        name: found.devices for name, found in mesh.state.cluster.nodes["a"].allocations.items()
+    }
 
 
 def test_gpus_are_known_by_the_names_that_their_node_gives_them():
@@ -263,7 +265,7 @@ def test_names_need_not_be_numbers():
 def test_names_that_cannot_be_what_the_agent_has_are_as_good_as_none(ids):
     mesh = Mesh(pool("p", gpu=2), nodes=[node("a", gpu=2)])
     gpu_names(mesh, ("x", 1, ids))
-    assert not mesh.state.cluster.nodes["a"].standing["x"].reported
+    assert not mesh.state.cluster.nodes["a"].allocations["x"].reported
     assert mesh.state.cluster.nodes["a"].slots == {}
 
 
@@ -271,9 +273,9 @@ def test_of_two_reports_that_exclude_each_other_the_later_one_counts():
     mesh = Mesh(pool("p", gpu=2), nodes=[node("a", gpu=2)])
     gpu_names(mesh, ("x", 1, ("4",)), ("y", 1, ("4",)))
     found = mesh.state.cluster.nodes["a"]
-    assert found.standing["y"].reported
-    assert not found.standing["x"].reported
-    assert found.standing["x"].devices != found.standing["y"].devices
+    assert found.allocations["y"].reported
+    assert not found.allocations["x"].reported
+    assert found.allocations["x"].devices != found.allocations["y"].devices
 
 
 def test_a_name_that_nobody_uses_makes_room_for_a_new_one():

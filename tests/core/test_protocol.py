@@ -11,7 +11,7 @@ from ray import cloudpickle
 from schedulemesh.core.agent.host import public_state, restorable
 from schedulemesh.core.client.state_calls import given_state
 from schedulemesh.protocol.agents import (
-    Boot,
+    AgentInit,
     Command,
     MessageError,
     Method,
@@ -45,8 +45,10 @@ SAVED = SavedState(
         SAVED,
         Command(command_id=1, kind="save", epoch=3, seconds=2.0),
         Result(error="no", data=b"\x00\xff", consistent=False, success=False),
-        Report(node_id="n", pid=7, gpu_ids=("0", "1"), abilities=("cancel",), state_restored=True),
-        Boot(
+        Report(
+            node_id="n", pid=7, gpu_ids=("0", "1"), capabilities=("cancel",), state_restored=True
+        ),
+        AgentInit(
             scheduler="s",
             agent_name="a",
             mark=1 << 62,

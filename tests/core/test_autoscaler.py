@@ -11,8 +11,8 @@ from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.engine.messages.facts import PoolEnsured
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.runtime import autoscaler as autoscaler_wish
-from schedulemesh.runtime.autoscaler import AutoscalerWish
+from schedulemesh.runtime import autoscaler as autoscaler_request
+from schedulemesh.runtime.autoscaler import AutoscalerRequest
 from tests.core.fake_ray import FakeRay
 
 
@@ -20,7 +20,7 @@ from tests.core.fake_ray import FakeRay
 def short(monkeypatch):
     """The groups without room, by pool."""
     found = {}
-    monkeypatch.setattr(autoscaler_wish, "unplaced", lambda state, name: found.get(name, []))
+    monkeypatch.setattr(autoscaler_request, "unplaced", lambda state, name: found.get(name, []))
     return found
 
 
@@ -36,13 +36,13 @@ SHAPE = GroupShape(bundles=(parse_resources({"cpu": 1}), parse_resources({"gpu":
 
 
 def told(ray, *states):
-    async def tell():
-        wish = AutoscalerWish(ray)
+    async def notify():
+        request = AutoscalerRequest(ray)
         for one in states:
-            await wish.tell(one)
-        await wish.withdraw()
+            await request.notify(one)
+        await request.withdraw()
 
-    asyncio.run(tell())
+    asyncio.run(notify())
 
 
 def test_a_pool_that_does_not_say_so_asks_for_nothing(short):

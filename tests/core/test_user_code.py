@@ -103,7 +103,7 @@ def test_a_host_class_is_made_without_the_users_class():
 
 
 def test_an_installed_class_travels_by_name_and_an_own_one_by_value():
-    assert b"test_shipping" not in shipped(AgentActor).code
+    assert b"test_user_code" not in shipped(AgentActor).code
     assert len(shipped(AgentActor).code) < 200
     assert b"async_generator" in shipped(Mixed).code, "its code goes along"
 
@@ -117,7 +117,7 @@ def test_an_own_class_loads_where_its_module_is_unknown(tmp_path):
         "from schedulemesh.protocol.agents import ShippedClass\n"
         f"shipped = msgspec.msgpack.decode(open({str(data)!r}, 'rb').read(), type=ShippedClass)\n"
         "cls = load_class(msgspec.structs.replace(shipped, sys_path=()))\n"
-        "print(cls('n', {}).sync(1, c=3), 'tests.core.test_shipping' in sys.modules)\n"
+        "print(cls('n', {}).sync(1, c=3), 'tests.core.test_user_code' in sys.modules)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],

@@ -1,4 +1,4 @@
-"""The scribe: a journal that fails costs changes, never truth; and it heals by itself."""
+"""The reactor: a journal that fails costs changes, never truth; and it heals by itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from schedulemesh.engine.state.invariants import check
 from schedulemesh.errors import JournalError, NotStorableError
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.runtime import reactor as scribe_module
-from schedulemesh.runtime.reactor import Scribe
+from schedulemesh.runtime.reactor import Reactor
 from schedulemesh.runtime.witness import Seen
 from schedulemesh.store.journal import MemoryJournal
 from schedulemesh.store.sql import SqlJournal
@@ -50,22 +50,22 @@ class Unsure(SqlJournal):
 
 
 def on_loop(test):
-    """Run an async test with a scribe over a file; afterwards the file leads to the scribe's state."""
+    """Run an async test with a reactor over a file; afterwards the file leads to the reactor's state."""
 
     def run(tmp_path):
         async def with_scribe():
             journal = Unsure(tmp_path / "j.sqlite")
             orders = []
-            scribe = Scribe(journal, Strategies(), orders.append)
-            await scribe.begin()
-            await test(scribe, journal, orders)
+            reactor = Reactor(journal, Strategies(), orders.append)
+            await reactor.begin()
+            await test(reactor, journal, orders)
             journal.fails = None
-            await asyncio.wait_for(scribe._healthy.wait(), 10)
-            await scribe.step(s.ClockTicked(at=0.0))
+            await asyncio.wait_for(reactor._healthy.wait(), 10)
+            await reactor.step(s.ClockTicked(at=0.0))
             folded = journal.load().fold()
             check(folded)
-            assert differences(scribe.state, folded) == []
-            await scribe.close(destroy=False)
+            assert differences(reactor.state, folded) == []
+            await reactor.close(destroy=False)
 
         asyncio.run(asyncio.wait_for(with_scribe(), 120))
 
@@ -88,54 +88,54 @@ def reported(order, **more):
 
 
 @on_loop
-async def test_what_could_not_be_kept_did_not_happen(scribe, journal, orders):
-    await scribe.step(wanted("p"))
+async def test_what_could_not_be_kept_did_not_happen(reactor, journal, orders):
+    await reactor.step(wanted("p"))
     journal.fails = lambda: "before"
     results = await asyncio.gather(
-        scribe.step(wanted("q")),
-        scribe.step(submission("a")),
-        scribe.flushed(),
+        reactor.step(wanted("q")),
+        reactor.step(submission("a")),
+        reactor.flushed(),
         return_exceptions=True,
     )
     assert [type(result) for result in results] == [JournalError, JournalError, type(None)]
-    assert list(scribe.state.ledger.accounts) == ["p"]
-    assert scribe.state.agents == {}
+    assert list(reactor.state.ledger.accounts) == ["p"]
+    assert reactor.state.agents == {}
     assert orders == []
 
 
 @on_loop
-async def test_reads_go_on_and_changes_are_refused_until_it_heals(scribe, journal, orders):
-    await scribe.step(wanted("p"))
+async def test_reads_go_on_and_changes_are_refused_until_it_heals(reactor, journal, orders):
+    await reactor.step(wanted("p"))
     journal.fails = lambda: "before"
     with pytest.raises(JournalError, match="disk is full"):
-        await scribe.step(wanted("q"))
+        await reactor.step(wanted("q"))
     await asyncio.sleep(0.05)
-    await scribe.flushed()
-    assert list(scribe.state.ledger.accounts) == ["p"]
+    await reactor.flushed()
+    assert list(reactor.state.ledger.accounts) == ["p"]
     with pytest.raises(JournalError, match="nothing can be changed now: the disk is full"):
-        await scribe.step(wanted("q"))
+        await reactor.step(wanted("q"))
     with pytest.raises(JournalError):
-        await scribe.keep({"k": b"v"})
+        await reactor.keep({"k": b"v"})
     journal.fails = None
-    await asyncio.wait_for(scribe._healthy.wait(), 10)
-    await scribe.step(wanted("q"))
-    assert list(scribe.state.ledger.accounts) == ["p", "q"]
+    await asyncio.wait_for(reactor._healthy.wait(), 10)
+    await reactor.step(wanted("q"))
+    assert list(reactor.state.ledger.accounts) == ["p", "q"]
 
 
 @on_loop
-async def test_a_read_never_tells_what_is_lost_a_moment_later(scribe, journal, orders):
+async def test_a_read_never_tells_what_is_lost_a_moment_later(reactor, journal, orders):
     journal.fails = lambda: "before"
-    lost = asyncio.ensure_future(scribe.step(wanted("p")))
+    lost = asyncio.ensure_future(reactor.step(wanted("p")))
     await asyncio.sleep(0)
-    assert "p" in scribe.state.ledger.accounts  # decided
-    assert await scribe.read(lambda: list(scribe.state.ledger.accounts)) == []
+    assert "p" in reactor.state.ledger.accounts  # decided
+    assert await reactor.read(lambda: list(reactor.state.ledger.accounts)) == []
     with pytest.raises(JournalError):
         await lost
 
 
-def fails_half_way(scribe, name):
+def fails_half_way(reactor, name):
     """Have the step that makes this pool raise in its midst."""
-    handle = scribe.engine._handlers[s.PoolRequested]
+    handle = reactor.engine._handlers[s.PoolRequested]
 
     def handler(turn, stimulus):
         if stimulus.spec.name != name:
@@ -143,36 +143,36 @@ def fails_half_way(scribe, name):
         turn.emit(PoolEnsured(spec=pool("half", cpu=1)))
         raise KeyError("a broken promise")
 
-    scribe.engine._handlers[s.PoolRequested] = handler
+    reactor.engine._handlers[s.PoolRequested] = handler
 
 
 @on_loop
 async def test_a_step_that_fails_half_way_leaves_nothing_and_nobody_else_notices(
-    scribe, journal, orders
+    reactor, journal, orders
 ):
-    await scribe.step(wanted("p"))
-    fails_half_way(scribe, "bad")
+    await reactor.step(wanted("p"))
+    fails_half_way(reactor, "bad")
     names = ["q", "bad", "r", "bad", "s"]
-    asked = [asyncio.ensure_future(scribe.step(wanted(name))) for name in names]
-    reads = asyncio.ensure_future(scribe.read(lambda: set(scribe.state.ledger.accounts)))
+    asked = [asyncio.ensure_future(reactor.step(wanted(name))) for name in names]
+    reads = asyncio.ensure_future(reactor.read(lambda: set(reactor.state.ledger.accounts)))
     found = await asyncio.gather(*asked, return_exceptions=True)
     assert [type(each).__name__ for each in found] == ["Step", "KeyError", "Step", "Step", "Step"]
     # The second of that name met a new engine, which had not been made to fail.
     assert "half" not in await reads
-    assert list(scribe.state.ledger.accounts) == ["p", "q", "r", "bad", "s"]
+    assert list(reactor.state.ledger.accounts) == ["p", "q", "r", "bad", "s"]
 
 
 @on_loop
-async def test_a_step_that_fails_before_it_changed_anything_costs_nothing(scribe, journal, orders):
-    await scribe.step(wanted("p"))
-    before = scribe.engine
+async def test_a_step_that_fails_before_it_changed_anything_costs_nothing(reactor, journal, orders):
+    await reactor.step(wanted("p"))
+    before = reactor.engine
     unhashable = s.PreemptionRequested(at=0.0, task_id=["x"])
-    other = asyncio.ensure_future(scribe.step(wanted("q")))
+    other = asyncio.ensure_future(reactor.step(wanted("q")))
     with pytest.raises(TypeError, match="unhashable"):
-        await scribe.step(unhashable)
+        await reactor.step(unhashable)
     await other
-    assert scribe.engine is before
-    await scribe.step(wanted("r"))
+    assert reactor.engine is before
+    await reactor.step(wanted("r"))
 
 
 @pytest.mark.parametrize(
@@ -194,55 +194,55 @@ async def test_a_step_that_fails_before_it_changed_anything_costs_nothing(scribe
 )
 def test_what_would_not_be_read_back_is_refused_alone(bad, tmp_path):
     @on_loop
-    async def story(scribe, journal, orders):
-        await scribe.step(wanted("p"))
+    async def story(reactor, journal, orders):
+        await reactor.step(wanted("p"))
         nodes = (s.NodeReport(node_id="n", total=pool("x", cpu=4).resources, labels={}),)
-        await scribe.step(s.ClusterObserved(at=0.0, nodes=nodes))
+        await reactor.step(s.ClusterObserved(at=0.0, nodes=nodes))
         asked = (wanted("q"), bad, wanted("r"))
-        found = await asyncio.gather(*map(scribe.step, asked), return_exceptions=True)
+        found = await asyncio.gather(*map(reactor.step, asked), return_exceptions=True)
         assert [type(each).__name__ for each in found] == ["Step", "NotStorableError", "Step"]
         assert "cannot be stored" in str(found[1])
-        assert list(scribe.state.ledger.accounts) == ["p", "q", "r"]
-        assert len(scribe.state.running) == 0
+        assert list(reactor.state.ledger.accounts) == ["p", "q", "r"]
+        assert len(reactor.state.running) == 0
 
     story(tmp_path)
 
 
 @on_loop
-async def test_a_report_that_can_never_be_kept_is_not_tried_for_ever(scribe, journal, orders):
-    await scribe.step(wanted("p"))
-    await scribe.step(submission("a"))
+async def test_a_report_that_can_never_be_kept_is_not_tried_for_ever(reactor, journal, orders):
+    await reactor.step(wanted("p"))
+    await reactor.step(submission("a"))
     strange = reported(orders.pop(), actor_name="\udcff")
     with pytest.raises(NotStorableError, match="actor_name of AgentStarted"):
-        await asyncio.wait_for(scribe.report(strange), 10)
-    await scribe.step(wanted("q"))
+        await asyncio.wait_for(reactor.report(strange), 10)
+    await reactor.step(wanted("q"))
 
 
 @on_loop
-async def test_a_refused_submission_leaves_no_bytes(scribe, journal, orders):
-    await scribe.step(wanted("p"))
+async def test_a_refused_submission_leaves_no_bytes(reactor, journal, orders):
+    await reactor.step(wanted("p"))
     data = b"a class of a megabyte"
-    refused = await scribe.step(submission("a", "no such pool"), {key_of(data): data})
+    refused = await reactor.step(submission("a", "no such pool"), {key_of(data): data})
     assert refused.outcome.reason == "pool_not_found"
     assert journal.blob_sizes() == {}
 
 
 @on_loop
-async def test_whoever_gives_up_waiting_is_forgotten(scribe, journal, orders):
-    await scribe.step(wanted("p"))
-    await scribe.step(submission("a"))
-    waiting = [asyncio.ensure_future(scribe.answer("r-a")) for _ in range(3)]
-    waiting.append(asyncio.ensure_future(scribe.end_of("a")))
+async def test_whoever_gives_up_waiting_is_forgotten(reactor, journal, orders):
+    await reactor.step(wanted("p"))
+    await reactor.step(submission("a"))
+    waiting = [asyncio.ensure_future(reactor.answer("r-a")) for _ in range(3)]
+    waiting.append(asyncio.ensure_future(reactor.end_of("a")))
     await asyncio.sleep(0)
     for each in waiting:
         each.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
-    assert (scribe._answers, scribe._ends) == ({}, {})
+    assert (reactor._answers, reactor._ends) == ({}, {})
 
 
 def lives_of(machine, tmp_path):
-    """A scribe of each life; the machine's clock is read anew."""
-    return Scribe(
+    """A reactor of each life; the machine's clock is read anew."""
+    return Reactor(
         SqlJournal(tmp_path / "j.sqlite"), Strategies(), lambda order: None, machine.clock()
     )
 
@@ -275,38 +275,38 @@ def test_a_clock_that_is_set_between_two_lives_changes_no_duration(by_s, tmp_pat
 
 
 @on_loop
-async def test_those_who_wait_are_answered_after_it_healed(scribe, journal, orders):
-    await scribe.step(wanted("p"))
-    step = await scribe.step(submission("a"))
+async def test_those_who_wait_are_answered_after_it_healed(reactor, journal, orders):
+    await reactor.step(wanted("p"))
+    step = await reactor.step(submission("a"))
     assert isinstance(step.outcome, Pending)
-    waiting = asyncio.ensure_future(scribe.answer("r-a"))
-    ending = asyncio.ensure_future(scribe.end_of("a"))
+    waiting = asyncio.ensure_future(reactor.answer("r-a"))
+    ending = asyncio.ensure_future(reactor.end_of("a"))
     journal.fails = lambda: "before"
-    report = asyncio.ensure_future(scribe.report(reported(orders.pop())))
+    report = asyncio.ensure_future(reactor.report(reported(orders.pop())))
     await asyncio.sleep(0.1)
     assert not waiting.done()
     assert not report.done()
     journal.fails = None
     await asyncio.wait_for(report, 10)
     assert isinstance(await asyncio.wait_for(waiting, 10), Accepted)
-    assert (await scribe.step(submission("a"))).outcome == waiting.result()
-    assert await scribe.answer("r-a") == waiting.result()
-    incarnation = scribe.state.agents["a"].incarnation
-    await scribe.report(s.AgentGone(at=0.0, agent_name="a", incarnation=incarnation))
+    assert (await reactor.step(submission("a"))).outcome == waiting.result()
+    assert await reactor.answer("r-a") == waiting.result()
+    incarnation = reactor.state.agents["a"].incarnation
+    await reactor.report(s.AgentGone(at=0.0, agent_name="a", incarnation=incarnation))
     await asyncio.wait_for(ending, 10)
-    await scribe.end_of("a")
+    await reactor.end_of("a")
 
 
 @on_loop
-async def test_an_answer_decided_but_not_kept_is_not_told(scribe, journal, orders):
-    await scribe.step(wanted("p"))
-    await scribe.step(submission("a"))
+async def test_an_answer_decided_but_not_kept_is_not_told(reactor, journal, orders):
+    await reactor.step(wanted("p"))
+    await reactor.step(submission("a"))
     order = orders.pop()
     journal.fails = lambda: "before"
-    report = asyncio.ensure_future(scribe.report(reported(order)))
+    report = asyncio.ensure_future(reactor.report(reported(order)))
     await asyncio.sleep(0)
-    assert "r-a" in scribe.state.answers  # decided
-    asked = asyncio.ensure_future(scribe.answer("r-a"))
+    assert "r-a" in reactor.state.answers  # decided
+    asked = asyncio.ensure_future(reactor.answer("r-a"))
     await asyncio.sleep(0.05)
     assert not asked.done()
     journal.fails = None
@@ -323,7 +323,7 @@ def test_failures_at_random_neither_lose_nor_double(seed, tmp_path):
     acknowledged, refused = set(), set()
 
     @on_loop
-    async def story(scribe, journal, orders):
+    async def story(reactor, journal, orders):
         journal.fails = lambda: rng.choice([None, None, None, "before", "after"])
 
         async def caller(number):
@@ -331,18 +331,18 @@ def test_failures_at_random_neither_lose_nor_double(seed, tmp_path):
             while kept < 5:
                 name = f"{number}-{len(acknowledged) + len(refused)}"
                 try:
-                    await scribe.step(wanted(name))
+                    await reactor.step(wanted(name))
                     acknowledged.add(name)
                     kept += 1
                 except JournalError:
                     refused.add(name)
                 await asyncio.sleep(rng.random() * 0.01)
-                assert acknowledged <= set(scribe.state.ledger.accounts)
+                assert acknowledged <= set(reactor.state.ledger.accounts)
 
         await asyncio.gather(*(caller(number) for number in range(8)))
         journal.fails = None
-        await asyncio.wait_for(scribe._healthy.wait(), 10)
-        assert set(scribe.state.ledger.accounts) == acknowledged
+        await asyncio.wait_for(reactor._healthy.wait(), 10)
+        assert set(reactor.state.ledger.accounts) == acknowledged
 
     story(tmp_path)
     print(f"seed {seed}: {len(acknowledged)} acknowledged, {len(refused)} refused")
@@ -353,49 +353,49 @@ def test_failures_at_random_neither_lose_nor_double(seed, tmp_path):
 def test_one_that_was_taken_over_changes_nothing_any_more(tmp_path):
     async def story():
         journal = SqlJournal(tmp_path / "j.sqlite")
-        scribe = Scribe(journal, Strategies(), lambda order: None)
-        await scribe.begin()
-        await scribe.step(wanted("p"))
+        reactor = Reactor(journal, Strategies(), lambda order: None)
+        await reactor.begin()
+        await reactor.step(wanted("p"))
         other = SqlJournal(tmp_path / "j.sqlite")
         assert other.begin(take_over=True) == 2
         for _ in range(2):
             with pytest.raises(JournalError):
-                await scribe.step(wanted("q"))
-            await scribe._healing
+                await reactor.step(wanted("q"))
+            await reactor._healing
         with pytest.raises(JournalError, match="another process has taken it over"):
-            await scribe.step(wanted("q"))
-        assert list(scribe.state.ledger.accounts) == ["p"]
+            await reactor.step(wanted("q"))
+        assert list(reactor.state.ledger.accounts) == ["p"]
         other.close()
-        await scribe.close(destroy=False)
+        await reactor.close(destroy=False)
 
     asyncio.run(asyncio.wait_for(story(), 60))
 
 
 async def in_life(journal, settings, story):
-    scribe = Scribe(journal, Strategies(), lambda order: None)
-    await scribe.begin(settings)
-    await story(scribe)
-    if scribe._snapshots.taking is not None:
-        await scribe._snapshots.taking
-    await scribe.flushed()
+    reactor = Reactor(journal, Strategies(), lambda order: None)
+    await reactor.begin(settings)
+    await story(reactor)
+    if reactor._snapshots.taking is not None:
+        await reactor._snapshots.taking
+    await reactor.flushed()
     stored = journal.load()
-    assert differences(scribe.state, stored.fold()) == []
-    return scribe, stored
+    assert differences(reactor.state, stored.fold()) == []
+    return reactor, stored
 
 
 def test_snapshots_keep_the_journal_short(tmp_path):
     async def story():
         journal = SqlJournal(tmp_path / "j.sqlite")
 
-        async def change(scribe):
+        async def change(reactor):
             for number in range(300):
-                await scribe.step(wanted("p", cpu=number + 1))
+                await reactor.step(wanted("p", cpu=number + 1))
 
         settings = JournalSettings(snapshot_facts=20)
-        scribe, stored = await in_life(journal, settings, change)
+        reactor, stored = await in_life(journal, settings, change)
         assert stored.base > 200
         assert len(stored.records) < 100
-        await scribe.close(destroy=False)
+        await reactor.close(destroy=False)
 
     asyncio.run(asyncio.wait_for(story(), 60))
 
@@ -404,7 +404,7 @@ def test_a_snapshot_that_cannot_be_written_costs_nothing(tmp_path, caplog):
     async def story():
         journal = SqlJournal(tmp_path / "j.sqlite")
 
-        async def change(scribe):
+        async def change(reactor):
             with sqlite3.connect(tmp_path / "j.sqlite") as other:
                 other.execute(
                     "CREATE TRIGGER t BEFORE INSERT ON schedulemesh_snapshots "
@@ -412,48 +412,48 @@ def test_a_snapshot_that_cannot_be_written_costs_nothing(tmp_path, caplog):
                 )
             other.close()
             for number in range(100):
-                await scribe.step(wanted("p", cpu=number + 1))
+                await reactor.step(wanted("p", cpu=number + 1))
 
-        scribe, stored = await in_life(journal, JournalSettings(snapshot_facts=20), change)
+        reactor, stored = await in_life(journal, JournalSettings(snapshot_facts=20), change)
         assert (stored.base, stored.last) == (0, 101)
-        await scribe.close(destroy=False)
+        await reactor.close(destroy=False)
 
     asyncio.run(asyncio.wait_for(story(), 60))
     assert "no snapshot of the journal could be made" in caplog.text
 
 
-async def preempt(scribe, task_id, size, key=None):
+async def preempt(reactor, task_id, size, key=None):
     """A registered task is evicted by hand; its state has so many bytes."""
-    await scribe.step(
+    await reactor.step(
         s.TaskAnnounced(at=0.0, task=s.TaskSpec(task_id=task_id, pool_name="p"), agent_name="x")
     )
-    await scribe.step(s.PreemptionRequested(at=0.0, task_id=task_id))
+    await reactor.step(s.PreemptionRequested(at=0.0, task_id=task_id))
     key = key or f"state-{task_id}"
     stored = s.StateStored(
         at=0.0, task_id=task_id, state_key=key, consistent=True, source="save_state"
     )
-    await scribe.report(stored, {key: b"x" * size})
-    await scribe.step(s.CancelAnswered(at=0.0, task_id=task_id, cancel_success=True))
+    await reactor.report(stored, {key: b"x" * size})
+    await reactor.step(s.CancelAnswered(at=0.0, task_id=task_id, cancel_success=True))
 
 
 def test_saved_states_have_limits(caplog):
     async def story():
         journal = MemoryJournal()
 
-        async def change(scribe):
-            await preempt(scribe, "huge", 1001)
+        async def change(reactor):
+            await preempt(reactor, "huge", 1001)
             for number in range(5):
-                await preempt(scribe, f"t{number}", 1000)
-            assert scribe.state.preempted["huge"].state_key is None
+                await preempt(reactor, f"t{number}", 1000)
+            assert reactor.state.preempted["huge"].state_key is None
             for _ in range(3):
-                await scribe._snapshots.take()
+                await reactor._snapshots.take()
 
         settings = JournalSettings(saved_state_bytes=1000, saved_states_bytes=2500)
-        scribe, _ = await in_life(journal, settings, change)
-        kept = {name for name, past in scribe.state.preempted.items() if past.state_key}
+        reactor, _ = await in_life(journal, settings, change)
+        kept = {name for name, past in reactor.state.preempted.items() if past.state_key}
         assert kept == {"t3", "t4"}
         assert set(journal.blob_sizes()) == {"state-t3", "state-t4"}
-        await scribe.close(destroy=False)
+        await reactor.close(destroy=False)
 
     asyncio.run(asyncio.wait_for(story(), 60))
     assert "the saved state of task huge has 1001 bytes" in caplog.text
@@ -463,15 +463,15 @@ def test_saved_states_grow_too_old():
     async def story():
         journal = MemoryJournal()
 
-        async def change(scribe):
-            await preempt(scribe, "old", 10)
-            scribe._clock.resume(None, scribe.now() + 1000)
-            await preempt(scribe, "new", 10)
-            await scribe._snapshots.take()
+        async def change(reactor):
+            await preempt(reactor, "old", 10)
+            reactor._clock.resume(None, reactor.now() + 1000)
+            await preempt(reactor, "new", 10)
+            await reactor._snapshots.take()
 
-        scribe, _ = await in_life(journal, JournalSettings(saved_state_s=999), change)
-        assert [p.state_key for p in scribe.state.preempted.values()] == [None, "state-new"]
-        await scribe.close(destroy=False)
+        reactor, _ = await in_life(journal, JournalSettings(saved_state_s=999), change)
+        assert [p.state_key for p in reactor.state.preempted.values()] == [None, "state-new"]
+        await reactor.close(destroy=False)
 
     asyncio.run(asyncio.wait_for(story(), 60))
 
@@ -480,20 +480,20 @@ def test_bytes_kept_for_a_fact_to_come_outlive_a_snapshot():
     async def story():
         journal = MemoryJournal()
 
-        async def change(scribe):
-            await scribe.step(wanted("p"))
-            await scribe.keep({"k": b"v"})
-            await scribe._snapshots.take()
-            assert await scribe.blob("k") == b"v"
-            assert await scribe.blob(None) is None
-            await scribe.step(wanted("q"))
-            await scribe._snapshots.take()
-            await scribe.step(wanted("r"))
-            await scribe._snapshots.take()
-            assert await scribe.blob("k") is None
+        async def change(reactor):
+            await reactor.step(wanted("p"))
+            await reactor.keep({"k": b"v"})
+            await reactor._snapshots.take()
+            assert await reactor.blob("k") == b"v"
+            assert await reactor.blob(None) is None
+            await reactor.step(wanted("q"))
+            await reactor._snapshots.take()
+            await reactor.step(wanted("r"))
+            await reactor._snapshots.take()
+            assert await reactor.blob("k") is None
 
-        scribe, _ = await in_life(journal, None, change)
-        await scribe.close(destroy=True)
+        reactor, _ = await in_life(journal, None, change)
+        await reactor.close(destroy=True)
 
     asyncio.run(asyncio.wait_for(story(), 60))
 
@@ -501,25 +501,25 @@ def test_bytes_kept_for_a_fact_to_come_outlive_a_snapshot():
 def test_it_heals_when_the_database_comes_back(database, server):
     async def story():
         journal = SqlJournal(database("a"))
-        scribe = Scribe(journal, Strategies(), lambda order: None)
-        await scribe.begin()
-        await scribe.step(wanted("p"))
+        reactor = Reactor(journal, Strategies(), lambda order: None)
+        await reactor.begin()
+        await reactor.step(wanted("p"))
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, server.stop)
         try:
             with pytest.raises(JournalError):
-                await scribe.step(wanted("q"))
-            await scribe.flushed()
-            assert list(scribe.state.ledger.accounts) == ["p"]  # answered from memory
+                await reactor.step(wanted("q"))
+            await reactor.flushed()
+            assert list(reactor.state.ledger.accounts) == ["p"]  # answered from memory
             with pytest.raises(JournalError, match="nothing can be changed now"):
-                await scribe.step(wanted("q"))
+                await reactor.step(wanted("q"))
         finally:
             await loop.run_in_executor(None, server.start)
-        await asyncio.wait_for(scribe._healthy.wait(), 20)
-        await scribe.step(wanted("r"))
+        await asyncio.wait_for(reactor._healthy.wait(), 20)
+        await reactor.step(wanted("r"))
         assert list(journal.load().fold().ledger.accounts) == ["p", "r"]
-        assert differences(scribe.state, journal.load().fold()) == []
-        await scribe.close(destroy=True)
+        assert differences(reactor.state, journal.load().fold()) == []
+        await reactor.close(destroy=True)
 
     asyncio.run(asyncio.wait_for(story(), 60))
 
@@ -533,8 +533,8 @@ def test_settings_that_make_no_sense_are_refused(wrong):
 
 
 @on_loop
-async def test_the_hands_ask_again_for_bytes_that_cannot_be_read_just_now(scribe, journal, orders):
-    await scribe.keep({key_of(b"stored"): b"stored"})
+async def test_the_hands_ask_again_for_bytes_that_cannot_be_read_just_now(reactor, journal, orders):
+    await reactor.keep({key_of(b"stored"): b"stored"})
     read, failures = journal.blob, iter([True, True, False])
 
     def blob(key):
@@ -543,18 +543,18 @@ async def test_the_hands_ask_again_for_bytes_that_cannot_be_read_just_now(scribe
         return read(key)
 
     journal.blob = blob
-    assert await scribe.fetch(key_of(b"stored")) == b"stored"
-    assert await scribe.fetch(None) is None
+    assert await reactor.fetch(key_of(b"stored")) == b"stored"
+    assert await reactor.fetch(None) is None
 
 
 @on_loop
-async def test_the_hands_do_not_ask_for_ever(scribe, journal, orders):
+async def test_the_hands_do_not_ask_for_ever(reactor, journal, orders):
     def blob(key):
         raise JournalError("the stored bytes are damaged")
 
     journal.blob = blob
     with pytest.raises(JournalError, match="damaged"):
-        await scribe.fetch("k")
+        await reactor.fetch("k")
 
 
 @pytest.mark.parametrize(
@@ -564,10 +564,10 @@ async def test_the_hands_do_not_ask_for_ever(scribe, journal, orders):
         (Seen(epoch=1, last=2), 0, False),
         (Seen(epoch=7, last=2), 0, True),
         (Seen(epoch=1, last=900), 0, True),
-        (Seen(epoch=1, last=2, unsettled=True), 0, True),
+        (Seen(epoch=1, last=2, unresolved=True), 0, True),
         (Seen(epoch=1, last=2), 55, True),
     ],
-    ids=["nothing seen", "the same", "epoch", "commit", "unsettled", "agent"],
+    ids=["nothing seen", "the same", "epoch", "commit", "unresolved", "agent"],
 )
 def test_a_journal_that_is_older_than_what_was_seen_begins_above_it(
     seen, newest, rolled_back, tmp_path
@@ -575,11 +575,11 @@ def test_a_journal_that_is_older_than_what_was_seen_begins_above_it(
     """Above every epoch that agents have seen, and with numbers that none of them has."""
 
     async def story():
-        first = Scribe(SqlJournal(tmp_path / "j.sqlite"), Strategies(), lambda order: None)
+        first = Reactor(SqlJournal(tmp_path / "j.sqlite"), Strategies(), lambda order: None)
         await first.begin()
         await first.step(wanted("p"))
         await first.close(destroy=False)
-        second = Scribe(SqlJournal(tmp_path / "j.sqlite"), Strategies(), lambda order: None)
+        second = Reactor(SqlJournal(tmp_path / "j.sqlite"), Strategies(), lambda order: None)
         epoch = await second.begin(seen=seen, newest_incarnation=newest)
         assert epoch == (8 if seen is not None and seen.epoch == 7 else 2)
         assert second.state.epoch == epoch
@@ -593,9 +593,9 @@ def test_a_journal_that_is_older_than_what_was_seen_begins_above_it(
 
 def test_a_new_journal_is_never_taken_for_an_old_one():
     async def story():
-        scribe = Scribe(MemoryJournal(), Strategies(), lambda order: None)
-        assert await scribe.begin(seen=Seen(epoch=7, last=900)) == 8
-        assert not scribe.rolled_back
-        await scribe.close(destroy=True)
+        reactor = Reactor(MemoryJournal(), Strategies(), lambda order: None)
+        assert await reactor.begin(seen=Seen(epoch=7, last=900)) == 8
+        assert not reactor.rolled_back
+        await reactor.close(destroy=True)
 
     asyncio.run(asyncio.wait_for(story(), 60))

@@ -16,11 +16,11 @@ def mesh_of(cpu: float = 4) -> Mesh:
 
 
 def recover(mesh: Mesh, *alive: str) -> None:
-    """The hands forget all; the world is looked at; these agents live."""
+    """The executor forget all; the world is looked at; these agents live."""
     for orders in (mesh.starts, mesh.ends, mesh.task_evictions):
         orders.clear()
     living = frozenset((name, mesh.state.agents[name].incarnation) for name in alive)
-    mesh.handle(s.WorldObserved(at=mesh.now, living=living))
+    mesh.handle(s.RecoveryObserved(at=mesh.now, living=living))
 
 
 def test_an_agent_that_lives_is_left_alone_and_a_dead_one_gives_its_quota_back():

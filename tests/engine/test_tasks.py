@@ -26,7 +26,7 @@ def task(task_id, *, start=0.0, duration=None, labels=None, priority=5.0, phase=
 
 def in_order(running, now):
     (found,) = [c for c in running.classes.values() if c.has_tasks()]
-    found.settle(now)
+    found.advance(now)
     return [task_id for _, _, task_id in found.ordered(now)]
 
 

@@ -25,7 +25,7 @@ def meshed(**spec):
     return mesh
 
 
-def seat(mesh, name, **how):
+def slot(mesh, name, **how):
     mesh.submit(name, **{"priority": 0.0, "cpu": 2, **how})
     mesh.make_all()
     mesh.report(name)
@@ -45,7 +45,7 @@ def test_a_free_group_starts_the_agent_at_once():
     assert (order.group_id, order.node_id) == ("p-pg-1", "a")
     assert mesh.state.agents["x"].phase is AgentPhase.STARTING
     assert mesh.state.agents["x"].spec.labels == {"pool": "p", "team": "t"}
-    assert "x" not in mesh.state.cluster.nodes["a"].standing, "the group stands there for it"
+    assert "x" not in mesh.state.cluster.nodes["a"].allocations, "the group stands there for it"
 
 
 def test_a_new_group_is_asked_for_first():
@@ -59,7 +59,7 @@ def test_a_new_group_is_asked_for_first():
 
 def test_an_idle_group_that_makes_way_goes_before_the_new_one_is_asked_for():
     mesh = meshed()
-    seat(mesh, "x")
+    slot(mesh, "x")
     mesh.complete("x")
     assert orders(mesh, "y", cpu=4) == [RemoveGroup]
     group = mesh.state.groups.by_id["p-pg-2"]
@@ -71,14 +71,14 @@ def test_an_idle_group_that_makes_way_goes_before_the_new_one_is_asked_for():
 
 def test_a_handover_evicts_and_makes_nothing():
     mesh = meshed(max_dynamic=1)
-    seat(mesh, "low")
+    slot(mesh, "low")
     assert orders(mesh, "high") == [EvictAgent]
     assert mesh.state.groups.by_id["p-pg-1"].promised_to == "high"
 
 
 def test_a_group_of_a_victim_is_claimed_and_goes_when_it_has_left():
     mesh = meshed()
-    seat(mesh, "low")
+    slot(mesh, "low")
     assert orders(mesh, "high", cpu=4) == [EvictAgent]
     group = mesh.state.groups.by_id["p-pg-1"]
     assert (group.phase, group.leaves_for) == (GroupPhase.READY, "high")
@@ -88,7 +88,7 @@ def test_a_group_of_a_victim_is_claimed_and_goes_when_it_has_left():
 
 def test_nobody_is_evicted_before_the_class_was_seen_to_load():
     mesh = meshed(max_dynamic=1)
-    seat(mesh, "low")
+    slot(mesh, "low")
     assert mesh.submit("high", priority=9.0, cpu=2, class_key="new") == ProbeNeeded(class_key="new")
     mesh.handle(s.ClassProbed(at=mesh.now, class_key="new"))
     assert isinstance(mesh.submit("high", priority=9.0, cpu=2, class_key="new"), Pending)
@@ -96,14 +96,14 @@ def test_nobody_is_evicted_before_the_class_was_seen_to_load():
 
 def test_idle_groups_leave_without_a_probe():
     mesh = meshed()
-    seat(mesh, "x")
+    slot(mesh, "x")
     mesh.complete("x")
     assert isinstance(mesh.submit("y", cpu=4, class_key="new"), Pending)
 
 
 def test_a_dry_run_names_the_way_and_the_victims():
     mesh = meshed(max_dynamic=1)
-    seat(mesh, "low")
+    slot(mesh, "low")
     accepted = mesh.dry("high", priority=9.0, cpu=2)
     assert isinstance(accepted, Accepted)
     assert (accepted.group_path, accepted.group_id) == ("preempted", "p-pg-1")

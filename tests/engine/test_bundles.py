@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schedulemesh.domain.resources import Resources
-from schedulemesh.engine.placement.bundles import NoSpot, Room, Spot
+from schedulemesh.engine.placement.bundles import BundlePlacement, NoPlacement, Room
 from schedulemesh.engine.placement.exact import MOST_BUNDLES, MOST_NODES
 from schedulemesh.engine.state.nodes import Cluster, devices_for
 from tests.engine.builders import Mesh, amount, node, on, shape
@@ -109,18 +109,18 @@ def test_a_spot_is_right_and_a_refusal_is_too(reports, needs, strategy):
     cluster = clustered(*(node(f"n{i}", **report) for i, report in enumerate(reports)))
     wanted = shape(*needs, strategy=strategy)
 
-    spot = Room(cluster).place(wanted)
+    placement = Room(cluster).place(wanted)
 
-    if isinstance(spot, Spot):
-        assert spot.node_ids in set(assignments(cluster, wanted.bundles))
-        distinct = len(set(spot.node_ids))
+    if isinstance(placement, BundlePlacement):
+        assert placement.node_ids in set(assignments(cluster, wanted.bundles))
+        distinct = len(set(placement.node_ids))
         assert strategy != "STRICT_PACK" or distinct == 1
         assert strategy != "STRICT_SPREAD" or distinct == len(needs)
         if strategy == "SPREAD" and len(needs) > 1:
-            assert greedy_spread(cluster, wanted.bundles) in (None, spot.node_ids)
+            assert greedy_spread(cluster, wanted.bundles) in (None, placement.node_ids)
         return
     assert not could(cluster, wanted.bundles, strategy)
-    it_says_what_lacks(cluster, wanted, spot)
+    it_says_what_lacks(cluster, wanted, placement)
 
 
 @settings(deadline=None, max_examples=60)
@@ -137,8 +137,8 @@ def test_bundles_for_which_the_nodes_were_made_are_placed(data, strategy, count)
         gpu = sum(1 if need.get("gpu") == 0.5 else need.get("gpu", 0) for need in mine)
         room = {kind: sum(need.get(kind, 0) for need in mine) for kind in ("cpu", "memory")}
         reports.append(node(f"n{n}", gpu=gpu, **room))
-    spot = Room(clustered(*reports)).place(shape(*needs, strategy=strategy))
-    assert isinstance(spot, Spot)
+    placement = Room(clustered(*reports)).place(shape(*needs, strategy=strategy))
+    assert isinstance(placement, BundlePlacement)
 
 
 def test_sixteen_bundles_that_fill_their_nodes_are_placed_whatever_their_sizes():
@@ -147,9 +147,9 @@ def test_sixteen_bundles_that_fill_their_nodes_are_placed_whatever_their_sizes()
     wanted = shape(*({"cpu": size} for size in sizes), strategy="PACK")
     small = [node(f"small{i:02}", cpu=4) for i in range(59)]
     room = Room(clustered(*(node(f"n{i}", cpu=20) for i in range(5)), *small))
-    spot = room.spot(wanted)
-    used = dict.fromkeys(spot.node_ids, 0)
-    for size, node_id in zip(sizes, spot.node_ids, strict=True):
+    placement = room.placement(wanted)
+    used = dict.fromkeys(placement.node_ids, 0)
+    for size, node_id in zip(sizes, placement.node_ids, strict=True):
         used[node_id] += size
     assert set(used.values()) == {20}
 
@@ -157,34 +157,34 @@ def test_sixteen_bundles_that_fill_their_nodes_are_placed_whatever_their_sizes()
 def test_what_has_no_room_is_found_out_however_many_bundles_differ():
     wanted = shape(*({"cpu": 10 + i} for i in range(16)), strategy="SPREAD")
     room = Room(clustered(*(node(f"n{i:02}", cpu=25 - i % 2) for i in range(9))))
-    assert room.spot(wanted) is None
+    assert room.placement(wanted) is None
 
 
 def test_beyond_the_bound_the_greedy_choice_decides():
     """The same with one of the fives in two parts: 17 bundles, for which greed finds no place."""
     assert (MOST_BUNDLES, MOST_NODES) == (16, 64)
     wanted = shape(*({"cpu": size} for size in [6, 6, 8] * 4 + [5] * 3 + [4, 1]), strategy="SPREAD")
-    assert Room(clustered(*(node(f"n{i}", cpu=20) for i in range(5)))).spot(wanted) is None
+    assert Room(clustered(*(node(f"n{i}", cpu=20) for i in range(5)))).placement(wanted) is None
 
 
 def test_bundles_spread_out_where_the_exact_search_had_put_them_together():
     nodes_ = [node("a", cpu=5), node("b", cpu=5), node("c", cpu=2)]
     wanted = shape(*({"cpu": size} for size in (3, 3, 2, 2)), strategy="SPREAD")
-    spot = Room(clustered(*nodes_)).spot(wanted)
-    assert len(set(spot.node_ids)) == 3
+    placement = Room(clustered(*nodes_)).placement(wanted)
+    assert len(set(placement.node_ids)) == 3
 
 
-def it_says_what_lacks(cluster, wanted, spot):
+def it_says_what_lacks(cluster, wanted, placement):
     """The bundle is one of the group's; what it lacks is what the node lacks of it, if anything."""
-    assert 0 <= spot.bundle < len(wanted.bundles)
-    if spot.node_id is None:
-        assert spot.reason
+    assert 0 <= placement.bundle < len(wanted.bundles)
+    if placement.node_id is None:
+        assert placement.reason
         return
-    need = wanted.total if wanted.strategy == "STRICT_PACK" else wanted.bundles[spot.bundle]
+    need = wanted.total if wanted.strategy == "STRICT_PACK" else wanted.bundles[placement.bundle]
     if len(wanted.bundles) == 1 or wanted.strategy == "STRICT_PACK":
-        assert spot.short == need.beyond(cluster.nodes[spot.node_id].free)
+        assert placement.short == need.beyond(cluster.nodes[placement.node_id].free)
     else:
-        assert not spot.short or spot.short.fits(need)
+        assert not placement.short or placement.short.fits(need)
 
 
 @settings(deadline=None)
@@ -193,9 +193,9 @@ def test_pack_uses_one_node_where_one_is_enough(reports, needs):
     cluster = clustered(*(node(f"n{i}", **report) for i, report in enumerate(reports)))
     wanted = shape(*needs, strategy="PACK")
     if any(holds(cluster, n, wanted.bundles) for n in cluster.nodes):
-        spot = Room(cluster).place(wanted)
-        assert isinstance(spot, Spot)
-        assert len(set(spot.node_ids)) == 1
+        placement = Room(cluster).place(wanted)
+        assert isinstance(placement, BundlePlacement)
+        assert len(set(placement.node_ids)) == 1
 
 
 @settings(deadline=None)
@@ -210,8 +210,8 @@ def test_a_spot_without_a_reason_is_the_same(reports, needs, strategy, total):
     wanted = shape(*needs, strategy=strategy)
     room = Room(cluster, total=total)
     placed = room.place(wanted)
-    assert room.spot(wanted) == (placed if isinstance(placed, Spot) else None)
-    assert (room.spot(wanted, set(cluster.nodes)) is None) == isinstance(placed, NoSpot)
+    assert room.placement(wanted) == (placed if isinstance(placed, BundlePlacement) else None)
+    assert (room.placement(wanted, set(cluster.nodes)) is None) == isinstance(placed, NoPlacement)
 
 
 def test_a_matching_moves_earlier_bundles_on():
@@ -224,10 +224,10 @@ def test_a_matching_moves_earlier_bundles_on():
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        (shape({"cpu": 5}), NoSpot(bundle=0, short=amount(cpu=1), node_id="a")),
+        (shape({"cpu": 5}), NoPlacement(bundle=0, short=amount(cpu=1), node_id="a")),
         (
             shape({"cpu": 3}, {"cpu": 3}),
-            NoSpot(
+            NoPlacement(
                 bundle=0,
                 short=amount(cpu=2),
                 node_id="a",
@@ -236,18 +236,18 @@ def test_a_matching_moves_earlier_bundles_on():
         ),
         (
             shape({"cpu": 1}, {"cpu": 3}, {"cpu": 3}, strategy="STRICT_SPREAD"),
-            NoSpot(
+            NoPlacement(
                 bundle=0,
                 reason="STRICT_SPREAD needs 3 nodes, and there are 2",
             ),
         ),
         (
             shape({"cpu": 4}, {"memory": 9}, strategy="SPREAD"),
-            NoSpot(bundle=1, short=amount(memory=4), node_id="b"),
+            NoPlacement(bundle=1, short=amount(memory=4), node_id="b"),
         ),
         (
             shape({"cpu": 1}, zone="x"),
-            NoSpot(bundle=0, reason="no open node with the labels asked for is left for it"),
+            NoPlacement(bundle=0, reason="no open node with the labels asked for is left for it"),
         ),
     ],
     ids=["one bundle", "packed", "spread", "memory", "labels"],
@@ -262,17 +262,19 @@ def test_shares_of_two_devices_are_no_whole_one():
     for i in range(2):
         mesh.state.cluster.take("a", f"x{i}", amount(), on((i, 0.5)))
     refused = Room(mesh.state.cluster).place(shape({"gpu": 1}))
-    assert isinstance(refused, NoSpot)
+    assert isinstance(refused, NoPlacement)
     assert refused.short == amount()
-    assert isinstance(Room(mesh.state.cluster).place(shape({"gpu": 0.5}, {"gpu": 0.5})), Spot)
+    assert isinstance(
+        Room(mesh.state.cluster).place(shape({"gpu": 0.5}, {"gpu": 0.5})), BundlePlacement
+    )
 
 
 def test_a_cordoned_node_takes_nothing_but_counts_where_it_is_asked_what_could_ever_be():
     cluster = clustered(node("a", cpu=4))
     cluster.cordon("a", True)
-    assert isinstance(Room(cluster).place(shape({"cpu": 1})), NoSpot)
-    assert Room(cluster).spot(shape({"cpu": 1}), {"a"}) is None
-    assert isinstance(Room(cluster, total=True).place(shape({"cpu": 1})), Spot)
+    assert isinstance(Room(cluster).place(shape({"cpu": 1})), NoPlacement)
+    assert Room(cluster).placement(shape({"cpu": 1}), {"a"}) is None
+    assert isinstance(Room(cluster, total=True).place(shape({"cpu": 1})), BundlePlacement)
 
 
 def test_what_is_tried_gone_is_room_and_is_there_after_all():
@@ -280,12 +282,12 @@ def test_what_is_tried_gone_is_room_and_is_there_after_all():
     cluster.take("a", "x", amount(cpu=3), on((0, 1)))
     wanted = shape({"cpu": 2, "gpu": 1})
     room = Room(cluster)
-    assert room.spot(wanted) is None
+    assert room.placement(wanted) is None
     room.release("a", "x")
-    assert room.spot(wanted) == Spot(node_ids=("a",))
+    assert room.placement(wanted) == BundlePlacement(node_ids=("a",))
     assert room.free_on("a") == amount(cpu=4, gpu=1)
     room.release("a", "x", -1)
-    assert room.spot(wanted) is None
+    assert room.placement(wanted) is None
     room.release("a", "nobody")
     room.release("nowhere", "x")
     assert cluster.nodes["a"].free == amount(cpu=1)
@@ -293,4 +295,4 @@ def test_what_is_tried_gone_is_room_and_is_there_after_all():
 
 def test_the_fullest_node_is_taken_for_one_bundle():
     cluster = clustered(node("a", cpu=8), node("b", cpu=4), node("c", cpu=2))
-    assert Room(cluster).spot(shape({"cpu": 3})).node_ids == ("b",)
+    assert Room(cluster).placement(shape({"cpu": 3})).node_ids == ("b",)

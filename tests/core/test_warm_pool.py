@@ -13,14 +13,15 @@ from schedulemesh.domain.resources import NOTHING, parse_resources
 from schedulemesh.engine.messages.facts import PoolEnsured
 from schedulemesh.engine.messages.instructions import CreateGroup, StartAgent
 from schedulemesh.engine.messages.stimuli import AgentReported, AgentStartFailed
+from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.groups import Group, GroupPhase
-from schedulemesh.engine.state.mesh_state import Agent, MeshState
-from schedulemesh.protocol.agents import Boot, Handled, Report, ShippedClass, pack, unpack
-from schedulemesh.runtime import warm_pool as ready_hosts
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.protocol.agents import AgentInit, Handled, Report, ShippedClass, pack, unpack
+from schedulemesh.runtime import warm_pool as warm_hosts
 from schedulemesh.runtime.agent_registry import Agents
-from schedulemesh.runtime.agent_start import Birth
+from schedulemesh.runtime.agent_start import AgentStart
 from schedulemesh.runtime.pg_manager import Groups
-from schedulemesh.runtime.warm_pool import ReadyHosts
+from schedulemesh.runtime.warm_pool import WarmPool
 from tests.core.fake_ray import FakeRay
 
 CPU = parse_resources({"cpu": 1})
@@ -29,14 +30,14 @@ SHIPPED = pack(ShippedClass(name="C", methods=(), code=b""))
 
 
 class Stage:
-    """One pool with one reserved group, its hands, and the tasks that they began."""
+    """One pool with one reserved group, its executor, and the tasks that they began."""
 
     def __init__(self, need=CPU, **warm):
         self.ray = FakeRay()
         self.agents = Agents(self.ray, "mesh", "space")
         self.groups = Groups(self.ray, "mesh", "space")
         self.tasks = []
-        self.ready = ReadyHosts(
+        self.ready = WarmPool(
             self.ray, self.agents, self.groups, self.spawn, self.class_bytes, "supervisor"
         )
         self.bytes = {"k": SHIPPED, "other": SHIPPED}
@@ -66,10 +67,10 @@ class Stage:
     async def begin(self):
         order = CreateGroup(group_id="g", shape=self.group.shape, node_ids=("n",), wait_s=1.0)
         await self.groups.create(order)
-        await self.tend()
+        await self.reconcile()
 
-    async def tend(self):
-        self.ready.tend(self.state)
+    async def reconcile(self):
+        self.ready.reconcile(self.state)
         await asyncio.gather(*self.tasks)
 
     def status(self):
@@ -87,8 +88,8 @@ class Stage:
             agent=spec, incarnation=7, node_id="n", state_key=None, group_id="g", **more
         )
 
-    def birth(self, order, ready):
-        boot = Boot(
+    def start(self, order, ready):
+        init = AgentInit(
             scheduler="mesh",
             agent_name="a",
             incarnation=7,
@@ -98,14 +99,14 @@ class Stage:
             arguments=None,
             saved=None,
         )
-        return Birth(
+        return AgentStart(
             order=order,
             shipped=SHIPPED,
-            boot=boot,
+            init=init,
             refs=([], []),
             supervisor=None,
             timeout_s=5.0,
-            seat=self.groups.seat("g"),
+            slot=self.groups.slot("g"),
             ready=ready,
         )
 
@@ -115,7 +116,7 @@ def story(stage=None):
 
     def decorate(test):
         def wrapped(monkeypatch):
-            monkeypatch.setattr(ready_hosts, "REPLACED_AFTER_S", 0.0)
+            monkeypatch.setattr(warm_hosts, "REPLACED_AFTER_S", 0.0)
 
             async def told():
                 made = Stage(**(stage or {}))
@@ -133,11 +134,11 @@ def story(stage=None):
 async def test_a_host_stands_ready_in_the_groups_first_bundle_and_takes_nothing(stage):
     (actor,) = stage.ray.actors
     assert actor.request.resources == NOTHING
-    assert actor.request.seat == stage.groups.seat("g")
+    assert actor.request.slot == stage.groups.slot("g")
     assert actor.request.name.startswith("schedulemesh:mesh:ready:g:")
     assert stage.status() == {"ready": 1, "starting": 0, "errors": []}
     assert stage.ready.names() == {actor.request.name}
-    await stage.tend()
+    await stage.reconcile()
     assert len(stage.ray.actors) == 1, "there are as many as wanted"
 
 
@@ -147,16 +148,16 @@ async def test_it_is_used_once_and_replaced(stage):
     first, second = stage.ready.take(stage.order()), stage.ready.take(stage.order())
     assert first.name != second.name
     assert stage.ready.take(stage.order()) is None
-    await stage.tend()
+    await stage.reconcile()
     assert stage.status()["ready"] == 2
     assert len(stage.ray.actors) == 4
 
 
 @story()
 async def test_it_is_replaced_a_little_later(stage):
-    ready_hosts.REPLACED_AFTER_S = 3600.0
+    warm_hosts.REPLACED_AFTER_S = 3600.0
     assert stage.ready.take(stage.order()) is not None
-    await stage.tend()
+    await stage.reconcile()
     assert stage.status() == {"ready": 0, "starting": 0, "errors": []}
 
 
@@ -179,7 +180,7 @@ async def test_with_gpus_it_sees_those_of_its_bundle_only(stage):
     assert stage.ready.take(stage.order(need=parse_resources({"gpu": 0.5}))) is None
     assert stage.ready.take(stage.order()) is not None
     stage.group.agent = "a"
-    await stage.tend()
+    await stage.reconcile()
     assert len(stage.ray.probes) == 1, "a bundle keeps its devices"
     assert stage.status()["ready"] == 1
 
@@ -192,7 +193,7 @@ def test_a_bundle_whose_gpus_are_in_use_is_not_probed():
         assert (stage.ray.probes, stage.ray.actors) == ([], [])
         stage.group.agent = None
         stage.ray.devices = None  # somebody comes just then
-        await stage.tend()
+        await stage.reconcile()
         assert (len(stage.ray.probes), stage.ray.actors) == (1, [])
         assert stage.status() == {"ready": 0, "starting": 0, "errors": []}
 
@@ -202,11 +203,11 @@ def test_a_bundle_whose_gpus_are_in_use_is_not_probed():
 @story()
 async def test_hosts_that_are_not_wanted_any_more_are_ended(stage):
     stage.want("other")
-    await stage.tend()
+    await stage.reconcile()
     old, new = stage.ray.actors
     assert (old.alive, new.alive) == (False, True)
     stage.group.phase = GroupPhase.ENDING
-    await stage.tend()
+    await stage.reconcile()
     assert stage.ray.living() == set()
     assert stage.status() == {"ready": 0, "starting": 0, "errors": []}
 
@@ -215,16 +216,16 @@ async def test_hosts_that_are_not_wanted_any_more_are_ended(stage):
 async def test_a_group_that_is_left_has_no_hosts(stage):
     await stage.ready.leave("g")
     assert stage.ray.living() == set()
-    await stage.tend()
-    await stage.ready.leave_nothing()
+    await stage.reconcile()
+    await stage.ready.remove_all()
     assert stage.ray.living() == set()
 
 
 @story()
 async def test_one_that_died_is_replaced(stage):
     stage.ray.actors[0].alive = False
-    stage.ready.lose(stage.ready.names())
-    await stage.tend()
+    stage.ready.mark_dead(stage.ready.names())
+    await stage.reconcile()
     assert stage.ready.names() == stage.ray.living()
 
 
@@ -235,16 +236,16 @@ def unloadable(actor):
 def test_a_class_that_cannot_be_loaded_says_so_and_is_not_tried_for_ever():
     async def told():
         stage = Stage()
-        stage.ray.birth = unloadable
+        stage.ray.start = unloadable
         await stage.begin()
         for _ in range(3):
-            await stage.tend()
+            await stage.reconcile()
         assert len(stage.ray.actors) == 1
         assert stage.ray.living() == set()
         assert stage.status()["errors"] == ["ModuleNotFoundError: nope"]
-        stage.ray.birth = lambda actor: None
+        stage.ray.start = lambda actor: None
         stage.ready.forgive("p")
-        await stage.tend()
+        await stage.reconcile()
         assert stage.status() == {"ready": 1, "starting": 0, "errors": []}
 
     asyncio.run(told())
@@ -257,11 +258,11 @@ def test_what_fails_otherwise_is_tried_again_but_not_for_ever():
         def dead(actor):
             actor.alive = False
 
-        stage.ray.birth = dead
+        stage.ray.start = dead
         await stage.begin()
         for _ in range(5):
             stage.ready._not_before.clear()
-            await stage.tend()
+            await stage.reconcile()
         assert len(stage.ray.actors) == 3
         assert stage.status()["errors"][0].startswith("failed 3 times, lastly: ")
 
@@ -281,7 +282,7 @@ def test_bytes_that_are_gone_are_an_error():
 async def test_an_agent_is_built_by_a_ready_host_and_has_its_address(stage):
     order = stage.order()
     ready = stage.ready.take(order)
-    reported = await stage.agents.start(stage.birth(order, ready))
+    reported = await stage.agents.start(stage.start(order, ready))
     assert isinstance(reported, AgentReported)
     assert (reported.actor_namespace, reported.actor_name) == ("space", ready.name)
     (actor,) = stage.ray.actors
@@ -299,7 +300,7 @@ async def test_one_that_died_unseen_leaves_the_start_to_a_process_of_its_own(sta
     order = stage.order()
     ready = stage.ready.take(order)
     ready.handle.alive = False
-    reported = await stage.agents.start(stage.birth(order, ready))
+    reported = await stage.agents.start(stage.start(order, ready))
     assert isinstance(reported, AgentReported)
     assert reported.actor_name == "schedulemesh:mesh:a#7"
     assert stage.ray.actors[-1].request.resources == CPU
@@ -310,7 +311,7 @@ async def test_an_agent_that_is_ended_while_it_is_built_is_not_made_again(stage)
     order = stage.order()
     ready = stage.ready.take(order)
     ready.handle.stuck = asyncio.get_running_loop().create_future()
-    start = asyncio.ensure_future(stage.agents.start(stage.birth(order, ready)))
+    start = asyncio.ensure_future(stage.agents.start(stage.start(order, ready)))
     await asyncio.sleep(0)
     end = asyncio.ensure_future(stage.agents.end("a", 7))
     await asyncio.sleep(0)
@@ -325,7 +326,7 @@ async def test_a_constructor_that_raises_fails_the_start(stage):
     order = stage.order()
     ready = stage.ready.take(order)
     ready.handle.answers["schedulemesh_build"] = Report(node_id="n", pid=1, error="ValueError: no")
-    failed = await stage.agents.start(stage.birth(order, ready))
+    failed = await stage.agents.start(stage.start(order, ready))
     assert (failed.reason, failed.error) == ("agent_start_failed", "agent 'a': ValueError: no")
     assert stage.ray.living() == set()
 
@@ -334,8 +335,8 @@ async def test_a_constructor_that_raises_fails_the_start(stage):
 def test_a_ready_host_loads_before_it_builds(monkeypatch, devices):
     import os
 
-    from schedulemesh.core.agent.control_channel import AgentLink
-    from schedulemesh.core.agent.warm_host import AsyncReadyHost, ReadyHost, ready_host_class
+    from schedulemesh.core.agent.control_channel import ControlChannel
+    from schedulemesh.core.agent.warm_host import AsyncWarmHost, WarmHost, warm_host_class
     from schedulemesh.core.transport.user_code import ship_class
     from schedulemesh.protocol.agents import Accelerators
     from tests.integration.agents import Counter
@@ -345,18 +346,18 @@ def test_a_ready_host_loads_before_it_builds(monkeypatch, devices):
     monkeypatch.setattr(
         "schedulemesh.core.agent.control_channel._current", None
     )  # this process hosts no agent
-    monkeypatch.setattr(AgentLink, "start", lambda self: None)
+    monkeypatch.setattr(ControlChannel, "start", lambda self: None)
     monkeypatch.setattr("schedulemesh.core.agent.warm_host.mark_this_process", marks.append)
-    monkeypatch.setattr(ReadyHost, "_sm_report", lambda self: (self._sm_error, self._sm_gpu_ids))
+    monkeypatch.setattr(WarmHost, "_sm_report", lambda self: (self._sm_error, self._sm_gpu_ids))
     shipped = ship_class(Counter)
     seen = Accelerators(ids=devices, env_vars={"CUDA_VISIBLE_DEVICES": ",".join(devices)})
-    host = ready_host_class(described(shipped))(shipped, seen, None, 55)
+    host = warm_host_class(described(shipped))(shipped, seen, None, 55)
     assert marks == [55]
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ",".join(devices)
     assert unpack(host.schedulemesh_ready(), Handled).error == ""
-    assert (host._sm_object, isinstance(host, AsyncReadyHost)) == (None, False)
-    boot = pack(
-        Boot(
+    assert (host._sm_object, isinstance(host, AsyncWarmHost)) == (None, False)
+    init = pack(
+        AgentInit(
             scheduler="mesh",
             agent_name="a",
             incarnation=1,
@@ -367,9 +368,9 @@ def test_a_ready_host_loads_before_it_builds(monkeypatch, devices):
             saved=None,
         )
     )
-    assert host.schedulemesh_build(boot, [], []) == ("", devices)
+    assert host.schedulemesh_build(init, [], []) == ("", devices)
     assert (host._sm_object.name, host.add(2)) == ("a", 2)
-    broken = ready_host_class(described(shipped))(b"\xc1", seen, None, 55)
+    broken = warm_host_class(described(shipped))(b"\xc1", seen, None, 55)
     assert "DecodeError" in unpack(broken.schedulemesh_ready(), Handled).error
 
 

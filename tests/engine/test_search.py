@@ -304,21 +304,21 @@ def test_nobody_is_put_on_a_device_that_a_newcomer_was_promised():
     mesh.run("y", priority=9.0, gpu=1)
     mesh.submit("new", priority=9.0, gpu=1)
     assert mesh.dry("late", priority=0.0, gpu=0.5).reason == "preemption_failed"
-    mesh.seat("new")
-    assert mesh.state.cluster.nodes["a"].standing["new"].devices == on((0, 1))
+    mesh.slot("new")
+    assert mesh.state.cluster.nodes["a"].allocations["new"].devices == on((0, 1))
 
 
 def test_a_newcomer_never_starts_on_two_halves_of_two_devices():
     mesh = Mesh(pool("p", gpu=9), nodes=[node("a", gpu=2)])
     mesh.run("victim", priority=0.0, gpu=0.5, devices=on((0, 0.5)))
     mesh.submit("late", priority=9.0, gpu=0.5)
-    assert mesh.state.cluster.nodes["a"].standing["late"].devices == on((1, 0.5))
+    assert mesh.state.cluster.nodes["a"].allocations["late"].devices == on((1, 0.5))
     mesh.submit("new", priority=9.0, gpu=1)
     mesh.report("late", "a", on((0, 0.5)))
 
     mesh.leave("victim")
 
-    assert mesh.state.cluster.nodes["a"].standing["new"].devices == on((1, 1))
+    assert mesh.state.cluster.nodes["a"].allocations["new"].devices == on((1, 1))
     assert mesh.report("new", "a", on((1, 1))).agent_name == "new"
 
 
@@ -327,8 +327,8 @@ def test_a_newcomer_that_cannot_have_a_whole_device_is_refused_and_its_victims_r
     mesh.run("victim", priority=0.0, gpu=0.5, devices=on((0, 0.5)), class_key="c")
     mesh.run("fixed", priority=9.0, gpu=0.5, devices=on((1, 0.5)))
     mesh.submit("new", priority=9.0, gpu=1, more={"request_id": "r"})
-    mesh.submit("stray", priority=9.0, gpu=0.5, more={"choose_node": False})
-    mesh.report("stray", "a", on((0, 0.5)))
+    mesh.submit("orphan", priority=9.0, gpu=0.5, more={"choose_node": False})
+    mesh.report("orphan", "a", on((0, 0.5)))
 
     mesh.leave("victim")
 
@@ -345,11 +345,11 @@ def test_a_newcomer_whose_node_was_away_takes_what_comes_free_there():
     mesh.submit("new", priority=9.0, cpu=1, gpu=1)
     mesh.observe(node("b", cpu=1))
     mesh.observe(node("a", cpu=2, gpu=2), node("b", cpu=1))
-    assert set(mesh.state.cluster.nodes["a"].standing) == {"x", "y"}
+    assert set(mesh.state.cluster.nodes["a"].allocations) == {"x", "y"}
 
-    mesh.seat("new")
+    mesh.slot("new")
 
-    assert set(mesh.state.cluster.nodes["a"].standing) == {"y", "new"}
+    assert set(mesh.state.cluster.nodes["a"].allocations) == {"y", "new"}
     assert mesh.state.cluster.nodes["a"].free == amount(gpu=1)
 
 

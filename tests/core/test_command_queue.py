@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from schedulemesh.protocol.agents import Command
-from schedulemesh.runtime.command_queue import Line
+from schedulemesh.runtime.command_queue import CommandQueue
 
 
 def command(n):
@@ -14,7 +14,7 @@ def command(n):
 
 def test_commands_are_handed_out_in_order_and_once():
     async def story():
-        line = Line()
+        line = CommandQueue()
         line.send(command(1))
         line.send(command(2))
         assert await line.ask() == [command(1), command(2)]
@@ -28,7 +28,7 @@ def test_commands_are_handed_out_in_order_and_once():
 
 def test_a_process_that_died_while_asking_takes_no_command_along():
     async def story():
-        line = Line()
+        line = CommandQueue()
         dead = line.ask()
         alive = line.ask()
         line.send(command(1))
@@ -40,7 +40,7 @@ def test_a_process_that_died_while_asking_takes_no_command_along():
 
 def test_a_new_process_is_given_what_the_former_one_did_not_answer():
     async def story():
-        line = Line()
+        line = CommandQueue()
         for n in (1, 2):
             line.send(command(n))
         assert await line.ask() == [command(1), command(2)]
@@ -56,7 +56,7 @@ def test_a_new_process_is_given_what_the_former_one_did_not_answer():
 
 def test_what_nobody_waits_for_is_not_given():
     async def story():
-        line = Line()
+        line = CommandQueue()
         line.send(command(1))
         line.drop(command(1))
         line.send(command(2))
@@ -69,7 +69,7 @@ def test_a_question_is_answered_in_time_even_with_nothing(monkeypatch):
     monkeypatch.setattr("schedulemesh.runtime.command_queue.POLL_S", 0.01)
 
     async def story():
-        line = Line()
+        line = CommandQueue()
         assert await line.ask() == []
         line.send(command(1))
         assert await line.ask() == [command(1)]

@@ -44,9 +44,9 @@ def test_what_is_kept_is_what_would_be_made_afresh(strategy, kept, monkeypatch):
                 book.take(found.node_id, f"agent-{turn}", held, devices)
                 book.workload.note(need)
         elif act < 0.6:
-            standing = sorted(book.nodes[node_id].standing)
-            if standing:
-                book.leave(node_id, dice.choice(standing))
+            allocations = sorted(book.nodes[node_id].allocations)
+            if allocations:
+                book.leave(node_id, dice.choice(allocations))
         elif act < 0.65:
             book.cordon(node_id, not book.nodes[node_id].cordoned)
         elif act < 0.68 and len(book.nodes) > 5:

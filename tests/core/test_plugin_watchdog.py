@@ -17,7 +17,7 @@ from schedulemesh.core.client.strategies import chosen_strategies
 from schedulemesh.errors import InvalidRequestError, JournalError
 from schedulemesh.plugins import SchedulingStrategyPlugin
 from schedulemesh.runtime.call_mark import CallMark
-from schedulemesh.runtime.plugin_watchdog import StrategyKeeper
+from schedulemesh.runtime.plugin_watchdog import PluginWatchdog
 from schedulemesh.store.journal import MemoryJournal
 from schedulemesh.store.sql import SqlJournal
 
@@ -33,7 +33,7 @@ class Hookless(SchedulingStrategyPlugin):
 
 def keeper(journal, *given, mark=Path("/dev/null/nowhere"), again=False):
     _, refs = chosen_strategies("bin_pack", given)
-    found = StrategyKeeper(refs, journal, mark)
+    found = PluginWatchdog(refs, journal, mark)
     found.load(again=again)
     return found
 
@@ -90,7 +90,7 @@ def test_an_instance_and_a_path_are_loaded():
 
 def test_one_that_cannot_be_loaded_is_disabled_in_this_life_only(caplog):
     journal = MemoryJournal()
-    found = StrategyKeeper(
+    found = PluginWatchdog(
         [StrategyRef(name="gone", path="no_such_module:X")], journal, Path("/dev/null/nowhere")
     )
     with caplog.at_level(logging.ERROR):
@@ -160,7 +160,7 @@ LIFE = """
 import sys
 from pathlib import Path
 from schedulemesh.store.sql import SqlJournal
-from tests.core.test_strategy_keeper import Deadly, Mine, keeper
+from tests.core.test_plugin_watchdog import Deadly, Mine, keeper
 folder, again, last = Path(sys.argv[1]), sys.argv[2] == "again", sys.argv[3]
 journal = SqlJournal(folder / "mesh.sqlite")
 found = keeper(journal, Mine(), Deadly(), mark=folder / "mesh.asked", again=again)
@@ -231,9 +231,9 @@ def test_a_mark_follows_no_link(tmp_path, caplog):
 
 
 def test_one_that_is_interrupted_while_it_loads_is_disabled_alone(monkeypatch, tmp_path):
-    _, refs = chosen_strategies("bin_pack", [Mine(), "tests.core.test_strategy_keeper:Interrupted"])
+    _, refs = chosen_strategies("bin_pack", [Mine(), "tests.core.test_plugin_watchdog:Interrupted"])
     monkeypatch.setenv("STRATEGY_TEST", "interrupt")
-    found = StrategyKeeper(refs, MemoryJournal(), tmp_path / "asked")
+    found = PluginWatchdog(refs, MemoryJournal(), tmp_path / "asked")
     found.load()
     assert [guarded.name for guarded in found.plugins] == ["Mine"]
     assert "KeyboardInterrupt" in found.status()[1]["disabled"]
