@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from schedulemesh.domain.containers import as_elements, as_items
+from schedulemesh.domain.kinds import is_a
 from schedulemesh.domain.labels import Labels, check_selector, parse_labels, parse_selector
 from schedulemesh.domain.names import as_text
 from schedulemesh.domain.numbers import parse_count, parse_flag, parse_priority, parse_timeout
@@ -235,7 +236,7 @@ def _node_labels(given: object, what: str) -> Labels:
 
 
 def _warm(given: object) -> WarmSpec | None:
-    if given is None or isinstance(given, WarmSpec):
+    if given is None or is_a(given, WarmSpec):
         return given
     raise InvalidRequestError(
         f"{_what('warm')} must be a dict with actor_class and count, not {shown(given)}"

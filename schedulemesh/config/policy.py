@@ -11,6 +11,7 @@ import msgspec
 
 from schedulemesh.config.label_rules import LabelRules, parse_label_rules
 from schedulemesh.domain.containers import as_elements
+from schedulemesh.domain.kinds import is_a
 from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.numbers import MAX_TIMEOUT_S, parse_flag, parse_number, parse_positive
 from schedulemesh.errors import InvalidRequestError, nearest, shown
@@ -192,7 +193,7 @@ def parse_aggressiveness(
     A missing or bad environment variable logs a warning and gives None, which changes nothing; any
     other unknown value raises InvalidRequestError with the accepted ones.
     """
-    if given is None or isinstance(given, PreemptionAggressiveness):
+    if given is None or is_a(given, PreemptionAggressiveness):
         return given
     word = as_text(given)
     if word is not None and word.lower().startswith("env:"):

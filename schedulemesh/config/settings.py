@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from schedulemesh.domain.kinds import is_a
 from schedulemesh.domain.names import as_text
 from schedulemesh.domain.numbers import MAX_DURATION_S, parse_count, parse_positive
 from schedulemesh.errors import InvalidRequestError, shown
@@ -69,7 +70,7 @@ def parse_journal_settings(given: object) -> JournalSettings:
     """How much a journal keeps; None: the defaults. Raises InvalidRequestError."""
     if given is None:
         return JournalSettings()
-    if not isinstance(given, JournalSettings):
+    if not is_a(given, JournalSettings):
         raise InvalidRequestError(f"journal must be JournalSettings(...), not {shown(given)}")
     return given
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
+from schedulemesh.domain.kinds import is_a, is_list
 from schedulemesh.domain.names import as_text
 from schedulemesh.domain.numbers import as_number
 from schedulemesh.errors import InvalidRequestError, shown
@@ -20,7 +21,7 @@ def as_items(given: object, what: str, expected: str) -> list[tuple[Any, Any]]:
     """The keys and values of a mapping. Raises InvalidRequestError for what is none, or cannot be read."""
     if type(given) is dict:
         return list(given.items())
-    if isinstance(given, Mapping):
+    if _is_mapping(given):
         try:
             return [(key, given[key]) for key in given]
         except Exception as error:
@@ -30,8 +31,7 @@ def as_items(given: object, what: str, expected: str) -> list[tuple[Any, Any]]:
 
 def as_elements(given: object, what: str, expected: str, *, sets: bool = False) -> list[Any]:
     """The elements of a list or tuple, with ``sets`` also of a set. Raises InvalidRequestError as above."""
-    kinds = (list, tuple, set, frozenset) if sets else (list, tuple)
-    if not isinstance(given, kinds):
+    if not (is_list(given) or (sets and (is_a(given, set) or is_a(given, frozenset)))):
         raise InvalidRequestError(f"{what} must be {expected}, not {shown(given)}")
     try:
         return list(given)
@@ -44,7 +44,7 @@ def plain_data(given: object, what: str, depth: int = _MAX_DEPTH) -> Any:
 
     Raises InvalidRequestError, naming the place, for anything else.
     """
-    if given is None or isinstance(given, bool):
+    if given is None or is_a(given, bool):
         return given
     text = as_text(given)
     if text is not None:
@@ -54,19 +54,23 @@ def plain_data(given: object, what: str, depth: int = _MAX_DEPTH) -> Any:
         return _bounded(number, what)
     if depth <= 0:
         raise InvalidRequestError(f"{what} has more than {_MAX_DEPTH} levels")
-    if isinstance(given, Mapping):
+    if _is_mapping(given):
         items = as_items(given, what, "a dict")
         return {
             _key(key, what): plain_data(value, f"{what}[{shown(key)}]", depth - 1)
             for key, value in items
         }
-    if isinstance(given, list | tuple):
+    if is_list(given):
         elements = as_elements(given, what, "a list")
         return [plain_data(value, f"{what}[{i}]", depth - 1) for i, value in enumerate(elements)]
     raise InvalidRequestError(
         f"{what} is {shown(given)}; it is kept, so only plain data (numbers, texts, True, False, None, "
         "lists and dicts) is allowed"
     )
+
+
+def _is_mapping(given: object) -> TypeGuard[Mapping[Any, Any]]:
+    return issubclass(type(given), Mapping)
 
 
 def _key(given: object, what: str) -> str:

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from schedulemesh.domain.containers import as_items
+from schedulemesh.domain.kinds import is_a, is_list
 from schedulemesh.domain.names import MAX_CHARS, as_text, is_name
 from schedulemesh.errors import InvalidRequestError, shown
 
@@ -103,7 +104,7 @@ def matches(selector: Selector, labels: Mapping[str, str]) -> bool:
 
 def _values(given: object) -> tuple[str, ...] | None:
     """The texts of a list of label values; None: it is none."""
-    if not isinstance(given, list | tuple):
+    if not is_list(given):
         return None
     texts = [text for value in given if (text := as_text(value)) is not None and is_name(text)]
     return tuple(texts) if len(texts) == len(given) else None
@@ -114,7 +115,7 @@ def _requirement(key: str, condition: object, what: str) -> Requirement:
     values = _values(condition if text is None else (text,))
     if values is not None:
         return Requirement(key=key, operator="in", values=values)
-    if isinstance(condition, Mapping):
+    if issubclass(type(condition), Mapping):
         found = _by_operator(key, as_items(condition, f"{what}[{shown(key)}]", "a condition"))
         if found is not None:
             return found
@@ -129,7 +130,7 @@ def _by_operator(key: str, items: Sequence[tuple[object, object]]) -> Requiremen
     if len(items) != 1:
         return None
     operator, value = as_text(items[0][0]), items[0][1]
-    if operator == "exists" and isinstance(value, bool):
+    if operator == "exists" and is_a(value, bool):
         return Requirement(key=key, operator="exists", wanted=value)
     values = _values(value)
     if values is None:

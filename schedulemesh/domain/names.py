@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
-
+from schedulemesh.domain.kinds import is_a, without_enum
 from schedulemesh.errors import InvalidRequestError, shown
 
 #: Characters of an id, a name, or a label's key or value.
@@ -19,9 +18,8 @@ def as_text(given: object) -> str | None:
     """
     if type(given) is str:
         return given
-    if isinstance(given, Enum):
-        given = given.value
-    return str.__str__(given) if isinstance(given, str) else None
+    given = without_enum(given)
+    return str.__str__(given) if is_a(given, str) else None
 
 
 def is_name(text: str) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numbers
 import operator
-from enum import Enum
 
+from schedulemesh.domain.kinds import is_a, without_enum
 from schedulemesh.errors import InvalidRequestError, shown
 
 #: Priorities lie within plus and minus this.
@@ -22,14 +22,13 @@ def as_number(given: object) -> int | float | None:
     """The exact number in a number of any library; None: it is none. A bool is no number."""
     if type(given) is int or type(given) is float:
         return given
-    if isinstance(given, Enum):
-        given = given.value
-    if isinstance(given, bool) or not isinstance(given, numbers.Real):
+    given = without_enum(given)
+    if is_a(given, bool) or not issubclass(type(given), numbers.Real):
         return None
     try:
-        if isinstance(given, numbers.Integral):
-            return operator.index(given)
-        return float(given)
+        if issubclass(type(given), numbers.Integral):
+            return operator.index(given)  # type: ignore[arg-type]  # it is an Integral
+        return float(given)  # type: ignore[arg-type]  # it is a Real
     except Exception:  # noqa: BLE001  # a number of the user's own class may raise anything
         return None
 
@@ -65,8 +64,8 @@ def parse_count(given: object, what: str, least: int = 0, most: int = MAX_COUNT)
 
 def parse_flag(given: object, what: str) -> bool:
     """True or False, and nothing that only looks like it. Raises InvalidRequestError."""
-    value = given.value if isinstance(given, Enum) else given
-    if not isinstance(value, bool):
+    value = without_enum(given)
+    if not is_a(value, bool):
         raise InvalidRequestError(f"{what} must be True or False, not {shown(given)}")
     return value
 

@@ -10,6 +10,7 @@ import fractions
 import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -98,6 +99,17 @@ class Loud(dict):
 class Unlisted(list):
     def __iter__(self):
         raise RuntimeError("iter")
+
+
+def claiming(kind: type) -> Any:
+    """An object that claims to be of a class, as mocks do."""
+
+    class Claiming:
+        @property
+        def __class__(self):
+            return kind
+
+    return Claiming()
 
 
 def deep(levels: int) -> list:
@@ -201,6 +213,9 @@ HOSTILE: tuple[Any, ...] = (
     Loud(cpu=1),
     Unlisted(["x"]),
     Silent(),
+    *(claiming(kind) for kind in (str, bool, int, float, dict, list, set, type, Rank)),
+    *(mock.MagicMock(spec=kind) for kind in (str, bool, float, dict, list)),
+    mock.MagicMock(),
     object(),
     object,
     len,

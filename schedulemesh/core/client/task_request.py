@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import socket
 import uuid
@@ -11,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from ray.actor import ActorClass
 
 from schedulemesh.config.groups import parse_bundles
 from schedulemesh.core.client.arguments import check_constructor
@@ -18,6 +18,7 @@ from schedulemesh.core.client.ray_options import parse_options
 from schedulemesh.core.transport.user_code import ship_arguments, ship_class, ship_value
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.containers import as_elements, as_items
+from schedulemesh.domain.kinds import is_a
 from schedulemesh.domain.labels import parse_labels, parse_selector
 from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.numbers import parse_duration, parse_flag, parse_priority
@@ -138,14 +139,16 @@ def parse_task(
 
 def unwrap(actor_class: object) -> tuple[type, Mapping[str, Any]]:
     """The plain class and the options of its ``@ray.remote``, if it has one."""
-    metadata = getattr(actor_class, "__ray_metadata__", None)
-    if metadata is not None:
+    if is_a(actor_class, ActorClass):
+        metadata = actor_class.__ray_metadata__
         modified = metadata.modified_class
-        options = getattr(actor_class, "_default_options", None) or {}
-        return getattr(modified, "__ray_actor_class__", modified), options
-    if not inspect.isclass(actor_class):
+        beneath = getattr(actor_class, "_default_options", None) or {}
+        cls = getattr(modified, "__ray_actor_class__", modified)
+    else:
+        cls, beneath = actor_class, {}
+    if not is_a(cls, type):
         raise InvalidRequestError(f"actor_class must be a class, not {shown(actor_class)}")
-    return actor_class, {}
+    return cls, beneath
 
 
 def class_bytes(cls: type) -> bytes:
