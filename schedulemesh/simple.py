@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 __all__ = ["SimpleScheduler", "SimpleTaskSpec"]
 
 
+@public_calls
 @dataclasses.dataclass(kw_only=True)
 class SimpleTaskSpec:
     """A task to submit; the fields are the arguments of ``SimpleScheduler.submit``."""

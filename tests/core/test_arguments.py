@@ -9,10 +9,12 @@ import ray
 
 from schedulemesh.core.agent_actor import AgentActor
 from schedulemesh.core.client.arguments import check_constructor, public
+from schedulemesh.core.client.head import ScheduleMeshHead
 from schedulemesh.core.client.scheduler import RayScheduler
 from schedulemesh.core.client.task_request import unwrap
+from schedulemesh.core.worker_groups.group import WorkerGroup
 from schedulemesh.errors import InvalidRequestError
-from schedulemesh.simple import SimpleScheduler
+from schedulemesh.simple import SimpleScheduler, SimpleTaskSpec
 
 
 class Calls:
@@ -82,6 +84,21 @@ def test_every_public_call_tells_an_unknown_argument(cls):
         given = {k: v for k, v in needed.items() if k not in ("fields", "changes")}
         with pytest.raises(InvalidRequestError, match=r"no (argument )?'no_such_thing'"):
             call(scheduler, **given, no_such_thing=1)
+
+
+def test_construction_and_calls_of_a_class_tell_unknown_arguments_as_well():
+    for call, given in (
+        (RayScheduler.attach, "state"),
+        (RayScheduler, "detach"),
+        (SimpleScheduler, "detach"),
+        (ScheduleMeshHead, "state"),
+        (WorkerGroup, "handle"),
+        (WorkerGroup.of_agents, "timeout"),
+    ):
+        with pytest.raises(InvalidRequestError, match=f"has no argument '{given}' .did you mean"):
+            call(**{given: "x"})
+    with pytest.raises(InvalidRequestError, match=r"'taskid' .did you mean 'task_id'"):
+        SimpleTaskSpec(taskid="t", actor_class=AgentActor)
 
 
 class TakesNothing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.engine.messages import stimuli as s
 from tests.engine.builders import Mesh, amount, node, on, pool
 
@@ -90,6 +91,13 @@ def test_a_task_that_named_no_resources_is_told_what_it_asked_for():
             "It named no resources, so it asks for what pool 'p' gives by default: cpu 4. "
             "Name its resources"
         )
+
+
+def test_a_task_that_named_no_resources_is_told_where_no_node_could_ever_hold_them():
+    for spec in (pool("p", cpu=64), pool("p", cpu=64, groups=GroupsSpec(max_dynamic=1))):
+        refused = Mesh(spec, nodes=[node("a", cpu=4)]).submit("u", more={"default_resources": True})
+        assert refused.reason == "cluster_out_of_resources"
+        assert refused.hint.startswith("It named no resources, so it asks for what pool 'p' gives")
 
 
 def test_work_outside_of_the_scheduler_is_named_among_those_who_hold_the_node():

@@ -29,10 +29,12 @@ _ELSEWHERE = {
 
 def public_calls(cls: type[Scheduler]) -> type[Scheduler]:
     """Have every public call of a class, and its construction, tell wrong arguments as ``public`` does."""
-    for name, call in list(vars(cls).items()):
+    for name, given in list(vars(cls).items()):
+        call = given.__func__ if isinstance(given, classmethod) else given
         is_call = inspect.isfunction(call) and not hasattr(call, "__wrapped__")
         if is_call and (name == "__init__" or not name.startswith("_")):
-            setattr(cls, name, public()(call))
+            checked = public()(call)
+            setattr(cls, name, classmethod(checked) if isinstance(given, classmethod) else checked)
     return cls
 
 
@@ -47,7 +49,11 @@ def public(
 
     def decorate(call: Callable[Given, Answered]) -> Callable[Given, Answered]:
         parameters = inspect.signature(call).parameters.values()
-        names = {p.name for p in parameters if p.kind is not p.VAR_KEYWORD and p.name != "self"}
+        names = {
+            p.name
+            for p in parameters
+            if p.kind is not p.VAR_KEYWORD and p.name not in ("self", "cls")
+        }
         checks_itself = not fields and any(p.kind is p.VAR_KEYWORD for p in parameters)
         names |= set(fields)
 

@@ -14,6 +14,7 @@ from schedulemesh.config.settings import (
     parse_journal_settings,
     parse_state_path,
 )
+from schedulemesh.core.client.arguments import public_calls
 from schedulemesh.core.client.asking import ask
 from schedulemesh.core.client.connection import (
     Connection,
@@ -34,6 +35,7 @@ from schedulemesh.protocol.requests import GetAbout
 HEAD_NAME = "head"
 
 
+@public_calls
 class ScheduleMeshHead:
     """Starts and stops a detached scheduler that lives on the cluster's head node.
 

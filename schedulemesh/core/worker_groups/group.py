@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import ray
 
 from schedulemesh.core.backend.ray_backend import actor_id
+from schedulemesh.core.client.arguments import public_calls
 from schedulemesh.core.transport.arrays import wrapped
 from schedulemesh.core.worker_groups.pending_result import PendingResult
 from schedulemesh.core.worker_groups.worker_calls import Call
@@ -24,6 +25,7 @@ _AT_A_TIME = 16
 _T = TypeVar("_T")
 
 
+@public_calls
 class WorkerGroup:
     """A group of agents, each with a rank in a parallel layout.
 

@@ -119,7 +119,8 @@ def understand(tx: Transaction, stimulus: TaskSubmitted) -> Request | Refused:
         waits = bool(payment.short)
         node = tx.strategies.choose_node(state.cluster, need, view, waits=waits)
         if node is None and not state.cluster.could_ever(need):
-            return explain.cluster_out_of_resources(state, need)
+            refused = explain.cluster_out_of_resources(state, need)
+            return _of_size(stimulus, refused, pool_name, need)
     return Request(
         stimulus=stimulus,
         pool_name=pool_name,
@@ -165,8 +166,16 @@ def _in_a_group(
     )
     assignment = find_assignment(state, group_request, waits=bool(request.payment.short))
     if isinstance(assignment, NoAssignment) and not assignment.could_ever:
-        return explain.group_out_of_resources(state, group_request.shape)
+        refused = explain.group_out_of_resources(state, group_request.shape)
+        return _of_size(stimulus, refused, account.spec.name, need)
     return msgspec.structs.replace(request, group_request=group_request, assignment=assignment)
+
+
+def _of_size(stimulus: TaskSubmitted, refused: Refused, pool_name: str, need: Resources) -> Refused:
+    """A refusal for the size of the need; a task that named no resources is told where it comes from."""
+    if stimulus.default_resources:
+        return explain.by_default(refused, pool_name, need)
+    return refused
 
 
 def _duplicate(state: MeshState, stimulus: TaskSubmitted) -> Refused | None:
@@ -276,9 +285,7 @@ def _no_victim(tx: Transaction, request: Request, veto: PluginVeto | None) -> Re
         refused = explain.group_unplaceable(
             state, request.group_request, request.assignment, turned_away, enough
         )
-    if request.stimulus.default_resources:
-        return explain.by_default(refused, request.pool_name, request.need)
-    return refused
+    return _of_size(request.stimulus, refused, request.pool_name, request.need)
 
 
 def _sufficient_priority(tx: Transaction, request: Request) -> float | None:
