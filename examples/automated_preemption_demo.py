@@ -64,7 +64,8 @@ def across_pools(mesh: SimpleScheduler) -> None:
     gone = mesh.delete_agent(agent_name)
     assert gone["success"], gone
     print(
-        f"  manually: dashboard preempted, {agent_name} terminated; its quota is held for premium"
+        f"  manually: dashboard preempted, {agent_name} terminated;"
+        "\n  its quota is held for premium"
     )
 
     late = mesh.submit(task_id="etl", pool="standard", priority=3.0, **JOB)

@@ -61,7 +61,7 @@ def tiers(mesh: SimpleScheduler) -> None:
 
 
 def priority_classes(scheduler: RayScheduler) -> None:
-    print("2. priority_class: critical > high > normal > low; a longer way down counts for more")
+    print("2. priority_class: critical > high > normal > low; a longer way counts more")
     for level in ("high", "normal", "low"):
         scheduler.register_running_task(
             f"{level}-job", "worker-1", "jobs", priority=5.0, labels={"priority_class": level}
@@ -80,9 +80,7 @@ def priority_classes(scheduler: RayScheduler) -> None:
 
 
 def tenants(scheduler: RayScheduler) -> None:
-    print(
-        "3. user_tier: an admin evicts a regular user even from a lower priority, never the reverse"
-    )
+    print("3. user_tier: an admin evicts a regular user at any priority, never the reverse")
     scheduler.register_running_task(
         "user-task", "shared-worker", "shared", priority=10.0, labels={"user_tier": "regular"}
     )

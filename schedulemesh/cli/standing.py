@@ -50,7 +50,7 @@ def status(name: str, namespace: str, address: str) -> int:
         console = Console()
         console.print(
             f"scheduler {name} (namespace {namespace}): epoch {about['epoch']}, process {about['pid']}, "
-            f"{about['running_tasks']} running tasks"
+            f"running tasks: {about['running_tasks']}"
         )
         scheduler = RayScheduler.attach(name, namespace=namespace)
         console.print(_pools(scheduler.list_pools()["pools"]))
@@ -112,7 +112,7 @@ def _fail(sentence: str) -> int:
 def _pools(pools: list[dict[str, Any]]) -> Table:
     table = Table(title="pools", title_justify="left")
     for heading in ("pool", "total", "free", "lent", "borrowed", "agents"):
-        table.add_column(heading)
+        table.add_column(heading, overflow="fold")
     for pool in pools:
         amounts = [_amounts(pool[key]) for key in ("resources", "free", "lent", "borrowed")]
         table.add_row(pool["name"], *amounts, str(len(pool["agents"])))
@@ -122,7 +122,7 @@ def _pools(pools: list[dict[str, Any]]) -> Table:
 def _agents(agents: list[dict[str, Any]]) -> Table:
     table = Table(title="agents", title_justify="left")
     for heading in ("agent", "pool", "holds", "state", "tasks", "process"):
-        table.add_column(heading)
+        table.add_column(heading, overflow="fold")
     for agent in agents:
         table.add_row(
             agent["name"],
@@ -137,4 +137,4 @@ def _agents(agents: list[dict[str, Any]]) -> Table:
 
 def _amounts(amounts: dict[str, Any]) -> str:
     flat = {**{k: v for k, v in amounts.items() if k != "custom"}, **amounts.get("custom", {})}
-    return ", ".join(f"{kind} {amount:g}" for kind, amount in flat.items()) or "-"
+    return ", ".join(f"{kind} {amount:.12g}" for kind, amount in flat.items()) or "-"

@@ -55,8 +55,9 @@ def log_refusal(stimulus: TaskSubmitted, outcome: RequestOutcome) -> None:
     """Tell that a submission found no room; dry runs are not told."""
     if isinstance(outcome, Refused) and outcome.reason in SHORTAGES and not stimulus.dry_run:
         name = stimulus.agent.name if stimulus.task is None else stimulus.task.task_id
-        lacks = outcome.short_quota or outcome.short_node
-        logger.warning("refused: task_id=%s reason=%s lacks=(%s)", name, outcome.reason, lacks)
+        short = outcome.short_quota or outcome.short_node
+        lacks = f" lacks=({short})" if short else ""
+        logger.warning("refused: task_id=%s reason=%s%s", name, outcome.reason, lacks)
 
 
 def _log_victims(fact: AgentAdmitted) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from schedulemesh.config.pools import changed
 from schedulemesh.domain.pool import PoolSpec
+from schedulemesh.engine.explain import pool_not_found
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Refused
 from schedulemesh.engine.state.groups import GroupPhase
@@ -37,8 +38,7 @@ class PoolService(Serving):
         """Change what is given of a pool."""
         account = self._reactor.state.ledger.accounts.get(request.name)
         if account is None:
-            error = f"there is no pool {request.name!r}"
-            return PoolResponse(outcome=Refused(reason="pool_not_found", error=error))
+            return PoolResponse(outcome=pool_not_found(self._reactor.state, request.name))
         return await self._change(account.spec, request)
 
     async def _change(self, base: PoolSpec, request: EnsurePool | ResizePool) -> PoolResponse:
@@ -55,8 +55,7 @@ class PoolService(Serving):
     async def group_stats(self, pool_name: str | None = None) -> Details | Refusal:
         """See GroupViews.stats."""
         if pool_name is not None and pool_name not in self._reactor.state.ledger.accounts:
-            error = f"there is no pool {pool_name!r}"
-            return Refusal(refused=Refused(reason="pool_not_found", error=error))
+            return Refusal(refused=pool_not_found(self._reactor.state, pool_name))
         return Details(facts=await self._reactor.read(lambda: self._group_views().stats(pool_name)))
 
     async def _define_pool(

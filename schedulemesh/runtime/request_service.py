@@ -223,6 +223,11 @@ class RequestService(StateService, PoolService):
         references.release_unused(self._reactor.state)
         return self._with_handle(outcome)
 
+    async def answered(self, request_id: str) -> Response | WithHandles:
+        """The first answer to a submission that is asked for again."""
+        outcome = await self._reactor.answer(request_id)
+        return self._with_handle(await with_real_restarts(self._reactor, outcome))
+
     async def _admitted(
         self, stimulus: s.TaskSubmitted, blobs: Mapping[str, bytes]
     ) -> RequestOutcome:

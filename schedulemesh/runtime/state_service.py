@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from schedulemesh.core.agent.user_workers import restore
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.lifecycle.agents import current
+from schedulemesh.engine.lifecycle.registration import duplicate_task
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Refused, RequestOutcome
 from schedulemesh.protocol.agents import key_of, pack
@@ -26,10 +27,18 @@ class StateService(Serving):
         """A submission."""
         raise NotImplementedError
 
+    async def answered(self, request_id: str) -> Response | WithHandles:
+        """The first answer to a submission that is asked for again."""
+        raise NotImplementedError
+
     async def restore(self, request: RestoreTask) -> Response | WithHandles:
         """Hand a saved state to the pool's restorer, and run the task again where it is known how."""
         state, task_id = self._reactor.state, request.saved.task_id
         given = pack(request.saved)
+        if request.request_id in state.answers or request.request_id in state.requests:
+            return await self.answered(request.request_id)
+        if (taken := duplicate_task(state, task_id)) is not None:
+            return Response(outcome=taken)
         task, agent = past_of(state, task_id) or (None, None)
         pool = request.saved.pool_name or ("" if task is None else task.pool_name)
         handlers = state.handlers.get(pool)

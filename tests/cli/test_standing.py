@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from schedulemesh.cli import standing
@@ -62,3 +65,22 @@ def test_without_a_scheduler_it_says_so(monkeypatch, connected, words):
     monkeypatch.setattr(standing.ScheduleMeshHead, "health", lambda self: told)
     done = run(*words)
     assert (done.exit_code, done.stdout, done.stderr) == (1, "", "no scheduler 'head' lives\n")
+
+
+def test_tables_keep_whole_names_and_amounts_on_a_narrow_terminal():
+    name = "an-agent-whose-owner-likes-names-that-say-everything-there-is-to-say"
+    agent = {
+        "name": name,
+        "pool": "p",
+        "resources": {"cpu": 1.0, "memory": 10_485_760.0},
+        "state": "running",
+        "tasks": ["t"],
+        "pid": 1,
+    }
+    console = Console(width=80, file=io.StringIO())
+    console.print(standing._agents([agent]))
+    lines = console.file.getvalue().splitlines()
+    assert max(len(line) for line in lines) <= 80
+    cells = [line.split("│")[1:4] for line in lines if line.startswith("│")]
+    assert "".join(row[0].strip() for row in cells) == name
+    assert " ".join(row[2].strip() for row in cells).strip() == "cpu 1, memory 10485760"

@@ -182,6 +182,16 @@ def hello(**more):
     [
         (ActorDiedError(), r"^scheduler 'x' has ended: it was shut down.*RayScheduler\('x'\)$"),
         (
+            ActorDiedError(
+                RayTaskError(
+                    "Supervisor.__init__",
+                    "Traceback:\n  File x\nModuleNotFoundError: No module named 'schedulemesh'",
+                    ModuleNotFoundError("No module named 'schedulemesh'"),
+                )
+            ),
+            r"^the supervisor of scheduler 'x' could not start: ModuleNotFoundError: .*Every node [^\n]*$",
+        ),
+        (
             ActorUnavailableError("no route\nto it", b"0" * 16),
             r"^scheduler 'x' cannot be reached at the moment: [^\n]*$",
         ),

@@ -6,9 +6,10 @@ import logging
 
 import pytest
 
+from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.runtime.decision_log import log_facts, log_refusal
-from tests.engine.builders import Mesh, pool
+from tests.engine.builders import Mesh, node, pool
 
 
 @pytest.fixture
@@ -49,6 +50,13 @@ def test_what_fits_is_not_told(told):
     mesh.run("a", cpu=1)
     log_facts(mesh.facts)
     assert told() == []
+
+
+def test_a_refusal_for_want_of_a_group_claims_no_shortage_of_amounts(told):
+    mesh = Mesh(pool("p", cpu=4, groups=GroupsSpec(dynamic=False)), nodes=[node("a", cpu=4)])
+    stimulus = mesh.submission("t", cpu=2)
+    log_refusal(stimulus, mesh.handle(stimulus).outcome)
+    assert told() == [("WARNING", "refused: task_id=t reason=group_unplaceable")]
 
 
 def test_an_eviction_by_hand_is_told(told):

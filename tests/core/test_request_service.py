@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 from schedulemesh.config.settings import SchedulerSettings
+from schedulemesh.core.agent_actor import AgentActor
+from schedulemesh.core.client import state_calls
 from schedulemesh.core.client.scheduler import RayScheduler
 from schedulemesh.core.client.task_request import Caller
 from schedulemesh.engine.placement.strategies import Strategies
@@ -122,3 +125,26 @@ def test_what_the_engine_did_not_foresee_is_answered_and_harms_nobody(service, m
     assert (answer["success"], answer["reason"]) == (False, "internal_error")
     assert "KeyError" in answer["error"]
     assert other.create_pool("p", resources={"cpu": 1})["success"]
+
+
+def test_a_task_that_runs_is_not_restored_beside_itself(service):
+    asked = client(service)
+    asked.create_pool("p", resources={"cpu": 2})
+    assert asked.register_running_task("t", "somewhere", "p")["success"]
+    refused = asked.restore_task({"task_id": "t"})
+    assert (refused["success"], refused["reason"]) == (False, "duplicate_task")
+    assert "already on the book" in refused["error"]
+
+
+def test_a_restore_that_is_asked_for_again_gets_its_first_answer(service, monkeypatch):
+    asked = client(service)
+    asked.create_pool("p", resources={"cpu": 2})
+    submitted = asked.submit_task_with_preemption("t", "p", AgentActor, {"cpu": 1})
+    assert submitted["success"], submitted
+    saved = asked.preempt_task("t")["preempted"][0]["saved_state"]
+    same = SimpleNamespace(uuid4=lambda: SimpleNamespace(hex="the-same-request"))
+    monkeypatch.setattr(state_calls, "uuid", same)
+    first, again = asked.restore_task(saved), asked.restore_task(saved)
+    assert first["success"], first
+    assert {**again, "agent": None} == {**first, "agent": None}
+    assert again["agent"]["name"] == first["agent"]["name"]

@@ -53,7 +53,7 @@ def test_a_reserved_group_needs_the_priority_that_entitles():
         nodes=[node("a", cpu=4)],
     )
     mesh.make_all()
-    assert enough(mesh, priority=3.0, cpu=2) == 6.0
+    assert enough(mesh, priority=3.0, cpu=2) == 5.0
 
 
 def test_with_too_many_classes_it_is_not_asked(monkeypatch):

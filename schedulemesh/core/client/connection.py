@@ -253,6 +253,12 @@ def _refuse_other_versions(name: str, hello: Hello) -> None:
 def _gone(name: str, error: RayActorError) -> str:
     """What is said of a supervisor that Ray calls dead or unreachable."""
     if isinstance(error, ActorDiedError):
+        if "error raised in its creation task" in str(error):
+            why = str(error).strip().rpartition("\n")[2]
+            return (
+                f"the supervisor of scheduler {name!r} could not start: {why}. Every node of the cluster "
+                "needs this version of ScheduleMesh"
+            )
         return (
             f"scheduler {name!r} has ended: it was shut down, or the job that it was tied to is over. "
             f"Make a new one with RayScheduler({name!r})"

@@ -7,6 +7,7 @@ import msgspec
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.admit import PREEMPTED, evict_instruction
+from schedulemesh.engine.explain import pool_not_found
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import (
     AgentEnding,
@@ -42,10 +43,7 @@ def preempt(tx: Transaction, stimulus: s.PreemptionRequested) -> RequestOutcome:
         if task is None and agent_name is None and named is not None:
             return preempt(tx, _of_agent(stimulus, named))
         if task is None or (agent_name is not None and task.agent_name != agent_name):
-            where = f" on agent {agent_name!r}" if agent_name is not None else ""
-            return Refused(
-                reason="task_not_found", error=f"no task {stimulus.task_id!r} is running{where}"
-            )
+            return _not_running(stimulus)
         agent_name = task.agent_name
         if task.phase is not TaskPhase.RUNNING:
             return Refused(
@@ -54,7 +52,7 @@ def preempt(tx: Transaction, stimulus: s.PreemptionRequested) -> RequestOutcome:
             )
     agent = state.agents.get(agent_name or "")
     if stimulus.for_pool is not None and stimulus.for_pool not in state.ledger.accounts:
-        return Refused(reason="pool_not_found", error=f"there is no pool {stimulus.for_pool!r}")
+        return pool_not_found(state, stimulus.for_pool)
     if stimulus.task_id is not None and (agent is None or not stimulus.end_agent):
         return _evict_task(tx, stimulus, stimulus.task_id, agent_name or "")
     if agent is None:
@@ -65,6 +63,16 @@ def preempt(tx: Transaction, stimulus: s.PreemptionRequested) -> RequestOutcome:
             error=f"agent {agent_name!r} is {agent.phase.value}; only a running one is preempted",
         )
     return _evict_agent(tx, stimulus, agent)
+
+
+def _not_running(stimulus: s.PreemptionRequested) -> Refused:
+    """The refusal of a name that no running task has, nor an agent where one was meant."""
+    error = f"no task {stimulus.task_id!r} is running"
+    if stimulus.agent_name is not None:
+        error += f" on agent {stimulus.agent_name!r}"
+    elif stimulus.end_agent:
+        error += ", and there is no agent of that name"
+    return Refused(reason="task_not_found", error=error)
 
 
 def _of_agent(stimulus: s.PreemptionRequested, agent: Agent) -> s.PreemptionRequested:

@@ -55,8 +55,9 @@ def _thresholds(state: MeshState, incoming: Incoming) -> list[float]:
             found.add(_above(task_class.priority, delta))
     account = state.ledger.accounts[incoming.pool_name]
     if account.spec.groups is not None:
-        # Above this a task may also have a reserved group.
-        found.add(math.floor(account.spec.groups.entitled_above) + 1.0)
+        # At this priority a task may have a reserved group that nobody above it waits for; above it, any.
+        limit = account.spec.groups.entitled_above
+        found |= {limit, math.floor(limit) + 1.0}
     return sorted(priority for priority in found if priority > incoming.priority)
 
 
