@@ -189,12 +189,12 @@ def test_other_bad_calls(mesh):
         (mesh.complete_task("unknown"), "task_not_found"),
         (mesh.execute_preemption("unknown", "agent"), "task_not_found"),
         (mesh.preempt_task(agent_name="unknown"), "agent_not_found"),
+        (mesh.delete_agent("unknown"), "agent_not_found"),
         (mesh.cordon_node("unknown"), "node_not_found"),
         (mesh.get_saved_state("unknown"), "state_not_found"),
     ):
         assert (answer["success"], answer["reason"]) == (False, reason)
         assert "unknown" in answer["error"]
-    assert mesh.delete_agent("unknown") == {"success": True, "already_gone": True}
 
 
 @pytest.mark.parametrize("bad", ["soon", NAN, None])
@@ -225,7 +225,9 @@ def test_duplicates(make_scheduler):
     answer = registered(payload=[2])
     assert (answer["success"], answer["reason"]) == (False, "duplicate_task")
     assert len(scheduler.list_tasks()["tasks"]) == 2
-    scheduler.complete_task("t", end_agent=True)
+    kept = scheduler.complete_task("t", end_agent=True)
+    assert kept["detail"] == "agent_kept", "the other task runs on it"
+    scheduler.complete_task("r", end_agent=True)
     assert_nothing_held(scheduler)
 
 
