@@ -243,9 +243,13 @@ class RestoreTask(Request, tag="restore_task", frozen=True, kw_only=True):
     """Run a preempted task again from this state."""
 
     saved: SavedState
+    #: Who asks, as host:pid; quota that it freed by hand pays for the task.
+    client: str | None = None
     request_id: str
 
     def __post_init__(self) -> None:
+        if self.client is not None:
+            parse_name(self.client, "the client's name")
         parse_name(self.saved.task_id, "saved_state['task_id']")
         for name in ("agent_name", "pool_name"):
             if getattr(self.saved, name):

@@ -60,6 +60,7 @@ class StateService(Serving):
             agent=agent,
             task=task,
             request_id=request.request_id,
+            client=request.client,
             state_key=key_of(given),
         )
         return await self.submit(stimulus, {}, NO_REFS)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from schedulemesh.core.agent_actor import AgentActor
+
 TIER = {"tier": {"premium": ["standard", "batch"], "standard": ["batch"]}}
 CLASSES = {
     "priority_class": {
@@ -112,6 +114,9 @@ def test_disabled_labels_fall_back_to_pool_preemption(scheduler, running, asked)
 
 def test_label_preemptions_are_counted(scheduler, running, asked):
     scheduler.update_preemption_policy(label_preemption_rules=TIER)
+    scheduler.create_pool("pool-a", resources={"cpu": 2.0})
+    for name in ("on-batch-job", "on-other-job"):
+        scheduler.create_agent(name, "pool-a", AgentActor, resources={"cpu": 1.0})
     running("batch-job", tier="batch")
     running("other-job", priority=1.0)
     asked(priority=5.0, tier="premium")

@@ -98,7 +98,7 @@ def test_the_ray_scheduler():
     assert listed["ray_options"]["max_restarts"] == 1
     assert listed["ray_options"]["runtime_env"]["env_vars"]["MODE"] == "test"
     assert listed["labels"] == {"pool": "demo-pool", "stage": "demo"}
-    assert scheduler.list_agents("other-pool")["agents"] == []
+    assert scheduler.list_agents("other-pool")["reason"] == "pool_not_found"
     assert len(scheduler.list_agents()["agents"]) == 2
 
     handle = agent_a["agent"]["handle"]

@@ -12,6 +12,7 @@ from schedulemesh.core.client import results
 from schedulemesh.core.client.arguments import public_calls
 from schedulemesh.core.client.asking import ask_with_handles
 from schedulemesh.core.client.sending import Client
+from schedulemesh.core.client.task_request import client_name
 from schedulemesh.core.transport.user_code import ship_function, ship_state
 from schedulemesh.domain.containers import as_elements, as_items
 from schedulemesh.domain.names import as_text, parse_name
@@ -74,7 +75,7 @@ class StateCalls(Client):
         ``restore_state``. ``resubmitted`` says whether an agent was started for it.
         """
         saved = given_state(saved_state, time.time())
-        request = RestoreTask(saved=saved, request_id=uuid.uuid4().hex)
+        request = RestoreTask(saved=saved, client=client_name(), request_id=uuid.uuid4().hex)
         found, handles = ask_with_handles(self._connection, request, Response)
         reply = Response(outcome=found) if isinstance(found, Refused) else found
         if isinstance(reply.outcome, Done):
