@@ -159,7 +159,7 @@ def main() -> None:
         strategies(mesh, told)
         labelled(mesh, told)
         for pool in ("zone", "nowhere"):
-            mesh.ensure_pool(pool, resources={"cpu": 9.0})
+            mesh.ensure_pool(pool, resources={"cpu": 9.0}, pg_pool_config=None)
         until(lambda: not groups_in(), lambda: f"left: {list(groups_in())}")
         node_death(mesh, cluster, told)
         mesh.shutdown()
