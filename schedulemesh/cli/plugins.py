@@ -50,7 +50,8 @@ def show() -> int:
 
 
 def _scheduling(found: Found) -> object:
-    return load_class(found.path, found.group)
+    make: Callable[[], object] = load_class(found.path, found.group)
+    return make()
 
 
 def _dispatch(found: Found) -> object:
@@ -74,4 +75,4 @@ def _judged(found: Found, load: Callable[[Found], object]) -> tuple[str, bool]:
 
 
 def _first_line(thing: object) -> str:
-    return (inspect.getdoc(thing) or "").partition("\n")[0]
+    return inspect.cleandoc(thing.__doc__ or "").partition("\n")[0]

@@ -44,10 +44,13 @@ async def opened(
         raise JournalError(f"{error}; of {len(left)} actors that it left live {names}") from error
 
 
-def cannot_begin(settings: SchedulerSettings, error: JournalError) -> str:
-    """What callers are told of a supervisor that cannot begin."""
+def cannot_begin(settings: SchedulerSettings, error: JournalError, *, new: bool) -> str:
+    """What callers are told of a supervisor that cannot begin; a new one is ended at once."""
+    told = f"scheduler {settings.name!r} cannot begin: {error}."
+    if new:
+        return f"{told} Nothing was started; make it again once that is mended"
     return (
-        f"scheduler {settings.name!r} cannot begin: {error}. Once that is mended it begins at the next "
-        "call. To give it up, call shutdown() or run `schedulemesh stop --name "
-        f"{settings.name} --namespace {settings.namespace}`: its agents end, its journal stays as it is"
+        f"{told} Once that is mended it begins at the next call. To give it up, call shutdown() or run "
+        f"`schedulemesh stop --name {settings.name} --namespace {settings.namespace}`: its agents end, "
+        "its journal stays as it is"
     )

@@ -89,7 +89,8 @@ class SupervisorService(RequestService):
         try:
             await asyncio.shield(self._began)
         except JournalError as error:
-            raise SchedulerUnavailableError(cannot_begin(self._settings, error)) from error
+            told = cannot_begin(self._settings, error, new=not self._again)
+            raise SchedulerUnavailableError(told) from error
 
     @when_ready
     async def hello(self) -> bytes:
@@ -187,13 +188,16 @@ class SupervisorService(RequestService):
         return self._agents.metrics.take(self._reactor.state, message)
 
     async def _begin_patiently(self) -> None:
+        told = ""
         while True:
             try:
                 await self._begin()
             except JournalError as error:
                 if time.monotonic() > self._patient_until:
                     raise
-                logger.warning("%s; trying again", error)
+                if str(error) != told:
+                    told = str(error)
+                    logger.warning("%s; trying again for a while", told)
             else:
                 return
             await asyncio.sleep(_PAUSE_S)

@@ -155,7 +155,9 @@ def test_a_new_one_that_cannot_begin_leaves_its_name_free(namespace, tmp_path):
     spoilt = tmp_path / namespace / "mesh.sqlite"
     spoilt.write_bytes(b"no database")
     for detached in (False, True):
-        with pytest.raises(SchedulerUnavailableError, match="is damaged"):
+        with pytest.raises(
+            SchedulerUnavailableError, match=r"is damaged.*make it again once that is mended$"
+        ):
             RayScheduler("mesh", namespace=namespace, state_path=tmp_path, detached=detached)
         until(lambda: not actors_in(namespace), lambda: f"left in Ray: {actors_in(namespace)}")
     other = RayScheduler("mesh", namespace=namespace, state_path=tmp_path / "other")

@@ -26,6 +26,10 @@ class Mine(SchedulingStrategyPlugin):
     class Inner(SchedulingStrategyPlugin):
         pass
 
+class Refuses(SchedulingStrategyPlugin):
+    def __init__(self):
+        raise RuntimeError("no licence")
+
 class Cuts(DispatchStrategyPlugin):
     """Cuts in two."""
 
@@ -43,6 +47,8 @@ ENTRY_POINTS = """
 [schedulemesh.scheduling_strategies]
 mine = outsiders:Mine
 gone = outsiders:Gone
+refuses = outsiders:Refuses
+wordless = outsiders:Mine.Inner
 
 [schedulemesh.dispatch_strategies]
 cuts = outsiders:Cuts
@@ -136,6 +142,8 @@ def test_the_command_lists_them_in_80_columns(outsiders, capsys, monkeypatch):
     assert "Scores as it likes." in told["mine"]
     assert "dispatch" in told["cuts"]
     assert "BROKEN" in told["gone"]
+    assert "BROKEN" in told["refuses"], "it is made as the scheduler makes it"
+    assert "outsiders:Mine.Inner" in told["wordless"], "its base's words are not its own"
     assert "Deals as it likes" in told["duck"], "what the loader takes is fine"
     assert "BROKEN" in told["stranger"], "what the loader refuses is not"
     assert "SystemExit(3)" in told["exits"]
