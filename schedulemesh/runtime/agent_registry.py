@@ -296,7 +296,7 @@ class Agents:
             return
         self._ray.kill_actor(handle)
         try:
-            # Every actor of Ray has this one, also a orphan that is no host of ours.
+            # Every actor of Ray has this one, also an orphan that is no host of ours.
             await self._ray.call(handle, "__ray_ready__")
         except RayError:
             return

@@ -3,7 +3,7 @@
 The system clock may be set forward or back at any moment. Durations (how long a task has run, for how
 long an answer is remembered) must not change by that, neither within a life of a supervisor nor from one
 life to the next. So the time is the system clock's only where nothing better is known; from then on it
-advances with the time since the machine's init, also in the next life on the same init.
+advances with the time since the machine's boot, also in the next life after the same boot.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 class ClockMark(msgspec.Struct, frozen=True, kw_only=True):
     """What a later life needs to go on from this clock."""
 
-    #: Which init of which machine ``ticks`` are counted from; empty: not known.
+    #: Which boot of which machine ``ticks`` are counted from; empty: not known.
     boot_id: str
-    #: Seconds since that init at ``at``.
+    #: Seconds since that boot at ``at``.
     ticks: float
     at: float
 
@@ -40,7 +40,7 @@ def _boot_id() -> str:
 
 
 def _ticks() -> float:
-    """Seconds since the init, also those for which the machine was suspended."""
+    """Seconds since the boot, also those for which the machine was suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -82,7 +82,7 @@ class SteadyClock:
     def resume(self, mark: ClockMark | None, newest: float) -> None:
         """Go on from a former life's mark and from the newest time in its books.
 
-        On the same init that is exact. After another one only the system clock knows how much time has
+        After the same boot that is exact. After another one only the system clock knows how much time has
         passed, and it is not believed where it is behind.
         """
         ticks, earliest = self._ticks(), newest

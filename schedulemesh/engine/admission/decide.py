@@ -132,7 +132,7 @@ def understand(tx: Transaction, stimulus: TaskSubmitted) -> Request | Refused:
 
 
 def _contradiction(stimulus: TaskSubmitted, account: Account) -> Refused | None:
-    """The refusal of a group_request for groups in a pool that keeps none, or against those that it keeps."""
+    """The refusal of a request for groups in a pool that keeps none, or against those that it keeps."""
     name = account.spec.name
     if account.spec.groups is None:
         if stimulus.for_group or len(stimulus.agent.bundles) > 1:

@@ -39,7 +39,7 @@ LABEL, SAME_POOL, CROSS_POOL, STRATEGY, MANUAL = (
     "manual",
 )
 
-#: Reasons of refusals, one per rule that may tx a task away, in the order in which they speak.
+#: Reasons of refusals, one per rule that may turn a task away, in the order in which they speak.
 PROTECTED, DOMINATES, BELOW_SAME, CROSS_OFF, BELOW_CROSS, BELOW_SCORE, VETOED, LEAVING, NO_USE = (
     "protected_pool",
     "dominates_by_label",
@@ -372,7 +372,7 @@ class Preemption:
     ) -> Iterator[tuple[float, float, str]]:
         """The tasks of a class, those whose scores rounding made equal by newest start.
 
-        The tasks without time left are in that order already; they are not looked at before their tx.
+        The tasks without time left are in that order already; they are not looked at before their turn.
         """
         tied: list[tuple[float, float, str]] = []
         for entry in entries:

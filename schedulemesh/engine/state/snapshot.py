@@ -112,7 +112,7 @@ def parts(snapshot: Snapshot, size: int = PART) -> Iterator[Snapshot]:
 
 
 def restored(stored: Iterable[Snapshot]) -> MeshState:
-    """The state that these parts are a take_snapshot of; without any, an empty one."""
+    """The state that these parts are a snapshot of; without any, an empty one."""
     state = MeshState()
     for part in stored:
         _put_head(state, part)
