@@ -43,6 +43,29 @@ def watched(ray, within_s):
     return asyncio.run(story())
 
 
+def goes_on(ray, looks):
+    """Whether the watch has looked at Ray so many times and still says nothing."""
+
+    async def story():
+        loop, enough, waiting = asyncio.get_running_loop(), asyncio.Event(), ray.waiting
+
+        def counted(actor):
+            if len(ray.looks) >= looks:
+                loop.call_soon_threadsafe(enough.set)
+            return waiting(actor)
+
+        ray.waiting = counted
+        watch = asyncio.ensure_future(unplaced(ray, "actor"))
+        seen = asyncio.ensure_future(enough.wait())
+        await asyncio.wait((watch, seen), return_when=asyncio.FIRST_COMPLETED)
+        goes = not watch.done()
+        watch.cancel()
+        seen.cancel()
+        return goes
+
+    return asyncio.run(asyncio.wait_for(story(), 30.0))
+
+
 def test_one_that_waits_for_room_twice_in_a_row_is_not_placed():
     ray = FakeRay()
     ray.views["actor"] = PENDING
@@ -54,15 +77,14 @@ def test_one_that_waits_for_room_twice_in_a_row_is_not_placed():
 def test_one_whose_process_is_being_started_is_waited_for():
     ray = FakeRay()
     ray.views["actor"] = PENDING
-    assert not watched(ray, 0.05)
-    assert len(ray.looks) > 2
+    assert goes_on(ray, looks=4)
 
 
 def test_room_that_just_became_free_is_waited_for():
     ray = FakeRay()
     ray.views["actor"] = PENDING
     ray.waiting = lambda actor: len(ray.looks) % 2 == 1
-    assert not watched(ray, 0.05)
+    assert goes_on(ray, looks=6)
 
 
 def test_a_start_goes_on_where_ray_cannot_be_asked(caplog):
@@ -72,7 +94,7 @@ def test_a_start_goes_on_where_ray_cannot_be_asked(caplog):
     ray = FakeRay()
     ray.views["actor"] = PENDING
     ray.waiting = broken
-    assert not watched(ray, 0.05)
+    assert goes_on(ray, looks=2)
     assert "cannot tell whether Ray has room" in caplog.text
 
 

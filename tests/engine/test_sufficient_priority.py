@@ -56,6 +56,21 @@ def test_a_reserved_group_needs_the_priority_that_entitles():
     assert enough(mesh, priority=3.0, cpu=2) == 5.0
 
 
+def test_a_victim_that_may_go_sooner_does_not_entitle_to_a_reserved_group():
+    reserved = (shape({"cpu": 2}), shape({"cpu": 1}))
+    kept = GroupsSpec(reserved=reserved, dynamic=False, entitled_above=6.0)
+    mesh = Mesh(
+        pool("p", cpu=2, groups=kept),
+        pool("q", cpu=2),
+        nodes=[node("a", cpu=4)],
+        cross_pool_priority_threshold=2.0,
+    )
+    mesh.make_all()
+    mesh.run("big", priority=8.0, cpu=2)
+    mesh.run("lender", "q", priority=3.0, cpu=1)
+    assert enough(mesh, priority=1.0, cpu=1) == 6.0
+
+
 def test_with_too_many_classes_it_is_not_asked(monkeypatch):
     monkeypatch.setattr(sufficient_priority, "MAX_CLASSES", 1)
     mesh = Mesh(pool("p", cpu=2))

@@ -225,7 +225,7 @@ def room_of_idle(tx: Transaction, request: Request) -> Plan | None:
 def find_victims(
     tx: Transaction, request: Request, veto: PluginVeto | None
 ) -> Plan | GroupPlan | None:
-    """Who leaves for a request, and where it goes then; None: no eviction would slot it."""
+    """Who leaves for a request, and where it goes then; None: no eviction would make room for it."""
     search = search_for(tx.state, request, tx.at, veto)
     if request.group_request is None or request.assignment is None:
         return with_groups(search, search.plan())

@@ -33,6 +33,9 @@ def sufficient_priority(
         (_above(c.priority, _least_delta(state, incoming, c)) for c in chosen), default=0.0
     )
     top = min(bisect_left(steps, needed), len(steps) - 1) if chosen else len(steps) - 1
+    if victims(steps[top]) is None:
+        # Its victims may go then, but a reserved group is for more urgent tasks.
+        top = len(steps) - 1
     return steps[bisect_left(steps, True, hi=top, key=lambda p: victims(p) is not None)]
 
 
