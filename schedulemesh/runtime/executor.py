@@ -1,4 +1,4 @@
-"""The executor: they carry out what the engine instructs, and report what came of it."""
+"""The executor: it carries out what the engine instructs, and reports what came of it."""
 
 from __future__ import annotations
 

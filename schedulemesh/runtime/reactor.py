@@ -238,7 +238,7 @@ class Reactor:
         return None if key is None else await _beside(functools.partial(self._journal.blob, key))
 
     async def fetch(self, key: str | None) -> bytes | None:
-        """As ``blob``, for the executor, who cannot ask their caller to come again: tried for a while."""
+        """As ``blob``, for the executor, which cannot ask its caller to come again: tried for a while."""
         until = time.monotonic() + _FETCH_S
         while True:
             try:

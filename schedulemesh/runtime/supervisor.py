@@ -1,4 +1,4 @@
-"""What the supervisor does: takes requests, decides, remembers and has its executor act."""
+"""What the supervisor does: takes requests, decides, remembers and has its executor carry it out."""
 
 from __future__ import annotations
 

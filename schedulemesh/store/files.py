@@ -107,7 +107,7 @@ def _remove_drafts(path: Path) -> None:
 
 
 def _lives(number: str) -> bool:
-    """Whether the process with this number, from a scenario's name, still lives."""
+    """Whether the process with this number, from an unfinished file's name, still lives."""
     if not number.isdigit():
         return True  # none of ours
     try:

@@ -113,20 +113,20 @@ def lost(address: Address) -> JournalError:
 
 def _make(address: Address, path: Path) -> None:
     """A new file with empty tables appears under its name at once or not at all."""
-    scenario = path.with_name(f".{path.name}-{os.getpid()}-{os.urandom(4).hex()}")
+    unfinished = path.with_name(f".{path.name}-{os.getpid()}-{os.urandom(4).hex()}")
     try:
-        scenario.touch(mode=0o600)
-        engine = engine_of(msgspec.structs.replace(address, path=scenario))
+        unfinished.touch(mode=0o600)
+        engine = engine_of(msgspec.structs.replace(address, path=unfinished))
         with engine.begin() as connection:
             _make_tables(connection)
             _enter_new(connection, address)
         engine.dispose()
         try:
-            os.link(scenario, path)
+            os.link(unfinished, path)
         except FileExistsError:
             return  # another was faster, and made the same
         except OSError:
-            scenario.rename(path)  # a file system without hard links
+            unfinished.rename(path)  # a file system without hard links
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
@@ -134,7 +134,7 @@ def _make(address: Address, path: Path) -> None:
             os.close(folder)
     finally:
         for suffix in ("", "-wal", "-shm"):
-            scenario.with_name(scenario.name + suffix).unlink(missing_ok=True)
+            unfinished.with_name(unfinished.name + suffix).unlink(missing_ok=True)
 
 
 def _make_tables(connection: Connection) -> None:

@@ -1,4 +1,4 @@
-"""Builders for engine tests: short words for stimuli, and a mesh whose executor are virtual."""
+"""Builders for engine tests: short words for stimuli, and a mesh whose executor is virtual."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def gpu_ids(devices: Devices) -> tuple[str, ...]:
 
 
 class Mesh:
-    """An engine whose every step is checked and remembered, and whose executor are these methods."""
+    """An engine whose every step is checked and remembered, and whose executor is these methods."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Mesh:
         self.engine = Engine(strategies=Strategies(strategy, plugins=self.guarded))
         self.now = 1000.0
         self.facts: list[AnyFact] = []
-        #: What the executor still have to do, by agent name and by task id.
+        #: What the executor still has to do, by agent name and by task id.
         self.starts: dict[str, i.StartAgent] = {}
         self.ends: dict[str, i.EvictAgent | i.StopAgent] = {}
         self.task_evictions: dict[str, i.EvictTask] = {}
@@ -117,7 +117,7 @@ class Mesh:
         return self.engine.state
 
     def handle(self, stimulus: s.AnyStimulus) -> Step:
-        """One step, checked: invariants, transitions, and what the executor are told."""
+        """One step, checked: invariants, transitions, and what the executor is told."""
         before, over = _phases(self.state), _overfull(self.state)
         step = self.engine.handle(stimulus)
         self.facts += step.facts

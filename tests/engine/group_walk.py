@@ -92,7 +92,7 @@ def _nobody_leaves_in_vain(
 
 def _first_alone(seats: GroupSeats, alone: list[Leaver]) -> Leaver:
     """Of those who are enough the one with the highest score; of equals, where room is short, one that
-    executor over its group.
+    hands over its group.
     """
     best = [one for one in alone if one.score == alone[0].score]
     if seats.placed(()):

@@ -287,7 +287,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(share=picks)
     def recover(self, share):
-        """The supervisor was killed: what was in Ray's executor may or may not have come about."""
+        """The supervisor was killed: what was in Ray's hands may or may not have come about."""
         lives = frozenset(
             (name, agent.incarnation)
             for at, (name, agent) in enumerate(self.state.agents.items())

@@ -1,4 +1,4 @@
-"""What the executor report of groups: made, not made, gone, lost with a node, or found after a restart."""
+"""What the executor reports of groups: made, not made, gone, lost with a node, or found after a restart."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ def mesh_of(cpu: float = 4) -> Mesh:
 
 
 def recover(mesh: Mesh, *alive: str) -> None:
-    """The executor forget all; the world is looked at; these agents live."""
+    """The executor forgets all; the world is looked at; these agents live."""
     for orders in (mesh.starts, mesh.ends, mesh.task_evictions):
         orders.clear()
     living = frozenset((name, mesh.state.agents[name].incarnation) for name in alive)

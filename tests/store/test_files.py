@@ -112,7 +112,7 @@ def test_what_belongs_to_somebody_else(path, which):
 
 
 def test_what_a_killed_process_left_is_removed(path, tmp_path):
-    """Killed while it made the file for the first time: with the scenario, or with both of its names."""
+    """Killed while it made the file for the first time: with an unfinished one, or with both of its names."""
     gone = 2**22 + 1  # above every process number
     for left in (f".j.sqlite-{gone}-00", f".j.sqlite-{gone}-00-wal", f".probe-{gone}-00"):
         (tmp_path / left).write_bytes(b"half")

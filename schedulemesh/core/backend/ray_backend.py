@@ -69,7 +69,7 @@ class ActorRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RayApi(Protocol):
-    """What the supervisor's executor need of Ray."""
+    """What the supervisor's executor needs of Ray."""
 
     def nodes(self) -> list[NodeView]:
         """The living nodes."""

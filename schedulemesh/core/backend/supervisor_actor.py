@@ -25,7 +25,7 @@ CALLS = (
 
 
 class Supervisor:
-    """One async Ray actor that takes requests, decides, remembers and has its executor act."""
+    """One async Ray actor that takes requests, decides, remembers and has its executor carry it out."""
 
     def __init__(self, *args: Any) -> None:
         from schedulemesh.runtime.supervisor import SupervisorService

@@ -1,4 +1,4 @@
-"""What the executor report of placement groups: made, not made, gone, or lost with a node."""
+"""What the executor reports of placement groups: made, not made, gone, or lost with a node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Instructions: what the executor are to do once the step's facts are durable."""
+"""Instructions: what the executor is to do once the step's facts are durable."""
 
 from __future__ import annotations
 

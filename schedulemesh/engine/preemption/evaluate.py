@@ -47,8 +47,8 @@ def evaluate(state: MeshState, query: PreemptionQuery, strategies: Strategies) -
 def _victims(
     tx: Transaction, query: PreemptionQuery, veto: PluginVeto | None
 ) -> tuple[str, ...] | Evaluation:
-    """The tasks that a submission like this would evict (none: no eviction would slot it), or the answer that
-    says why nobody need, or why nothing helps.
+    """The tasks that a submission like this would evict (none: no eviction would make room for it), or the
+    answer that says why nobody need, or why nothing helps.
     """
     asked = TaskSubmitted(
         at=query.at,

@@ -97,7 +97,7 @@ class Search(msgspec.Struct, kw_only=True):
     veto: PluginVeto | None = None
 
     def plan(self) -> Plan | None:
-        """Who leaves; None: no eviction that the policy allows would slot the newcomer."""
+        """Who leaves; None: no eviction that the policy allows would make room for the newcomer."""
         return self._plan_by_node() if self.by_node else self._plan_by_quota()
 
     def _plan_by_quota(self) -> Plan | None:
