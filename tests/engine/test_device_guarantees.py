@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schedulemesh.domain.resources import UNIT
-from schedulemesh.engine.state.device_guarantees import is_sure, surely_fits
+from schedulemesh.engine.state.device_guarantees import MOST_WAITING, is_sure, surely_fits
 from tests.engine.builders import Mesh, amount, node, on, pool
 
 TENTH = UNIT // 10
@@ -55,6 +55,12 @@ def meshed(gpus=2):
     return Mesh(pool("p", cpu=99, gpu=9), nodes=[node("a", cpu=8, gpu=gpus)])
 
 
+def victims_of(mesh, name, gpu):
+    """Who is told to leave when this is submitted."""
+    mesh.submit(name, priority=9.0, gpu=gpu)
+    return [victim.agent_name for victim in mesh.state.agents[name].evicting]
+
+
 def test_a_share_that_may_lie_anywhere_is_counted_before_somebody_is_evicted():
     """The victim's half is not enough where the untold share may lie on the same device."""
     mesh = meshed()
@@ -82,6 +88,43 @@ def test_a_share_that_leaves_enough_wherever_it_goes_is_admitted_beside_a_promis
     mesh.submit("new", priority=9.0, gpu=0.7)
     assert mesh.submit("late", priority=0.0, gpu=0.3).agent_name == "late"
     assert mesh.dry("later", priority=0.0, gpu=0.2).reason == "preemption_failed"
+
+
+def test_nobody_counts_on_what_the_victims_of_another_leave_over():
+    """All three would fit in the end, but not if the one that frees more than it takes starts last."""
+    mesh = meshed(gpus=1)
+    for name, priority, gpu in (("large", 0.0, 0.3), ("middle", 5.0, 0.25), ("small", 1.0, 0.2)):
+        mesh.run(name, priority=priority, gpu=gpu)
+    mesh.run("done soon", priority=9.0, gpu=0.25)
+    mesh.submit("frees more", priority=4.0, gpu=0.2)
+    mesh.complete("done soon")
+    assert victims_of(mesh, "takes more", 0.5) == ["middle"]
+    assert mesh.dry("last", priority=9.0, gpu=0.3).reason == "preemption_failed"
+    mesh.slot("frees more")
+    assert victims_of(mesh, "last", 0.3) == ["small"]
+    mesh.slot("takes more")
+    mesh.slot("last")
+
+
+def test_few_shares_wait_on_one_node_at_a_time():
+    """Each may start before or after each other, and all of these orders are looked at."""
+    mesh = meshed(gpus=1)
+    for i in range(MOST_WAITING + 1):
+        mesh.run(f"old{i}", priority=0.0, gpu=0.14)
+    for i in range(MOST_WAITING):
+        assert len(victims_of(mesh, f"new{i}", 0.14)) == 1
+    assert mesh.dry("late", priority=9.0, gpu=0.14).reason == "preemption_failed"
+    mesh.slot("new0")
+    assert len(victims_of(mesh, "late", 0.14)) == 1
+
+
+def test_any_number_waits_for_whole_devices():
+    gpus = 2 * MOST_WAITING
+    mesh = Mesh(pool("p", cpu=99, gpu=gpus), nodes=[node("a", cpu=99, gpu=gpus)])
+    for i in range(gpus):
+        mesh.run(f"old{i}", priority=0.0, gpu=1)
+    for i in range(gpus):
+        assert len(victims_of(mesh, f"new{i}", 1)) == 1
 
 
 def test_cpu_alone_is_no_danger_to_a_promise():

@@ -11,13 +11,18 @@ they fit, too.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from schedulemesh.domain.resources import UNIT
 
 if TYPE_CHECKING:
     from schedulemesh.engine.state.nodes import Node
+
+#: Newcomers that may wait on one node before the answer is no; the sets to be looked at double with each.
+#: Those that take whole devices from victims who held just as many are not counted.
+MOST_WAITING = 6
 
 
 def surely_fits(free: Iterable[int], gpu: int, others: Iterable[int]) -> bool:
@@ -48,6 +53,8 @@ def is_sure(
     if not wanted or not (node.promised or (waits and has_untold(node, gone))):
         return True
     books = _Books(node, gone)
+    if books.too_many_wait():
+        return False
     return books.can_promise(wanted) if waits else books.keeps_promises(wanted)
 
 
@@ -87,35 +94,53 @@ class _Books:
 
     def keeps_promises(self, new: Sequence[int]) -> bool:
         """Whether those who wait still get their devices if these start at once."""
-        alone = all(
-            self._all_fit(
-                self._freed_for([name]), amounts, [*self._untold, *self._started(name), *new]
-            )
-            for name, amounts in self._promises.items()
-        )
-        return alone and self._all_fit(
-            self._freed_for(self._promises), self._promised(), [*self._untold, *new]
+        return all(
+            self._all_fit(self._freed_for(names), self._wanted_by(names), [*self._untold, *new])
+            for names in self._who_may_start()
         )
 
     def can_promise(self, new: Sequence[int]) -> bool:
         """Whether these get theirs, and all who wait do, once ``gone`` have left."""
-        free = list(self._free)
-        self._add_gone(free)
-        if not self._all_fit(free, new, [*self._untold, *self._started()]):
-            return False
-        if not self._promises:
-            return True
-        free = self._freed_for(self._promises)
-        self._add_gone(free)
-        return self._all_fit(free, [*self._promised(), *new], self._untold)
+        for names in self._who_may_start():
+            free = self._freed_for(names)
+            self._add_gone(free)
+            if not self._all_fit(free, [*self._wanted_by(names), *new], self._untold):
+                return False
+        return True
 
-    def _started(self, besides: str = "") -> list[int]:
-        """The amounts of newcomers that start already, apart from this one's."""
-        names = self._starting - {besides}
-        return [gpu for name in sorted(names) for gpu in self._promises[name]]
+    def _who_may_start(self) -> Iterator[set[str]]:
+        """Every set of newcomers that may have been told to start while the others still wait.
 
-    def _promised(self) -> list[int]:
-        return [gpu for amounts in self._promises.values() for gpu in amounts]
+        All of them together are not the worst case: one whose victims free more than it takes may be the
+        last to start, and until then the others cannot count on what it leaves over.
+        """
+        always = self._starting | {
+            name for name in self._promises if self._takes_what_it_frees(name)
+        }
+        optional = sorted(self._promises.keys() - always)
+        for count in range(len(optional) + 1):
+            for chosen in combinations(optional, count):
+                yield always.union(chosen)
+
+    def too_many_wait(self) -> bool:
+        """Whether nobody else may join those that wait, because the sets of them would be too many."""
+        optional = self._promises.keys() - self._starting
+        return sum(not self._takes_what_it_frees(name) for name in optional) >= MOST_WAITING
+
+    def _takes_what_it_frees(self, name: str) -> bool:
+        """Whether its victims held whole devices, just as many as it takes: the others never notice it."""
+        wanted = self._promises[name]
+        freed = [
+            units
+            for mine in self._node.allocations.values()
+            if mine.leaves_for == name and mine.reported
+            for _, units in mine.devices.units
+        ]
+        whole = all(units == UNIT for units in freed) and all(gpu % UNIT == 0 for gpu in wanted)
+        return whole and sum(freed) == sum(wanted)
+
+    def _wanted_by(self, names: Collection[str]) -> list[int]:
+        return [gpu for name, amounts in self._promises.items() if name in names for gpu in amounts]
 
     def _all_fit(self, free: Sequence[int], wanted: Sequence[int], untold: Sequence[int]) -> bool:
         """Whether each fits after all the others."""
