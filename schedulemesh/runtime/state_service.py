@@ -10,6 +10,7 @@ from schedulemesh.engine.lifecycle.agents import current
 from schedulemesh.engine.lifecycle.registration import duplicate_task
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Refused, RequestOutcome
+from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.protocol.agents import key_of, pack
 from schedulemesh.protocol.answers import Refusal, Response, SavedBytes, WithHandles
 from schedulemesh.protocol.requests import RestoreTask
@@ -37,7 +38,7 @@ class StateService(Serving):
         given = pack(request.saved)
         if request.request_id in state.answers or request.request_id in state.requests:
             return await self.answered(request.request_id)
-        if (taken := duplicate_task(state, task_id)) is not None:
+        if (taken := _leaving(state, task_id) or duplicate_task(state, task_id)) is not None:
             return Response(outcome=taken)
         task, agent = past_of(state, task_id) or (None, None)
         pool = request.saved.pool_name or ("" if task is None else task.pool_name)
@@ -60,8 +61,8 @@ class StateService(Serving):
             agent=agent,
             task=task,
             request_id=request.request_id,
-            client=request.client,
             state_key=key_of(given),
+            client=request.client,
         )
         return await self.submit(stimulus, {}, NO_REFS)
 
@@ -93,6 +94,19 @@ class StateService(Serving):
             return SavedBytes(state=pack(saved))
         finally:
             await eviction.resume()
+
+
+def _leaving(state: MeshState, task_id: str) -> Refused | None:
+    """The refusal where a task is still on its way out: nothing is restored before its agent has ended."""
+    task = state.running.by_id.get(task_id)
+    if task is None or task.phase is not TaskPhase.PREEMPTING:
+        return None
+    return Refused(
+        reason="already_being_preempted",
+        error=f"task {task_id!r} is still being preempted, and can be restored when its agent "
+        f"{task.agent_name!r} has ended",
+        hint="call restore_task again in a moment",
+    )
 
 
 def _cannot_resubmit(task_id: str, *, restored: bool) -> RequestOutcome:

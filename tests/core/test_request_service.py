@@ -148,3 +148,32 @@ def test_a_restore_that_is_asked_for_again_gets_its_first_answer(service, monkey
     assert first["success"], first
     assert {**again, "agent": None} == {**first, "agent": None}
     assert again["agent"]["name"] == first["agent"]["name"]
+
+
+def test_a_task_that_is_still_being_preempted_is_not_restored(service, monkeypatch):
+    asked, ended = client(service), threading.Event()
+    agents = type(service._agents)
+    end = agents.end
+
+    async def end_when_told(self, *agent):
+        await asyncio.to_thread(ended.wait)
+        await end(self, *agent)
+
+    monkeypatch.setattr(agents, "end", end_when_told)
+    asked.create_pool("p", resources={"cpu": 1})
+    assert asked.submit_task_with_preemption("t", "p", AgentActor, {"cpu": 1})["success"]
+    evicting = threading.Thread(target=asked.preempt_task, args=("t",))
+    evicting.start()
+    try:
+        for _ in range(10_000):
+            if asked.list_tasks()["tasks"][0]["phase"] == "preempting":
+                break
+        refused = asked.restore_task({"task_id": "t"})
+        assert refused["reason"] == "already_being_preempted"
+        assert "has ended" in refused["error"]
+    finally:
+        ended.set()
+        evicting.join()
+    # The quota that it freed is held for this client, and a restore may take it like a submission.
+    restored = asked.restore_task({"task_id": "t"})
+    assert restored["success"], restored
