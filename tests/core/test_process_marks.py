@@ -16,6 +16,7 @@ from schedulemesh.core.agent.process_marks import left_behind, living, mark_of, 
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="marks are limits of Linux")
 
+#: All programs here sleep for longer than any test lasts: they are there to be killed.
 #: Marks itself, starts something, says so on a line once only that is there, and waits.
 PROGRAM = """
 import os, subprocess, sys, time

@@ -1,4 +1,4 @@
-"""Marks that a process hands down to everything it starts, and the end of all that carry one.
+"""Marks that every child of a process inherits; finds and terminates all processes that carry one.
 
 The mark is the soft limit of RLIMIT_RTTIME, the CPU time that a process may take under a real-time
 scheduling policy without sleeping. Its values here are above 100,000 years, so they limit nothing. Unlike

@@ -1,4 +1,4 @@
-"""The connection to a supervisor: find or make it, shake hands, and call it."""
+"""The connection to a supervisor: find or create it, compare versions, and call it."""
 
 from __future__ import annotations
 

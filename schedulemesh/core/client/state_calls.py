@@ -141,7 +141,7 @@ def _names(given: object) -> tuple[str, ...]:
 
 
 def given_state(given: object, now: float) -> SavedState:
-    """A state that a caller hands in, as it is stored. Raises InvalidRequestError."""
+    """A saved state that a caller passed in, as it is stored. Raises InvalidRequestError."""
     expected = "a dict with task_id, as preemption answers it"
     items = as_items(given, "a saved state", expected)
     fields = {as_text(key): value for key, value in items}

@@ -154,7 +154,7 @@ class GroupSearch(msgspec.Struct, kw_only=True):
 
 
 class _HandingOver:
-    """Quota if some agents were gone, and whether one of them hands its group over."""
+    """Quota if some agents were gone, and whether one of them leaves a group that fits."""
 
     def __init__(self, quota: Scenario, handing_over: set[str]) -> None:
         #: The agents whose groups would do; those that are tried gone.
