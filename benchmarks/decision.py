@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import random
 import statistics
 import time
+from collections.abc import Iterator
 
 import psutil
 
@@ -37,22 +39,25 @@ def decision(
     many = running(large)
     bytes_each = (_resident() - before) / large
     incoming = _incoming()
-    first_query = next(incoming)
-    few.evaluate(first_query)
-    first = timed_ms(lambda: many.evaluate(first_query))
+    first_query, now = next(incoming)
+    few.evaluate(first_query, now)
+    first = timed_ms(lambda: many.evaluate(first_query, now))
     times = [
-        (timed_ms(lambda q=q: few.evaluate(q)), timed_ms(lambda q=q: many.evaluate(q)))
-        for q in (next(incoming) for _ in range(queries))
+        (timed_ms(lambda q=q: few.evaluate(*q)), timed_ms(lambda q=q: many.evaluate(*q)))
+        for q in itertools.islice(incoming, queries)
     ]
     in_many = sorted(t for _, t in times)
     median = statistics.median(in_many)
     ratio = statistics.median(big / little for little, big in times)
-    again = s.PreemptionQuery(at=NOW + queries, priority=9.5, pool_name="pool-3", limit=LIMIT)
-    many.evaluate(again)
-    repeated = statistics.median(timed_ms(lambda: many.evaluate(again)) for _ in range(queries))
+    again = s.PreemptionQuery(priority=9.5, pool_name="pool-3", limit=LIMIT)
+    now = NOW + queries
+    many.evaluate(again, now)
+    repeated = statistics.median(
+        timed_ms(lambda: many.evaluate(again, now)) for _ in range(queries)
+    )
     for _ in range(max(walks, 50)):
-        _check(few, next(incoming))
-    walked = statistics.median([_check(many, next(incoming)) for _ in range(walks)])
+        _check(few, *next(incoming))
+    walked = statistics.median([_check(many, *next(incoming)) for _ in range(walks)])
     tasks = f"{large:,} running tasks"
     return [
         at_most(
@@ -85,7 +90,7 @@ def running(tasks: int) -> Engine:
     """
     rng = random.Random(7)
     engine = Engine()
-    engine.handle(s.PolicyChangeRequested(at=0.0, policy=POLICY, client="benchmark", changes=()))
+    engine.handle(s.PolicyChangeRequested(policy=POLICY, client="benchmark", changes=()), 0.0)
     for i in range(tasks):
         kind = i % CLASSES
         elapsed = 1800.0 * (1 - i / tasks)
@@ -97,32 +102,32 @@ def running(tasks: int) -> Engine:
             labels={"job_id": f"job-{i}", "stage": STAGES[kind // (POOLS * 10)]},
             estimated_duration=durations[(i + i // CLASSES) % 3],
         )
-        engine.handle(s.TaskAnnounced(at=NOW - elapsed, task=task, agent_name=f"agent-{i}"))
+        engine.handle(s.TaskAnnounced(task=task, agent_name=f"agent-{i}"), NOW - elapsed)
     return engine
 
 
-def _incoming():
-    """Incoming tasks, all different, a hundredth of a second apart."""
+def _incoming() -> Iterator[tuple[s.PreemptionQuery, float]]:
+    """Incoming tasks and their times, all different, a hundredth of a second apart."""
     rng = random.Random(11)
-    at = NOW
+    now = NOW
     while True:
-        at += 0.01
+        now += 0.01
         stage = rng.choice((*STAGES, None))
-        yield s.PreemptionQuery(
-            at=at,
+        query = s.PreemptionQuery(
             priority=rng.uniform(0.0, 15.0),
             pool_name=f"pool-{rng.randrange(POOLS)}",
             labels={} if stage is None else {"stage": stage},
             limit=LIMIT,
         )
+        yield query, now
 
 
-def _check(engine: Engine, query: s.PreemptionQuery) -> float:
+def _check(engine: Engine, query: s.PreemptionQuery, now: float) -> float:
     """Compare the engine's result with the plain loop's; returns the time of the loop in ms."""
     start = time.perf_counter()
-    walked = walk(engine.state.running.by_id.values(), POLICY, query)
+    walked = walk(engine.state.running.by_id.values(), POLICY, query, now)
     took = (time.perf_counter() - start) * 1e3
-    given = engine.evaluate(query)
+    given = engine.evaluate(query, now)
     expected = [
         (f.task_id, -f.negative_score, f.priority_delta, f.effective_delta, f.remaining, f.reason)
         for f in walked

@@ -106,8 +106,8 @@ class Kept:
         reports = tuple(NodeReport(node_id=f"node-{i:04}", total=whole) for i in range(nodes))
         quota = amounts(cpu=64 * nodes, memory=512_000 * nodes)
         self._next, self._now = 0, 0.0
-        self._do(s.ClusterObserved(at=0.0, nodes=reports))
-        self._do(s.PoolRequested(at=0.0, spec=PoolSpec(name=POOL, resources=quota, groups=spec)))
+        self._do(s.ClusterObserved(nodes=reports))
+        self._do(s.PoolRequested(spec=PoolSpec(name=POOL, resources=quota, groups=spec)))
 
     def life(self) -> float:
         """The time in ms of a start and an end, including the reports of their results."""
@@ -122,28 +122,27 @@ class Kept:
 
     def end(self, number: int) -> None:
         """Complete the task and end its agent."""
-        self._do(finished(number, self._now))
+        self._do(finished(number))
 
     def search(self, need: Resources, *, evicting: bool = True) -> float:
         """The time in ms of a dry run that finds victims, or makes a group with nobody evicted."""
         self._now += 1.0
         asked = self._submitted(0, 20.0, need, dry_run=True)
-        took = timed_ms(lambda: self.engine.handle(asked))
-        outcome = self.engine.handle(asked).outcome
+        took = timed_ms(lambda: self.engine.handle(asked, self._now))
+        outcome = self.engine.handle(asked, self._now).outcome
         if not isinstance(outcome, Accepted) or bool(outcome.preempted) != evicting:
             raise AssertionError(f"victims were {'not ' if evicting else ''}found: {outcome}")
         return took
 
     def tick(self) -> None:
         """Handle a clock tick."""
-        self._do(s.ClockTicked(at=self._now))
+        self._do(s.ClockTicked())
 
     def _submitted(
         self, number: int, priority: float, need: Resources, *, dry_run: bool = False
     ) -> s.TaskSubmitted:
         name = f"agent-{number}"
         return s.TaskSubmitted(
-            at=self._now,
             agent=AgentSpec(name=name, pool_name=POOL, resources=need, class_key="class"),
             task=TaskSpec(task_id=f"task-{number}", pool_name=POOL, priority=priority),
             dry_run=dry_run,
@@ -151,23 +150,22 @@ class Kept:
 
     def _do(self, stimulus: s.AnyStimulus) -> None:
         """Handle a stimulus, and report success for all instructions that follow."""
-        orders: deque[AnyInstruction] = deque(self.engine.handle(stimulus).instructions)
+        orders: deque[AnyInstruction] = deque(self.engine.handle(stimulus, self._now).instructions)
         while orders:
             for answer in self._answers(orders.popleft()):
-                orders += self.engine.handle(answer).instructions
+                orders += self.engine.handle(answer, self._now).instructions
 
     def _answers(self, order: AnyInstruction) -> Iterable[s.AnyStimulus]:
         if isinstance(order, CreateGroup):
-            yield s.GroupCreated(at=self._now, group_id=order.group_id)
+            yield s.GroupCreated(group_id=order.group_id)
         elif isinstance(order, RemoveGroup):
-            yield s.GroupGone(at=self._now, group_id=order.group_id)
+            yield s.GroupGone(group_id=order.group_id)
         elif isinstance(order, StartAgent):
             yield s.AgentReported(
-                at=self._now,
                 agent_name=order.agent.name,
                 incarnation=order.incarnation,
                 node_id=order.node_id,
             )
         elif isinstance(order, StopAgent | EvictAgent):
             number = int(order.agent_name.removeprefix("agent-"))
-            yield gone(number, order.incarnation, self._now)
+            yield gone(number, order.incarnation)

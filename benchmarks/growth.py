@@ -69,8 +69,8 @@ def _again(number: int) -> Callable[[], float]:
 
 
 def _evaluate(engine: Engine, priority: float) -> float:
-    query = s.PreemptionQuery(at=5_000.0, priority=priority, pool_name="pool", limit=10)
-    return timed_ms(lambda: engine.evaluate(query))
+    query = s.PreemptionQuery(priority=priority, pool_name="pool", limit=10)
+    return timed_ms(lambda: engine.evaluate(query, 5_000.0))
 
 
 def _classes(number: int) -> Engine:
@@ -83,5 +83,5 @@ def _classes(number: int) -> Engine:
             priority=float(i),
             estimated_duration=10_000.0 + i if i % 2 else None,
         )
-        engine.handle(s.TaskAnnounced(at=float(i % 1_000), task=task, agent_name=f"agent-{i}"))
+        engine.handle(s.TaskAnnounced(task=task, agent_name=f"agent-{i}"), float(i % 1_000))
     return engine

@@ -76,7 +76,7 @@ async def _day(path: Path, submissions: int, in_flight: int) -> int:
     for first in range(0, submissions, 600):
         numbers = iter(range(first, min(first + 600, submissions)))
         await asyncio.gather(*(_lives(reactor, numbers) for _ in range(in_flight)))
-        await reactor.step(s.ClockTicked(at=0.0))
+        await reactor.step(s.ClockTicked())
         largest = max(largest, _size(path))
     await reactor.close(destroy=False)
     return largest
@@ -88,12 +88,12 @@ async def _lives(reactor: _Clocked, numbers) -> None:
         reactor.at = float(number)
         arguments, code = f"arguments {number}".encode() * 5, b"class" * 500
         step = await reactor.step(
-            submitted(number, 0.0, _NEED, 5.0, 60.0), {f"key {number}": arguments, "class": code}
+            submitted(number, _NEED, 5.0, 60.0), {f"key {number}": arguments, "class": code}
         )
-        report = reported(reactor.engine, step, 0.0)
+        report = reported(reactor.engine, step)
         await reactor.step(report)
-        await reactor.step(finished(number, 0.0))
-        await reactor.step(gone(number, report.incarnation, 0.0))
+        await reactor.step(finished(number))
+        await reactor.step(gone(number, report.incarnation))
 
 
 async def _grow(path: Path, facts: int, in_flight: int) -> None:
@@ -125,7 +125,7 @@ def _pauses(agents: int) -> list[Row]:
     """The cost of a snapshot: copying, which blocks decisions, and encoding, which does not."""
     engine = mesh(-(-agents // 16))
     for number in range(agents):
-        start(engine, submitted(number, 1.0, _NEED, 5.0))
+        start(engine, submitted(number, _NEED, 5.0), 1.0)
     copies = [timed_ms(lambda: take_snapshot(engine.state)) for _ in range(5)]
     taken = take_snapshot(engine.state)
     written = timed_ms(lambda: [encode_chunk(part) for part in parts(taken)])

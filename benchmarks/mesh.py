@@ -26,7 +26,7 @@ def mesh(nodes: int) -> Engine:
     """An engine after the stimuli of ``opening``."""
     engine = Engine()
     for stimulus in opening(nodes):
-        engine.handle(stimulus)
+        engine.handle(stimulus, 0.0)
     return engine
 
 
@@ -34,15 +34,14 @@ def opening(nodes: int) -> Iterator[s.AnyStimulus]:
     """30 pools, and nodes of 64 CPUs and 8 GPUs; quota is never short."""
     whole = amounts(cpu=64, memory=512_000, gpu=8)
     reports = tuple(NodeReport(node_id=f"node-{i:04}", total=whole) for i in range(nodes))
-    yield s.ClusterObserved(at=0.0, nodes=reports)
+    yield s.ClusterObserved(nodes=reports)
     quota = amounts(cpu=64 * nodes, memory=512_000 * nodes, gpu=8 * nodes)
     for i in range(POOLS):
-        yield s.PoolRequested(at=0.0, spec=PoolSpec(name=f"pool-{i}", resources=quota))
+        yield s.PoolRequested(spec=PoolSpec(name=f"pool-{i}", resources=quota))
 
 
 def submitted(
     number: int,
-    at: float,
     need: Resources,
     priority: float,
     duration: float | None = None,
@@ -56,10 +55,10 @@ def submitted(
         priority=priority,
         estimated_duration=duration,
     )
-    return s.TaskSubmitted(at=at, agent=agent, task=task, request_id=f"request-{number}")
+    return s.TaskSubmitted(agent=agent, task=task, request_id=f"request-{number}")
 
 
-def reported(engine: Engine, step: Step, at: float) -> s.AgentReported:
+def reported(engine: Engine, step: Step) -> s.AgentReported:
     """The report of the agent that this step starts, with the devices that the node state assigned."""
     order = step.instructions[0]
     if not isinstance(order, StartAgent) or order.node_id is None:
@@ -67,7 +66,6 @@ def reported(engine: Engine, step: Step, at: float) -> s.AgentReported:
     name = order.agent.name
     devices = engine.state.cluster.nodes[order.node_id].allocations[name].devices
     return s.AgentReported(
-        at=at,
         agent_name=name,
         incarnation=order.incarnation,
         node_id=order.node_id,
@@ -75,24 +73,24 @@ def reported(engine: Engine, step: Step, at: float) -> s.AgentReported:
     )
 
 
-def start(engine: Engine, submission: s.TaskSubmitted) -> int:
-    """Start an agent; returns its incarnation."""
-    report = reported(engine, engine.handle(submission), submission.at)
-    engine.handle(report)
+def start(engine: Engine, submission: s.TaskSubmitted, now: float) -> int:
+    """Start an agent now; returns its incarnation."""
+    report = reported(engine, engine.handle(submission, now))
+    engine.handle(report, now)
     return report.incarnation
 
 
-def finished(number: int, at: float) -> s.TaskFinished:
+def finished(number: int) -> s.TaskFinished:
     """Task ``number`` is completed and its agent is to end."""
-    return s.TaskFinished(at=at, task_id=f"task-{number}", end_agent=True)
+    return s.TaskFinished(task_id=f"task-{number}", end_agent=True)
 
 
-def gone(number: int, incarnation: int, at: float) -> s.AgentGone:
+def gone(number: int, incarnation: int) -> s.AgentGone:
     """The process of agent ``number`` is gone."""
-    return s.AgentGone(at=at, agent_name=f"agent-{number}", incarnation=incarnation)
+    return s.AgentGone(agent_name=f"agent-{number}", incarnation=incarnation)
 
 
-def finish(engine: Engine, number: int, incarnation: int, at: float) -> None:
-    """End task ``number`` and its agent."""
-    engine.handle(finished(number, at))
-    engine.handle(gone(number, incarnation, at))
+def finish(engine: Engine, number: int, incarnation: int, now: float) -> None:
+    """End task ``number`` and its agent now."""
+    engine.handle(finished(number), now)
+    engine.handle(gone(number, incarnation), now)

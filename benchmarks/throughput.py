@@ -47,7 +47,7 @@ def engine_alone(
     """
     engine = mesh(nodes)
     rng = random.Random(5)
-    living = [(number, start(engine, _submission(number))) for number in range(running)]
+    living = [(number, start(engine, _submission(number), 1.0)) for number in range(running)]
     numbers = itertools.count(running)
 
     def run(picks: Sequence[int]) -> float:
@@ -55,7 +55,7 @@ def engine_alone(
         began = time.perf_counter()
         for pick in picks:
             number, (ended, incarnation) = next(numbers), living[pick]
-            living[pick] = (number, start(engine, _submission(number)))
+            living[pick] = (number, start(engine, _submission(number), 1.0))
             finish(engine, ended, incarnation, 1.0)
         return len(picks) / (time.perf_counter() - began)
 
@@ -147,14 +147,14 @@ class Lives:
 
     async def _live(self, number: int, *, ends: bool) -> None:
         step = await self._step(_submission(number))
-        report = reported(self.engine, step, 1.0)
+        report = reported(self.engine, step)
         await self._step(report)
         if ends:
-            await self._step(finished(number, 1.0))
-            await self._step(gone(number, report.incarnation, 1.0))
+            await self._step(finished(number))
+            await self._step(gone(number, report.incarnation))
 
     async def _step(self, stimulus: s.AnyStimulus) -> Step:
-        step = self.engine.handle(stimulus)
+        step = self.engine.handle(stimulus, 1.0)
         await self._writer.append(step.facts)
         return step
 
@@ -175,7 +175,7 @@ def _rate(what: str, rates: Sequence[float], mark: float) -> Row:
 
 
 def _submission(number: int) -> s.TaskSubmitted:
-    return submitted(number, 1.0, NEEDS[number % 3], float(number % 7), 100.0)
+    return submitted(number, NEEDS[number % 3], float(number % 7), 100.0)
 
 
 def _size(path: Path) -> int:

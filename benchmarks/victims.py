@@ -82,7 +82,7 @@ class Full:
 
         def look() -> None:
             nonlocal step
-            step = self.engine.handle(submission)
+            step = self.engine.handle(submission, 10_000.0 + self._now)
 
         took = timed_ms(look)
         outcome = step.outcome
@@ -95,8 +95,8 @@ class Full:
     def search_in_vain(self) -> float:
         """The time in ms of a search that finds no victims."""
         submission = self._newcomer(8)
-        took = timed_ms(lambda: self.engine.handle(submission))
-        outcome = self.engine.handle(submission).outcome
+        took = timed_ms(lambda: self.engine.handle(submission, 10_000.0 + self._now))
+        outcome = self.engine.handle(submission, 10_000.0 + self._now).outcome
         assert isinstance(
             outcome, Refused
         ), f"victims were found where none may be evicted: {outcome}"
@@ -127,18 +127,17 @@ class Full:
         priority = 50.0 + self._rng.random()
         agent = AgentSpec(name="newcomer", pool_name="pool-0", resources=amounts(cpu=gpu, gpu=gpu))
         task = TaskSpec(task_id="newcomer", pool_name="pool-0", priority=priority)
-        return s.TaskSubmitted(at=10_000.0 + self._now, agent=agent, task=task, dry_run=True)
+        return s.TaskSubmitted(agent=agent, task=task, dry_run=True)
 
     def _place(self, number: int, *, whole: bool, priority: float | None = None) -> None:
         self._now += 1e-3
         submission = submitted(
             number,
-            self._now,
             amounts(cpu=1, gpu=1 if whole else 0.25),
             float(self._rng.randrange(4)) if priority is None else priority,
             self._rng.choice((None, 3600.0, 36_000.0)),
         )
-        self._incarnations[number] = start(self.engine, submission)
+        self._incarnations[number] = start(self.engine, submission, self._now)
 
     def _size(self, number: int) -> bool:
         """Whether the agent has a whole GPU."""

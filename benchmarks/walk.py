@@ -28,13 +28,13 @@ class Found(NamedTuple):
 
 
 def walk(
-    tasks: Iterable[RunningTask], policy: PreemptionPolicy, query: PreemptionQuery
+    tasks: Iterable[RunningTask], policy: PreemptionPolicy, query: PreemptionQuery, now: float
 ) -> list[Found]:
     """The best candidates, as many as the query's limit allows."""
-    return heapq.nsmallest(query.limit, _candidates(tasks, policy, query))
+    return heapq.nsmallest(query.limit, _candidates(tasks, policy, query, now))
 
 
-def _candidates(tasks, policy, query):
+def _candidates(tasks, policy, query, now):
     for task in tasks:
         allowed = _decide(task.spec, policy, query)
         if allowed is None:
@@ -43,7 +43,7 @@ def _candidates(tasks, policy, query):
         remaining = 0.0
         if task.spec.estimated_duration is not None:
             ends_at = task.started_at + task.spec.estimated_duration
-            remaining = max(0.0, ends_at - query.at)
+            remaining = max(0.0, ends_at - now)
         score = effective + policy.remaining_time_weight * remaining
         if score >= policy.min_preempt_score:
             yield Found(

@@ -89,9 +89,11 @@ class Engine:
         self._on(s.RecoveryObserved, reconcile)
         self._on(s.SupervisorBegan, _begin)
 
-    def handle(self, stimulus: s.AnyStimulus) -> Step:
-        """Take a stimulus: the state changes by the step's facts, and by nothing else ever."""
-        tx = Transaction(self.state, stimulus.at, self.strategies)
+    def handle(self, stimulus: s.AnyStimulus, now: float) -> Step:
+        """Process a stimulus that happens ``now``, in seconds since 1970. The state changes by the facts of
+        the step, and by nothing else ever.
+        """
+        tx = Transaction(self.state, now, self.strategies)
         try:
             outcome = self._handlers[type(stimulus)](tx, stimulus)
         except BaseException:
@@ -99,9 +101,9 @@ class Engine:
             raise
         return tx.done(outcome)
 
-    def evaluate(self, query: s.PreemptionQuery) -> Evaluation:
-        """Whether and whom an incoming task may evict; changes nothing."""
-        return evaluate(self.state, query, self.strategies)
+    def evaluate(self, query: s.PreemptionQuery, now: float) -> Evaluation:
+        """Whether and whom an incoming task may evict ``now``; changes nothing."""
+        return evaluate(self.state, query, now, self.strategies)
 
     def _on(self, kind: type[StimulusT], handler: Handler[StimulusT]) -> None:
         self._handlers[kind] = handler  # type: ignore[assignment]  # each kind meets its own handler
@@ -167,7 +169,7 @@ def _change_policy(tx: Transaction, stimulus: s.PolicyChangeRequested) -> Reques
     tx.emit(
         PolicyChanged(
             policy=stimulus.policy,
-            at=tx.at,
+            at=tx.now,
             client=stimulus.client,
             changes=stimulus.changes,
             level=stimulus.level,
@@ -233,12 +235,12 @@ def _observe_cluster(tx: Transaction, stimulus: s.ClusterObserved) -> None:
 
 def _tick(tx: Transaction, _stimulus: s.ClockTicked) -> None:
     state = tx.state
-    for hold_id in [key for key, hold in state.ledger.holds.items() if hold.until <= tx.at]:
+    for hold_id in [key for key, hold in state.ledger.holds.items() if hold.until <= tx.now]:
         tx.emit(HoldShrank(hold_id=hold_id))
     if state.groups.of_pool:
         expire(tx)
         replenish(tx)
-    before = tx.at - ANSWER_MEMORY_S
+    before = tx.now - ANSWER_MEMORY_S
     oldest = next(iter(state.answers.values()), None)
     if oldest is not None and oldest.at < before:
         tx.emit(AnswersForgotten(before=before))
@@ -252,4 +254,4 @@ def _forget_states(tx: Transaction, stimulus: s.StatesOutlived) -> None:
 
 
 def _begin(tx: Transaction, stimulus: s.SupervisorBegan) -> None:
-    tx.emit(EpochBegun(epoch=stimulus.epoch, at=tx.at, gap=stimulus.gap))
+    tx.emit(EpochBegun(epoch=stimulus.epoch, at=tx.now, gap=stimulus.gap))

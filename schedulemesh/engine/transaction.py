@@ -22,13 +22,13 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Transaction:
-    """Collects the facts and instructions of one stimulus."""
+    """Collects the facts and instructions of one stimulus, which happens ``now`` (seconds since 1970)."""
 
-    __slots__ = ("at", "facts", "instructions", "state", "strategies")
+    __slots__ = ("facts", "instructions", "now", "state", "strategies")
 
-    def __init__(self, state: MeshState, at: float, strategies: Strategies) -> None:
+    def __init__(self, state: MeshState, now: float, strategies: Strategies) -> None:
         self.state = state
-        self.at = at
+        self.now = now
         self.strategies = strategies
         self.facts: list[AnyFact] = []
         self.instructions: list[AnyInstruction] = []
@@ -46,7 +46,7 @@ class Transaction:
     def answer(self, request_id: str | None, outcome: RequestOutcome) -> RequestOutcome:
         """The outcome of a request; a final one is remembered and told to whoever waits."""
         if request_id is not None and not isinstance(outcome, Pending):
-            self.emit(RequestAnswered(request_id=request_id, at=self.at, outcome=outcome))
+            self.emit(RequestAnswered(request_id=request_id, at=self.now, outcome=outcome))
             self.instruct(AnswerRequest(request_id=request_id))
         return outcome
 

@@ -90,7 +90,6 @@ class AgentStart(msgspec.Struct, frozen=True, kw_only=True):
         """It runs."""
         agent = self.order.agent
         return AgentReported(
-            at=0.0,
             agent_name=agent.name,
             incarnation=self.order.incarnation,
             node_id=report.node_id,
@@ -122,7 +121,6 @@ def start_failed(
     """The agent could not be made."""
     logger.warning("agent %s did not start: %s", order.agent.name, error)
     return AgentStartFailed(
-        at=0.0,
         agent_name=order.agent.name,
         incarnation=order.incarnation,
         reason=reason,

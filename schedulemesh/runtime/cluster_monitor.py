@@ -107,10 +107,10 @@ class ClusterMonitor:
         groups = await self._groups.living() if placed else {}
         now = self._reactor.now()
         nodes = self._watch.reports(self._reactor.state, views, now)
-        await self._reactor.step(ClusterObserved(at=now, nodes=nodes))
+        await self._reactor.step(ClusterObserved(nodes=nodes))
         for group_id, why in groups_gone(self._reactor.state.groups, placed, groups):
             await self._remove_lost_group(group_id, why)
-        for gone in agents_gone(self._reactor.state, before, living, now):
+        for gone in agents_gone(self._reactor.state, before, living):
             logger.warning(
                 "agent %s is dead; what it held is free when all it started has ended",
                 gone.agent_name,
@@ -120,7 +120,7 @@ class ClusterMonitor:
             logger.warning("agent %s died before its end; nobody waits for its answers", name)
             self._spawn(self._end_dead(name))
         self._orphans.forget_dead(living)
-        await self._reactor.step(ClockTicked(at=now))
+        await self._reactor.step(ClockTicked())
         self._ready.mark_dead(were_ready - {name for _, name in living})
         self._ready.reconcile(self._reactor.state)
         await self._autoscaler.notify(self._reactor.state)
@@ -132,7 +132,7 @@ class ClusterMonitor:
         logger.warning("placement group %s is gone: %s", group_id, why)
         await self._ready.leave(group_id)
         await self._groups.remove(group_id)
-        await self._reactor.step(GroupGone(at=0.0, group_id=group_id))
+        await self._reactor.step(GroupGone(group_id=group_id))
         self._groups.notify()
 
     async def withdraw(self) -> None:
@@ -145,7 +145,7 @@ class ClusterMonitor:
         """
         reports = {
             asyncio.ensure_future(self._end_dead(name)): AgentGone(
-                at=0.0, agent_name=name, incarnation=incarnation
+                agent_name=name, incarnation=incarnation
             )
             for name, incarnation in dead
         }
@@ -208,7 +208,7 @@ class ClusterMonitor:
             if key in alive - ending and not under_way:
                 self._agents.adopt(agent)
         if state.agents or len(state.running) or state.groups.by_id:
-            await self._reactor.step(RecoveryObserved(at=0.0, living=alive, groups=groups))
+            await self._reactor.step(RecoveryObserved(living=alive, groups=groups))
         self._ready.reconcile(self._reactor.state)
 
 
@@ -218,7 +218,7 @@ async def off_loop(call: Callable[..., Any], *args: Any) -> Any:
 
 
 def agents_gone(
-    state: MeshState, before: set[tuple[str, int]], living: set[tuple[str, str]], now: float
+    state: MeshState, before: set[tuple[str, int]], living: set[tuple[str, str]]
 ) -> list[AgentGone]:
     """Agents that ran ``before`` the look and are not among the living actors."""
     gone = []
@@ -226,7 +226,7 @@ def agents_gone(
         if agent.phase is not AgentPhase.RUNNING or (name, agent.incarnation) not in before:
             continue
         if (agent.actor_namespace, agent.actor_name) not in living:
-            gone.append(AgentGone(at=now, agent_name=name, incarnation=agent.incarnation))
+            gone.append(AgentGone(agent_name=name, incarnation=agent.incarnation))
     return gone
 
 

@@ -109,7 +109,6 @@ class Eviction(msgspec.Struct, kw_only=True):
             )
         await self.feed(
             StateStored(
-                at=0.0,
                 task_id=saved.task_id,
                 state_key=key,
                 consistent=saved.consistent,
@@ -119,7 +118,7 @@ class Eviction(msgspec.Struct, kw_only=True):
         )
 
     async def _not_saved(self, error: str) -> None:
-        await self.feed(StateNotSaved(at=0.0, task_id=self.task.spec.task_id, error=error), {})
+        await self.feed(StateNotSaved(task_id=self.task.spec.task_id, error=error), {})
 
     async def resume(self) -> None:
         """Let a task that waits at a safe point go on."""
@@ -247,7 +246,6 @@ class Eviction(msgspec.Struct, kw_only=True):
         if error:
             logger.info("cancelling task %s: %s", self.task.spec.task_id, error)
         return CancelAnswered(
-            at=0.0,
             task_id=self.task.spec.task_id,
             cancel_success=success,
             runs_on=runs_on,

@@ -175,7 +175,7 @@ class Executor:
         """Who has the room on a node that the book gave to an actor with this need; the book learns it."""
         views = await asyncio.get_running_loop().run_in_executor(None, self._ray.nodes)
         reports = seen_anew(self.reactor.state, views, node_id, need)
-        await self.reactor.report(s.ClusterObserved(at=0.0, nodes=reports))
+        await self.reactor.report(s.ClusterObserved(nodes=reports))
         node = self.reactor.state.cluster.nodes.get(node_id)
         return f"node {node_id} is gone" if node is None else no_room(node, need)
 
@@ -207,7 +207,7 @@ class Executor:
     async def _remove_group(self, group_id: str) -> None:
         await self.ready.leave(group_id)
         await self.groups.remove(group_id)
-        await self.reactor.report(s.GroupGone(at=0.0, group_id=group_id))
+        await self.reactor.report(s.GroupGone(group_id=group_id))
         self.groups.notify()
 
     async def _init_message(self, order: StartAgent) -> AgentInit:
@@ -229,9 +229,7 @@ class Executor:
 
     async def _stop(self, agent_name: str, incarnation: int) -> None:
         await self._agents.end(agent_name, incarnation)
-        await self.reactor.report(
-            s.AgentGone(at=0.0, agent_name=agent_name, incarnation=incarnation)
-        )
+        await self.reactor.report(s.AgentGone(agent_name=agent_name, incarnation=incarnation))
         self.references.release_unused(self.reactor.state)
 
     async def _evict_agent(self, order: EvictAgent) -> None:
@@ -245,7 +243,7 @@ class Executor:
         await self._all(eviction.cancel() for eviction in evictions if eviction.can_cancel)
         await self._agents.end(order.agent_name, order.incarnation)
         await self.reactor.report(
-            s.AgentGone(at=0.0, agent_name=order.agent_name, incarnation=order.incarnation)
+            s.AgentGone(agent_name=order.agent_name, incarnation=order.incarnation)
         )
 
     async def _all(self, steps: Iterable[Coroutine[Any, Any, Any]]) -> None:
@@ -263,7 +261,7 @@ class Executor:
         await self.reactor.report(answered)
         hung = answered.error.startswith("cancel() did not return")
         if hung and order.agent_name in self.reactor.state.agents:
-            await self.reactor.report(s.AgentDeletionRequested(at=0.0, agent_name=order.agent_name))
+            await self.reactor.report(s.AgentDeletionRequested(agent_name=order.agent_name))
 
     async def eviction(self, task_id: str) -> Eviction | None:
         """What it takes to save and cancel a task; None: it is not on the book."""
@@ -332,7 +330,7 @@ class Executor:
                 reason="agent_start_failed",
                 error=f"the class cannot be loaded, so nobody was evicted for it: {error}",
             )
-        await self.reactor.step(s.ClassProbed(at=0.0, class_key=class_key))
+        await self.reactor.step(s.ClassProbed(class_key=class_key))
         return None
 
     async def run_handler(self, function: Any, *args: Any) -> Handled:

@@ -74,16 +74,14 @@ class HealthCheck:
         name = agent.spec.name
         logger.warning("agent %s is %s; it is taken off the book", name, problem)
         await self._agents.end(name, agent.incarnation)
-        gone = AgentGone(at=0.0, agent_name=name, incarnation=agent.incarnation)
+        gone = AgentGone(agent_name=name, incarnation=agent.incarnation)
         await self._reactor.report(gone)
 
     async def _rebuild(self, name: str, problem: str) -> dict[str, Any]:
         """What was done for one lost agent."""
         lost = self._reactor.state.lost[name]
         request_id = uuid.uuid4().hex
-        step = await self._reactor.step(
-            RebuildRequested(at=0.0, agent_name=name, request_id=request_id)
-        )
+        step = await self._reactor.step(RebuildRequested(agent_name=name, request_id=request_id))
         outcome = step.outcome
         if isinstance(outcome, Pending):
             outcome = await self._reactor.answer(request_id)

@@ -84,10 +84,10 @@ class Groups:
             if order.group_id in self._removing:
                 return None
             if not error:
-                return GroupCreated(at=0.0, group_id=order.group_id)
+                return GroupCreated(group_id=order.group_id)
             logger.warning("placement group %s was not made: %s", order.group_id, error)
             await self._withdraw(order.group_id)
-            return GroupCreateFailed(at=0.0, group_id=order.group_id, error=error)
+            return GroupCreateFailed(group_id=order.group_id, error=error)
 
     async def remove(self, group_id: str) -> None:
         """Remove the group, and return once Ray says that it is gone."""

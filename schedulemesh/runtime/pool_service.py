@@ -25,7 +25,7 @@ class PoolService(Serving):
 
     async def create_pool(self, request: CreatePool) -> PoolResponse:
         """Make a pool that must be new."""
-        stimulus = s.PoolRequested(at=0.0, spec=request.spec, must_be_new=True)
+        stimulus = s.PoolRequested(spec=request.spec, must_be_new=True)
         return await self._define_pool(stimulus, request.blobs)
 
     async def ensure_pool(self, request: EnsurePool) -> PoolResponse:
@@ -50,7 +50,7 @@ class PoolService(Serving):
             placement_strategy=request.placement_strategy,
             pg_pool_config=request.config,
         )
-        return await self._define_pool(s.PoolRequested(at=0.0, spec=spec), request.blobs)
+        return await self._define_pool(s.PoolRequested(spec=spec), request.blobs)
 
     async def group_stats(self, pool_name: str | None = None) -> Details | Refusal:
         """See GroupViews.stats."""

@@ -125,7 +125,7 @@ class Reactor:
         self._writer = GroupWriter(self._journal, stored)
         self._snapshots = Snapshots(self, self._journal, self._writer, self._settings)
         gap = _GAP if self.rolled_back else 0
-        await self.step(SupervisorBegan(at=0.0, epoch=epoch, gap=gap))
+        await self.step(SupervisorBegan(epoch=epoch, gap=gap))
         return epoch
 
     def height(self) -> Seen:
@@ -161,7 +161,7 @@ class Reactor:
     ) -> tuple[Step, asyncio.Future[None] | None]:
         """The step, and the future of its facts; None: it has none. A step that fails leaves nothing."""
         try:
-            step = self.engine.handle(msgspec.structs.replace(stimulus, at=self.now()))
+            step = self.engine.handle(stimulus, self.now())
             if not step.facts:
                 return step, None
             # What a refusal came with is not needed again.

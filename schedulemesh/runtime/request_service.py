@@ -121,14 +121,10 @@ class RequestService(StateService, PoolService):
             case r.RegisterStateHandlers():
                 return await self._decided(_handlers(request), request.blobs)
             case r.CordonNode():
-                stimulus = s.CordonRequested(
-                    at=0.0, node_id=request.node_id, cordoned=request.cordoned
-                )
+                stimulus = s.CordonRequested(node_id=request.node_id, cordoned=request.cordoned)
                 return await self._decided(stimulus)
             case r.RegisterTask():
-                announced = s.TaskAnnounced(
-                    at=0.0, task=request.task, agent_name=request.agent_name
-                )
+                announced = s.TaskAnnounced(task=request.task, agent_name=request.agent_name)
                 return await self._decided(announced, request.blobs)
             case r.CompleteTask():
                 return await self._complete_task(request)
@@ -192,7 +188,6 @@ class RequestService(StateService, PoolService):
         if request.changes:
             step = await self._reactor.step(
                 s.PolicyChangeRequested(
-                    at=0.0,
                     policy=policy,
                     client=request.client,
                     changes=tuple(request.changes),
@@ -267,7 +262,6 @@ class RequestService(StateService, PoolService):
 
     async def _complete_task(self, request: r.CompleteTask) -> Response:
         stimulus = s.TaskFinished(
-            at=0.0,
             task_id=request.task_id,
             end_agent=request.end_agent,
             request_id=request.request_id,
@@ -278,7 +272,7 @@ class RequestService(StateService, PoolService):
         name, destroy = request.agent_name, request.destroy_group
         agent = self._reactor.state.agents.get(name)
         group_id = agent.group_id if agent is not None and destroy else None
-        stimulus = s.AgentDeletionRequested(at=0.0, agent_name=name, destroy_group=destroy)
+        stimulus = s.AgentDeletionRequested(agent_name=name, destroy_group=destroy)
         reply = await self._ended(stimulus)
         until = time.monotonic() + _GROUP_GOES_S
         while group_id in self._reactor.state.groups.by_id and time.monotonic() < until:
@@ -298,7 +292,6 @@ class RequestService(StateService, PoolService):
         reason, score = self._named.get(request.task_id, (MANUAL, None))
         return await self._preempted(
             s.PreemptionRequested(
-                at=0.0,
                 task_id=request.task_id,
                 agent_name=request.agent_name,
                 reason=reason,
@@ -311,7 +304,6 @@ class RequestService(StateService, PoolService):
     async def _preempt_task(self, request: r.PreemptTask) -> Response:
         return await self._preempted(
             s.PreemptionRequested(
-                at=0.0,
                 task_id=request.task_id,
                 agent_name=request.agent_name,
                 end_agent=True,
@@ -349,14 +341,15 @@ class RequestService(StateService, PoolService):
     async def _evaluate(self, request: r.EvaluatePreemption) -> Evaluated:
         """The dry run of the preemption decision; its reasons count for evictions by hand that follow."""
         query = s.PreemptionQuery(
-            at=self._reactor.now(),
             priority=request.priority,
             pool_name=request.pool_name,
             labels=request.labels,
             resources=request.resources,
             limit=request.limit,
         )
-        found = await self._reactor.read(lambda: self._reactor.engine.evaluate(query))
+        found = await self._reactor.read(
+            lambda: self._reactor.engine.evaluate(query, self._reactor.now())
+        )
         if len(self._named) > _NAMED:
             self._named.clear()
         for candidate in found.candidates:
@@ -399,7 +392,6 @@ def _failed(request: r.AnyRequest, error: Exception) -> Refusal:
 
 def _submitted(request: r.SubmitTask) -> s.TaskSubmitted:
     return s.TaskSubmitted(
-        at=0.0,
         agent=request.agent,
         default_resources=request.default_resources,
         task=request.task,
@@ -415,7 +407,6 @@ def _submitted(request: r.SubmitTask) -> s.TaskSubmitted:
 
 def _handlers(request: r.RegisterStateHandlers) -> s.StateHandlersGiven:
     return s.StateHandlersGiven(
-        at=0.0,
         pool_name=request.pool_name,
         preserver_key=request.preserver_key,
         restorer_key=request.restorer_key,

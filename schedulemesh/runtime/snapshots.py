@@ -109,7 +109,7 @@ class Snapshots:
             over -= sizes.get(key, 0)
         if outlived:
             logger.info("%d saved states are kept no longer", len(outlived))
-            await self._decider.step(StatesOutlived(at=0.0, state_keys=tuple(outlived)))
+            await self._decider.step(StatesOutlived(state_keys=tuple(outlived)))
 
 
 def _encoded(snapshot: Snapshot) -> list[bytes]:

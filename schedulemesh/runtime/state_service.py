@@ -57,7 +57,6 @@ class StateService(Serving):
             return Response(outcome=Refused(reason="not_restartable", error=error))
         await self._reactor.keep({key_of(given): given})
         stimulus = s.TaskSubmitted(
-            at=0.0,
             agent=agent,
             task=task,
             request_id=request.request_id,

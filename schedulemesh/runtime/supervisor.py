@@ -128,7 +128,6 @@ class SupervisorService(RequestService):
             return
         await self._reactor.report(
             s.AgentRestarted(
-                at=0.0,
                 agent_name=agent_name,
                 incarnation=incarnation,
                 pid=report.pid,

@@ -75,7 +75,7 @@ def test_a_policy_that_cannot_be_used_changes_nothing():
     broken = PreemptionPolicy()
     broken.label_preemption_rules["tier"] = {"a": ("b",), "b": ("a",)}
     with pytest.raises(CycleError, match="a > b > a"):
-        mesh.handle(s.PolicyChangeRequested(at=mesh.now, policy=broken, client="me", changes=()))
+        mesh.handle(s.PolicyChangeRequested(policy=broken, client="me", changes=()))
     assert mesh.state.policy is policy
     assert mesh.state.preemption is preemption
 

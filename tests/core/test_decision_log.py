@@ -62,7 +62,7 @@ def test_a_refusal_for_want_of_a_group_claims_no_shortage_of_amounts(told):
 def test_an_eviction_by_hand_is_told(told):
     mesh = Mesh(pool("p", cpu=2))
     mesh.run("a", cpu=1)
-    step = mesh.handle(s.PreemptionRequested(at=mesh.now, task_id="a", end_agent=True))
+    step = mesh.handle(s.PreemptionRequested(task_id="a", end_agent=True))
     log_facts(step.facts)
     assert told() == [("INFO", "preempting by request: victim_task=a")]
 
@@ -85,7 +85,6 @@ def test_the_resolved_aggressiveness_is_told(told):
     policy = mesh.state.policy
     step = mesh.handle(
         s.PolicyChangeRequested(
-            at=mesh.now,
             policy=policy,
             client="host:7",
             changes=("label_priority_threshold", "same_pool_priority_threshold"),

@@ -78,7 +78,7 @@ def saved_after(earlier):
     (stored, blobs), (failed, _) = fed
     assert blobs == {stored.state_key: pack(saved)}
     assert not saved.current
-    assert failed == StateNotSaved(at=0.0, task_id="t", error=saved.warning)
+    assert failed == StateNotSaved(task_id="t", error=saved.warning)
     return saved
 
 

@@ -23,7 +23,7 @@ def state():
 
 def submission(name="a", request_id="r"):
     agent = AgentSpec(name=name, pool_name="p", resources=NOTHING, references=2)
-    return TaskSubmitted(at=0.0, agent=agent, request_id=request_id)
+    return TaskSubmitted(agent=agent, request_id=request_id)
 
 
 def admit(state, spec, incarnation=1):

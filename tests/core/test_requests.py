@@ -53,9 +53,9 @@ def test_a_request_comes_back_as_it_was_sent(request_):
 @pytest.mark.parametrize(
     "stimulus",
     [
-        AgentGone(at=0.0, agent_name="a", incarnation=1),
-        SupervisorBegan(at=0.0, epoch=99),
-        PreemptionRequested(at=0.0, task_id="t"),
+        AgentGone(agent_name="a", incarnation=1),
+        SupervisorBegan(epoch=99),
+        PreemptionRequested(task_id="t"),
     ],
     ids=lambda stimulus: type(stimulus).__name__,
 )

@@ -107,7 +107,7 @@ class Mesh:
         if nodes:
             self.observe(*nodes)
         for spec in pools:
-            self.handle(s.PoolRequested(at=self.now, spec=spec))
+            self.handle(s.PoolRequested(spec=spec))
         if policy:
             self.policy(**policy)
 
@@ -119,7 +119,7 @@ class Mesh:
     def handle(self, stimulus: s.AnyStimulus) -> Step:
         """One step, checked: invariants, transitions, and what the executor is told."""
         before, over = _phases(self.state), _overfull(self.state)
-        step = self.engine.handle(stimulus)
+        step = self.engine.handle(stimulus, self.now)
         self.facts += step.facts
         check(self.state)
         _check_transitions(before, _phases(self.state))
@@ -153,17 +153,15 @@ class Mesh:
     def policy(self, **changes: Any) -> None:
         """Put a changed policy in force."""
         policy = msgspec.structs.replace(self.state.policy, **changes)
-        self.handle(
-            s.PolicyChangeRequested(at=self.now, policy=policy, client="me", changes=tuple(changes))
-        )
+        self.handle(s.PolicyChangeRequested(policy=policy, client="me", changes=tuple(changes)))
 
     def observe(self, *nodes: NodeReport) -> Step:
         """These are the living nodes, all of them."""
-        return self.handle(s.ClusterObserved(at=self.now, nodes=nodes))
+        return self.handle(s.ClusterObserved(nodes=nodes))
 
     def resize(self, spec: PoolSpec, **more: Any) -> Any:
         """Ask for a pool like this."""
-        return self.handle(s.PoolRequested(at=self.now, spec=spec, **more)).outcome
+        return self.handle(s.PoolRequested(spec=spec, **more)).outcome
 
     def submission(
         self,
@@ -183,7 +181,6 @@ class Mesh:
     ) -> s.TaskSubmitted:
         """A submission of task ``name`` on an agent of the same name."""
         return s.TaskSubmitted(
-            at=self.now,
             agent=AgentSpec(
                 name=name,
                 pool_name=pool_name,
@@ -230,7 +227,6 @@ class Mesh:
             devices = Devices() if mine is None else mine.devices
         return self.handle(
             s.AgentReported(
-                at=self.now,
                 agent_name=name,
                 incarnation=order.incarnation,
                 node_id=node_id,
@@ -241,7 +237,7 @@ class Mesh:
     def make(self, group_id: str) -> Step:
         """Ray has placed the group."""
         del self.makes[group_id]
-        return self.handle(s.GroupCreated(at=self.now, group_id=group_id))
+        return self.handle(s.GroupCreated(group_id=group_id))
 
     def make_all(self) -> None:
         """Ray places all groups that it was asked for."""
@@ -251,20 +247,19 @@ class Mesh:
     def unmake(self, group_id: str, error: str = "not placed") -> Step:
         """Ray has not placed the group in time."""
         del self.makes[group_id]
-        return self.handle(s.GroupCreateFailed(at=self.now, group_id=group_id, error=error))
+        return self.handle(s.GroupCreateFailed(group_id=group_id, error=error))
 
     def remove(self, group_id: str) -> Step:
         """A group is gone from Ray, told or not."""
         self.removes.discard(group_id)
         self.makes.pop(group_id, None)
-        return self.handle(s.GroupGone(at=self.now, group_id=group_id))
+        return self.handle(s.GroupGone(group_id=group_id))
 
     def fail(self, name: str, reason: str = "agent_start_failed") -> Any:
         """The agent could not be made."""
         order = self.starts.pop(name)
         return self.handle(
             s.AgentStartFailed(
-                at=self.now,
                 agent_name=name,
                 incarnation=order.incarnation,
                 reason=reason,
@@ -296,15 +291,12 @@ class Mesh:
         """An agent's process is gone, told or not."""
         if incarnation is None:
             incarnation = self.state.agents[name].incarnation
-        return self.handle(
-            s.AgentGone(at=self.now, agent_name=name, incarnation=incarnation)
-        ).outcome
+        return self.handle(s.AgentGone(agent_name=name, incarnation=incarnation)).outcome
 
     def save(self, task_id: str) -> Step:
         """A task's state lies in the store."""
         return self.handle(
             s.StateStored(
-                at=self.now,
                 task_id=task_id,
                 state_key=f"state-{task_id}",
                 consistent=True,
@@ -330,39 +322,33 @@ class Mesh:
             labels=labels or {},
             estimated_duration=duration,
         )
-        return self.handle(s.TaskAnnounced(at=self.now, task=task, agent_name=agent_name)).outcome
+        return self.handle(s.TaskAnnounced(task=task, agent_name=agent_name)).outcome
 
     def complete(self, task_id: str, *, end_agent: bool = True) -> Any:
         """The task is done; its agent, if it ends, is gone at once."""
         agent_name = self.state.running.by_id[task_id].agent_name
-        outcome = self.handle(
-            s.TaskFinished(at=self.now, task_id=task_id, end_agent=end_agent)
-        ).outcome
+        outcome = self.handle(s.TaskFinished(task_id=task_id, end_agent=end_agent)).outcome
         if agent_name in self.ends:
             self.leave(agent_name)
         return outcome
 
     def delete(self, name: str, destroy_group: bool | None = None) -> Any:
         """Ask for an agent's end."""
-        group_request = s.AgentDeletionRequested(
-            at=self.now, agent_name=name, destroy_group=destroy_group
-        )
+        group_request = s.AgentDeletionRequested(agent_name=name, destroy_group=destroy_group)
         return self.handle(group_request).outcome
 
     def preempt(self, **how: Any) -> Any:
         """Evict by hand."""
-        return self.handle(s.PreemptionRequested(at=self.now, **how)).outcome
+        return self.handle(s.PreemptionRequested(**how)).outcome
 
     def cordon(self, node_id: str, cordoned: bool = True) -> Any:
         """Close a node to new agents, or open it again."""
-        return self.handle(
-            s.CordonRequested(at=self.now, node_id=node_id, cordoned=cordoned)
-        ).outcome
+        return self.handle(s.CordonRequested(node_id=node_id, cordoned=cordoned)).outcome
 
     def tick(self, seconds: float = 0.0) -> Step:
         """Time goes by."""
         self.now += seconds
-        return self.handle(s.ClockTicked(at=self.now))
+        return self.handle(s.ClockTicked())
 
     def evaluate(
         self, priority: float = 5.0, pool_name: str = "p", *, limit: int = 100, **how: Any
@@ -372,13 +358,13 @@ class Mesh:
         resources = amount(**how) if how else None
         return self.engine.evaluate(
             s.PreemptionQuery(
-                at=self.now,
                 priority=priority,
                 pool_name=pool_name,
                 labels=labels,
                 resources=resources,
                 limit=limit,
-            )
+            ),
+            self.now,
         )
 
     def free(self, pool_name: str = "p") -> Resources:

@@ -126,7 +126,7 @@ class TwinMesh(Mesh):
         if list(decode_facts(encode_facts(step.facts))) != list(step.facts):
             raise Diverged(f"what was written is not what is read: {step.facts}")
         if self.twin is not None:
-            told = self.twin.handle(stimulus)
+            told = self.twin.handle(stimulus, self.now)
             if told != step:
                 raise Diverged("\n".join(unlike(step, told)))
         return step
@@ -178,7 +178,7 @@ class History:
     def run(self, length: int = LENGTH) -> None:
         """Let so many stimuli happen."""
         for name in POOLS[:3]:
-            self.tell(s.PoolRequested(at=self.now, spec=self.pool(name)))
+            self.tell(s.PoolRequested(spec=self.pool(name)))
         self.nodes()
         events = [event for _, event in self._events]
         weights = [weight for weight, _ in self._events]
@@ -256,30 +256,29 @@ class History:
     def dry_run(self) -> None:
         """Only the original is asked: its answer may change nothing."""
         asked = self.submission(dry_run=True, request_id=None)
-        step = self.mesh.engine.handle(asked)
+        step = self.mesh.engine.handle(asked, self.now)
         assert step.facts == ()
         assert step.instructions == ()
 
     def query(self) -> None:
         """A look at the decision, now or at another time; the twin is asked too, or is not."""
+        now = self.now + self.any((0.0, 0.0, 30.0, -5.0))
         query = s.PreemptionQuery(
-            at=self.now + self.any((0.0, 0.0, 30.0, -5.0)),
             priority=self.any(PRIORITIES),
             pool_name=self.any(POOLS),
             labels=self.any(LABELS),
             resources=None if self.chance(0.5) else amount(**self.any(BUNDLES)[0]),
             limit=self.any((0, 1, 100)),
         )
-        found = self.mesh.engine.evaluate(query)
+        found = self.mesh.engine.evaluate(query, now)
         if self.mesh.twin is not None and self.chance(0.5):
-            told = self.mesh.twin.evaluate(query)
+            told = self.mesh.twin.evaluate(query, now)
             if found != told:
                 raise Diverged(f"{query}\n  original: {found}\n  twin:     {told}")
 
     def finish(self) -> None:
         self.tell(
             s.TaskFinished(
-                at=self.now,
                 task_id=self.any(TASKS),
                 end_agent=self.chance(0.6),
                 request_id=self.request(),
@@ -289,7 +288,6 @@ class History:
     def delete(self) -> None:
         self.tell(
             s.AgentDeletionRequested(
-                at=self.now,
                 agent_name=self.any((*AGENTS, "unknown")),
                 destroy_group=self.any((None, None, True, False)),
             )
@@ -305,12 +303,11 @@ class History:
         ).task
         assert task is not None
         agent_name = self.any((*AGENTS, "elsewhere"))
-        self.tell(s.TaskAnnounced(at=self.now, task=task, agent_name=agent_name))
+        self.tell(s.TaskAnnounced(task=task, agent_name=agent_name))
 
     def preempt(self) -> None:
         self.tell(
             s.PreemptionRequested(
-                at=self.now,
                 task_id=self.any(TASKS) if self.chance(0.7) else None,
                 agent_name=self.any(AGENTS) if self.chance(0.5) else None,
                 end_agent=self.chance(0.5),
@@ -345,7 +342,6 @@ class History:
             reason = self.any(("agent_start_failed", "agent_start_timeout"))
             self.tell(
                 s.AgentStartFailed(
-                    at=self.now,
                     agent_name=name,
                     incarnation=order.incarnation,
                     reason=reason,
@@ -367,7 +363,6 @@ class History:
         if self.chance(0.1):
             node_id = self.any((None, "nowhere", *NODES))
         return s.AgentReported(
-            at=self.now,
             agent_name=name,
             incarnation=incarnation,
             node_id=node_id,
@@ -384,12 +379,11 @@ class History:
         for task_id in getattr(order, "task_ids", ()):
             if self.chance(0.7):
                 self._store(task_id)
-        self.tell(s.AgentGone(at=self.now, agent_name=name, incarnation=order.incarnation))
+        self.tell(s.AgentGone(agent_name=name, incarnation=order.incarnation))
 
     def _store(self, task_id: str) -> None:
         self.tell(
             s.StateStored(
-                at=self.now,
                 task_id=task_id,
                 state_key=f"state-{self.dice.randrange(99)}",
                 consistent=self.chance(0.5),
@@ -397,14 +391,13 @@ class History:
             )
         )
         if self.chance(0.2):
-            self.tell(s.StateNotSaved(at=self.now, task_id=task_id, error="too large"))
+            self.tell(s.StateNotSaved(task_id=task_id, error="too large"))
 
     def _cancel(self, task_id: str) -> None:
         self.mesh.task_evictions.pop(task_id, None)
         went_well = self.chance(0.5)
         self.tell(
             s.CancelAnswered(
-                at=self.now,
                 task_id=task_id,
                 cancel_success=went_well,
                 runs_on=not went_well and self.chance(0.5),
@@ -414,13 +407,13 @@ class History:
     def _make(self, group_id: str) -> None:
         self.mesh.makes.pop(group_id, None)
         if self.chance(0.8):
-            self.tell(s.GroupCreated(at=self.now, group_id=group_id))
+            self.tell(s.GroupCreated(group_id=group_id))
         else:
-            self.tell(s.GroupCreateFailed(at=self.now, group_id=group_id, error="no"))
+            self.tell(s.GroupCreateFailed(group_id=group_id, error="no"))
 
     def _remove(self, group_id: str) -> None:
         self.mesh.removes.discard(group_id)
-        self.tell(s.GroupGone(at=self.now, group_id=group_id))
+        self.tell(s.GroupGone(group_id=group_id))
 
     def late_report(self) -> None:
         """Of this life or a former one, in any phase, whether it was asked for or not."""
@@ -429,21 +422,20 @@ class History:
         agent = agents.get(name)
         incarnation = 0 if agent is None else agent.incarnation - self.any((0, 0, 1))
         node_id = self.any(("nowhere", None, *NODES))
-        at, kind = self.now, self.dice.randrange(4)
+        kind = self.dice.randrange(4)
         if kind == 0:
             self.tell(self._report(name, incarnation, node_id))
         elif kind == 1:
-            self.tell(s.AgentGone(at=at, agent_name=name, incarnation=incarnation))
+            self.tell(s.AgentGone(agent_name=name, incarnation=incarnation))
         elif kind == 2:
             self.tell(
                 s.AgentStartFailed(
-                    at=at, agent_name=name, incarnation=incarnation, reason="late", error="late"
+                    agent_name=name, incarnation=incarnation, reason="late", error="late"
                 )
             )
         else:
             self.tell(
                 s.AgentRestarted(
-                    at=at,
                     agent_name=name,
                     incarnation=incarnation,
                     pid=1,
@@ -457,21 +449,21 @@ class History:
         if agents:
             name = self.any(list(agents))
             incarnation = agents[name].incarnation
-            self.tell(s.AgentGone(at=self.now, agent_name=name, incarnation=incarnation))
+            self.tell(s.AgentGone(agent_name=name, incarnation=incarnation))
 
     def rebuild(self) -> None:
         name = self.any([*self.mesh.state.lost, self.any(AGENTS)])
-        self.tell(s.RebuildRequested(at=self.now, agent_name=name, request_id=self.request()))
+        self.tell(s.RebuildRequested(agent_name=name, request_id=self.request()))
 
     def late_group_report(self) -> None:
         group_id = self.any([*self.mesh.state.groups.by_id, "p-pg-1", "none"])
         kind = self.dice.randrange(3)
         if kind == 0:
-            self.tell(s.GroupCreated(at=self.now, group_id=group_id))
+            self.tell(s.GroupCreated(group_id=group_id))
         elif kind == 1:
-            self.tell(s.GroupCreateFailed(at=self.now, group_id=group_id, error="late"))
+            self.tell(s.GroupCreateFailed(group_id=group_id, error="late"))
         else:
-            self.tell(s.GroupGone(at=self.now, group_id=group_id))
+            self.tell(s.GroupGone(group_id=group_id))
 
     def late_task_report(self) -> None:
         if self.chance(0.5):
@@ -482,14 +474,13 @@ class History:
     def world(self) -> None:
         """The supervisor died; what it had ordered may or may not have come about."""
         self.epoch += 1
-        self.tell(s.SupervisorBegan(at=self.now, epoch=self.epoch))
+        self.tell(s.SupervisorBegan(epoch=self.epoch))
         for orders in (self.mesh.starts, self.mesh.ends, self.mesh.makes, self.mesh.task_evictions):
             orders.clear()
         self.mesh.removes.clear()
         agents = [(name, agent.incarnation) for name, agent in self.mesh.state.agents.items()]
         self.tell(
             s.RecoveryObserved(
-                at=self.now,
                 living=frozenset(one for one in [*agents, ("ghost", 1)] if self.chance(0.7)),
                 groups=frozenset(g for g in self.mesh.state.groups.by_id if self.chance(0.7)),
             )
@@ -528,9 +519,7 @@ class History:
 
     def define_pool(self) -> None:
         self.tell(
-            s.PoolRequested(
-                at=self.now, spec=self.pool(self.any(POOLS[:3])), must_be_new=self.chance(0.1)
-            )
+            s.PoolRequested(spec=self.pool(self.any(POOLS[:3])), must_be_new=self.chance(0.1))
         )
 
     def policy(self) -> None:
@@ -547,16 +536,14 @@ class History:
             label_preemption_rules=self.any(RULES),
             victim_order=self.any(("score", "score", "least_lost_work")),
         )
-        self.tell(
-            s.PolicyChangeRequested(at=self.now, policy=policy, client="me", changes=("all",))
-        )
+        self.tell(s.PolicyChangeRequested(policy=policy, client="me", changes=("all",)))
 
     def nodes(self) -> None:
         for name in NODES:
             if self.chance(0.2):
                 (self.up.discard if name in self.up else self.up.add)(name)
         seen = [self._node(name) for name in sorted(self.up)]
-        self.tell(s.ClusterObserved(at=self.now, nodes=tuple(seen)))
+        self.tell(s.ClusterObserved(nodes=tuple(seen)))
 
     def _node(self, name: str) -> NodeReport:
         total = amount(**(NODES[name][0] if self.chance(0.9) else self.any(NODES[name])))
@@ -568,30 +555,26 @@ class History:
         )
 
     def cordon(self) -> None:
-        self.tell(
-            s.CordonRequested(
-                at=self.now, node_id=self.any((*NODES, "none")), cordoned=self.chance(0.4)
-            )
-        )
+        self.tell(s.CordonRequested(node_id=self.any((*NODES, "none")), cordoned=self.chance(0.4)))
 
     def tick(self) -> None:
         """Time goes by; sometimes the clock is set back."""
         self.mesh.now += self.any((0.0, 0.25, 1.0, 5.0, 30.0, 61.0, -2.0, 90_000.0))
-        self.tell(s.ClockTicked(at=self.now))
+        self.tell(s.ClockTicked())
 
     def handlers(self) -> None:
         kind = self.dice.randrange(3)
         if kind == 0:
             self.tell(
                 s.StateHandlersGiven(
-                    at=self.now, pool_name=self.any(POOLS), preserver_key="k", restorer_key=None
+                    pool_name=self.any(POOLS), preserver_key="k", restorer_key=None
                 )
             )
         elif kind == 1:
-            self.tell(s.ClassProbed(at=self.now, class_key=self.any(KEYS[1:])))
+            self.tell(s.ClassProbed(class_key=self.any(KEYS[1:])))
         else:
             keys = tuple(f"state-{self.dice.randrange(99)}" for _ in range(30))
-            self.tell(s.StatesOutlived(at=self.now, state_keys=keys))
+            self.tell(s.StatesOutlived(state_keys=keys))
 
     def new_twin(self) -> None:
         """A supervisor that began now would have this state."""

@@ -90,7 +90,7 @@ def test_nobody_is_evicted_before_the_class_was_seen_to_load():
     mesh = meshed(max_dynamic=1)
     slot(mesh, "low")
     assert mesh.submit("high", priority=9.0, cpu=2, class_key="new") == ProbeNeeded(class_key="new")
-    mesh.handle(s.ClassProbed(at=mesh.now, class_key="new"))
+    mesh.handle(s.ClassProbed(class_key="new"))
     assert isinstance(mesh.submit("high", priority=9.0, cpu=2, class_key="new"), Pending)
 
 

@@ -124,7 +124,6 @@ def test_a_task_id_that_is_on_the_book_is_duplicate_task():
     mesh.run("t", cpu=1)
     refused = mesh.handle(
         s.TaskSubmitted(
-            at=mesh.now,
             agent=mesh.submission("other", cpu=1).agent,
             task=mesh.submission("t").task,
         )
@@ -235,8 +234,8 @@ def test_a_class_never_seen_to_load_is_probed_before_anyone_is_evicted_for_it():
     assert mesh.ends == {}
     assert "r" not in mesh.state.answers
 
-    mesh.handle(s.ClassProbed(at=mesh.now, class_key="new"))
-    assert mesh.handle(s.ClassProbed(at=mesh.now, class_key="new")).facts == ()
+    mesh.handle(s.ClassProbed(class_key="new"))
+    assert mesh.handle(s.ClassProbed(class_key="new")).facts == ()
     again = mesh.submit("high", priority=9.0, cpu=2, class_key="new", more={"request_id": "r"})
     assert again == Pending(agent_name="high")
 

@@ -124,14 +124,14 @@ def test_a_query_and_a_stimulus_of_the_same_moment_see_the_same_time():
     mesh.announce("t", "x", priority=4.0, duration=100.0)
     mesh.now += 40
     (found,) = mesh.engine.evaluate(
-        s.PreemptionQuery(at=mesh.now, priority=5.0, pool_name="p")
+        s.PreemptionQuery(priority=5.0, pool_name="p"), mesh.now
     ).candidates
     assert found.remaining_time == 60.0
 
 
 def test_handlers_of_an_unknown_pool_are_refused():
     mesh = Mesh(pool("p", cpu=1))
-    given = s.StateHandlersGiven(at=0.0, pool_name="q", preserver_key="k", restorer_key=None)
+    given = s.StateHandlersGiven(pool_name="q", preserver_key="k", restorer_key=None)
     assert mesh.handle(given).outcome.reason == "pool_not_found"
     assert mesh.state.handlers == {}
 
@@ -148,9 +148,7 @@ def test_a_pool_larger_than_the_cluster_is_made_with_a_warning():
 def test_protecting_an_unknown_pool_is_done_with_a_warning():
     mesh = Mesh(pool("p", cpu=1))
     policy = msgspec.structs.replace(mesh.state.policy, protected_pools=("p", "r", "s"))
-    changed = s.PolicyChangeRequested(
-        at=0.0, policy=policy, client="me", changes=("protected_pools",)
-    )
+    changed = s.PolicyChangeRequested(policy=policy, client="me", changes=("protected_pools",))
     (warning,) = mesh.handle(changed).outcome.warnings
     assert "'r', 's'" in warning
     assert mesh.state.policy.protected_pools == ("p", "r", "s")

@@ -41,7 +41,7 @@ def test_a_state_stored_for_a_task_that_ended_meanwhile_is_dropped():
 
 
 def cancel(mesh, task_id):
-    return mesh.handle(s.CancelAnswered(at=mesh.now, task_id=task_id, cancel_success=True)).outcome
+    return mesh.handle(s.CancelAnswered(task_id=task_id, cancel_success=True)).outcome
 
 
 def test_a_task_preempted_alone_leaves_its_agent_behind():
@@ -154,7 +154,7 @@ def test_an_eviction_is_answered_where_the_agent_is_deleted_before_it_starts():
 
 def cancelled(mesh, task_id, **how):
     mesh.task_evictions.pop(task_id)
-    return mesh.handle(s.CancelAnswered(at=mesh.now, task_id=task_id, **how)).outcome
+    return mesh.handle(s.CancelAnswered(task_id=task_id, **how)).outcome
 
 
 def test_a_task_that_cannot_be_cancelled_runs_on_and_is_not_counted():
@@ -263,7 +263,7 @@ def test_an_eviction_whose_state_was_not_saved_says_so_in_answer_and_record():
     mesh.run("low", priority=0.0, cpu=1)
     mesh.save("low")
     mesh.submit("high", priority=9.0, cpu=1, more={"request_id": "r"})
-    mesh.handle(s.StateNotSaved(at=mesh.now, task_id="low", error="too large"))
+    mesh.handle(s.StateNotSaved(task_id="low", error="too large"))
     mesh.leave("low")
     past = mesh.state.preempted["low"]
     assert (past.state_key, past.fact.save_error) == ("state-low", "too large")
@@ -276,14 +276,14 @@ def test_a_task_preempted_alone_whose_state_was_not_saved_says_so():
     mesh = Mesh(pool("p", cpu=1))
     mesh.run("t", cpu=1)
     mesh.preempt(task_id="t", agent_name="t", reason="manual", request_id="r")
-    mesh.handle(s.StateNotSaved(at=mesh.now, task_id="t", error="too large"))
+    mesh.handle(s.StateNotSaved(task_id="t", error="too large"))
     assert cancel(mesh, "t").save_error == "too large"
 
 
 def test_a_state_saved_later_makes_up_for_one_that_was_not():
     mesh = Mesh(pool("p", cpu=1))
     mesh.run("t", cpu=1)
-    mesh.handle(s.StateNotSaved(at=mesh.now, task_id="t", error="too large"))
+    mesh.handle(s.StateNotSaved(task_id="t", error="too large"))
     mesh.save("t")
     assert mesh.state.running.by_id["t"].save_error == ""
-    assert mesh.handle(s.StateNotSaved(at=mesh.now, task_id="gone", error="no")).facts == ()
+    assert mesh.handle(s.StateNotSaved(task_id="gone", error="no")).facts == ()

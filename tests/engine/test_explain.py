@@ -118,7 +118,7 @@ def test_holders_are_named_by_their_tasks_as_their_submitter_knows_them():
 def test_quota_that_other_pools_have_is_no_riddle():
     mesh = Mesh(pool("p", cpu=2), pool("q", cpu=1))
     mesh.run("low", cpu=2, priority=1.0)
-    mesh.handle(s.PreemptionRequested(at=mesh.now, task_id="low", end_agent=True, for_pool="q"))
+    mesh.handle(s.PreemptionRequested(task_id="low", end_agent=True, for_pool="q"))
     mesh.leave("low")
     told = mesh.submit("back", cpu=2, priority=1.0).error
     assert "lacks cpu 2 of the cpu 2 asked for; other pools have cpu 2 of it as a loan" in told

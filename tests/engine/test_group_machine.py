@@ -248,7 +248,7 @@ class GroupMachine(RuleBasedStateMachine):
     def finish(self, which, end_agent):
         if self.state.running.by_id:
             task_id = pick(self.state.running.by_id, which)
-            self.mesh.handle(s.TaskFinished(at=self.mesh.now, task_id=task_id, end_agent=end_agent))
+            self.mesh.handle(s.TaskFinished(task_id=task_id, end_agent=end_agent))
 
     @rule(name=st.sampled_from(AGENTS), destroy=st.sampled_from([None, True, False]))
     def delete(self, name, destroy):
@@ -302,7 +302,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.mesh.ends.clear()
         self.mesh.makes.clear()
         self.mesh.removes.clear()
-        self.mesh.handle(s.RecoveryObserved(at=self.mesh.now, living=lives, groups=groups))
+        self.mesh.handle(s.RecoveryObserved(living=lives, groups=groups))
 
     @invariant()
     def whoever_waits_can_be_helped(self):

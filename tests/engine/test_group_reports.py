@@ -56,9 +56,9 @@ def test_a_group_that_is_made_when_nobody_wants_it_any_more_is_kept_or_goes():
 def test_late_reports_of_groups_off_the_book_say_nothing():
     mesh = meshed()
     for stimulus in (
-        s.GroupCreated(at=mesh.now, group_id="x"),
-        s.GroupCreateFailed(at=mesh.now, group_id="x", error="e"),
-        s.GroupGone(at=mesh.now, group_id="x"),
+        s.GroupCreated(group_id="x"),
+        s.GroupCreateFailed(group_id="x", error="e"),
+        s.GroupGone(group_id="x"),
     ):
         assert mesh.handle(stimulus).facts == ()
 
@@ -180,7 +180,7 @@ def found(mesh, *, living=(), groups=()):
     mesh.makes.clear()
     mesh.removes.clear()
     lives = frozenset((name, mesh.state.agents[name].incarnation) for name in living)
-    return mesh.handle(s.RecoveryObserved(at=mesh.now, living=lives, groups=frozenset(groups)))
+    return mesh.handle(s.RecoveryObserved(living=lives, groups=frozenset(groups)))
 
 
 def test_after_a_restart_a_group_that_was_being_made_is_taken_over():
@@ -260,7 +260,7 @@ def test_a_lost_agent_is_rebuilt_into_a_group():
     mesh.leave("x")
     mesh.make_all()
 
-    mesh.handle(s.RebuildRequested(at=mesh.now, agent_name="x", request_id="again"))
+    mesh.handle(s.RebuildRequested(agent_name="x", request_id="again"))
 
     assert (mesh.starts["x"].group_id, mesh.starts["x"].state_key) == ("p-pg-2", "state-x")
     mesh.report("x")

@@ -392,7 +392,7 @@ def test_a_group_over_several_nodes_finds_its_victims_however_many_there_are(man
     for name in ("on a", "on b"):
         mesh.run(name, "plain", 2.0, cpu=2, memory=10)
     for i in range(many):
-        mesh.engine.handle(mesh.submission(f"x{i}", "plain", 1.0, cpu=0.5))
+        mesh.engine.handle(mesh.submission(f"x{i}", "plain", 1.0, cpu=0.5), mesh.now)
         start(mesh, f"x{i}")
     bundle = {"cpu": 2, "memory": 10}
     outcome = mesh.dry("new", priority=9.0, bundles=(bundle, bundle))
@@ -404,7 +404,6 @@ def start(mesh, name):
     """The agent reports, without the checks of a mesh, which would take long for so many."""
     agent = mesh.state.agents[name]
     mesh.engine.handle(
-        s.AgentReported(
-            at=mesh.now, agent_name=name, incarnation=agent.incarnation, node_id=agent.node_id
-        )
+        s.AgentReported(agent_name=name, incarnation=agent.incarnation, node_id=agent.node_id),
+        mesh.now,
     )

@@ -8,9 +8,7 @@ from tests.engine.builders import Mesh, amount, node, on, pool
 
 
 def rebuild(mesh: Mesh, name: str, request_id: str | None = None):
-    return mesh.handle(
-        s.RebuildRequested(at=mesh.now, agent_name=name, request_id=request_id)
-    ).outcome
+    return mesh.handle(s.RebuildRequested(agent_name=name, request_id=request_id)).outcome
 
 
 def dead(cpu: float = 2, **how) -> Mesh:
@@ -108,7 +106,6 @@ def test_a_process_that_ray_restarted_elsewhere_stands_there():
     mesh = Mesh(pool("p", cpu=2, gpu=2), nodes=[node("n1", cpu=4, gpu=2), node("n2", cpu=4, gpu=2)])
     mesh.run("a", cpu=1, gpu=0.5, node_id="n1", devices=on((0, 0.5)))
     moved = s.AgentRestarted(
-        at=mesh.now,
         agent_name="a",
         incarnation=mesh.state.agents["a"].incarnation,
         pid=77,
@@ -129,8 +126,8 @@ def test_a_process_that_ray_restarted_is_a_new_life():
     mesh = Mesh(pool("p", cpu=2))
     mesh.run("a", cpu=2)
     incarnation = mesh.state.agents["a"].incarnation
-    mesh.handle(s.AgentRestarted(at=mesh.now, agent_name="a", incarnation=incarnation, pid=77))
+    mesh.handle(s.AgentRestarted(agent_name="a", incarnation=incarnation, pid=77))
     agent = mesh.state.agents["a"]
     assert (agent.pid, agent.restarts) == (77, 1)
-    late = s.AgentRestarted(at=mesh.now, agent_name="a", incarnation=incarnation - 1, pid=1)
+    late = s.AgentRestarted(agent_name="a", incarnation=incarnation - 1, pid=1)
     assert mesh.handle(late).facts == ()

@@ -103,9 +103,7 @@ def test_a_failure_told_of_an_agent_that_is_being_ended_lets_its_newcomer_in():
     mesh = evicted_pair()
     incarnation = mesh.state.agents["low"].incarnation
     mesh.handle(
-        s.AgentStartFailed(
-            at=mesh.now, agent_name="low", incarnation=incarnation, reason="x", error="y"
-        )
+        s.AgentStartFailed(agent_name="low", incarnation=incarnation, reason="x", error="y")
     )
     assert "high" in mesh.starts
 
@@ -119,7 +117,7 @@ def test_late_reports_of_a_former_incarnation_are_dropped(kind):
     mesh.submit("t", cpu=2)
     more = {"reason": "x", "error": "y"} if kind is s.AgentStartFailed else {}
 
-    step = mesh.handle(kind(at=mesh.now, agent_name="t", incarnation=old, **more))
+    step = mesh.handle(kind(agent_name="t", incarnation=old, **more))
 
     assert (step.facts, step.instructions, step.outcome) == ((), (), None)
     assert mesh.state.agents["t"].incarnation > old
@@ -130,7 +128,7 @@ def test_a_report_of_an_agent_that_is_being_ended_is_dropped():
     mesh.submit("t", cpu=2)
     mesh.delete("t")
     step = mesh.handle(
-        s.AgentReported(at=mesh.now, agent_name="t", incarnation=mesh.state.agents["t"].incarnation)
+        s.AgentReported(agent_name="t", incarnation=mesh.state.agents["t"].incarnation)
     )
     assert step.facts == ()
 
@@ -138,7 +136,7 @@ def test_a_report_of_an_agent_that_is_being_ended_is_dropped():
 def test_a_completed_task_ends_with_its_agent_and_the_quota_comes_back():
     mesh = Mesh(pool("p", cpu=2))
     mesh.run("t", cpu=2)
-    asked = mesh.handle(s.TaskFinished(at=mesh.now, task_id="t", end_agent=True)).outcome
+    asked = mesh.handle(s.TaskFinished(task_id="t", end_agent=True)).outcome
     assert asked == Pending(agent_name="t")
     assert isinstance(mesh.ends["t"], StopAgent)
     assert mesh.free() == amount()
@@ -151,14 +149,14 @@ def test_a_completed_task_may_leave_its_agent_behind():
     mesh.run("t", cpu=2)
     assert mesh.complete("t", end_agent=False) == Done()
     assert mesh.state.agents["t"].phase is AgentPhase.RUNNING
-    assert mesh.handle(s.TaskFinished(at=mesh.now, task_id="t")).outcome.reason == "task_not_found"
+    assert mesh.handle(s.TaskFinished(task_id="t")).outcome.reason == "task_not_found"
 
 
 def test_finishing_what_is_ending_already_waits_for_it():
     mesh = Mesh(pool("p", cpu=2))
     mesh.run("t", cpu=2)
     mesh.delete("t")
-    asked = mesh.handle(s.TaskFinished(at=mesh.now, task_id="t", end_agent=True)).outcome
+    asked = mesh.handle(s.TaskFinished(task_id="t", end_agent=True)).outcome
     assert asked == Pending(agent_name="t")
 
 
@@ -174,7 +172,7 @@ def test_a_task_being_preempted_with_its_agent_cannot_be_completed():
     mesh = Mesh(pool("p", cpu=2))
     mesh.run("t", cpu=2)
     mesh.preempt(task_id="t", end_agent=True)
-    asked = mesh.handle(s.TaskFinished(at=mesh.now, task_id="t", end_agent=True)).outcome
+    asked = mesh.handle(s.TaskFinished(task_id="t", end_agent=True)).outcome
     assert asked.reason == "already_being_preempted"
     mesh.leave("t")
     assert "t" in mesh.state.preempted

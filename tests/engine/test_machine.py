@@ -236,7 +236,7 @@ class MeshMachine(RuleBasedStateMachine):
             assert len(self.mesh.facts) == seen
             assert isinstance(dry, Accepted)
             assert dry.preempted
-            self.mesh.handle(s.ClassProbed(at=self.mesh.now, class_key=outcome.class_key))
+            self.mesh.handle(s.ClassProbed(class_key=outcome.class_key))
             outcome = self.mesh.handle(stimulus).outcome
         if isinstance(outcome, Refused):
             assert dry == outcome
@@ -440,9 +440,7 @@ class MeshMachine(RuleBasedStateMachine):
     def answer_cancel(self, which, went_well):
         task_id = pick(self.mesh.task_evictions, which)
         del self.mesh.task_evictions[task_id]
-        self.mesh.handle(
-            s.CancelAnswered(at=self.mesh.now, task_id=task_id, cancel_success=went_well)
-        )
+        self.mesh.handle(s.CancelAnswered(task_id=task_id, cancel_success=went_well))
 
     @precondition(lambda self: self.state.agents)
     @rule(which=picks)
@@ -460,7 +458,6 @@ class MeshMachine(RuleBasedStateMachine):
         more = {"reason": "late", "error": "late"} if kind is s.AgentStartFailed else {}
         step = self.mesh.handle(
             kind(
-                at=self.mesh.now,
                 agent_name=name,
                 incarnation=self.state.agents[name].incarnation - 1,
                 **more,
@@ -474,7 +471,7 @@ class MeshMachine(RuleBasedStateMachine):
     @rule(which=picks, end_agent=st.booleans())
     def finish(self, which, end_agent):
         task_id = pick(self.state.running.by_id, which)
-        self.mesh.handle(s.TaskFinished(at=self.mesh.now, task_id=task_id, end_agent=end_agent))
+        self.mesh.handle(s.TaskFinished(task_id=task_id, end_agent=end_agent))
 
     @rule(name=st.sampled_from(AGENTS))
     def delete(self, name):
@@ -630,9 +627,7 @@ class MeshMachine(RuleBasedStateMachine):
                 self.mesh.starts.pop(name, None)
                 self.mesh.leave(name)
         for task_id in sorted(self.state.running.by_id):
-            self.mesh.handle(
-                s.CancelAnswered(at=self.mesh.now, task_id=task_id, cancel_success=True)
-            )
+            self.mesh.handle(s.CancelAnswered(task_id=task_id, cancel_success=True))
             if task_id in self.state.running.by_id:
                 self.mesh.complete(task_id)
         self.mesh.tick(100)

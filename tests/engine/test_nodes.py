@@ -235,9 +235,7 @@ def gpu_names(mesh, *reports):
         mesh.starts.pop(name)
         incarnation = mesh.state.agents[name].incarnation
         mesh.handle(
-            s.AgentReported(
-                at=mesh.now, agent_name=name, incarnation=incarnation, node_id="a", gpu_ids=ids
-            )
+            s.AgentReported(agent_name=name, incarnation=incarnation, node_id="a", gpu_ids=ids)
         )
     return {
         name: found.devices for name, found in mesh.state.cluster.nodes["a"].allocations.items()

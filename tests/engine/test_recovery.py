@@ -20,7 +20,7 @@ def recover(mesh: Mesh, *alive: str) -> None:
     for orders in (mesh.starts, mesh.ends, mesh.task_evictions):
         orders.clear()
     living = frozenset((name, mesh.state.agents[name].incarnation) for name in alive)
-    mesh.handle(s.RecoveryObserved(at=mesh.now, living=living))
+    mesh.handle(s.RecoveryObserved(living=living))
 
 
 def test_an_agent_that_lives_is_left_alone_and_a_dead_one_gives_its_quota_back():
@@ -96,7 +96,7 @@ def test_a_task_evicted_alone_is_evicted_to_its_end():
     mesh.preempt(task_id="t", request_id="r")
     recover(mesh, "t")
     assert mesh.task_evictions["t"].agent_name == "t"
-    mesh.handle(s.CancelAnswered(at=mesh.now, task_id="t", cancel_success=True))
+    mesh.handle(s.CancelAnswered(task_id="t", cancel_success=True))
     assert isinstance(mesh.state.answers["r"].outcome, Evicted)
 
 
@@ -123,11 +123,11 @@ def test_an_agent_evicted_by_hand_is_answered_after_a_recovery():
 def test_requests_repeated_after_a_recovery_get_their_first_answer():
     mesh = mesh_of()
     mesh.run("t", cpu=1)
-    done = s.TaskFinished(at=mesh.now, task_id="t", end_agent=True, request_id="r")
+    done = s.TaskFinished(task_id="t", end_agent=True, request_id="r")
     mesh.handle(done)
     recover(mesh)
     assert mesh.handle(done).outcome == mesh.state.answers["r"].outcome
-    evict = s.PreemptionRequested(at=mesh.now, task_id="u", request_id="q")
+    evict = s.PreemptionRequested(task_id="u", request_id="q")
     mesh.run("u", cpu=1)
     first = mesh.handle(evict).outcome
     assert mesh.handle(evict).outcome == first

@@ -18,7 +18,7 @@ class BusyMesh(Mesh):
     def drop(self, task_id):
         self.preempt(task_id=task_id)
         self.save(task_id)
-        self.handle(s.CancelAnswered(at=self.now, task_id=task_id, cancel_success=True))
+        self.handle(s.CancelAnswered(task_id=task_id, cancel_success=True))
 
 
 def busy():
@@ -34,11 +34,9 @@ def busy():
     mesh.drop("v")
     mesh.submit("z", priority=9.0, cpu=4, more={"request_id": "r"})
     mesh.submit("no", "q", priority=0.0, cpu=4, more={"request_id": "s"})
-    mesh.handle(
-        s.StateHandlersGiven(at=1.0, pool_name="p", preserver_key="save", restorer_key=None)
-    )
+    mesh.handle(s.StateHandlersGiven(pool_name="p", preserver_key="save", restorer_key=None))
     mesh.cordon("a")
-    mesh.handle(s.SupervisorBegan(at=2.0, epoch=7))
+    mesh.handle(s.SupervisorBegan(epoch=7))
     return mesh
 
 
@@ -99,10 +97,10 @@ def test_facts_go_on_after_a_snapshot():
 def test_what_the_state_may_ask_for_is_referenced():
     mesh = busy()
     assert referenced(mesh.state) == {"save", "state-v"}
-    mesh.handle(s.StatesOutlived(at=mesh.now, state_keys=("state-v", "unknown")))
+    mesh.handle(s.StatesOutlived(state_keys=("state-v", "unknown")))
     assert referenced(mesh.state) == {"save"}
     assert mesh.state.preempted["v"].state_key is None
-    assert mesh.handle(s.StatesOutlived(at=mesh.now, state_keys=("state-v",))).facts == ()
+    assert mesh.handle(s.StatesOutlived(state_keys=("state-v",))).facts == ()
     assert differences(mesh.state, mesh.refolded()) == []
 
 

@@ -15,10 +15,8 @@ def busy():
     mesh.run("y", "q", priority=1.0, cpu=4)
     mesh.submit("z", priority=9.0, cpu=4, more={"request_id": "r"})
     mesh.announce("u", "elsewhere")
-    mesh.handle(
-        s.StateHandlersGiven(at=1.0, pool_name="p", preserver_key="save", restorer_key=None)
-    )
-    mesh.handle(s.SupervisorBegan(at=2.0, epoch=7))
+    mesh.handle(s.StateHandlersGiven(pool_name="p", preserver_key="save", restorer_key=None))
+    mesh.handle(s.SupervisorBegan(epoch=7))
     return mesh
 
 
@@ -62,7 +60,7 @@ def test_the_oldest_preemptions_are_forgotten(monkeypatch):
     for task_id in ("a", "b", "c", "a"):
         mesh.announce(task_id, "x")
         mesh.preempt(task_id=task_id)
-        mesh.handle(s.CancelAnswered(at=mesh.now, task_id=task_id, cancel_success=True))
+        mesh.handle(s.CancelAnswered(task_id=task_id, cancel_success=True))
     assert list(mesh.state.preempted) == ["c", "a"]
     assert mesh.state.preemption_counts == {"manual": 4}
 

@@ -197,7 +197,7 @@ def a_newcomer_is_deleted_while_it_waits():
 def a_node_is_lost_with_its_agents():
     story = Story(pool("p", cpu=4), nodes=[node("n1", cpu=2), node("n2", cpu=2)])
     story.run("x", cpu=2)
-    story.handle(s.ClusterObserved(at=story.now, nodes=(node("n2", cpu=2),)))
+    story.handle(s.ClusterObserved(nodes=(node("n2", cpu=2),)))
     story.says("Its claim is held until its agent is known dead.")
     story.books()
     story.die("x")

@@ -92,12 +92,12 @@ class Lives:
         assert differences(state, self.durable) == []
         self.check_told(state)
         self.engine = Engine(state)
-        self.step(s.SupervisorBegan(at=self.now, epoch=epoch))
-        self.step(s.ClusterObserved(at=self.now, nodes=(node("n", cpu=8, gpu=2), node("m", cpu=4))))
+        self.step(s.SupervisorBegan(epoch=epoch))
+        self.step(s.ClusterObserved(nodes=(node("n", cpu=8, gpu=2), node("m", cpu=4))))
         claimed = {(name, agent.incarnation) for name, agent in state.agents.items()}
         for orphan in set(self.world) - claimed:
             del self.world[orphan]
-        self.step(s.RecoveryObserved(at=self.now, living=frozenset(self.world)))
+        self.step(s.RecoveryObserved(living=frozenset(self.world)))
         for stimulus in list(self.asked.values()):
             self.ask(stimulus)
 
@@ -136,7 +136,7 @@ class Lives:
 
     def step(self, stimulus, blobs=None):
         """As the supervisor does it: decide, write, then act and tell."""
-        done = self.engine.handle(stimulus)
+        done = self.engine.handle(stimulus, self.now)
         if done.facts:
             self.perhaps_die()
             self.journal.append(encode_facts(done.facts), blobs or {})
@@ -182,7 +182,7 @@ class Lives:
             self.start(order)
         elif isinstance(order, i.EvictTask):
             self.save(order.task_id)
-            self.step(s.CancelAnswered(at=self.now, task_id=order.task_id, cancel_success=True))
+            self.step(s.CancelAnswered(task_id=order.task_id, cancel_success=True))
         else:
             for task_id in getattr(order, "task_ids", ()):
                 self.save(task_id)
@@ -199,7 +199,6 @@ class Lives:
             if self.rng.random() < 0.15:
                 self.step(
                     s.AgentStartFailed(
-                        at=self.now,
                         agent_name=order.agent.name,
                         incarnation=order.incarnation,
                         reason="agent_start_failed",
@@ -216,7 +215,6 @@ class Lives:
             standing = None if found is None else found.allocations.get(order.agent.name)
         self.step(
             s.AgentReported(
-                at=self.now,
                 agent_name=order.agent.name,
                 incarnation=order.incarnation,
                 node_id=order.node_id,
@@ -231,14 +229,12 @@ class Lives:
         data = f"work of {task_id}, {self._numbers}".encode()
         key = key_of(data)
         self.step(
-            s.StateStored(
-                at=self.now, task_id=task_id, state_key=key, consistent=True, source="save_state"
-            ),
+            s.StateStored(task_id=task_id, state_key=key, consistent=True, source="save_state"),
             {key: data},
         )
 
     def gone(self, name, incarnation):
-        self.step(s.AgentGone(at=self.now, agent_name=name, incarnation=incarnation))
+        self.step(s.AgentGone(agent_name=name, incarnation=incarnation))
 
     # -- the users ----------------------------------------------------------------------------------
 
@@ -261,7 +257,7 @@ class Lives:
         name = self.rng.choice(POOLS)
         spec = pool(name, cpu=self.rng.choice([6, 8, 10]), gpu=2)
         self.pools[name].append(spec)
-        outcome = self.step(s.PoolRequested(at=self.now, spec=spec))
+        outcome = self.step(s.PoolRequested(spec=spec))
         if isinstance(outcome, Done):
             self.pools[name] = [spec]
         else:
@@ -272,9 +268,7 @@ class Lives:
         policy = PreemptionPolicy(remaining_time_weight=weight, cross_pool_priority_threshold=2.0)
         self.policies = [*(self.policies or [PreemptionPolicy()]), policy]
         self.step(
-            s.PolicyChangeRequested(
-                at=self.now, policy=policy, client="me", changes=("remaining_time_weight",)
-            )
+            s.PolicyChangeRequested(policy=policy, client="me", changes=("remaining_time_weight",))
         )
         self.policies = [policy]
 
@@ -296,7 +290,6 @@ class Lives:
             estimated_duration=self.rng.choice([None, 5.0, 50.0]),
         )
         return s.TaskSubmitted(
-            at=self.now,
             agent=s.AgentSpec(name=name, class_key="class", **labels),
             task=task,
             request_id=request_id,
@@ -307,34 +300,30 @@ class Lives:
         self.asked[stimulus.request_id] = stimulus
         outcome = self.step(stimulus, {"class": b"code"})
         if isinstance(outcome, ProbeNeeded):
-            self.step(s.ClassProbed(at=self.now, class_key="class"))
+            self.step(s.ClassProbed(class_key="class"))
             outcome = self.step(stimulus, {"class": b"code"})
         if not isinstance(outcome, Pending):
             self.tell(stimulus.request_id, outcome)
 
     def finish(self):
         task_id = self.pick(self.engine.state.running.by_id)
-        self.step(s.TaskFinished(at=self.now, task_id=task_id, end_agent=self.rng.random() < 0.8))
+        self.step(s.TaskFinished(task_id=task_id, end_agent=self.rng.random() < 0.8))
 
     def delete(self):
-        self.step(
-            s.AgentDeletionRequested(at=self.now, agent_name=self.pick(self.engine.state.agents))
-        )
+        self.step(s.AgentDeletionRequested(agent_name=self.pick(self.engine.state.agents)))
 
     def preempt(self):
         state = self.engine.state
         if self.rng.random() < 0.5:
-            self.step(s.PreemptionRequested(at=self.now, task_id=self.pick(state.running.by_id)))
+            self.step(s.PreemptionRequested(task_id=self.pick(state.running.by_id)))
         else:
             name, hold = self.pick(state.agents), self.rng.choice([None, *POOLS])
-            self.step(
-                s.PreemptionRequested(at=self.now, agent_name=name, end_agent=True, for_pool=hold)
-            )
+            self.step(s.PreemptionRequested(agent_name=name, end_agent=True, for_pool=hold))
 
     def announce(self):
         task = s.TaskSpec(task_id=f"x{self.rng.randrange(3)}", pool_name="p")
         agent_name = self.rng.choice(["elsewhere", self.pick(self.engine.state.agents)])
-        self.step(s.TaskAnnounced(at=self.now, task=task, agent_name=agent_name))
+        self.step(s.TaskAnnounced(task=task, agent_name=agent_name))
 
     def die(self):
         """A process dies by itself; the supervisor may hear of it before its own death, or after."""
@@ -345,4 +334,4 @@ class Lives:
 
     def tick(self):
         self.now += 30
-        self.step(s.ClockTicked(at=self.now))
+        self.step(s.ClockTicked())

@@ -61,7 +61,7 @@ def on_loop(test):
             await test(reactor, journal, orders)
             journal.fails = None
             await asyncio.wait_for(reactor._healthy.wait(), 10)
-            await reactor.step(s.ClockTicked(at=0.0))
+            await reactor.step(s.ClockTicked())
             folded = journal.load().fold()
             check(folded)
             assert differences(reactor.state, folded) == []
@@ -74,7 +74,7 @@ def on_loop(test):
 
 
 def wanted(name, cpu=4):
-    return s.PoolRequested(at=0.0, spec=pool(name, cpu=cpu))
+    return s.PoolRequested(spec=pool(name, cpu=cpu))
 
 
 def submission(name, pool_name="p", **more):
@@ -82,9 +82,7 @@ def submission(name, pool_name="p", **more):
 
 
 def reported(order, **more):
-    return s.AgentReported(
-        at=0.0, agent_name=order.agent.name, incarnation=order.incarnation, **more
-    )
+    return s.AgentReported(agent_name=order.agent.name, incarnation=order.incarnation, **more)
 
 
 @on_loop
@@ -166,7 +164,7 @@ async def test_a_step_that_fails_half_way_leaves_nothing_and_nobody_else_notices
 async def test_a_step_that_fails_before_it_changed_anything_costs_nothing(reactor, journal, orders):
     await reactor.step(wanted("p"))
     before = reactor.engine
-    unhashable = s.PreemptionRequested(at=0.0, task_id=["x"])
+    unhashable = s.PreemptionRequested(task_id=["x"])
     other = asyncio.ensure_future(reactor.step(wanted("q")))
     with pytest.raises(TypeError, match="unhashable"):
         await reactor.step(unhashable)
@@ -178,17 +176,16 @@ async def test_a_step_that_fails_before_it_changed_anything_costs_nothing(reacto
 @pytest.mark.parametrize(
     "bad",
     [
-        s.CordonRequested(at=0.0, node_id="n", cordoned=1),
+        s.CordonRequested(node_id="n", cordoned=1),
         s.TaskAnnounced(
-            at=0.0,
             task=s.TaskSpec(task_id="t", pool_name="p", priority=float("inf")),
             agent_name="x",
         ),
-        s.TaskAnnounced(at=0.0, task=s.TaskSpec(task_id="\udcff", pool_name="p"), agent_name="x"),
+        s.TaskAnnounced(task=s.TaskSpec(task_id="\udcff", pool_name="p"), agent_name="x"),
         s.TaskAnnounced(
-            at=0.0, task=s.TaskSpec(task_id="t", pool_name="p", labels={"k": 1}), agent_name="x"
+            task=s.TaskSpec(task_id="t", pool_name="p", labels={"k": 1}), agent_name="x"
         ),
-        s.TaskAnnounced(at=0.0, task=s.TaskSpec(task_id=("t", 1), pool_name="p"), agent_name="x"),
+        s.TaskAnnounced(task=s.TaskSpec(task_id=("t", 1), pool_name="p"), agent_name="x"),
     ],
     ids=["number for truth", "infinity", "lone surrogate", "number for text", "tuple for text"],
 )
@@ -197,7 +194,7 @@ def test_what_would_not_be_read_back_is_refused_alone(bad, tmp_path):
     async def story(reactor, journal, orders):
         await reactor.step(wanted("p"))
         nodes = (s.NodeReport(node_id="n", total=pool("x", cpu=4).resources, labels={}),)
-        await reactor.step(s.ClusterObserved(at=0.0, nodes=nodes))
+        await reactor.step(s.ClusterObserved(nodes=nodes))
         asked = (wanted("q"), bad, wanted("r"))
         found = await asyncio.gather(*map(reactor.step, asked), return_exceptions=True)
         assert [type(each).__name__ for each in found] == ["Step", "NotStorableError", "Step"]
@@ -257,7 +254,7 @@ def test_a_clock_that_is_set_between_two_lives_changes_no_duration(by_s, tmp_pat
         await first.begin()
         await first.step(wanted("p"))
         task = s.TaskSpec(task_id="t", pool_name="p", estimated_duration=100.0)
-        await first.step(s.TaskAnnounced(at=0.0, task=task, agent_name="x"))
+        await first.step(s.TaskAnnounced(task=task, agent_name="x"))
         refused = submission("a", "no such pool")
         told = await first.step(refused)
         await first.close(destroy=False)
@@ -266,7 +263,7 @@ def test_a_clock_that_is_set_between_two_lives_changes_no_duration(by_s, tmp_pat
         second = lives_of(machine, tmp_path)
         await second.begin()
         assert second.state.running.by_id["t"].remaining(second.now()) == pytest.approx(70.0)
-        await second.step(s.ClockTicked(at=0.0))
+        await second.step(s.ClockTicked())
         assert (await second.step(refused)).outcome == told.outcome
         assert refused.request_id in second.state.answers
         await second.close(destroy=True)
@@ -292,7 +289,7 @@ async def test_those_who_wait_are_answered_after_it_healed(reactor, journal, ord
     assert (await reactor.step(submission("a"))).outcome == waiting.result()
     assert await reactor.answer("r-a") == waiting.result()
     incarnation = reactor.state.agents["a"].incarnation
-    await reactor.report(s.AgentGone(at=0.0, agent_name="a", incarnation=incarnation))
+    await reactor.report(s.AgentGone(agent_name="a", incarnation=incarnation))
     await asyncio.wait_for(ending, 10)
     await reactor.end_of("a")
 
@@ -425,15 +422,13 @@ def test_a_snapshot_that_cannot_be_written_costs_nothing(tmp_path, caplog):
 async def preempt(reactor, task_id, size, key=None):
     """A registered task is evicted by hand; its state has so many bytes."""
     await reactor.step(
-        s.TaskAnnounced(at=0.0, task=s.TaskSpec(task_id=task_id, pool_name="p"), agent_name="x")
+        s.TaskAnnounced(task=s.TaskSpec(task_id=task_id, pool_name="p"), agent_name="x")
     )
-    await reactor.step(s.PreemptionRequested(at=0.0, task_id=task_id))
+    await reactor.step(s.PreemptionRequested(task_id=task_id))
     key = key or f"state-{task_id}"
-    stored = s.StateStored(
-        at=0.0, task_id=task_id, state_key=key, consistent=True, source="save_state"
-    )
+    stored = s.StateStored(task_id=task_id, state_key=key, consistent=True, source="save_state")
     await reactor.report(stored, {key: b"x" * size})
-    await reactor.step(s.CancelAnswered(at=0.0, task_id=task_id, cancel_success=True))
+    await reactor.step(s.CancelAnswered(task_id=task_id, cancel_success=True))
 
 
 def test_saved_states_have_limits(caplog):

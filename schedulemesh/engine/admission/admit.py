@@ -143,7 +143,7 @@ def admit(tx: Transaction, request: Request, plan: Plan | GroupPlan | None) -> P
     admitted = AgentAdmitted(
         agent=agent,
         incarnation=state.next_incarnation,
-        at=tx.at,
+        at=tx.now,
         task=task,
         shares=request.payment.shares,
         evicting=() if plan is None else evicted(plan.units),
@@ -244,7 +244,7 @@ def _evict(tx: Transaction, units: tuple[VictimAgent, ...], newcomer: str) -> No
         tx.emit(
             EvictionStarted(
                 task_id=candidate.task_id,
-                at=tx.at,
+                at=tx.now,
                 reason=candidate.reason,
                 preempt_score=candidate.preempt_score,
                 for_agent=newcomer,
@@ -252,7 +252,7 @@ def _evict(tx: Transaction, units: tuple[VictimAgent, ...], newcomer: str) -> No
         )
     for unit in units:
         name = unit.agent.spec.name
-        tx.emit(AgentEnding(agent_name=name, reason=PREEMPTED, at=tx.at))
+        tx.emit(AgentEnding(agent_name=name, reason=PREEMPTED, at=tx.now))
         tx.instruct(evict_instruction(tx.state, name))
 
 

@@ -226,7 +226,7 @@ def find_victims(
     tx: Transaction, request: Request, veto: PluginVeto | None
 ) -> Plan | GroupPlan | None:
     """Who leaves for a request, and where it goes then; None: no eviction would make room for it."""
-    search = search_for(tx.state, request, tx.at, veto)
+    search = search_for(tx.state, request, tx.now, veto)
     if request.group_request is None or request.assignment is None:
         return with_groups(search, search.plan())
     return GroupSearch(
@@ -256,7 +256,7 @@ def _veto(tx: Transaction, request: Request) -> PluginVeto | None:
     if not tx.strategies.plugins:
         return None
     view = _view(request.stimulus, request.pool_name, request.need)
-    return ask(tx.strategies, tx.state.preemption, request.incoming, view, tx.at)
+    return ask(tx.strategies, tx.state.preemption, request.incoming, view, tx.now)
 
 
 def _no_victim(tx: Transaction, request: Request, veto: PluginVeto | None) -> Refused:
@@ -264,7 +264,7 @@ def _no_victim(tx: Transaction, request: Request, veto: PluginVeto | None) -> Re
     turned_away: dict[str, int] = {}
     enough = _sufficient_priority(tx, request)
     if request.stimulus.may_preempt:
-        turned_away = state.preemption.turned_away(state.running, request.incoming, tx.at, veto)
+        turned_away = state.preemption.turned_away(state.running, request.incoming, tx.now, veto)
     refused = explain.preemption_failed(
         state,
         request.pool_name,
@@ -320,7 +320,6 @@ def readmit(tx: Transaction, past: Preempted, made: set[str]) -> bool:
     outcome = submit(
         tx,
         TaskSubmitted(
-            at=tx.at,
             agent=fact.agent,
             task=fact.task,
             may_preempt=False,

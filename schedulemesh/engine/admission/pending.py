@@ -42,7 +42,7 @@ def let_in(tx: Transaction, agent_name: str | None, shares: Iterable[Share] = ()
         error = "what the victims freed was not what the books had promised; submit again"
         undo(tx, newcomer, "preemption_failed", error)
         return
-    tx.emit(AgentReady(agent_name=newcomer.spec.name, at=tx.at))
+    tx.emit(AgentReady(agent_name=newcomer.spec.name, at=tx.now))
     tx.instruct(start_instruction(tx.state, newcomer.spec.name))
 
 
@@ -81,7 +81,7 @@ def _terminate(tx: Transaction, agent: Agent, reason: str) -> tuple[str, ...]:
     evicted = all_preempted(tx, agent)
     tx.emit(
         AgentEnded(
-            agent_name=agent.spec.name, incarnation=agent.incarnation, at=tx.at, reason=reason
+            agent_name=agent.spec.name, incarnation=agent.incarnation, at=tx.now, reason=reason
         )
     )
     return evicted

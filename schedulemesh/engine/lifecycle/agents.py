@@ -81,7 +81,7 @@ def finish_task(tx: Transaction, stimulus: s.TaskFinished) -> RequestOutcome:
         )
     if agent is not None and agent.phase is AgentPhase.ENDING:
         return Pending(agent_name=task.agent_name)
-    tx.emit(TaskCompleted(task_id=stimulus.task_id, at=tx.at, request_id=stimulus.request_id))
+    tx.emit(TaskCompleted(task_id=stimulus.task_id, at=tx.now, request_id=stimulus.request_id))
     if agent is None or not stimulus.end_agent:
         return Done()
     if others := state.running.on_agent(task.agent_name):
@@ -111,7 +111,7 @@ def _forget(tx: Transaction, agent_name: str) -> RequestOutcome:
     tasks = state.running.on_agent(agent_name)
     for task_id in tasks:
         if state.running.by_id[task_id].phase is not TaskPhase.PREEMPTING:
-            tx.emit(TaskCompleted(task_id=task_id, at=tx.at))
+            tx.emit(TaskCompleted(task_id=task_id, at=tx.now))
     if tasks:
         return Done()
     if agent_name in state.former:
@@ -125,7 +125,7 @@ def _still_ending(tx: Transaction, agent: Agent, destroy_group: bool) -> AgentEn
     return AgentEnding(
         agent_name=agent.spec.name,
         reason=agent.ending,
-        at=tx.at,
+        at=tx.now,
         hold_for=agent.hold_for,
         hold_for_client=agent.hold_for_client,
         request_id=agent.ended_by,
@@ -139,7 +139,7 @@ def _end(
     """Stop the actor and wait for its process, or terminate it off the book if there is none yet."""
     name = agent.spec.name
     waiting = agent.phase is AgentPhase.WAITING
-    tx.emit(AgentEnding(agent_name=name, reason=reason, at=tx.at, destroy_group=destroy_group))
+    tx.emit(AgentEnding(agent_name=name, reason=reason, at=tx.now, destroy_group=destroy_group))
     if waiting:
         _terminate(tx, agent, reason, f"agent {name!r} was deleted before it started")
         return Done()
@@ -158,7 +158,7 @@ def agent_reported(tx: Transaction, stimulus: s.AgentReported) -> RequestOutcome
         AgentStarted(
             agent_name=stimulus.agent_name,
             incarnation=stimulus.incarnation,
-            at=tx.at,
+            at=tx.now,
             node_id=stimulus.node_id,
             gpu_ids=stimulus.gpu_ids,
             pid=stimulus.pid,
@@ -200,16 +200,19 @@ def start_failed(tx: Transaction, stimulus: s.AgentStartFailed) -> RequestOutcom
     if agent is None:
         return None
     if agent.phase in (AgentPhase.RUNNING, AgentPhase.ENDING):
-        return agent_gone(tx, _gone(tx, agent))
+        return process_gone(tx, agent)
     return undo(tx, agent, stimulus.reason, stimulus.error)
 
 
 def agent_gone(tx: Transaction, stimulus: s.AgentGone) -> RequestOutcome | None:
-    """The process is gone: release the claim, count evictions, and let the newcomer in."""
-    state = tx.state
-    agent = current(state, stimulus.agent_name, stimulus.incarnation)
-    if agent is None:
-        return None
+    """The process of this incarnation is gone; a report of a former one changes nothing."""
+    agent = current(tx.state, stimulus.agent_name, stimulus.incarnation)
+    return None if agent is None else process_gone(tx, agent)
+
+
+def process_gone(tx: Transaction, agent: Agent) -> RequestOutcome | None:
+    """Release the claim, count evictions, and let the incoming task have what is free."""
+    name = agent.spec.name
     lost = agent.phase is not AgentPhase.ENDING
     reason = LOST if lost else agent.ending
     if lost and agent.phase is AgentPhase.STARTING:
@@ -218,24 +221,20 @@ def agent_gone(tx: Transaction, stimulus: s.AgentGone) -> RequestOutcome | None:
     if agent.shares and (agent.hold_for or agent.hold_for_client):
         tx.emit(
             QuotaHeld(
-                hold_id=f"{stimulus.agent_name}#{stimulus.incarnation}",
+                hold_id=f"{name}#{agent.incarnation}",
                 for_pool=agent.hold_for,
                 for_client=agent.hold_for_client,
                 shares=agent.shares,
-                until=tx.at + (CLIENT_HOLD_S if agent.hold_for is None else POOL_HOLD_S),
+                until=tx.now + (CLIENT_HOLD_S if agent.hold_for is None else POOL_HOLD_S),
             )
         )
     if agent.leaves_for is not None:
         let_in(tx, agent.leaves_for, agent.shares)
-    tx.answer(agent.ended_by, AgentEvicted(agent_name=stimulus.agent_name, task_ids=evicted))
+    tx.answer(agent.ended_by, AgentEvicted(agent_name=name, task_ids=evicted))
     if agent.request_id is not None and not agent.committed:
         gone = Refused(reason="agent_deleted", error="the agent was deleted before it started")
         tx.answer(agent.request_id, gone)
     return Done()
-
-
-def _gone(tx: Transaction, agent: Agent) -> s.AgentGone:
-    return s.AgentGone(at=tx.at, agent_name=agent.spec.name, incarnation=agent.incarnation)
 
 
 def _terminate(tx: Transaction, agent: Agent, reason: str, error: str) -> None:

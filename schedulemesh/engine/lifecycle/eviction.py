@@ -86,7 +86,7 @@ def _evict_task(
     tx.emit(
         EvictionStarted(
             task_id=task_id,
-            at=tx.at,
+            at=tx.now,
             reason=stimulus.reason,
             preempt_score=stimulus.preempt_score,
             request_id=stimulus.request_id,
@@ -103,7 +103,7 @@ def _evict_agent(tx: Transaction, stimulus: s.PreemptionRequested, agent: Agent)
             tx.emit(
                 EvictionStarted(
                     task_id=task_id,
-                    at=tx.at,
+                    at=tx.now,
                     reason=stimulus.reason,
                     preempt_score=(stimulus.preempt_score if task_id == stimulus.task_id else None),
                 )
@@ -112,7 +112,7 @@ def _evict_agent(tx: Transaction, stimulus: s.PreemptionRequested, agent: Agent)
         AgentEnding(
             agent_name=name,
             reason=PREEMPTED,
-            at=tx.at,
+            at=tx.now,
             hold_for=stimulus.for_pool,
             hold_for_client=stimulus.client if stimulus.for_pool is None else None,
             request_id=stimulus.request_id,
@@ -129,7 +129,7 @@ def state_stored(tx: Transaction, stimulus: s.StateStored) -> None:
             StateSaved(
                 task_id=stimulus.task_id,
                 state_key=stimulus.state_key,
-                at=tx.at,
+                at=tx.now,
                 consistent=stimulus.consistent,
                 source=stimulus.source,
             )
@@ -200,7 +200,7 @@ def _preempted(
         pool_name=task.spec.pool_name,
         priority=task.spec.priority,
         reason=task.evicted_as,
-        at=tx.at,
+        at=tx.now,
         preempt_score=task.preempt_score,
         task=task.spec,
         agent=None if agent is None else agent.spec,

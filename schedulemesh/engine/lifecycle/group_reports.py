@@ -21,7 +21,7 @@ def group_created(tx: Transaction, stimulus: GroupCreated) -> None:
     group = tx.state.groups.by_id.get(stimulus.group_id)
     if group is None or group.phase is not GroupPhase.CREATING:
         return
-    tx.emit(GroupReady(group_id=group.group_id, at=tx.at))
+    tx.emit(GroupReady(group_id=group.group_id, at=tx.now))
     let_in(tx, group.agent)
     drop_if_unwanted(tx, group)
 
@@ -70,7 +70,7 @@ def _gone(tx: Transaction, group_id: str, error: str) -> None:
     group = tx.state.groups.by_id.get(group_id)
     if group is None:
         return
-    tx.emit(GroupEnded(group_id=group_id, at=tx.at, error=error))
+    tx.emit(GroupEnded(group_id=group_id, at=tx.now, error=error))
     if group.phase is not GroupPhase.ENDING:
         # Its room is free by now, so that victims who run again may have it.
         _turn_out(tx, group, error or "its placement group is gone from Ray")
@@ -88,7 +88,7 @@ def _turn_out(tx: Transaction, group: Group, why: str) -> None:
             error = f"the placement group of agent {agent.spec.name!r} is not to be had: {why}"
             undo(tx, agent, "group_unplaceable", error)
         elif agent.phase is AgentPhase.RUNNING:
-            tx.emit(AgentEnding(agent_name=agent.spec.name, reason=LOST, at=tx.at))
+            tx.emit(AgentEnding(agent_name=agent.spec.name, reason=LOST, at=tx.now))
             tx.instruct(StopAgent(agent_name=agent.spec.name, incarnation=agent.incarnation))
         elif agent.phase is AgentPhase.STARTING:
             tx.instruct(StopAgent(agent_name=agent.spec.name, incarnation=agent.incarnation))

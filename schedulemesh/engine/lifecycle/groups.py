@@ -46,7 +46,7 @@ def plan(
             pool_name=pool_name,
             shape=shape,
             node_ids=placement.node_ids,
-            at=tx.at,
+            at=tx.now,
             reserved=reserved,
             agent_name=agent_name,
         )
@@ -127,7 +127,7 @@ def end(
     if group.phase is GroupPhase.ENDING:
         return
     if group.phase is GroupPhase.PLANNED:
-        tx.emit(GroupEnded(group_id=group.group_id, at=tx.at))
+        tx.emit(GroupEnded(group_id=group.group_id, at=tx.now))
         return
     tx.emit(GroupEnding(group_id=group.group_id, for_agent=for_agent, dropped=dropped))
     tx.instruct(RemoveGroup(group_id=group.group_id))
@@ -180,7 +180,7 @@ def _in_excess(state: MeshState, group: Group) -> bool:
 
 def expire(tx: Transaction) -> None:
     """Remove dynamic groups that nobody has used for their pool's idle time."""
-    for group in _overdue(tx.state, tx.at):
+    for group in _overdue(tx.state, tx.now):
         spec = spec_of(tx.state, group.pool_name)
         if spec is None or not _fills(tx.state, spec, group):
             end(tx, group)
@@ -212,7 +212,7 @@ def replenish(tx: Transaction, *, only: str | None = None) -> None:
         return
     names = (only,) if only is not None else tuple(state.groups.of_pool)
     specs = [(name, spec) for name in names if (spec := spec_of(state, name)) is not None]
-    due = [(n, s) for n, s in specs if state.groups.counts[n].failed_at + s.wait_s <= tx.at]
+    due = [(n, s) for n, s in specs if state.groups.counts[n].failed_at + s.wait_s <= tx.now]
     for pool_name, _ in due:
         _make_reserved(tx, pool_name)
     # What is being removed makes way for somebody, who must not find the room filled again.

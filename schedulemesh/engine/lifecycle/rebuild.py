@@ -19,7 +19,7 @@ def agent_restarted(tx: Transaction, stimulus: AgentRestarted) -> None:
             AgentProcessRestarted(
                 agent_name=stimulus.agent_name,
                 pid=stimulus.pid,
-                at=tx.at,
+                at=tx.now,
                 node_id=stimulus.node_id,
                 gpu_ids=stimulus.gpu_ids,
             )
@@ -57,7 +57,6 @@ def _submit_again(tx: Transaction, lost: LostAgent, request_id: str | None) -> R
     outcome = submit(
         tx,
         TaskSubmitted(
-            at=tx.at,
             agent=lost.spec,
             task=first,
             request_id=request_id,

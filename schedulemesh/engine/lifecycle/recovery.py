@@ -5,11 +5,11 @@ from __future__ import annotations
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.admit import evict_instruction, start_instruction
-from schedulemesh.engine.lifecycle.agents import agent_gone
+from schedulemesh.engine.lifecycle.agents import process_gone
 from schedulemesh.engine.lifecycle.group_reports import reconcile_groups
 from schedulemesh.engine.lifecycle.groups import is_placed
 from schedulemesh.engine.messages.instructions import EvictTask, StartAgent, StopAgent
-from schedulemesh.engine.messages.stimuli import AgentGone, RecoveryObserved
+from schedulemesh.engine.messages.stimuli import RecoveryObserved
 from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.transaction import Transaction
 
@@ -26,12 +26,12 @@ def reconcile(tx: Transaction, stimulus: RecoveryObserved) -> None:
         if agent.phase is AgentPhase.ENDING:
             _end_on(tx, agent, lives=lives)
         elif agent.phase is AgentPhase.RUNNING and not lives:
-            _gone(tx, agent)
+            process_gone(tx, agent)
     reconcile_groups(tx, stimulus.groups)
     for name, agent in list(tx.state.agents.items()):
         if agent.phase is AgentPhase.STARTING and not _just_started(tx, name):
             if agent.group_id is not None and not is_placed(tx.state, agent.group_id):
-                _gone(tx, agent)
+                process_gone(tx, agent)
                 continue
             lives = (name, agent.incarnation) in living
             tx.instruct(start_instruction(tx.state, name, adopt=lives))
@@ -50,17 +50,12 @@ def _end_on(tx: Transaction, agent: Agent, *, lives: bool) -> None:
     # The payload of a task can be kept without its process.
     unsaved = any(task.state_key is None for task in evicted)
     if not lives and not unsaved:
-        _gone(tx, agent)
+        process_gone(tx, agent)
         return
     if evicted:
         tx.instruct(evict_instruction(tx.state, name))
     else:
         tx.instruct(StopAgent(agent_name=name, incarnation=agent.incarnation))
-
-
-def _gone(tx: Transaction, agent: Agent) -> None:
-    gone = AgentGone(at=tx.at, agent_name=agent.spec.name, incarnation=agent.incarnation)
-    agent_gone(tx, gone)
 
 
 def _just_started(tx: Transaction, name: str) -> bool:

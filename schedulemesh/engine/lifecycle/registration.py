@@ -25,5 +25,5 @@ def register(tx: Transaction, task: TaskSpec, agent_name: str) -> Refused | None
     """Put a task on the book that runs on this agent; the refusal where its id is taken."""
     refused = duplicate_task(tx.state, task.task_id)
     if refused is None:
-        tx.emit(TaskRegistered(task=task, agent_name=agent_name, at=tx.at))
+        tx.emit(TaskRegistered(task=task, agent_name=agent_name, at=tx.now))
     return refused

@@ -1,4 +1,4 @@
-"""Stimuli: what happens, with its time ``at`` in seconds since 1970. The engine's only input."""
+"""Stimuli: what happens. Together with the time that ``Engine.handle`` is given, the engine's only input."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from schedulemesh.domain.task import TaskSpec
 
 class Stimulus(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Base of all stimuli."""
-
-    at: float
 
 
 class PoolRequested(Stimulus, frozen=True, kw_only=True):
@@ -280,7 +278,6 @@ AnyStimulus = Union[
 class PreemptionQuery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A dry run of the preemption decision; with resources, of the victim search too."""
 
-    at: float
     priority: float
     pool_name: str
     labels: dict[str, str] = {}

@@ -17,26 +17,26 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.transaction import Transaction
 
 
-def evaluate(state: MeshState, query: PreemptionQuery, strategies: Strategies) -> Evaluation:
+def evaluate(
+    state: MeshState, query: PreemptionQuery, now: float, strategies: Strategies
+) -> Evaluation:
     """The dry run of the preemption decision, contract in Engine.evaluate."""
     incoming = Incoming(priority=query.priority, pool_name=query.pool_name, labels=query.labels)
-    veto = ask(strategies, state.preemption, incoming, query_view(query), query.at)
+    veto = ask(strategies, state.preemption, incoming, query_view(query), now)
     victims: tuple[str, ...] = ()
     if query.resources is not None:
-        found = _victims(Transaction(state, query.at, strategies), query, veto)
+        found = _victims(Transaction(state, now, strategies), query, veto)
         if isinstance(found, Evaluation):
             return found
         victims = found
     candidates = tuple(
-        state.preemption.ordered(
-            state.running, incoming, query.at, first=max(1, query.limit), veto=veto
-        )
+        state.preemption.ordered(state.running, incoming, now, first=max(1, query.limit), veto=veto)
     )
     if candidates and (victims or query.resources is None):
         return Evaluation(
             should_preempt=True, candidates=candidates[: max(0, query.limit)], victims=victims
         )
-    turned_away = state.preemption.turned_away(state.running, incoming, query.at, veto)
+    turned_away = state.preemption.turned_away(state.running, incoming, now, veto)
     return Evaluation(
         should_preempt=False,
         reason=dominant(turned_away),
@@ -51,7 +51,6 @@ def _victims(
     answer that says why nobody need, or why nothing helps.
     """
     asked = TaskSubmitted(
-        at=query.at,
         agent=AgentSpec(
             name="", pool_name=query.pool_name, resources=query.resources or Resources()
         ),
