@@ -10,12 +10,13 @@ from typing import Any
 
 import ray
 from msgspec import UNSET, UnsetType
+from typing_extensions import Unpack
 
 from schedulemesh.core.client.arguments import public, public_calls
 from schedulemesh.core.client.ray_cluster import join_or_start
 from schedulemesh.core.client.results import Result, SubmitResult
 from schedulemesh.core.client.scheduler import RayScheduler
-from schedulemesh.core.client.submit_calls import TASK_FIELDS
+from schedulemesh.core.client.task_fields import SubmitFields
 from schedulemesh.errors import InvalidRequestError, shown
 
 logger = logging.getLogger(__name__)
@@ -112,9 +113,13 @@ class SimpleScheduler:
 
     update_preemption_policy = configure_preemption
 
-    @public(TASK_FIELDS)
+    @public(SubmitFields)
     def submit(
-        self, task_id: str, pool: str | None = None, actor_class: Any = None, **fields: Any
+        self,
+        task_id: str,
+        pool: str | None = None,
+        actor_class: Any = None,
+        **fields: Unpack[SubmitFields],
     ) -> SubmitResult:
         """Start an agent for a task, evicting others where the policy allows and it is needed.
 
@@ -124,7 +129,7 @@ class SimpleScheduler:
             task_id=task_id, pool_name=pool, actor_class=actor_class, **fields
         )
 
-    @public(TASK_FIELDS)
+    @public(SubmitFields)
     def submit_with_pg_preemption(
         self,
         task_id: str,
@@ -132,7 +137,7 @@ class SimpleScheduler:
         actor_class: Any = None,
         *,
         fallback: bool = False,
-        **fields: Any,
+        **fields: Unpack[SubmitFields],
     ) -> SubmitResult:
         """Start an agent in a placement group of its pool; others are evicted for a group, never for quota.
 

@@ -97,6 +97,30 @@ def test_every_way_of_submitting_takes_the_same():
     assert list(parameters(SimpleScheduler.submit))[:3] == ["task_id", "pool", "actor_class"]
 
 
+#: Fields of TaskSpec that callers know under another name.
+ARGUMENTS = {"pool_name": {"pool_name", "pool"}, "payload_key": {"payload"}}
+
+
+def test_every_submitting_call_takes_every_field_of_a_task():
+    from schedulemesh.core import RayScheduler
+    from schedulemesh.domain.task import PARSERS, TaskSpec
+    from schedulemesh.simple import SimpleScheduler, SimpleTaskSpec
+
+    set_by_the_scheduler = {"asked_priority"}
+    assert set(TaskSpec.__struct_fields__) == set(PARSERS) | set_by_the_scheduler
+    for call in (
+        RayScheduler.submit_task_with_preemption,
+        RayScheduler.submit_with_pg_preemption,
+        RayScheduler.register_running_task,
+        SimpleScheduler.submit,
+        SimpleScheduler.submit_with_pg_preemption,
+        SimpleTaskSpec,
+    ):
+        taken = set(inspect.signature(call).parameters)
+        missing = {field for field in PARSERS if not taken & ARGUMENTS.get(field, {field})}
+        assert missing == set(), call
+
+
 def test_signatures_of_agents():
     from schedulemesh.core.agent.agent_actor import AgentActor
 

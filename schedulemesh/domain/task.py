@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
@@ -38,11 +39,15 @@ TRANSITIONS: dict[TaskPhase, tuple[TaskPhase, ...]] = {
 
 
 class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The specification of a task; two specs that compare equal are the same request."""
+    """The specification of a task; two specs that compare equal are the same request.
+
+    It is passed on and stored whole. A field that is added here needs its parser in ``PARSERS`` and its
+    keyword in ``core/client/task_fields.py``; every listing shows it unless it is in ``INTERNAL``.
+    """
 
     task_id: str
     #: The pool whose rules apply to it; it may be unknown to the scheduler.
-    pool_name: str
+    pool_name: str = ""
     priority: float = DEFAULT_PRIORITY
     labels: Labels = {}
     #: Seconds from its start to its end; None: unknown.
@@ -59,19 +64,54 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
         return msgspec.structs.replace(self, priority=self.asked_priority, asked_priority=None)
 
 
+#: Fields that no listing shows.
+INTERNAL = frozenset({"payload_key", "asked_priority"})
+_PUBLIC = tuple(name for name in TaskSpec.__struct_fields__ if name not in INTERNAL)
+
+#: How each field that a caller may set is checked and converted; all raise InvalidRequestError.
+PARSERS: dict[str, Callable[[Any], Any]] = {
+    "task_id": lambda given: parse_name(given, "task_id"),
+    "pool_name": lambda given: parse_name(given, "the pool's name"),
+    "priority": parse_priority,
+    "labels": parse_labels,
+    "estimated_duration": parse_duration,
+    "payload_key": lambda given: parse_key(given, "the payload's key"),
+}
+
+#: Every field with its default; the task's id has none, so that it is always checked.
+_DEFAULTS = tuple(
+    (field.name, {} if field.default_factory is dict else field.default)
+    for field in msgspec.structs.fields(TaskSpec)
+)
+
+
+def parse_task(given: Mapping[str, object]) -> TaskSpec:
+    """The task with these fields of TaskSpec, by name; None takes a field's default.
+
+    Raises InvalidRequestError for what no caller may ask for.
+    """
+    parsed = {
+        name: PARSERS[name](value)
+        for name, value in given.items()
+        if value is not None or name == "task_id"
+    }
+    return TaskSpec(**parsed)
+
+
 def check_task(spec: TaskSpec) -> None:
     """Raise InvalidRequestError for a task that no caller may ask for."""
-    parse_name(spec.task_id, "task_id")
-    if spec.pool_name:
-        parse_name(spec.pool_name, "the pool's name")
-    parse_priority(spec.priority)
-    parse_labels(spec.labels)
-    if spec.estimated_duration is not None:
-        parse_duration(spec.estimated_duration)
-    if spec.payload_key is not None:
-        parse_key(spec.payload_key, "the payload's key")
-    if spec.asked_priority is not None:
-        raise InvalidRequestError("asked_priority is set by the scheduler, not by its callers")
+    for name, default in _DEFAULTS:
+        value = getattr(spec, name)
+        if value == default:
+            continue
+        if name not in PARSERS:
+            raise InvalidRequestError(f"{name} is set by the scheduler, not by its callers")
+        PARSERS[name](value)
+
+
+def task_row(spec: TaskSpec) -> dict[str, Any]:
+    """The task as listings show it: its public fields by name."""
+    return {name: getattr(spec, name) for name in _PUBLIC}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

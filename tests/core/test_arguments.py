@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import TypedDict
 
 import pytest
 import ray
@@ -17,13 +18,17 @@ from schedulemesh.errors import InvalidRequestError
 from schedulemesh.simple import SimpleScheduler, SimpleTaskSpec
 
 
+class Labels(TypedDict, total=False):
+    labels: dict[str, str]
+
+
 class Calls:
     @public()
     def submit(self, task_id, pool_name=None, resources=None, priority=5.0):
         """Take it."""
         return task_id, pool_name, resources, priority
 
-    @public(("labels",))
+    @public(Labels)
     def more(self, task_id, **fields):
         return fields
 
@@ -51,6 +56,15 @@ def test_an_unknown_argument_names_the_nearest(given, says):
         Calls().submit("t", **given)
     with pytest.raises(InvalidRequestError, match=r"'label' .did you mean 'labels'"):
         Calls().more("t", label={})
+
+
+def test_the_signature_lists_the_fields_as_keywords_with_their_defaults():
+    assert str(inspect.signature(Calls.more)) == "(self, task_id, *, labels: dict[str, str] = None)"
+    submit = inspect.signature(RayScheduler.submit_task_with_preemption).parameters
+    assert submit["priority"].default == 5.0
+    assert submit["dry_run"].default is False
+    assert submit["labels"].kind is inspect.Parameter.KEYWORD_ONLY
+    assert not [p for p in submit.values() if p.kind is p.VAR_KEYWORD]
 
 
 def test_too_few_and_too_many_arguments_are_told_as_well():

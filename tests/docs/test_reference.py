@@ -7,6 +7,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterator
+from typing import get_type_hints
 
 import pytest
 import typer
@@ -19,6 +20,7 @@ from schedulemesh.core.agent.agent_actor import AgentActor
 from schedulemesh.core.agent.metrics_agent import MetricsReportingAgent
 from schedulemesh.core.client.head import ScheduleMeshHead
 from schedulemesh.core.client.scheduler import RayScheduler
+from schedulemesh.core.client.task_fields import DEFAULTS, SubmitFields
 from schedulemesh.domain.task import TaskState
 from schedulemesh.engine.preemption import rules as preemption
 from schedulemesh.simple import SimpleScheduler
@@ -60,11 +62,19 @@ def test_every_signature_is_as_described(name):
 
 
 def described(text: str) -> list[tuple[str, str]]:
-    """Parameters of a described call: kind and name, with the default as it is written."""
+    """Parameters of a described call: kind and name, with the default as it is written. ``**fields`` stands
+    for the keyword arguments of every submission.
+    """
     plain = text.removeprefix("RayScheduler.")
     function = ast.parse(f"def {plain}: ...").body[0]
     assert isinstance(function, ast.FunctionDef)
-    return list(_parameters(inspect.signature(_compiled(plain))))
+    listed = list(_parameters(inspect.signature(_compiled(plain))))
+    if listed[-1:] == [("VAR_KEYWORD fields", "")]:
+        listed[-1:] = [
+            (f"KEYWORD_ONLY {name}", repr(DEFAULTS.get(name)))
+            for name in get_type_hints(SubmitFields)
+        ]
+    return listed
 
 
 def _compiled(plain: str):

@@ -86,10 +86,7 @@ def allowed(function: Any) -> set[str]:
     """The keyword arguments that a call may give, also where they are gathered as ``**``."""
     parameters = inspect.signature(function).parameters
     names = set(parameters)
-    if function in (SimpleScheduler.submit, SimpleScheduler.submit_with_pg_preemption):
-        names |= set(inspect.signature(RayScheduler.submit_task_with_preemption).parameters)
-        names -= {"pool_name"}
-    elif any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         names |= {"preemption_aggressiveness", *PreemptionPolicy.__struct_fields__}
     return names
 

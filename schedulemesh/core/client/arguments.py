@@ -1,19 +1,20 @@
-"""Wrong arguments of a public call, told in the words of that call."""
+"""Arguments of public calls: signatures, and errors that name what was given and what is taken."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Callable, Iterable
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar, get_type_hints
 
+from schedulemesh.core.client.task_fields import DEFAULTS
 from schedulemesh.errors import InvalidRequestError, nearest, shown
 
 Given = ParamSpec("Given")
 Answered = TypeVar("Answered")
 Scheduler = TypeVar("Scheduler")
 
-#: What belongs into another argument.
+#: Names that other systems use, and the argument that takes their value here.
 _ELSEWHERE = {
     "num_cpus": "say resources={'cpu': ...}",
     "num_gpus": "say resources={'gpu': ...}",
@@ -28,7 +29,7 @@ _ELSEWHERE = {
 
 
 def public_calls(cls: type[Scheduler]) -> type[Scheduler]:
-    """Have every public call of a class, and its construction, tell wrong arguments as ``public`` does."""
+    """Decorate every public call of a class, and its construction, with ``public``."""
     for name, given in list(vars(cls).items()):
         call = given.__func__ if isinstance(given, classmethod) else given
         is_call = inspect.isfunction(call) and not hasattr(call, "__wrapped__")
@@ -39,23 +40,23 @@ def public_calls(cls: type[Scheduler]) -> type[Scheduler]:
 
 
 def public(
-    fields: Iterable[str] = (),
+    fields: type | None = None,
 ) -> Callable[[Callable[Given, Answered]], Callable[Given, Answered]]:
     """Have a call that is given wrong arguments raise InvalidRequestError, naming the nearest one.
 
-    ``fields``: what it takes by keyword beyond the parameters that it lists; a call that takes keywords
-    without naming them here checks them itself.
+    ``fields`` is the TypedDict of the call's ``**fields``: the signature that ``help`` shows lists them as
+    keyword arguments. A call that takes other keywords checks them itself.
     """
 
     def decorate(call: Callable[Given, Answered]) -> Callable[Given, Answered]:
-        parameters = inspect.signature(call).parameters.values()
+        signature = _signature(call, fields)
+        parameters = signature.parameters.values()
         names = {
             p.name
             for p in parameters
             if p.kind is not p.VAR_KEYWORD and p.name not in ("self", "cls")
         }
-        checks_itself = not fields and any(p.kind is p.VAR_KEYWORD for p in parameters)
-        names |= set(fields)
+        checks_itself = any(p.kind is p.VAR_KEYWORD for p in parameters)
 
         @functools.wraps(call)
         def checked(*args: Given.args, **kwargs: Given.kwargs) -> Answered:
@@ -71,9 +72,25 @@ def public(
                     raise
                 raise InvalidRequestError(str(error)) from None
 
+        checked.__signature__ = signature  # type: ignore[attr-defined]  # read by inspect
         return checked
 
     return decorate
+
+
+def _signature(call: Callable[..., object], fields: type | None) -> inspect.Signature:
+    """The call's signature, with the keywords of ``fields`` in the place of its ``**fields``."""
+    signature = inspect.signature(call)
+    if fields is None:
+        return signature
+    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    listed = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS.get(name), annotation=kind
+        )
+        for name, kind in get_type_hints(fields).items()
+    ]
+    return signature.replace(parameters=[*own, *listed])
 
 
 def _called(call: Callable[..., object]) -> str:

@@ -7,6 +7,8 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
+from typing_extensions import Unpack
+
 from schedulemesh.config.policy import (
     PreemptionAggressiveness,
     PreemptionPolicy,
@@ -14,15 +16,16 @@ from schedulemesh.config.policy import (
     resolve_changes,
 )
 from schedulemesh.core.client import results
-from schedulemesh.core.client.arguments import public_calls
+from schedulemesh.core.client.arguments import public, public_calls
 from schedulemesh.core.client.sending import Client
-from schedulemesh.core.client.task_request import client_name, parse_task
+from schedulemesh.core.client.task_fields import TaskFields
+from schedulemesh.core.client.task_request import client_name, described_task
 from schedulemesh.domain.labels import parse_labels
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_count, parse_flag, parse_priority
 from schedulemesh.domain.resources import parse_resources
+from schedulemesh.domain.task import DEFAULT_PRIORITY
 from schedulemesh.engine.messages.outcomes import AgentEvicted, Refused
-from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.answers import Details, Evaluated
 from schedulemesh.protocol.requests import (
     ChangePolicy,
@@ -41,27 +44,24 @@ from schedulemesh.protocol.requests import (
 class PreemptionCalls(Client):
     """Register, evaluate, evict, and the policy behind it."""
 
+    @public(TaskFields)
     def register_running_task(
         self,
         task_id: str,
         agent_name: str,
         pool_name: str,
-        priority: float = 5.0,
-        labels: Mapping[str, str] | None = None,
-        estimated_duration: float | None = None,
-        payload: Any = None,
+        priority: float = DEFAULT_PRIORITY,
+        **fields: Unpack[TaskFields],
     ) -> results.Result:
         """Say that a task runs on an agent, so that it can be evaluated and preempted.
 
         Agent and pool may be unknown; then the task holds no quota. The same again changes nothing; another
         task of the same id is ``duplicate_task``.
         """
-        task, data = parse_task(task_id, pool_name, priority, labels, estimated_duration, payload)
-        request = RegisterTask(
-            task=task,
-            agent_name=parse_name(agent_name, "agent_name"),
-            blobs={} if data is None else {key_of(data): data},
-        )
+        named = {"task_id": task_id, "pool_name": pool_name, "priority": priority}
+        task, blobs = described_task({**named, **fields})
+        agent = parse_name(agent_name, "agent_name")
+        request = RegisterTask(task=task, agent_name=agent, blobs=blobs)
         return results.done(self._reply(request).outcome)
 
     def complete_task(self, task_id: str, end_agent: bool = False) -> results.Result:

@@ -1,4 +1,4 @@
-"""Requests: what a caller says, validated and made into one stimulus and its blobs."""
+"""The request of a submission: a call's arguments, validated, as one message and the bytes to store."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from schedulemesh.core.transport.user_code import ship_arguments, ship_class, sh
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.containers import as_elements, as_items
 from schedulemesh.domain.kinds import is_a
-from schedulemesh.domain.labels import parse_labels, parse_selector
+from schedulemesh.domain.labels import Selector, parse_labels, parse_selector
 from schedulemesh.domain.names import as_text, parse_name
-from schedulemesh.domain.numbers import parse_duration, parse_flag, parse_priority
+from schedulemesh.domain.numbers import parse_flag
 from schedulemesh.domain.resources import NOTHING, Resources, parse_resources, sum_of
-from schedulemesh.domain.task import DEFAULT_PRIORITY, TaskSpec
+from schedulemesh.domain.task import PARSERS, TaskSpec, parse_task
 from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.requests import SubmitTask
@@ -50,42 +50,53 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     runtime_env: dict[str, Any]
 
 
+def task_submission(caller: Caller, given: Mapping[str, Any]) -> Submission:
+    """The submission of a task from the arguments of the call, by name. Raises InvalidRequestError."""
+    task, blobs = described_task(given)
+    return submission(caller, given, task, blobs)
+
+
+def described_task(given: Mapping[str, Any]) -> tuple[TaskSpec, dict[str, bytes]]:
+    """The task that these arguments of a call describe, and the bytes to store with it.
+
+    Raises InvalidRequestError naming what is wrong.
+    """
+    fields = {name: given.get(name) for name in PARSERS}
+    payload = given.get("payload")
+    if payload is None:
+        return parse_task(fields), {}
+    data = ship_value(payload, "the payload")
+    key = key_of(data)
+    return parse_task({**fields, "payload_key": key}), {key: data}
+
+
 def submission(
     caller: Caller,
-    *,
-    task: TaskSpec | None,
-    payload: bytes | None,
-    pool_name: object,
-    pool_selector: object,
-    actor_class: object,
-    resources: object,
-    labels: object,
-    actor_args: object,
-    actor_kwargs: object,
-    agent_name: object,
-    ray_options: object,
-    request_id: object,
-    dry_run: object = False,
-    bundles: object = None,
+    given: Mapping[str, Any],
+    task: TaskSpec | None = None,
+    blobs: Mapping[str, bytes] | None = None,
 ) -> Submission:
-    """A submission of an agent, with a task where one is given. Raises InvalidRequestError."""
-    cls, beneath = unwrap(actor_class)
-    need, parts = _need(resources, bundles)
-    # The actor itself lives in the first bundle.
+    """The submission of an agent from the arguments of the call, by name, with a task if there is one.
+
+    Raises InvalidRequestError.
+    """
+    cls, beneath = unwrap(given.get("actor_class"))
+    need, parts = _need(given.get("resources"), given.get("bundles"))
+    # The actor itself runs in the first bundle.
     own = parts[0] if parts else need
-    options = parse_options(ray_options, beneath, own, caller.runtime_env, caller.namespace)
+    options = parse_options(
+        given.get("ray_options"), beneath, own, caller.runtime_env, caller.namespace
+    )
     code = class_bytes(cls)
-    args, kwargs = _args(actor_args), _kwargs(actor_kwargs)
+    args, kwargs = _args(given.get("actor_args")), _kwargs(given.get("actor_kwargs"))
     check_constructor(cls, args, kwargs)
     shipped = ship_arguments(args, kwargs)
-    blobs = {key_of(code): code, key_of(shipped.data): shipped.data}
-    if payload is not None:
-        blobs[key_of(payload)] = payload
+    pool_name, selector = _pool(given.get("pool_name"), given.get("pool_selector"))
     agent = AgentSpec(
-        name="" if agent_name is None else parse_name(agent_name, "agent_name"),
-        pool_name=_pool(pool_name, pool_selector),
+        name=_name(given, "agent_name") or "",
+        pool_name=pool_name,
         resources=NOTHING if need is None else need,
-        labels=parse_labels(labels),
+        labels=parse_labels(given.get("labels")),
         class_key=key_of(code),
         arguments_key=key_of(shipped.data),
         options=options.encoded,
@@ -97,14 +108,12 @@ def submission(
         agent=agent,
         default_resources=need is None,
         task=task,
-        selector=() if pool_selector is None else parse_selector(pool_selector),
-        request_id=(
-            uuid.uuid4().hex if request_id is None else parse_name(request_id, "request_id")
-        ),
+        selector=selector,
+        request_id=_name(given, "request_id") or uuid.uuid4().hex,
         choose_node=options.choose_node,
-        dry_run=parse_flag(dry_run, "dry_run"),
+        dry_run=parse_flag(given.get("dry_run", False), "dry_run"),
         client=client_name(),
-        blobs=blobs,
+        blobs={key_of(code): code, key_of(shipped.data): shipped.data, **(blobs or {})},
     )
     return Submission(request=request, refs=(list(shipped.refs), list(shipped.nested)))
 
@@ -112,29 +121,6 @@ def submission(
 def client_name() -> str:
     """How the scheduler records this process."""
     return f"{socket.gethostname()[:_HOST_CHARS]}:{os.getpid()}"
-
-
-def parse_task(
-    task_id: object,
-    pool_name: object,
-    priority: object,
-    labels: object,
-    estimated_duration: object,
-    payload: object,
-) -> tuple[TaskSpec, bytes | None]:
-    """A task and its payload's bytes. Raises InvalidRequestError naming what is wrong."""
-    data = None if payload is None else ship_value(payload, "the payload")
-    spec = TaskSpec(
-        task_id=parse_name(task_id, "task_id"),
-        pool_name="" if pool_name is None else parse_name(pool_name, "the pool's name"),
-        priority=DEFAULT_PRIORITY if priority is None else parse_priority(priority),
-        labels=parse_labels(labels),
-        estimated_duration=(
-            None if estimated_duration is None else parse_duration(estimated_duration)
-        ),
-        payload_key=None if data is None else key_of(data),
-    )
-    return spec, data
 
 
 def unwrap(actor_class: object) -> tuple[type, Mapping[str, Any]]:
@@ -173,12 +159,20 @@ def _need(resources: object, bundles: object) -> tuple[Resources | None, tuple[R
     return total, parts
 
 
-def _pool(pool_name: object, pool_selector: object) -> str:
+def _pool(pool_name: object, pool_selector: object) -> tuple[str, Selector]:
+    """The pool's name, or an empty one and the selector that chooses among pools."""
     if pool_name is None and pool_selector is None:
         raise InvalidRequestError("name a pool, or give a pool_selector that chooses one")
     if pool_name is not None and pool_selector is not None:
         raise InvalidRequestError("give a pool or a pool_selector, not both")
-    return "" if pool_name is None else parse_name(pool_name, "the pool's name")
+    if pool_name is None:
+        return "", parse_selector(pool_selector)
+    return parse_name(pool_name, "the pool's name"), ()
+
+
+def _name(given: Mapping[str, Any], argument: str) -> str | None:
+    value = given.get(argument)
+    return None if value is None else parse_name(value, argument)
 
 
 def _args(given: object) -> tuple[Any, ...]:

@@ -1,0 +1,53 @@
+"""The keyword arguments of the calls that submit: one definition for signatures, checks and help."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+from schedulemesh.domain.task import DEFAULT_PRIORITY
+
+
+class TaskFields(TypedDict, total=False):
+    """What describes a task, whether it is submitted or only registered, beside its priority."""
+
+    labels: Mapping[str, str] | None
+    #: Seconds from its start to its end.
+    estimated_duration: float | None
+    payload: Any
+
+
+class ConstructionFields(TypedDict, total=False):
+    """How an agent's object is built, and the bundles of its placement group."""
+
+    actor_args: Sequence[Any] | None
+    actor_kwargs: Mapping[str, Any] | None
+    #: The agent's resources are their sum.
+    bundles: Sequence[Mapping[str, Any]] | None
+
+
+class AgentFields(ConstructionFields, total=False):
+    """What ``create_agent`` takes by keyword only."""
+
+    labels: Mapping[str, str] | None
+
+
+class OptionalFields(TaskFields, ConstructionFields, total=False):
+    """What ``submit_task_with_preemption`` takes by keyword only."""
+
+    agent_name: str | None
+    ray_options: Mapping[str, Any] | None
+    pool_selector: Mapping[str, Any] | None
+    dry_run: bool
+    request_id: str | None
+
+
+class SubmitFields(OptionalFields, total=False):
+    """What every submission of a task takes beside task_id, pool and class."""
+
+    resources: Mapping[str, Any] | None
+    priority: float
+
+
+#: The defaults of fields, where they are not None.
+DEFAULTS: dict[str, object] = {"priority": DEFAULT_PRIORITY, "dry_run": False}
