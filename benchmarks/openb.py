@@ -21,7 +21,8 @@ from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.resources import UNIT, Resources
 from schedulemesh.engine.messages.facts import Devices
 from schedulemesh.engine.placement.strategies import choose_devices
-from schedulemesh.engine.state.nodes import Cluster, Node
+from schedulemesh.engine.state.cluster import Cluster
+from schedulemesh.engine.state.nodes import Node
 
 DATA = Path(__file__).parent.parent / "tests" / "data" / "openb"
 SEEDS = (42, 43, 44, 45, 46)

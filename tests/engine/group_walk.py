@@ -18,9 +18,9 @@ from schedulemesh.domain.task import DEFAULT_PRIORITY
 from schedulemesh.engine.messages.outcomes import Accepted, Refused
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.device_guarantees import is_sure
+from schedulemesh.engine.state.devices import devices_for
 from schedulemesh.engine.state.groups import Group, GroupPhase
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.nodes import devices_for
 from tests.engine.builders import Mesh
 from tests.engine.walk import GroupRequest, Leaver, Seats, leavers
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.placement.bundles import BundlePlacement, NoPlacement, Room
 from schedulemesh.engine.placement.exact import MOST_BUNDLES, MOST_NODES
-from schedulemesh.engine.state.nodes import Cluster, devices_for
+from schedulemesh.engine.state.cluster import Cluster
+from schedulemesh.engine.state.devices import devices_for
 from tests.engine.builders import Mesh, amount, node, on, shape
 
 amounts = st.fixed_dictionaries(

@@ -6,7 +6,8 @@ import pytest
 
 from schedulemesh.engine.admission.claims import gained, is_whole
 from schedulemesh.engine.messages.facts import Devices
-from schedulemesh.engine.state.nodes import Allocation, Cluster
+from schedulemesh.engine.state.cluster import Cluster
+from schedulemesh.engine.state.nodes import Allocation
 from tests.engine.builders import Mesh, amount, node, on, pool
 
 

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schedulemesh.domain.resources import UNIT
-from schedulemesh.engine.state.device_guarantees import MOST_WAITING, is_sure, surely_fits
+from schedulemesh.engine.state.device_guarantees import MOST_WAITING, has_room, is_sure, surely_fits
 from tests.engine.builders import Mesh, amount, node, on, pool
 
 TENTH = UNIT // 10
@@ -134,7 +134,7 @@ def test_cpu_alone_is_no_danger_to_a_promise():
     found = mesh.state.cluster.nodes["a"]
     assert found.promised == ("new",)
     assert is_sure(found, (0,))
-    assert found.fits(amount(cpu=1))
+    assert has_room(found, amount(cpu=1))
 
 
 def test_a_promise_survives_a_snapshot():

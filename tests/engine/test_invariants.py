@@ -40,7 +40,7 @@ def wrong_free(state):
     found = state.cluster.nodes["a"]
     state.cluster._unindex(found)
     found.free = amount(cpu=1)
-    state.cluster._index_again(found)
+    state.cluster._reindex(found)
 
 
 def device_twice(state):
@@ -50,7 +50,7 @@ def device_twice(state):
     found.allocations["y"].reported = True
     state.cluster._unindex(found)
     state.cluster._recount(found)
-    state.cluster._index_again(found)
+    state.cluster._reindex(found)
 
 
 def index_stale(state):

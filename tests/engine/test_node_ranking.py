@@ -8,7 +8,9 @@ import pytest
 
 from schedulemesh.engine.placement.strategies import NODE_STRATEGIES
 from schedulemesh.engine.state import node_ranking as ranking
-from schedulemesh.engine.state.nodes import Cluster, devices_for
+from schedulemesh.engine.state.cluster import Cluster
+from schedulemesh.engine.state.device_guarantees import has_room
+from schedulemesh.engine.state.devices import devices_for
 from tests.engine.builders import amount, node
 
 NEEDS = [amount(cpu=1), amount(cpu=2, gpu=0.5), amount(gpu=1), amount(cpu=1, gpu=2)]
@@ -18,9 +20,8 @@ def fresh_order(book, need, strategy):
     """The order over a book that holds the same and has never been asked."""
     other = Cluster()
     other._rankings = ranking.Rankings(other.nodes, book.workload)
-    for node_id, found in book.nodes.items():
-        other.nodes[node_id] = found
-        other._index_again(found)
+    for found in book.nodes.values():
+        other.adopt(found)
     return [found.node_id for found in other.with_room(need, strategy)]
 
 
@@ -55,7 +56,7 @@ def test_what_is_kept_is_what_would_be_made_afresh(strategy, kept, monkeypatch):
             book.see(node(f"n{dice.randrange(15)}", cpu=dice.randrange(1, 12), gpu=4))
         order = [found.node_id for found in book.with_room(need, strategy)]
         assert sorted(order) == sorted(
-            n for n, f in book.nodes.items() if not f.cordoned and f.fits(need)
+            n for n, f in book.nodes.items() if not f.cordoned and has_room(f, need)
         )
         assert order == fresh_order(book, need, strategy)
 

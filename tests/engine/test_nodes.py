@@ -8,7 +8,8 @@ from schedulemesh.domain.resources import UNIT
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import Devices
 from schedulemesh.engine.messages.outcomes import Pending
-from schedulemesh.engine.state.nodes import Cluster, devices_for
+from schedulemesh.engine.state.cluster import Cluster
+from schedulemesh.engine.state.devices import devices_for
 from tests.engine.builders import Mesh, amount, node, on, pool
 
 

@@ -29,9 +29,10 @@ from schedulemesh.engine.placement.group_choice import Assignment, GroupRequest,
 from schedulemesh.engine.preemption.group_victims import GroupPlan
 from schedulemesh.engine.preemption.rules import Incoming
 from schedulemesh.engine.preemption.search import Plan, VictimAgent, evicted
+from schedulemesh.engine.state.devices import devices_for
 from schedulemesh.engine.state.groups import Group
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.nodes import Node, devices_for
+from schedulemesh.engine.state.nodes import Node
 from schedulemesh.engine.state.quota import Payment
 from schedulemesh.engine.transaction import Transaction
 

@@ -6,7 +6,8 @@ import msgspec
 
 from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.messages.facts import Devices
-from schedulemesh.engine.state.nodes import Node, devices_for
+from schedulemesh.engine.state.devices import devices_for
+from schedulemesh.engine.state.nodes import Node
 
 
 def gained(node: Node, key: str, need: Resources, *, waits: bool) -> tuple[Resources, Devices]:

@@ -16,9 +16,9 @@ from schedulemesh.engine.messages.instructions import CreateGroup, RemoveGroup
 from schedulemesh.engine.placement.bundles import BundlePlacement, NoPlacement, Room
 from schedulemesh.engine.placement.group_choice import release, without_idle
 from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.state.devices import devices_for_all
 from schedulemesh.engine.state.groups import Group, GroupPhase, dynamic_shape
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.nodes import devices_for_all
 from schedulemesh.engine.transaction import Transaction
 
 

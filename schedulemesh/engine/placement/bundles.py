@@ -18,8 +18,10 @@ from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources, least, sum_of
 from schedulemesh.engine.messages.facts import Devices
 from schedulemesh.engine.placement.exact import assign
-from schedulemesh.engine.state.device_guarantees import is_sure
-from schedulemesh.engine.state.nodes import Cluster, Node, devices_for, devices_for_all
+from schedulemesh.engine.state.cluster import Cluster
+from schedulemesh.engine.state.device_guarantees import has_room, is_sure
+from schedulemesh.engine.state.devices import devices_for, devices_for_all
+from schedulemesh.engine.state.nodes import Node
 
 
 class BundlePlacement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -176,7 +178,7 @@ class Room:
         """The common case, by the index of nodes."""
         need = shape.bundles[0]
         for node in self._cluster.with_room(need, "bin_pack"):
-            if _has_labels(node, shape) and (not self._waits or node.fits(need, waits=True)):
+            if _has_labels(node, shape) and (not self._waits or has_room(node, need, waits=True)):
                 return BundlePlacement(node_ids=(node.node_id,))
         return None
 

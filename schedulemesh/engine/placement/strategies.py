@@ -17,7 +17,10 @@ from schedulemesh.engine.messages.facts import Devices
 from schedulemesh.engine.placement.fragmentation import Workload
 from schedulemesh.engine.placement.plugin_views import node_domain, pool_domain
 from schedulemesh.engine.placement.scoring import BUILT_IN, Place, Scale, least_free
-from schedulemesh.engine.state.nodes import Cluster, Node, devices_for
+from schedulemesh.engine.state.cluster import Cluster
+from schedulemesh.engine.state.device_guarantees import has_room
+from schedulemesh.engine.state.devices import devices_for
+from schedulemesh.engine.state.nodes import Node
 from schedulemesh.engine.state.quota import Account, Ledger
 from schedulemesh.plugins.guard import Guarded
 from schedulemesh.plugins.scheduling import ResourceDomain, TaskView
@@ -56,7 +59,7 @@ class Strategies:
         """
         with_room = cluster.with_room(need, self.node)
         if waits:
-            with_room = (node for node in with_room if node.fits(need, waits=True))
+            with_room = (node for node in with_room if has_room(node, need, waits=True))
         if task is None or not self.asks("score"):
             return next(with_room, None)
         return self._scored(list(with_room), node_domain, task)

@@ -8,8 +8,9 @@ import msgspec
 
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.state.agents import Agent
-from schedulemesh.engine.state.device_guarantees import has_untold, is_sure
-from schedulemesh.engine.state.nodes import Node, devices_for
+from schedulemesh.engine.state.device_guarantees import has_unreported, is_sure
+from schedulemesh.engine.state.devices import devices_for
+from schedulemesh.engine.state.nodes import Node
 
 
 class VictimAgent(Protocol):
@@ -35,7 +36,7 @@ class Scenario:
         #: Whether others leave before it starts, wherever they are.
         self._waits = bool(short_quota)
         #: Whether it must be looked at who might be in the way.
-        self._unsure = node is not None and (bool(node.promised) or has_untold(node))
+        self._unsure = node is not None and (bool(node.promised) or has_unreported(node))
 
     def release(self, unit: VictimAgent) -> None:
         """Try this agent gone."""

@@ -1,35 +1,48 @@
-"""Whether GPU amounts surely fit on a node, wherever Ray puts the agents that have not told their devices.
+"""Whether GPU amounts certainly fit on a node, whatever devices Ray gives to agents that have not reported
+theirs.
 
-Ray chooses the devices of an agent, and the agent tells them once it runs. Until then a share may lie on any
-device with room, also on one that a waiting newcomer was promised: its victims would have left in vain. So a
-promise is made only where it holds for every way in which the others may be placed, and nobody is admitted
-beside a waiting newcomer who could break its promise.
+Ray chooses the devices of an agent, and the agent reports them once it runs. Until then a share may be on any
+device with room, also on one that was promised to a waiting incoming agent: its victims would have been
+evicted in vain. So a promise is made only where it holds however the others are placed, and no agent is
+admitted beside a waiting one if it could break that promise.
 
-The test is one-sided: where it says yes, the amounts fit; it may say no where a closer look would find that
-they fit, too.
+The test is one-sided: where it says yes, the amounts fit; it may say no where a complete search would find
+that they fit too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING
 
-from schedulemesh.domain.resources import UNIT
+from schedulemesh.domain.resources import UNIT, Resources
+from schedulemesh.engine.state.devices import devices_for, gpu_of
+from schedulemesh.engine.state.nodes import Node
 
-if TYPE_CHECKING:
-    from schedulemesh.engine.state.nodes import Node
-
-#: Newcomers that may wait on one node before the answer is no; the sets to be looked at double with each.
-#: Those that take whole devices from victims who held just as many are not counted.
+#: Incoming agents that may wait on one node before the answer is no; the number of cases doubles with each.
+#: Those that take whole devices from victims which held exactly as many are not counted.
 MOST_WAITING = 6
 
 
-def surely_fits(free: Iterable[int], gpu: int, others: Iterable[int]) -> bool:
-    """Whether this GPU amount fits on devices with so much free, wherever the others are put before it.
+def has_room(node: Node, need: Resources, *, waits: bool = False) -> bool:
+    """Whether the node has room for this now. ``waits``: the agent starts only after victims have ended, and
+    there must still be room for it then.
+    """
+    if not need.fits(node.free):
+        return False
+    if need.gpu == 0:
+        return True
+    if devices_for(node.devices, need.gpu) is None:
+        return False
+    return is_sure(node, (need.gpu,), waits=waits)
 
-    The others can keep a whole device away with any share; to keep a share away they must leave less than
-    it on every device, for which their number or their sum may not suffice.
+
+def surely_fits(free: Iterable[int], gpu: int, others: Iterable[int]) -> bool:
+    """Whether this GPU amount fits on devices with these free units, wherever the others are placed before
+    it.
+
+    The others can block a whole device with any share; to block a share they must leave less than it on every
+    device, for which their number or their sum may not suffice.
     """
     shares = [units for units in others if 0 < units < UNIT]
     whole = sum(units // UNIT for units in others if units >= UNIT)
@@ -44,40 +57,40 @@ def surely_fits(free: Iterable[int], gpu: int, others: Iterable[int]) -> bool:
 def is_sure(
     node: Node, gpus: Sequence[int], gone: Collection[str] = (), *, waits: bool = False
 ) -> bool:
-    """Whether newcomers with these GPU amounts may be put on the node once ``gone`` have left it: nobody
-    who waits there loses what it was promised, and where somebody leaves for them, here or elsewhere
-    (``waits``), they surely fit.
+    """Whether incoming agents with these GPU amounts may be placed on the node once ``gone`` have ended: no
+    promise to a waiting agent is broken, and where they wait for victims themselves, here or elsewhere
+    (``waits``), they certainly fit.
     """
     waits = waits or bool(gone)
     wanted = [gpu for gpu in gpus if gpu]
-    if not wanted or not (node.promised or (waits and has_untold(node, gone))):
+    if not wanted or not (node.promised or (waits and has_unreported(node, gone))):
         return True
-    books = _Books(node, gone)
-    if books.too_many_wait():
+    cases = _Cases(node, gone)
+    if cases.too_many_wait():
         return False
-    return books.can_promise(wanted) if waits else books.keeps_promises(wanted)
+    return cases.can_promise(wanted) if waits else cases.keep_promises(wanted)
 
 
-def has_untold(node: Node, gone: Collection[str] = ()) -> bool:
-    """Whether somebody there has not told its devices, apart from those who leave."""
+def has_unreported(node: Node, gone: Collection[str] = ()) -> bool:
+    """Whether some allocation there, other than those of ``gone``, has devices that are only assumed."""
     return any(
         mine.devices.units and not mine.reported and key not in gone
         for key, mine in node.allocations.items()
     )
 
 
-class _Books:
-    """A node's devices as far as they are known, with those whose place is not."""
+class _Cases:
+    """The ways in which the devices of a node may be occupied, given what is known of them."""
 
     def __init__(self, node: Node, gone: Collection[str]) -> None:
         self._node = node
-        #: Free units of each device if the untold had none.
+        #: Free units of each device if the unreported allocations had none.
         self._free = list(node.devices)
-        #: GPU amounts of the untold, those who wait apart.
-        self._untold: list[int] = []
-        #: By the newcomer that was promised them: its GPU amounts.
+        #: GPU amounts of the unreported allocations, without the promised ones.
+        self._unreported: list[int] = []
+        #: The promised GPU amounts, by incoming agent.
         self._promises: dict[str, list[int]] = {}
-        #: Those of them that start already, and may lie anywhere, too.
+        #: The incoming agents that are starting already and may be on any device, too.
         self._starting: set[str] = set()
         for key, mine in node.allocations.items():
             if mine.promised_to and key not in gone:
@@ -89,30 +102,35 @@ class _Books:
                 continue
             elif mine.devices.units and not mine.reported:
                 self._add(self._free, key)
-                self._untold.append(sum(units for _, units in mine.devices.units))
+                self._unreported.append(gpu_of(mine.devices))
         self._gone = gone
 
-    def keeps_promises(self, new: Sequence[int]) -> bool:
-        """Whether those who wait still get their devices if these start at once."""
+    def keep_promises(self, new: Sequence[int]) -> bool:
+        """Whether the waiting agents still get their devices if these amounts are taken at once."""
         return all(
-            self._all_fit(self._freed_for(names), self._wanted_by(names), [*self._untold, *new])
+            self._all_fit(self._freed_for(names), self._wanted_by(names), [*self._unreported, *new])
             for names in self._who_may_start()
         )
 
     def can_promise(self, new: Sequence[int]) -> bool:
-        """Whether these get theirs, and all who wait do, once ``gone`` have left."""
+        """Whether these amounts, and those of all waiting agents, fit once ``gone`` have ended."""
         for names in self._who_may_start():
             free = self._freed_for(names)
             self._add_gone(free)
-            if not self._all_fit(free, [*self._wanted_by(names), *new], self._untold):
+            if not self._all_fit(free, [*self._wanted_by(names), *new], self._unreported):
                 return False
         return True
 
-    def _who_may_start(self) -> Iterator[set[str]]:
-        """Every set of newcomers that may have been told to start while the others still wait.
+    def too_many_wait(self) -> bool:
+        """Whether the number of waiting agents makes the cases too many to check."""
+        optional = self._promises.keys() - self._starting
+        return sum(not self._takes_what_it_frees(name) for name in optional) >= MOST_WAITING
 
-        All of them together are not the worst case: one whose victims free more than it takes may be the
-        last to start, and until then the others cannot count on what it leaves over.
+    def _who_may_start(self) -> Iterator[set[str]]:
+        """Every set of incoming agents that may have been started while the others still wait.
+
+        All of them together are not the worst case: one whose victims free more than it takes may be the last
+        to start, and until then the others cannot use what it leaves over.
         """
         always = self._starting | {
             name for name in self._promises if self._takes_what_it_frees(name)
@@ -122,13 +140,10 @@ class _Books:
             for chosen in combinations(optional, count):
                 yield always.union(chosen)
 
-    def too_many_wait(self) -> bool:
-        """Whether nobody else may join those that wait, because the sets of them would be too many."""
-        optional = self._promises.keys() - self._starting
-        return sum(not self._takes_what_it_frees(name) for name in optional) >= MOST_WAITING
-
     def _takes_what_it_frees(self, name: str) -> bool:
-        """Whether its victims held whole devices, just as many as it takes: the others never notice it."""
+        """Whether its victims held exactly as many whole devices as it takes, so that nothing changes for the
+        others.
+        """
         wanted = self._promises[name]
         freed = [
             units
@@ -142,18 +157,20 @@ class _Books:
     def _wanted_by(self, names: Collection[str]) -> list[int]:
         return [gpu for name, amounts in self._promises.items() if name in names for gpu in amounts]
 
-    def _all_fit(self, free: Sequence[int], wanted: Sequence[int], untold: Sequence[int]) -> bool:
+    def _all_fit(
+        self, free: Sequence[int], wanted: Sequence[int], unreported: Sequence[int]
+    ) -> bool:
         """Whether each fits after all the others."""
         return all(
-            surely_fits(free, gpu, [*untold, *wanted[:i], *wanted[i + 1 :]])
+            surely_fits(free, gpu, [*unreported, *wanted[:i], *wanted[i + 1 :]])
             for i, gpu in enumerate(wanted)
         )
 
-    def _freed_for(self, newcomers: Collection[str]) -> list[int]:
-        """Free units once those have left who leave for these newcomers."""
+    def _freed_for(self, agent_names: Collection[str]) -> list[int]:
+        """Free units once the victims of these incoming agents have ended."""
         free = list(self._free)
         for key, mine in self._node.allocations.items():
-            if mine.leaves_for in newcomers and mine.leaves_for and mine.reported:
+            if mine.leaves_for in agent_names and mine.leaves_for and mine.reported:
                 self._add(free, key)
         return free
 

@@ -7,8 +7,8 @@ from typing import Protocol
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.engine.messages import facts as f
+from schedulemesh.engine.state.cluster import Cluster
 from schedulemesh.engine.state.groups import Group, GroupBook, GroupPhase
-from schedulemesh.engine.state.nodes import Cluster
 
 
 class Member(Protocol):

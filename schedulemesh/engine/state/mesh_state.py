@@ -15,9 +15,9 @@ from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages.outcomes import Done, RequestOutcome
 from schedulemesh.engine.preemption.rules import Preemption
 from schedulemesh.engine.state.agents import Agent, Answer, LostAgent, Preempted
+from schedulemesh.engine.state.cluster import Cluster
 from schedulemesh.engine.state.group_updates import GroupFacts
 from schedulemesh.engine.state.groups import GroupBook
-from schedulemesh.engine.state.nodes import Cluster
 from schedulemesh.engine.state.quota import Hold, Ledger, merged
 from schedulemesh.engine.state.tasks import RunningTask, RunningTasks
 

@@ -1,25 +1,23 @@
 """Rankings of nodes: for a strategy and a need, the nodes with room, best first.
 
-Scoring every node for every task would make each decision as slow as the cluster is large. A ranking is
-kept instead, and only the nodes that changed since it was last looked at are scored again. What is kept
-changes no answer: a ranking made afresh is the same.
+Scoring every node for every task would make each decision take time proportional to the cluster's size.
+Rankings are cached instead, and only the nodes that changed since the last use are scored again. The cache
+does not change any decision: a ranking computed from scratch is the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from sortedcontainers import SortedList
 
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.placement.fragmentation import Workload
 from schedulemesh.engine.placement.scoring import BUILT_IN, Scale
+from schedulemesh.engine.state.device_guarantees import has_room
+from schedulemesh.engine.state.nodes import Node
 
-if TYPE_CHECKING:
-    from schedulemesh.engine.state.nodes import Node
-
-#: Rankings kept, one per strategy and need; the one that was not asked for longest goes first.
+#: Cached rankings, one per strategy and need; the least recently used one is dropped first.
 KEPT = 256
 
 _Key = tuple[float, float, str]
@@ -29,15 +27,15 @@ class _Ranking:
     __slots__ = ("changed", "keys", "order")
 
     def __init__(self, nodes: set[str]) -> None:
-        #: (place, node id) of every node with room.
+        #: (score, node id) of every node with room.
         self.order: SortedList[_Key] = SortedList()
         self.keys: dict[str, _Key] = {}
-        #: Nodes to be looked at again.
+        #: Nodes to be scored again.
         self.changed = nodes
 
 
 class Rankings:
-    """All rankings over one book of nodes."""
+    """The rankings over one set of nodes."""
 
     def __init__(self, nodes: dict[str, Node], workload: Workload) -> None:
         self._nodes = nodes
@@ -47,19 +45,19 @@ class Rankings:
         self._version = -1
 
     def touch(self, node_id: str) -> None:
-        """The node has changed, came or went."""
+        """Note that the node was changed, added or removed."""
         for ranking in self._kept.values():
             ranking.changed.add(node_id)
 
     def rescale(self) -> None:
-        """Some node's total has changed."""
+        """Note that the total of some node has changed."""
         self._largest = None
 
     def ranked(self, strategy: str, need: Resources) -> Iterator[Node]:
-        """The open nodes with room for the need, best first, then by id."""
+        """The nodes that are not cordoned and have room for the need, best first, then by id."""
         ranking = self._find(strategy, need)
         if ranking.changed:
-            self._bring_up(ranking, strategy, need)
+            self._refresh(ranking, strategy, need)
         for _, _, node_id in ranking.order:
             yield self._nodes[node_id]
 
@@ -74,16 +72,16 @@ class Rankings:
             del self._kept[next(iter(self._kept))]
         return ranking
 
-    def _bring_up(self, ranking: _Ranking, strategy: str, need: Resources) -> None:
+    def _refresh(self, ranking: _Ranking, strategy: str, need: Resources) -> None:
         """Score the changed nodes again."""
-        place_of, scale = BUILT_IN[strategy], self._scale()
+        score_of, scale = BUILT_IN[strategy], self._scale()
         for node_id in ranking.changed:
             old = ranking.keys.pop(node_id, None)
             if old is not None:
                 ranking.order.remove(old)
             node = self._nodes.get(node_id)
-            if node is not None and not node.cordoned and node.fits(need):
-                key = ranking.keys[node_id] = (*place_of(node, need, scale), node_id)
+            if node is not None and not node.cordoned and has_room(node, need):
+                key = ranking.keys[node_id] = (*score_of(node, need, scale), node_id)
                 ranking.order.add(key)
         ranking.changed.clear()
 

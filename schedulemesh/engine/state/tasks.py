@@ -183,7 +183,8 @@ class RunningTasks:
 
     def __init__(self) -> None:
         self.by_id: dict[str, RunningTask] = {}
-        self._by_agent: dict[str, dict[str, None]] = {}
+        #: The id of the agent's only task, or the ids of all of them: most agents have one.
+        self._by_agent: dict[str, str | dict[str, None]] = {}
         self.classes: dict[ClassKey, TaskClass] = {}
         #: {key: values} that label rules name; only these tell classes apart.
         self._named: Mapping[str, frozenset[str]] = {}
@@ -201,13 +202,20 @@ class RunningTasks:
 
     def on_agent(self, agent_name: str) -> tuple[str, ...]:
         """The ids of the tasks on this agent."""
-        return tuple(self._by_agent.get(agent_name, ()))
+        found = self._by_agent.get(agent_name)
+        if found is None:
+            return ()
+        return (found,) if isinstance(found, str) else tuple(found)
 
     def add(self, task: RunningTask) -> None:
         """Put a task on the book."""
         task_id = task.spec.task_id
         self.by_id[task_id] = task
-        self._by_agent.setdefault(task.agent_name, {})[task_id] = None
+        others = self._by_agent.setdefault(task.agent_name, task_id)
+        if isinstance(others, dict):
+            others[task_id] = None
+        elif others != task_id:
+            self._by_agent[task.agent_name] = {others: None, task_id: None}
         self._classify(task)
 
     def remove(self, task_id: str) -> RunningTask:
@@ -215,9 +223,12 @@ class RunningTasks:
         task = self.by_id.pop(task_id)
         self._declassify(task)
         on_agent = self._by_agent[task.agent_name]
-        del on_agent[task_id]
-        if not on_agent:
+        if isinstance(on_agent, str):
             del self._by_agent[task.agent_name]
+            return task
+        del on_agent[task_id]
+        if len(on_agent) == 1:
+            self._by_agent[task.agent_name] = next(iter(on_agent))
         return task
 
     def start(self, task_id: str, now: float) -> None:

@@ -1,0 +1,263 @@
+"""All nodes, and the operations by which facts change them.
+
+A pool's quota is a limit; this is what the cluster physically has. Every operation keeps three things in
+step: each node's free resources, an index by free GPU and CPU, and the rankings by other strategies.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+
+import msgspec
+
+from schedulemesh.domain.node import NodeReport
+from schedulemesh.domain.resources import NOTHING, Resources
+from schedulemesh.engine.messages.facts import Devices
+from schedulemesh.engine.placement.fragmentation import Workload
+from schedulemesh.engine.state.device_guarantees import has_room
+from schedulemesh.engine.state.devices import add_devices, devices_for, gpu_of, worst_devices
+from schedulemesh.engine.state.node_ranking import Rankings
+from schedulemesh.engine.state.nodes import (
+    Allocation,
+    Node,
+    discard_contradicted,
+    named_devices,
+    unused_devices,
+)
+
+_INFINITY = float("inf")
+
+
+class Cluster:
+    """All nodes, with an index that finds the fullest or emptiest one with room, and rankings by any other
+    strategy.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        #: Which kinds of tasks were admitted, and how often.
+        self.workload = Workload()
+        #: Keys of all nodes that are not cordoned, ascending.
+        self._index: list[tuple[int, int, str]] = []
+        self._rankings = Rankings(self.nodes, self.workload)
+
+    def see(self, report: NodeReport) -> None:
+        """Add a node, or update its total, labels and external usage; its allocations stay."""
+        node = self.nodes.get(report.node_id)
+        if node is None:
+            node = Node(
+                node_id=report.node_id, total=report.total, devices=[], slots={}, allocations={}
+            )
+            self.nodes[report.node_id] = node
+        else:
+            self._unindex(node)
+        self._rankings.rescale()
+        node.total, node.labels = report.total, report.labels
+        if report.external_usage is not None:
+            node.external_usage = report.external_usage
+        self._recount(node)
+        self._reindex(node)
+
+    def adopt(self, node: Node) -> None:
+        """Add a node with its allocations, from a snapshot."""
+        self.nodes[node.node_id] = node
+        self._reindex(node)
+
+    def lose(self, node_id: str) -> None:
+        """Remove a node with its allocations."""
+        node = self.nodes.pop(node_id)
+        self._unindex(node)
+        self._rankings.rescale()
+
+    def cordon(self, node_id: str, cordoned: bool) -> None:
+        """Set whether the node is closed to new agents."""
+        node = self.nodes[node_id]
+        self._unindex(node)
+        node.cordoned = cordoned
+        self._reindex(node)
+
+    def take(self, node_id: str, key: str, held: Resources, devices: Devices) -> None:
+        """Add these amounts to an allocation; does nothing on a node that is not in the cluster."""
+        node = self.nodes.get(node_id)
+        if node is None:
+            return
+        self._unindex(node)
+        mine = node.allocations.get(key)
+        self._charge(node, held, devices, 1)
+        if mine is None:
+            node.allocations[key] = Allocation(held=held, devices=devices)
+        else:
+            mine.held = mine.held + held
+            mine.devices = add_devices(mine.devices, devices)
+        self._reindex(node)
+
+    def leave(self, node_id: str, key: str) -> None:
+        """Remove an allocation."""
+        node = self.nodes.get(node_id)
+        if node is None or key not in node.allocations:
+            return
+        self._unindex(node)
+        mine = node.allocations.pop(key)
+        node.promised = tuple(other for other in node.promised if other != key)
+        self._charge(node, mine.held, mine.devices, -1)
+        self._reindex(node)
+
+    def promise(self, node_id: str, key: str, gpu: int, agent_name: str) -> None:
+        """Promise this GPU amount to an incoming agent, whose allocation gets it when its victims have
+        ended.
+        """
+        node = self.nodes.get(node_id)
+        if node is None or not gpu:
+            return
+        mine = node.allocations.setdefault(key, Allocation(held=NOTHING))
+        mine.promised_to, mine.wants = agent_name, gpu
+        node.promised = tuple(sorted({*node.promised, key}))
+        self._touch(node)
+
+    def release_for(self, node_id: str, key: str, agent_name: str) -> None:
+        """Mark an allocation as a victim's: this incoming agent gets its resources when it ends."""
+        node = self.nodes.get(node_id)
+        if node is not None and key in node.allocations:
+            node.allocations[key].leaves_for = agent_name
+            self._touch(node)
+
+    def fulfil(self, node_id: str, key: str) -> None:
+        """Turn a promised allocation into an ordinary one."""
+        node = self.nodes.get(node_id)
+        if node is not None and key in node.promised:
+            node.allocations[key].promised_to = ""
+            node.promised = tuple(other for other in node.promised if other != key)
+            self._touch(node)
+
+    def confirm(self, node_id: str, key: str, need: Resources, gpu_ids: tuple[str, ...]) -> None:
+        """Record that the agent runs on these GPUs. Devices assumed for others are assigned again, and
+        earlier reports that this one contradicts are assumptions from now on.
+
+        An agent that cannot report its devices keeps those assumed for it.
+        """
+        node = self.nodes.get(node_id)
+        if node is None:
+            return
+        self.fulfil(node_id, key)
+        mine = node.allocations.get(key)
+        devices = named_devices(node, key, need.gpu, gpu_ids)
+        known = bool(devices.units) or not need.gpu
+        if mine is not None and (mine.devices == devices or not known or not need.gpu):
+            mine.reported = known
+            return
+        if not known:
+            devices = devices_for(node.devices, need.gpu) or worst_devices(node.devices, need.gpu)
+        self._unindex(node)
+        held = msgspec.structs.replace(need, gpu=0)
+        node.allocations[key] = Allocation(held=held, devices=devices, reported=known)
+        discard_contradicted(node, key)
+        self._recount(node)
+        self._reindex(node)
+
+    def touch(self, node_id: str | None) -> None:
+        """Invalidate what the victim search summed up for this node: its tasks have changed."""
+        node = self.nodes.get(node_id or "")
+        if node is not None:
+            node.version += 1
+
+    def choose(self, need: Resources, strategy: str) -> Node | None:
+        """The best node with room by a built-in strategy; None: no node has room."""
+        return next(self.with_room(need, strategy), None)
+
+    def with_room(self, need: Resources, strategy: str) -> Iterator[Node]:
+        """The nodes with room that are not cordoned, in the order of a built-in strategy; found lazily."""
+        if strategy == "bin_pack":
+            return self._fullest(need)
+        if strategy == "spread":
+            return self._emptiest(need)
+        return self._rankings.ranked(strategy, need)
+
+    def could_ever(self, need: Resources) -> bool:
+        """Whether any node, without allocations, would have room for this."""
+        return any(need.fits(node.total) for node in self.nodes.values())
+
+    def check_index(self) -> None:
+        """Raise AssertionError unless the index contains exactly the nodes that are not cordoned, under their
+        present keys.
+        """
+        keys = sorted(node.key for node in self.nodes.values() if not node.cordoned)
+        if keys != self._index:
+            raise AssertionError("the node index does not match the nodes that are not cordoned")
+
+    def open_nodes(self) -> Iterator[Node]:
+        """The nodes that are not cordoned, in the order of their ids."""
+        for node_id in sorted(self.nodes):
+            if not self.nodes[node_id].cordoned:
+                yield self.nodes[node_id]
+
+    def _fullest(self, need: Resources) -> Iterator[Node]:
+        """Nodes with room by ascending free GPU, then CPU; skips along the index where CPU is short."""
+        index = self._index
+        at = bisect_left(index, self._least_key(need))
+        while at < len(index):
+            free_gpu, free_cpu, node_id = index[at]
+            if need.cpu and free_cpu < need.cpu:
+                at = bisect_left(index, (free_gpu, need.cpu, ""), at + 1)
+                continue
+            node = self.nodes[node_id]
+            if has_room(node, need):
+                yield node
+            at += 1
+
+    def _emptiest(self, need: Resources) -> Iterator[Node]:
+        least = bisect_left(self._index, self._least_key(need))
+        for at in range(len(self._index) - 1, least - 1, -1):
+            node = self.nodes[self._index[at][2]]
+            if has_room(node, need):
+                yield node
+
+    def _least_key(self, need: Resources) -> tuple[float, float, str]:
+        """No node with room comes before this key. Of a kind that is not asked for, a node may have less than
+        nothing free: external work may use what our agents hold.
+        """
+        return (need.gpu or -_INFINITY, need.cpu or -_INFINITY, "")
+
+    def _touch(self, node: Node) -> None:
+        node.version += 1
+        self._rankings.touch(node.node_id)
+
+    def _reindex(self, node: Node) -> None:
+        self._touch(node)
+        if not node.cordoned:
+            insort(self._index, node.key)
+
+    def _unindex(self, node: Node) -> None:
+        if not node.cordoned:
+            del self._index[bisect_left(self._index, node.key)]
+
+    def _charge(self, node: Node, held: Resources, devices: Devices, sign: int) -> None:
+        gpu = 0
+        for i, units in devices.units:
+            if i < len(node.devices):
+                node.devices[i] -= sign * units
+                gpu += units
+        delta = held if not gpu else msgspec.structs.replace(held, gpu=gpu)
+        node.free = node.free - delta if sign > 0 else node.free + delta
+
+    def _recount(self, node: Node) -> None:
+        """Compute the free resources again: reported allocations first, then external usage, then the assumed
+        ones on newly chosen devices, whole devices before shares.
+        """
+        node.devices = unused_devices(node)
+        node.free = msgspec.structs.replace(node.total, gpu=sum(node.devices))
+        assumed = []
+        for mine in node.allocations.values():
+            if mine.reported or not mine.devices.units:
+                self._charge(node, mine.held, mine.devices, 1)
+            else:
+                assumed.append((gpu_of(mine.devices), mine))
+        external = msgspec.structs.replace(node.external_usage, gpu=0)
+        self._charge(node, external, worst_devices(node.devices, node.external_usage.gpu), 1)
+        for gpu, mine in sorted(assumed, key=_amount, reverse=True):
+            mine.devices = devices_for(node.devices, gpu) or mine.devices
+            self._charge(node, mine.held, mine.devices, 1)
+
+
+def _amount(entry: tuple[int, Allocation]) -> int:
+    return entry[0]

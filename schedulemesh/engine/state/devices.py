@@ -1,0 +1,113 @@
+"""Which GPU devices of a node an amount is taken from.
+
+GPU amounts are tracked per device, because 0.5 + 0.5 free on two devices is not one GPU. Until an agent
+reports its devices, the least favourable one is assumed for it: the device with the most free units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from schedulemesh.domain.resources import UNIT
+from schedulemesh.engine.messages.facts import Devices
+
+NO_DEVICES = Devices()
+
+
+def devices_for(free: Sequence[int], gpu: int) -> Devices | None:
+    """The devices assumed for this GPU amount, given the free units of each device; None: it does not fit.
+
+    A share is taken from the device with the most free units, which is the worst that Ray could do to later
+    requests; whole devices must be entirely free.
+    """
+    if gpu == 0:
+        return NO_DEVICES
+    if gpu < UNIT:
+        best = max(range(len(free)), key=free.__getitem__, default=-1)
+        return Devices(units=((best, gpu),)) if best >= 0 and free[best] >= gpu else None
+    whole = [i for i, units in enumerate(free) if units == UNIT][: gpu // UNIT]
+    return Devices(units=tuple((i, UNIT) for i in whole)) if len(whole) * UNIT == gpu else None
+
+
+def devices_for_all(free: Sequence[int], gpus: Sequence[int]) -> tuple[Devices, ...] | None:
+    """The devices assumed for these GPU amounts on one node, in their order; None: they do not fit together.
+
+    Whole devices are chosen first, then shares, in whatever order lets all of them fit.
+    """
+    left = list(free)
+    chosen: dict[int, Devices] = {}
+    order = sorted(range(len(gpus)), key=lambda i: -gpus[i])
+    for i in (i for i in order if gpus[i] >= UNIT or not gpus[i]):
+        devices = devices_for(left, gpus[i])
+        if devices is None:
+            return None
+        _subtract(left, devices)
+        chosen[i] = devices
+    shares = [i for i in order if 0 < gpus[i] < UNIT]
+    if not _place_shares(left, shares, gpus, chosen, set()):
+        return None
+    return tuple(chosen[i] for i in range(len(gpus)))
+
+
+def worst_devices(free: Sequence[int], gpu: int) -> Devices:
+    """Devices for an amount of which only the sum is known: whole ones first, then a share of the next.
+
+    What exceeds all free units is charged to the first device, whose free units become negative.
+    """
+    taken = {}
+    for i, units in enumerate(free):
+        part = max(0, min(units, gpu))
+        if part:
+            taken[i] = part
+            gpu -= part
+    if gpu and free:
+        taken[0] = taken.get(0, 0) + gpu
+    return Devices(units=tuple(sorted(taken.items())))
+
+
+def add_devices(left: Devices, right: Devices) -> Devices:
+    """The sum of both, device by device."""
+    if not right.units:
+        return left
+    total = dict(left.units)
+    for i, units in right.units:
+        total[i] = total.get(i, 0) + units
+    return Devices(units=tuple(sorted(total.items())))
+
+
+def gpu_of(devices: Devices) -> int:
+    """The sum over the devices, in GPU units."""
+    return sum(units for _, units in devices.units)
+
+
+def _place_shares(
+    free: list[int],
+    shares: list[int],
+    gpus: Sequence[int],
+    chosen: dict[int, Devices],
+    failed: set[tuple[tuple[int, ...], tuple[int, ...]]],
+) -> bool:
+    """Choose devices for these shares; whether that is possible. ``failed``: the states already tried."""
+    if not shares:
+        return True
+    key = (tuple(sorted(free)), tuple(gpus[i] for i in shares))
+    if key in failed:
+        return False
+    for at, i in enumerate(shares):
+        if at and gpus[i] == gpus[shares[at - 1]]:
+            continue
+        devices = devices_for(free, gpus[i])
+        if devices is None:
+            break
+        left = list(free)
+        _subtract(left, devices)
+        if _place_shares(left, shares[:at] + shares[at + 1 :], gpus, chosen, failed):
+            chosen[i] = devices
+            return True
+    failed.add(key)
+    return False
+
+
+def _subtract(free: list[int], devices: Devices) -> None:
+    for i, units in devices.units:
+        free[i] -= units
