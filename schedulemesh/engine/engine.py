@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from schedulemesh.config.settings import ANSWER_MEMORY_S
 from schedulemesh.domain.pool import PoolSpec
+from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.admission.decide import submit
 from schedulemesh.engine.explain import pool_not_found
@@ -116,29 +117,29 @@ def _ensure_pool(tx: Transaction, stimulus: s.PoolRequested) -> RequestOutcome:
     if account is None:
         tx.emit(PoolEnsured(spec=spec))
         replenish(tx, only=spec.name)
-        return Done(detail="created", warnings=_too_big(tx.state, spec))
+        return Done(change=Change.CREATED, warnings=_too_big(tx.state, spec))
     if account.spec == spec:
         if any(pool_name == spec.name for pool_name, _ in tx.state.groups.dropped):
             tx.emit(PoolEnsured(spec=spec))
             replenish(tx, only=spec.name)
-        return Done(detail="unchanged")
+        return Done(change=Change.UNCHANGED)
     if stimulus.must_be_new:
         return Refused(
-            reason="pool_exists",
+            reason=Reason.POOL_EXISTS,
             error=f"pool {spec.name!r} already exists with {account.spec.resources}; "
             "use ensure_pool to change it",
         )
     held = account.reserved + account.used
     if not held.fits(spec.resources):
         return Refused(
-            reason="pool_in_use",
+            reason=Reason.POOL_IN_USE,
             error=f"pool {spec.name!r} cannot shrink to {spec.resources}: {held} is in use; "
             "end some of its agents first",
             short_quota=held.beyond(spec.resources),
         )
     tx.emit(PoolEnsured(spec=spec))
     _reshape_groups(tx, spec)
-    return Done(detail="changed", warnings=_too_big(tx.state, spec))
+    return Done(change=Change.CHANGED, warnings=_too_big(tx.state, spec))
 
 
 def _too_big(state: MeshState, spec: PoolSpec) -> tuple[str, ...]:
@@ -202,11 +203,11 @@ def _cordon(tx: Transaction, stimulus: s.CordonRequested) -> RequestOutcome:
     if node is None:
         known = ", ".join(sorted(tx.state.cluster.nodes)) or "none yet"
         return Refused(
-            reason="node_not_found",
+            reason=Reason.NODE_NOT_FOUND,
             error=f"there is no node {stimulus.node_id!r}; nodes are: {known}",
         )
     if node.cordoned == stimulus.cordoned:
-        return Done(detail="unchanged")
+        return Done(change=Change.UNCHANGED)
     tx.emit(NodeCordoned(node_id=stimulus.node_id, cordoned=stimulus.cordoned))
     return Done()
 

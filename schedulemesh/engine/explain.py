@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from schedulemesh.domain.placement import GroupShape
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.messages.outcomes import Holder, Refused
 from schedulemesh.engine.placement.bundles import BundlePlacement, NoPlacement, Room
@@ -28,7 +29,7 @@ def pool_not_found(state: MeshState, name: str) -> Refused:
     """No pool has this name."""
     known = ", ".join(sorted(state.ledger.accounts)) or "none yet"
     return Refused(
-        reason="pool_not_found",
+        reason=Reason.POOL_NOT_FOUND,
         error=f"there is no pool {name!r}; pools are: {known}. Create it with create_pool or ensure_pool",
     )
 
@@ -39,7 +40,7 @@ def no_matching_pool(state: MeshState) -> Refused:
         f"{name} {account.spec.labels}" for name, account in sorted(state.ledger.accounts.items())
     )
     return Refused(
-        reason="no_matching_pool",
+        reason=Reason.NO_MATCHING_POOL,
         error="no pool that could hold the task matches its pool_selector; pools are: "
         + (known or "none yet"),
     )
@@ -49,7 +50,7 @@ def exceeds_pool_capacity(state: MeshState, pool_name: str, need: Resources) -> 
     """The task asks for more than the pool's whole quota."""
     total = state.ledger.accounts[pool_name].spec.resources
     return Refused(
-        reason="exceeds_pool_capacity",
+        reason=Reason.EXCEEDS_POOL_CAPACITY,
         error=f"the task asks for {need}, but pool {pool_name!r} has {total} in total; "
         "ask for less or resize the pool",
         short_quota=need.beyond(total),
@@ -64,7 +65,7 @@ def cluster_out_of_resources(state: MeshState, need: Resources) -> Refused:
     )
     short = need.beyond(biggest.total)
     return Refused(
-        reason="cluster_out_of_resources",
+        reason=Reason.CLUSTER_OUT_OF_RESOURCES,
         error=f"no node of the cluster could ever hold {need}; the closest of {len(nodes)} lacks {short}",
         short_node=short,
     )
@@ -76,7 +77,7 @@ def preemption_failed(
     need: Resources,
     short_quota: Resources,
     by_node: bool,
-    turned_away: dict[str, int],
+    turned_away: dict[Reason, int],
     enough: float | None = None,
 ) -> Refused:
     """Short of resources, and no victim will do. ``enough`` is the priority that would."""
@@ -95,7 +96,7 @@ def preemption_failed(
     if by_node:
         said.append(_no_node(node, need, short_node))
     return Refused(
-        reason="preemption_failed",
+        reason=Reason.PREEMPTION_FAILED,
         error=f"{NO_ROOM}: " + "; ".join([*said, *_who(holders), *_priority(enough, turned_away)]),
         short_quota=short_quota,
         short_node=short_node,
@@ -113,7 +114,7 @@ def insufficient_quota(refused: Refused, pool_name: str) -> Refused:
         *_who(refused.holders),
     ]
     return Refused(
-        reason="insufficient_quota",
+        reason=Reason.INSUFFICIENT_QUOTA,
         error="; ".join(said),
         short_quota=refused.short_quota,
         short_node=refused.short_node,
@@ -159,7 +160,7 @@ def _tasks_of(holder: Holder) -> str:
     return " and ".join(holder.task_ids[:_NAMED]) or f"agent {holder.agent_name}"
 
 
-def _priority(enough: float | None, turned_away: Mapping[str, int]) -> list[str]:
+def _priority(enough: float | None, turned_away: Mapping[Reason, int]) -> list[str]:
     """Which priority would do, or which rule stands against every task that runs."""
     if enough is not None:
         return [f"priority {enough:.12g} would be enough"]
@@ -180,7 +181,7 @@ def _way_out(pool_name: str, short_quota: Resources, enough: float | None) -> st
 def no_pg_pool(pool_name: str) -> Refused:
     """The pool keeps no placement groups."""
     return Refused(
-        reason="no_pg_pool",
+        reason=Reason.NO_PG_POOL,
         error=f"pool {pool_name!r} keeps no placement groups; ensure it with "
         "pg_pool_config={'enable': True, ...}, or submit without asking for a group or several bundles",
     )
@@ -189,7 +190,7 @@ def no_pg_pool(pool_name: str) -> Refused:
 def conflicting_options(pool_name: str) -> Refused:
     """The user's Ray options place the agent, and so does its group."""
     return Refused(
-        reason="conflicting_options",
+        reason=Reason.CONFLICTING_OPTIONS,
         error=f"in pool {pool_name!r} agents live where their placement groups are; leave out "
         "scheduling_strategy, label_selector, fallback_strategy and accelerator_type",
     )
@@ -200,7 +201,7 @@ def group_out_of_resources(state: MeshState, shape: GroupShape) -> Refused:
     placement = Room(state.cluster, total=True).place(shape)
     short = NOTHING if isinstance(placement, BundlePlacement) else placement.short
     return Refused(
-        reason="cluster_out_of_resources",
+        reason=Reason.CLUSTER_OUT_OF_RESOURCES,
         error=f"the cluster could never hold the placement group {shape}: "
         + _why(shape, placement),
         short_node=short,
@@ -211,7 +212,7 @@ def group_unplaceable(
     state: MeshState,
     group_request: GroupRequest,
     assignment: NoAssignment,
-    turned_away: dict[str, int],
+    turned_away: dict[Reason, int],
     enough: float | None = None,
 ) -> Refused:
     """No group is free, none can be made, and no victim will do."""
@@ -230,7 +231,7 @@ def group_unplaceable(
     names = [g.agent for g in map(book.by_id.get, book.of_pool.get(pool_name, ())) if g and g.agent]
     holders = _holders(state, (name for name in names if name in state.agents))
     return Refused(
-        reason="group_unplaceable",
+        reason=Reason.GROUP_UNPLACEABLE,
         error="; ".join([*said, *_who(holders), *_priority(enough, turned_away)]),
         short_node=NOTHING if assignment.no_placement is None else assignment.no_placement.short,
         holders=holders,

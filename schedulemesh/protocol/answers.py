@@ -8,6 +8,7 @@ import msgspec
 
 from schedulemesh.config.settings import SchedulerSettings
 from schedulemesh.domain.pool import PoolSpec
+from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.engine.messages.outcomes import Evaluation, Refused, RequestOutcome
 from schedulemesh.errors import InvalidRequestError
 
@@ -60,7 +61,7 @@ class Response(Answer, tag="reply", frozen=True, kw_only=True):
     #: The saved state that the outcome speaks of.
     saved: bytes | None = None
     #: Tasks evicted by hand with their saved states: (task id, reason, state).
-    evicted: tuple[tuple[str, str, bytes | None], ...] = ()
+    evicted: tuple[tuple[str, PreemptionReason, bytes | None], ...] = ()
 
 
 class PoolResponse(Answer, tag="pool", frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from ray.exceptions import RayError
 from schedulemesh.core.backend.ray_backend import ActorRequest, RayApi
 from schedulemesh.core.backend.ray_groups import BundleSlot
 from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.messages.instructions import StartAgent
 from schedulemesh.engine.messages.stimuli import AgentReported, AgentStartFailed
@@ -22,7 +23,7 @@ from schedulemesh.runtime.placement_watch import unplaced
 logger = logging.getLogger(__name__)
 
 #: The reason of a start that failed for lack of room in Ray.
-NO_ROOM_IN_RAY = "cluster_out_of_resources"
+NO_ROOM_IN_RAY = Reason.CLUSTER_OUT_OF_RESOURCES
 
 
 class ReadyWarmHost(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +102,7 @@ class AgentStart(msgspec.Struct, frozen=True, kw_only=True):
             state_restored=report.state_restored,
         )
 
-    def failed(self, error: str, reason: str = "agent_start_failed") -> AgentStartFailed:
+    def failed(self, error: str, reason: Reason = Reason.AGENT_START_FAILED) -> AgentStartFailed:
         """It could not be made."""
         return start_failed(self.order, error, reason)
 
@@ -110,13 +111,13 @@ class NoReport(msgspec.Struct, frozen=True, kw_only=True):
     """Why a host has not said that its object is built."""
 
     error: str
-    reason: str = "agent_start_failed"
+    reason: Reason = Reason.AGENT_START_FAILED
     #: Whether its process is dead, for a reason that need not be the user's class.
     died: bool = False
 
 
 def start_failed(
-    order: StartAgent, error: str, reason: str = "agent_start_failed"
+    order: StartAgent, error: str, reason: Reason = Reason.AGENT_START_FAILED
 ) -> AgentStartFailed:
     """The agent could not be made."""
     logger.warning("agent %s did not start: %s", order.agent.name, error)
@@ -169,7 +170,7 @@ async def _too_late(ray_api: RayApi, start: AgentStart, handle: Any) -> NoReport
         error = (
             f"{late}: its class was still loading or its constructor running; the process was ended"
         )
-        return NoReport(error=error, reason="agent_start_timeout")
+        return NoReport(error=error, reason=Reason.AGENT_START_TIMEOUT)
     if await loop.run_in_executor(None, ray_api.waits_for_room, handle):
         error = (
             f"{late}: Ray has found no room for it; look at its ray_options and at what else runs"
@@ -178,7 +179,7 @@ async def _too_late(ray_api: RayApi, start: AgentStart, handle: Any) -> NoReport
     error = (
         f"{late}: Ray was still starting its process; look at its ray_options and its runtime_env"
     )
-    return NoReport(error=error, reason="agent_start_timeout")
+    return NoReport(error=error, reason=Reason.AGENT_START_TIMEOUT)
 
 
 def own_need(agent: AgentSpec) -> Resources:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.facts import (
     AgentAdmitted,
     AnyFact,
@@ -23,10 +24,10 @@ logger = logging.getLogger(__name__)
 #: Refusals for want of something; all others are the caller's to mend.
 SHORTAGES = frozenset(
     {
-        "cluster_out_of_resources",
-        "group_unplaceable",
-        "insufficient_quota",
-        "preemption_failed",
+        Reason.CLUSTER_OUT_OF_RESOURCES,
+        Reason.GROUP_UNPLACEABLE,
+        Reason.INSUFFICIENT_QUOTA,
+        Reason.PREEMPTION_FAILED,
     }
 )
 

@@ -14,6 +14,7 @@ from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.core.agent.user_workers import preserve
 from schedulemesh.core.backend.ray_backend import RayApi
 from schedulemesh.core.transport.user_code import StateTooLargeError
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import TaskState
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.messages.stimuli import CancelAnswered, StateNotSaved, StateStored
@@ -91,12 +92,14 @@ class Eviction(msgspec.Struct, kw_only=True):
             try:
                 await self._keep(saved)
             except StateTooLargeError as large:
-                return Refused(reason="state_too_large", error=f"task {saved.task_id!r}: {large}")
+                return Refused(
+                    reason=Reason.STATE_TOO_LARGE, error=f"task {saved.task_id!r}: {large}"
+                )
             return saved
         error = f"task {saved.task_id!r} was not saved: {saved.warning}"
         if too_large:
-            return Refused(reason="state_too_large", error=error)
-        return Refused(reason="save_failed", error=error)
+            return Refused(reason=Reason.STATE_TOO_LARGE, error=error)
+        return Refused(reason=Reason.SAVE_FAILED, error=error)
 
     async def _keep(self, saved: SavedState) -> None:
         if saved.warning:

@@ -14,6 +14,7 @@ from ray.exceptions import RayError
 from schedulemesh.core.agent.user_workers import probe_class
 from schedulemesh.core.backend.ray_backend import RayApi
 from schedulemesh.core.backend.ray_groups import GroupMember
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.instructions import (
@@ -320,14 +321,14 @@ class Executor:
             error = unpack(answer, Handled).error
         except TimeoutError as late:
             return Refused(
-                reason="agent_start_timeout",
+                reason=Reason.AGENT_START_TIMEOUT,
                 error=f"the class did not load, so nobody was evicted for it: {late}",
             )
         except (RayError, MessageError) as died:
             error = str(died)
         if error:
             return Refused(
-                reason="agent_start_failed",
+                reason=Reason.AGENT_START_FAILED,
                 error=f"the class cannot be loaded, so nobody was evicted for it: {error}",
             )
         await self.reactor.step(s.ClassProbed(class_key=class_key))

@@ -9,9 +9,9 @@ from typing_extensions import assert_never
 
 from schedulemesh.config.groups import public_groups
 from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.explain import pool_not_found
-from schedulemesh.engine.preemption.rules import CROSS_POOL, LABEL, SAME_POOL
 from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.protocol import requests
@@ -184,9 +184,9 @@ class View:
         counts = self._state.preemption_counts
         return {
             "total_preemptions": sum(counts.values()),
-            "same_pool_preemptions": counts.get(SAME_POOL, 0),
-            "cross_pool_preemptions": counts.get(CROSS_POOL, 0),
-            "label_preemptions": counts.get(LABEL, 0),
+            "same_pool_preemptions": counts.get(PreemptionReason.SAME_POOL, 0),
+            "cross_pool_preemptions": counts.get(PreemptionReason.CROSS_POOL, 0),
+            "label_preemptions": counts.get(PreemptionReason.LABEL, 0),
             "running_tasks": len(self._state.running),
             "recent_preemptions": [
                 {

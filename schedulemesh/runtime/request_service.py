@@ -14,6 +14,7 @@ import ray
 from typing_extensions import assert_never
 
 from schedulemesh.config.policy import changed_policy
+from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.engine.admission.decide import pool_for
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import (
@@ -26,7 +27,6 @@ from schedulemesh.engine.messages.outcomes import (
     Refused,
     RequestOutcome,
 )
-from schedulemesh.engine.preemption.rules import MANUAL
 from schedulemesh.errors import InvalidRequestError, JournalError, shown
 from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.answers import (
@@ -76,7 +76,7 @@ class RequestService(StateService, PoolService):
 
     def __init__(self) -> None:
         #: By task: the reason and score under which the last evaluation named it.
-        self._named: dict[str, tuple[str, float]] = {}
+        self._named: dict[str, tuple[PreemptionReason, float]] = {}
 
     async def ask(self, data: bytes, refs: Refs = NO_REFS) -> bytes | tuple[bytes, list[Any]]:
         """Answer an encoded request, whose object references come beside it: an encoded answer, with the
@@ -289,7 +289,7 @@ class RequestService(StateService, PoolService):
         return Response(outcome=outcome)
 
     async def _execute_preemption(self, request: r.ExecutePreemption) -> Response:
-        reason, score = self._named.get(request.task_id, (MANUAL, None))
+        reason, score = self._named.get(request.task_id, (PreemptionReason.MANUAL, None))
         return await self._preempted(
             s.PreemptionRequested(
                 task_id=request.task_id,
@@ -325,7 +325,9 @@ class RequestService(StateService, PoolService):
         key = outcome.state_key if isinstance(outcome, Evicted) else None
         return Response(outcome=outcome, saved=await self._reactor.fetch(key))
 
-    async def _past(self, task_ids: Sequence[str]) -> tuple[tuple[str, str, bytes | None], ...]:
+    async def _past(
+        self, task_ids: Sequence[str]
+    ) -> tuple[tuple[str, PreemptionReason, bytes | None], ...]:
         found = []
         for task_id in task_ids:
             past = self._reactor.state.preempted.get(task_id)
@@ -387,7 +389,7 @@ def _failed(request: r.AnyRequest, error: Exception) -> Refusal:
     """The answer to a request that nobody foresaw to fail; the log has what there is to know."""
     logger.error("request %s failed", type(request).__name__, exc_info=error)
     message = f"the scheduler failed at this request: {shown(error)}; its log says where"
-    return Refusal(refused=Refused(reason="internal_error", error=message))
+    return Refusal(refused=Refused(reason=Reason.INTERNAL_ERROR, error=message))
 
 
 def _submitted(request: r.SubmitTask) -> s.TaskSubmitted:

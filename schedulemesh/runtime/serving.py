@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 
 from schedulemesh.config.settings import SchedulerSettings
 from schedulemesh.core.backend.ray_backend import RayApi
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import JournalError
 from schedulemesh.runtime.agent_registry import Agents
@@ -53,4 +54,4 @@ def when_ready(method: Method) -> Method:
 
 def unavailable(error: JournalError) -> Refused:
     """The answer while the journal cannot be written."""
-    return Refused(reason="journal_unavailable", error=str(error))
+    return Refused(reason=Reason.JOURNAL_UNAVAILABLE, error=str(error))

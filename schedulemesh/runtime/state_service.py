@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from schedulemesh.core.agent.user_workers import restore
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.lifecycle.agents import current
 from schedulemesh.engine.lifecycle.registration import duplicate_task
@@ -47,14 +48,14 @@ class StateService(Serving):
         if restorer is not None:
             handled = await self._executor.run_handler(restore, restorer, given)
             if handled.error:
-                return Response(outcome=Refused(reason="restore_failed", error=handled.error))
+                return Response(outcome=Refused(reason=Reason.RESTORE_FAILED, error=handled.error))
         if agent is None or not agent.class_key:
             return Response(outcome=_cannot_resubmit(task_id, restored=restorer is not None))
         if not agent.restartable:
             error = (
                 f"task {task_id!r} had object references within its arguments and cannot be rebuilt"
             )
-            return Response(outcome=Refused(reason="not_restartable", error=error))
+            return Response(outcome=Refused(reason=Reason.NOT_RESTARTABLE, error=error))
         await self._reactor.keep({key_of(given): given})
         stimulus = s.TaskSubmitted(
             agent=agent,
@@ -101,7 +102,7 @@ def _leaving(state: MeshState, task_id: str) -> Refused | None:
     if task is None or task.phase is not TaskPhase.PREEMPTING:
         return None
     return Refused(
-        reason="already_being_preempted",
+        reason=Reason.ALREADY_BEING_PREEMPTED,
         error=f"task {task_id!r} is still being preempted, and can be restored when its agent "
         f"{task.agent_name!r} has ended",
         hint="call restore_task again in a moment",
@@ -110,9 +111,9 @@ def _leaving(state: MeshState, task_id: str) -> Refused | None:
 
 def _cannot_resubmit(task_id: str, *, restored: bool) -> RequestOutcome:
     if restored:
-        return Done(detail="restored")
+        return Done()
     return Refused(
-        reason="not_resubmittable",
+        reason=Reason.NOT_RESUBMITTABLE,
         error=f"task {task_id!r} was not submitted through ScheduleMesh (or its preemption is no longer on "
         "record) and its pool has no restorer, so there is no way to start it again",
     )

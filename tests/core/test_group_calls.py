@@ -12,6 +12,7 @@ from schedulemesh.core.client.pool_calls import PoolCalls
 from schedulemesh.core.client.submit_calls import SubmitCalls
 from schedulemesh.core.client.task_request import Caller
 from schedulemesh.domain.placement import WarmSpec
+from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.resources import NOTHING, parse_resources
 from schedulemesh.engine.messages.outcomes import Accepted, Done, ProbeNeeded, Refused
 from schedulemesh.errors import InvalidRequestError
@@ -161,7 +162,7 @@ def test_a_pool_is_answered_with_how_its_groups_stand():
     standing = {"reserved": 1, "ready": 0, "unplaced": [{"error": "no room"}]}
 
     def made(request):
-        return PoolResponse(outcome=Done(detail="created"), spec=request.spec, groups=standing)
+        return PoolResponse(outcome=Done(change=Change.CREATED), spec=request.spec, groups=standing)
 
     calls = Calls(made, PoolResponse(outcome=Done()))
     config = {"high_priority_pg_specs": [{"cpu": 1}]}
@@ -215,7 +216,7 @@ def test_a_class_that_ray_restarts_cannot_stand_ready():
 
 
 def test_a_resize_sends_only_what_is_given():
-    calls = Calls(PoolResponse(outcome=Refused(reason="pool_not_found", error="no")))
+    calls = Calls(PoolResponse(outcome=Refused(reason=Reason.POOL_NOT_FOUND, error="no")))
     answer = calls.resize_pool("p", target_agents=3, pg_pool_config={"max_dynamic_pgs": 1})
     assert (answer["success"], answer["reason"]) == (False, "pool_not_found")
     assert calls.asked == [
@@ -244,7 +245,7 @@ def test_ensuring_sends_only_what_is_given_and_nothing_as_empty():
 
 
 def test_stats_of_an_unknown_pool_are_refused():
-    unknown = Refused(reason="pool_not_found", error="no")
+    unknown = Refused(reason=Reason.POOL_NOT_FOUND, error="no")
     calls = Calls(Refusal(refused=unknown), Details(facts={"reserved": 0}))
     assert calls.pg_pool_stats("p")["reason"] == "pool_not_found"
     assert calls.pg_pool_stats() == {"success": True, "reserved": 0}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from schedulemesh.domain.agent import AgentPhase, AgentSpec
+from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.messages.facts import TaskPreempted
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
@@ -39,7 +40,7 @@ def preempt(state, spec):
         agent_name=spec.name,
         pool_name="p",
         priority=1.0,
-        reason="manual",
+        reason=PreemptionReason.MANUAL,
         at=1.0,
         agent=spec,
     )

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.reasons import Change, PreemptionReason, Reason
 from schedulemesh.domain.resources import Resources, parse_resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.outcomes import Done, Refused
@@ -161,14 +162,16 @@ def test_blobs_have_the_hash_that_they_are_kept_under():
 
 
 def test_an_answer_comes_back_as_it_was_sent():
-    answer = Response(outcome=Done(detail="created"), evicted=(("t", "manual", b"state"),))
+    answer = Response(
+        outcome=Done(change=Change.CREATED), evicted=(("t", PreemptionReason.MANUAL, b"state"),)
+    )
     assert decode_answer(encode_answer(answer), Response) == answer
     listed = Listed(rows=[{"name": "p", "free": {"cpu": 1.5}}])
     assert decode_answer(encode_answer(listed), Listed) == listed
 
 
 def test_a_refusal_and_a_malformed_request_are_told_whatever_was_asked():
-    refused = Refused(reason="journal_unavailable", error="no")
+    refused = Refused(reason=Reason.JOURNAL_UNAVAILABLE, error="no")
     assert decode_answer(encode_answer(Refusal(refused=refused)), Listed) == refused
     with pytest.raises(InvalidRequestError, match="so it is"):
         decode_answer(encode_answer(Malformed(error="so it is")), Response)

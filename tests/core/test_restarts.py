@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from schedulemesh.domain.agent import AgentPhase, AgentSpec
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.outcomes import Done, Refused
@@ -33,7 +34,7 @@ def state():
 
 def refused(*restarted):
     return Refused(
-        reason="agent_start_failed", error="no", restarted=restarted, not_restarted=("c",)
+        reason=Reason.AGENT_START_FAILED, error="no", restarted=restarted, not_restarted=("c",)
     )
 
 

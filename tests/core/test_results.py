@@ -7,6 +7,7 @@ import pytest
 from ray import cloudpickle
 
 from schedulemesh.core.client import results
+from schedulemesh.domain.reasons import Change, PreemptionReason, Reason
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.engine.messages.outcomes import (
     Accepted,
@@ -30,7 +31,7 @@ VICTIM = Candidate(
     priority_delta=4.0,
     effective_delta=4.0,
     remaining_time=15.0,
-    reason="same_pool_preemption",
+    reason=PreemptionReason.SAME_POOL,
     lost_work=3.0,
 )
 SHOWN = {
@@ -91,11 +92,11 @@ def test_a_dry_run_says_so():
 
 def test_a_refusal():
     refused = Refused(
-        reason="preemption_failed",
+        reason=Reason.PREEMPTION_FAILED,
         error="Insufficient resources and no available preemption candidates",
         short_quota=CPU,
         holders=(Holder(agent_name="a", pool_name="p", resources=CPU, task_ids=("x", "y")),),
-        turned_away={"same_pool_threshold": 2},
+        turned_away={Reason.BELOW_SAME_POOL_THRESHOLD: 2},
         restarted=("v",),
     )
     assert results.submitted(refused, None, dry_run=False) == {
@@ -111,11 +112,11 @@ def test_a_refusal():
                 "task_ids": ["x", "y"],
             }
         ],
-        "turned_away": {"same_pool_threshold": 2},
+        "turned_away": {"below_same_pool_threshold": 2},
         "restarted": ["v"],
         "not_restarted": [],
     }
-    bare = Refused(reason="pool_not_found", error="no")
+    bare = Refused(reason=Reason.POOL_NOT_FOUND, error="no")
     assert results.refused(bare) == {"success": False, "error": "no", "reason": "pool_not_found"}
 
 
@@ -133,9 +134,12 @@ def test_an_evaluation():
 
 def test_ends():
     assert results.done(Done()) == {"success": True}
-    assert results.done(Done(detail="unchanged")) == {"success": True, "detail": "unchanged"}
+    assert results.done(Done(change=Change.UNCHANGED)) == {"success": True, "detail": "unchanged"}
     assert results.deleted(Done()) == {"success": True}
-    assert results.deleted(Done(detail="already_gone")) == {"success": True, "already_gone": True}
+    assert results.deleted(Done(change=Change.ALREADY_GONE)) == {
+        "success": True,
+        "already_gone": True,
+    }
 
 
 def test_a_preemption():
@@ -150,7 +154,9 @@ def test_a_preemption():
             state=cloudpickle.dumps({"path": "/x"}),
         )
     )
-    evicted = Evicted(task_id="v", agent_name="a", reason="manual", cancel_success=True)
+    evicted = Evicted(
+        task_id="v", agent_name="a", reason=PreemptionReason.MANUAL, cancel_success=True
+    )
     assert results.preempted(evicted, saved) == {
         "success": True,
         "task_id": "v",
@@ -160,13 +166,21 @@ def test_a_preemption():
         "state_saved": True,
         "reason": "manual",
     }
-    late = Evicted(task_id="v", agent_name="a", reason="manual", save_error="too large")
+    late = Evicted(
+        task_id="v", agent_name="a", reason=PreemptionReason.MANUAL, save_error="too large"
+    )
     answer = results.preempted(late, saved)
     assert (answer["state_saved"], answer["save_error"]) == (False, "too large")
-    gone = Evicted(task_id="v", agent_name="a", reason="manual", error="cannot be reached")
+    gone = Evicted(
+        task_id="v", agent_name="a", reason=PreemptionReason.MANUAL, error="cannot be reached"
+    )
     assert results.preempted(gone, None)["error"] == "cannot be reached"
     runs_on = Evicted(
-        task_id="v", agent_name="a", reason="manual", runs_on=True, error="no cancel()"
+        task_id="v",
+        agent_name="a",
+        reason=PreemptionReason.MANUAL,
+        runs_on=True,
+        error="no cancel()",
     )
     answer = results.preempted(runs_on, saved)
     assert (answer["success"], answer["reason"]) == (False, "not_cancelled")
@@ -174,7 +188,7 @@ def test_a_preemption():
     assert "runs on: no cancel()" in answer["error"]
     both = msgspec.structs.replace(runs_on, save_error="too large")
     assert "state was not saved" in results.preempted(both, saved)["error"]
-    refused = results.preempted(Refused(reason="task_not_found", error="no task"), None)
+    refused = results.preempted(Refused(reason=Reason.TASK_NOT_FOUND, error="no task"), None)
     assert refused == {
         "success": False,
         "error": "no task",
@@ -185,12 +199,12 @@ def test_a_preemption():
 
 
 def test_what_the_caller_may_not_have_meant_is_told_with_the_success():
-    told = results.done(Done(detail="agent_kept", warnings=("it goes on",)))
+    told = results.done(Done(change=Change.AGENT_KEPT, warnings=("it goes on",)))
     assert told == {"success": True, "detail": "agent_kept", "warnings": ["it goes on"]}
 
 
 def test_a_task_evicted_by_hand_says_whether_its_state_was_saved():
-    assert results.evicted_task("t", "manual", None) == {
+    assert results.evicted_task("t", PreemptionReason.MANUAL, None) == {
         "task_id": "t",
         "reason": "manual",
         "saved_state": None,
@@ -200,9 +214,9 @@ def test_a_task_evicted_by_hand_says_whether_its_state_was_saved():
     saved = SavedState(
         task_id="t", agent_name="a", pool_name="p", priority=1.0, source="payload", saved_at=0.0
     )
-    assert results.evicted_task("t", "manual", pack(saved))["state_saved"]
+    assert results.evicted_task("t", PreemptionReason.MANUAL, pack(saved))["state_saved"]
     earlier = msgspec.structs.replace(saved, warning="too large", current=False)
-    answer = results.evicted_task("t", "manual", pack(earlier))
+    answer = results.evicted_task("t", PreemptionReason.MANUAL, pack(earlier))
     assert (answer["state_saved"], answer["save_error"]) == (False, "too large")
 
 
@@ -211,3 +225,22 @@ def test_an_outcome_that_cannot_be_is_an_error():
         results.submitted(Pending(agent_name="a"), None, dry_run=False)
     with pytest.raises(TypeError, match="Done"):
         results.preempted(Done(), None)
+
+
+def test_codes_are_plain_strings_for_users():
+    refusal = Refused(
+        reason=Reason.PREEMPTION_FAILED, error="no", turned_away={Reason.PROTECTED_POOL: 1}
+    )
+    evaluation = Evaluation(should_preempt=False, reason=Reason.NO_RUNNING_TASKS)
+    given = [
+        results.refused(refusal)["reason"],
+        *results.refused(refusal)["turned_away"],
+        results.preempted(refusal, None)["reason"],
+        results.not_evaluated(refusal)["reason"],
+        results.evaluated(evaluation)["reason"],
+        results.candidate(VICTIM)["reason"],
+        results.evicted_task("t", PreemptionReason.MANUAL, None)["reason"],
+        results.done(Done(change=Change.UNCHANGED))["detail"],
+        results.standing_scheduler("head")["reason"],
+    ]
+    assert {type(code) for code in given} == {str}

@@ -22,7 +22,6 @@ from schedulemesh.core.client.head import ScheduleMeshHead
 from schedulemesh.core.client.scheduler import RayScheduler
 from schedulemesh.core.client.task_fields import DEFAULTS, SubmitFields
 from schedulemesh.domain.task import TaskState
-from schedulemesh.engine.preemption import rules as preemption
 from schedulemesh.simple import SimpleScheduler
 from tests.docs.documents import ROOT, headings, pages, section
 
@@ -116,56 +115,6 @@ def test_every_field_of_the_policy_is_in_the_guide_with_its_default():
 
 def test_every_field_of_a_task_state_is_described():
     assert set(inspect.signature(TaskState).parameters) - codes_in(section(API, "States")) == set()
-
-
-def refusal_codes() -> set[str]:
-    """Every code that the package gives as a reason."""
-    found = set()
-    for path in (ROOT / "schedulemesh").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call):
-                name = ast.unparse(node.func).rpartition(".")[2]
-                if name in ("Refused", "Evaluation", "AgentStartFailed"):
-                    found |= {_text(k.value) for k in node.keywords if k.arg == "reason"}
-            elif isinstance(node, ast.Dict):
-                pairs = zip(node.keys, node.values, strict=True)
-                found |= {_text(v) for k, v in pairs if k is not None and _text(k) == "reason"}
-    rules = (
-        preemption.PROTECTED,
-        preemption.DOMINATES,
-        preemption.BELOW_SAME,
-        preemption.CROSS_OFF,
-        preemption.BELOW_CROSS,
-        preemption.BELOW_SCORE,
-        preemption.VETOED,
-        preemption.LEAVING,
-        preemption.NO_USE,
-        preemption.dominant(()),
-    )
-    return (found | set(rules)) - {""}
-
-
-def _text(node: ast.expr) -> str:
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
-
-
-def test_the_refusal_codes_described_are_those_given():
-    text = section(API, "Refusal codes")
-    told = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
-    assert "preemption_failed" in told
-    assert sorted(refusal_codes() - told) == []
-    assert sorted(told - refusal_codes()) == []
-
-
-def test_the_reasons_of_candidates_are_described():
-    reasons = {
-        preemption.LABEL,
-        preemption.SAME_POOL,
-        preemption.CROSS_POOL,
-        preemption.STRATEGY,
-        preemption.MANUAL,
-    }
-    assert set(re.findall(r"^\| `(\w+)` \|", section(API, "Candidates"), re.MULTILINE)) == reasons
 
 
 def test_every_error_is_described():

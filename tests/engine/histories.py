@@ -26,6 +26,7 @@ from schedulemesh.domain.labels import parse_selector
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.placement import PLACEMENT_STRATEGIES, GroupShape, GroupsSpec
 from schedulemesh.domain.pool import PoolSpec
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.codec import decode_facts, encode_facts
 from schedulemesh.engine.engine import Engine
@@ -430,7 +431,10 @@ class History:
         elif kind == 2:
             self.tell(
                 s.AgentStartFailed(
-                    agent_name=name, incarnation=incarnation, reason="late", error="late"
+                    agent_name=name,
+                    incarnation=incarnation,
+                    reason=Reason.AGENT_START_FAILED,
+                    error="late",
                 )
             )
         else:

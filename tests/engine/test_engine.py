@@ -7,6 +7,7 @@ import sys
 
 import msgspec
 
+from schedulemesh.domain.reasons import Change
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done
@@ -21,16 +22,16 @@ def test_every_stimulus_has_a_handler():
 def test_the_same_pool_again_changes_nothing():
     mesh = Mesh(pool("p", cpu=4))
     seen = len(mesh.facts)
-    assert mesh.resize(pool("p", cpu=4)) == Done(detail="unchanged")
+    assert mesh.resize(pool("p", cpu=4)) == Done(change=Change.UNCHANGED)
     assert len(mesh.facts) == seen
 
 
 def test_another_size_resizes_where_usage_allows():
     mesh = Mesh(pool("p", cpu=4))
     mesh.run("t", cpu=2)
-    assert mesh.resize(pool("p", cpu=8)) == Done(detail="changed")
+    assert mesh.resize(pool("p", cpu=8)) == Done(change=Change.CHANGED)
     assert mesh.free() == amount(cpu=6)
-    assert mesh.resize(pool("p", cpu=2)) == Done(detail="changed")
+    assert mesh.resize(pool("p", cpu=2)) == Done(change=Change.CHANGED)
     refused = mesh.resize(pool("p", cpu=1))
     assert (refused.reason, refused.short_quota) == ("pool_in_use", amount(cpu=1))
     assert mesh.free() == amount()
@@ -49,20 +50,20 @@ def test_a_pool_cannot_shrink_below_what_it_lends():
     mesh.submit("high", "p", priority=9.0, cpu=2)
     mesh.slot("high")
     assert mesh.resize(pool("q", cpu=1)).reason == "pool_in_use"
-    assert mesh.resize(pool("q", cpu=2)) == Done(detail="changed")
+    assert mesh.resize(pool("q", cpu=2)) == Done(change=Change.CHANGED)
 
 
 def test_a_pool_that_must_be_new_may_not_exist_otherwise():
     mesh = Mesh(pool("p", cpu=4))
     assert mesh.resize(pool("p", cpu=5), must_be_new=True).reason == "pool_exists"
-    assert mesh.resize(pool("p", cpu=4), must_be_new=True) == Done(detail="unchanged")
-    assert mesh.resize(pool("n", cpu=4), must_be_new=True) == Done(detail="created")
+    assert mesh.resize(pool("p", cpu=4), must_be_new=True) == Done(change=Change.UNCHANGED)
+    assert mesh.resize(pool("n", cpu=4), must_be_new=True) == Done(change=Change.CREATED)
 
 
 def test_cordoning_is_told_once_and_only_of_known_nodes():
     mesh = Mesh(nodes=[node("a", cpu=1)])
     assert mesh.cordon("a") == Done()
-    assert mesh.cordon("a") == Done(detail="unchanged")
+    assert mesh.cordon("a") == Done(change=Change.UNCHANGED)
     assert mesh.cordon("b").reason == "node_not_found"
     mesh.observe(node("a", cpu=2))
     assert mesh.state.cluster.nodes["a"].cordoned

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from schedulemesh.domain.placement import GroupsSpec
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import Accepted, Evaluation
 from tests.engine.builders import Mesh, names, node, pool, shape
 
@@ -51,7 +52,7 @@ def test_a_free_group_needs_no_victim():
     mesh.observe(node("a", cpu=4), node("b", cpu=1))
     mesh.make_all()
     assert mesh.evaluate(9.0, cpu=1) == Evaluation(
-        should_preempt=False, reason="resources_available"
+        should_preempt=False, reason=Reason.RESOURCES_AVAILABLE
     )
 
 

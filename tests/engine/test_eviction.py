@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from schedulemesh.domain.agent import AgentPhase
+from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.instructions import EvictAgent
@@ -47,7 +48,9 @@ def cancel(mesh, task_id):
 def test_a_task_preempted_alone_leaves_its_agent_behind():
     mesh = Mesh(pool("p", cpu=2))
     mesh.run("t", cpu=2)
-    asked = mesh.preempt(task_id="t", agent_name="t", reason="same_pool_preemption", request_id="r")
+    asked = mesh.preempt(
+        task_id="t", agent_name="t", reason=PreemptionReason.SAME_POOL, request_id="r"
+    )
     assert asked == Pending(agent_name="t")
     assert mesh.task_evictions["t"].agent_name == "t"
     mesh.save("t")
@@ -57,7 +60,7 @@ def test_a_task_preempted_alone_leaves_its_agent_behind():
     assert outcome == Evicted(
         task_id="t",
         agent_name="t",
-        reason="same_pool_preemption",
+        reason=PreemptionReason.SAME_POOL,
         state_key="state-t",
         cancel_success=True,
     )
@@ -91,7 +94,7 @@ def test_a_task_already_preempted_alone_keeps_its_reason_when_its_agent_is():
     mesh = Mesh(pool("p", cpu=2))
     mesh.run("t", cpu=2)
     mesh.announce("u", "t")
-    mesh.preempt(task_id="u", reason="cross_pool_preemption")
+    mesh.preempt(task_id="u", reason=PreemptionReason.CROSS_POOL)
     mesh.preempt(agent_name="t", end_agent=True)
     mesh.leave("t")
     assert mesh.state.preemption_counts == {"cross_pool_preemption": 1, "manual": 1}
@@ -201,7 +204,7 @@ def freed_by(client, *pools):
 
 def test_quota_freed_by_hand_is_held_for_the_client_who_may_use_it_in_another_pool():
     mesh = freed_by("me")
-    assert mesh.delete("low").detail == "already_gone"
+    assert mesh.delete("low").change == "already_gone"
     assert mesh.submit("other", "q", cpu=2, more={"client": "you"}).reason == "preemption_failed"
     mesh.run("mine", "p", cpu=2, more={"client": "me"})
     assert mesh.state.ledger.accounts["p"].borrowed == amount(cpu=2)
@@ -275,7 +278,7 @@ def test_an_eviction_whose_state_was_not_saved_says_so_in_answer_and_record():
 def test_a_task_preempted_alone_whose_state_was_not_saved_says_so():
     mesh = Mesh(pool("p", cpu=1))
     mesh.run("t", cpu=1)
-    mesh.preempt(task_id="t", agent_name="t", reason="manual", request_id="r")
+    mesh.preempt(task_id="t", agent_name="t", reason=PreemptionReason.MANUAL, request_id="r")
     mesh.handle(s.StateNotSaved(task_id="t", error="too large"))
     assert cancel(mesh, "t").save_error == "too large"
 

@@ -173,7 +173,7 @@ def test_a_destroyed_reserved_group_stays_gone_until_its_pool_is_ensured_or_resi
     assert unplaced(mesh.state, "p") == []
 
     if how == "ensured":
-        assert mesh.resize(mesh.state.ledger.accounts["p"].spec).detail == "unchanged"
+        assert mesh.resize(mesh.state.ledger.accounts["p"].spec).change == "unchanged"
     else:
         respec(mesh, max_dynamic=3)
     assert phases(mesh) == {"p-pg-2": "creating"}

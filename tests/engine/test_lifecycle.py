@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from schedulemesh.domain.agent import AgentPhase
+from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.instructions import StopAgent
@@ -103,7 +104,9 @@ def test_a_failure_told_of_an_agent_that_is_being_ended_lets_its_newcomer_in():
     mesh = evicted_pair()
     incarnation = mesh.state.agents["low"].incarnation
     mesh.handle(
-        s.AgentStartFailed(agent_name="low", incarnation=incarnation, reason="x", error="y")
+        s.AgentStartFailed(
+            agent_name="low", incarnation=incarnation, reason=Reason.AGENT_START_FAILED, error="y"
+        )
     )
     assert "high" in mesh.starts
 
@@ -185,7 +188,7 @@ def test_deleting_an_agent_stops_it_and_takes_its_tasks_off_the_book():
     assert mesh.delete("t") == Pending(agent_name="t")
     mesh.leave("t")
     assert mesh.state.running.by_id == {}
-    assert mesh.delete("t") == Done(detail="already_gone")
+    assert mesh.delete("t") == Done(change=Change.ALREADY_GONE)
 
 
 def test_deleting_a_newcomer_that_waits_lets_go_of_everything_at_once():
@@ -240,7 +243,7 @@ def test_an_agent_that_is_lost_while_it_waits_answers_its_request():
 def test_registering_an_identical_task_again_is_idempotent_and_a_different_one_is_refused():
     mesh = Mesh(pool("p", cpu=2))
     assert mesh.announce("t", "x") == Done()
-    assert mesh.announce("t", "x") == Done(detail="already_registered")
+    assert mesh.announce("t", "x") == Done(change=Change.ALREADY_REGISTERED)
     assert mesh.announce("t", "y").reason == "duplicate_task"
     assert mesh.announce("t", "x", priority=6.0).reason == "duplicate_task"
 
@@ -340,7 +343,7 @@ def test_one_of_two_tasks_of_an_agent_is_done_and_the_agent_goes_on_with_the_oth
     mesh.run("a", cpu=2)
     mesh.announce("b", "a")
     done = mesh.complete("a")
-    assert (done.detail, mesh.ends) == ("agent_kept", {})
+    assert (done.change, mesh.ends) == ("agent_kept", {})
     assert "1 of its tasks go on ('b')" in done.warnings[0]
     assert mesh.state.running.on_agent("a") == ("b",)
     mesh.complete("b")
@@ -352,7 +355,7 @@ def test_deleting_an_agent_that_is_gone_is_no_error_and_one_that_never_was_is_re
     mesh.run("a", cpu=2)
     mesh.delete("a")
     mesh.leave("a")
-    assert mesh.delete("a").detail == "already_gone"
+    assert mesh.delete("a").change == "already_gone"
     refused = mesh.delete("b")
     assert refused.reason == "agent_not_found"
     assert "'b'" in refused.error
@@ -362,9 +365,9 @@ def test_deleting_an_agent_that_is_gone_is_no_error_and_one_that_never_was_is_re
 def test_deleting_an_unknown_agent_ends_what_was_registered_on_it():
     mesh = Mesh(pool("p", cpu=2))
     mesh.announce("t", "elsewhere")
-    assert mesh.delete("elsewhere").detail == ""
+    assert mesh.delete("elsewhere").change is None
     assert mesh.state.running.by_id == {}
-    assert mesh.delete("elsewhere").detail == "already_gone"
+    assert mesh.delete("elsewhere").change == "already_gone"
 
 
 def test_only_so_many_names_of_former_agents_are_kept(monkeypatch):

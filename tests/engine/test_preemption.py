@@ -40,20 +40,20 @@ def mesh_with(*tasks, **policy):
 )
 def test_same_pool_needs_the_same_pool_threshold(delta, allowed):
     found = verdict(5.0 + delta)
-    assert found.allowed is allowed
-    assert found.reason == ("same_pool_preemption" if allowed else "below_same_pool_threshold")
+    assert found.rule == ("same_pool_preemption" if allowed else None)
+    assert found.refused == (None if allowed else "below_same_pool_threshold")
 
 
 @pytest.mark.parametrize(("delta", "allowed"), [(5.0, True), (4.99, False)])
 def test_another_pool_needs_the_cross_pool_threshold(delta, allowed):
     found = verdict(5.0 + delta, pool_name="q")
-    assert found.allowed is allowed
-    assert found.reason == ("cross_pool_preemption" if allowed else "below_cross_pool_threshold")
+    assert found.rule == ("cross_pool_preemption" if allowed else None)
+    assert found.refused == (None if allowed else "below_cross_pool_threshold")
 
 
 def test_cross_pool_preemption_can_be_switched_off():
     found = verdict(100.0, pool_name="q", enable_cross_pool_preemption=False)
-    assert (found.allowed, found.reason) == (False, "cross_pool_disabled")
+    assert (found.rule, found.refused) == (None, "cross_pool_disabled")
 
 
 def test_a_protected_pool_is_safe_from_others_by_every_rule():
@@ -66,13 +66,12 @@ def test_a_protected_pool_is_safe_from_others_by_every_rule():
         low={"tier": "batch"},
         label_preemption_rules=TIERS,
     )
-    assert by_number.reason == by_label.reason == "protected_pool"
-    assert not by_number.allowed
-    assert not by_label.allowed
+    assert by_number.refused == by_label.refused == "protected_pool"
+    assert by_number.rule is by_label.rule is None
 
 
 def test_within_itself_a_protected_pool_is_like_any_other():
-    assert verdict(6.0, protected_pools=("p",)).reason == "same_pool_preemption"
+    assert verdict(6.0, protected_pools=("p",)).rule == "same_pool_preemption"
 
 
 @pytest.mark.parametrize(
@@ -123,7 +122,7 @@ def test_a_label_match_counts_the_rank_or_the_plain_difference_whichever_is_more
         label_preemption_rules=TIERS,
         label_priority_threshold=threshold,
     )
-    assert (found.allowed, found.reason, found.delta) == (True, "label_based_preemption", effective)
+    assert (found.rule, found.refused, found.delta) == ("label_based_preemption", None, effective)
 
 
 def test_a_match_that_misses_its_threshold_falls_through_with_the_plain_difference():
@@ -131,10 +130,10 @@ def test_a_match_that_misses_its_threshold_falls_through_with_the_plain_differen
     group_request = {"label_preemption_rules": TIERS, "label_priority_threshold": 2.5}
 
     same = verdict(6.0, **labels, **group_request)
-    assert (same.reason, same.delta) == ("same_pool_preemption", 1.0)
-    assert verdict(5.0, **labels, **group_request).reason == "below_same_pool_threshold"
+    assert (same.rule, same.delta) == ("same_pool_preemption", 1.0)
+    assert verdict(5.0, **labels, **group_request).refused == "below_same_pool_threshold"
     assert (
-        verdict(6.0, pool_name="q", **labels, **group_request).reason
+        verdict(6.0, pool_name="q", **labels, **group_request).refused
         == "below_cross_pool_threshold"
     )
 
@@ -143,7 +142,7 @@ def test_who_dominates_by_label_is_safe_from_higher_numbers():
     found = verdict(
         100.0, high={"tier": "batch"}, low={"tier": "premium"}, label_preemption_rules=TIERS
     )
-    assert (found.allowed, found.reason) == (False, "dominates_by_label")
+    assert (found.rule, found.refused) == (None, "dominates_by_label")
 
 
 def test_that_safety_can_be_switched_off():
@@ -154,7 +153,7 @@ def test_that_safety_can_be_switched_off():
         label_preemption_rules=TIERS,
         label_dominance_protects=False,
     )
-    assert found.reason == "same_pool_preemption"
+    assert found.rule == "same_pool_preemption"
 
 
 @pytest.mark.parametrize(
@@ -167,13 +166,13 @@ def test_where_each_dominates_by_another_key_labels_are_silent(incoming, reason)
         low={"tier": "batch", "team": "a"},
         label_preemption_rules={**TIERS, "team": {"a": ["b"]}},
     )
-    assert found.reason == reason
+    assert (found.rule or found.refused) == reason
 
 
 def test_labels_can_be_switched_off_altogether():
     labels = {"label_preemption_rules": TIERS, "enable_label_preemption": False}
-    assert not verdict(high={"tier": "premium"}, low={"tier": "batch"}, **labels).allowed
-    assert verdict(9.0, high={"tier": "batch"}, low={"tier": "premium"}, **labels).allowed
+    assert not verdict(high={"tier": "premium"}, low={"tier": "batch"}, **labels).rule
+    assert verdict(9.0, high={"tier": "batch"}, low={"tier": "premium"}, **labels).rule
 
 
 def test_the_score_is_the_difference_plus_weight_times_remaining_seconds():
@@ -318,7 +317,7 @@ def test_if_a_may_evict_b_then_b_may_not_evict_a():
             for delta in (-9.0, -1.0, 0.0, 1.0, 9.0):
                 forth = verdict(5.0 + delta, high=one, low=other, label_preemption_rules=rules)
                 back = verdict(5.0, 5.0 + delta, high=other, low=one, label_preemption_rules=rules)
-                assert not (forth.allowed and back.allowed), (one, other, delta)
+                assert not (forth.rule and back.rule), (one, other, delta)
 
 
 def test_evaluating_changes_nothing():

@@ -222,7 +222,7 @@ def test_a_task_that_runs_again_is_shown_with_the_priority_that_was_asked():
 def test_the_same_task_registered_again_is_the_same_whatever_priority_it_got():
     mesh = Mesh(pool("p", cpu=4), plugins=[Plus(2.0)])
     mesh.run("t", priority=5.0, cpu=1)
-    assert mesh.announce("t", "t", priority=5.0).detail == "already_registered"
+    assert mesh.announce("t", "t", priority=5.0).change == "already_registered"
     assert mesh.announce("t", "t", priority=7.0).reason == "duplicate_task"
 
 

@@ -10,6 +10,7 @@ import random
 
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.agent import AgentPhase
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.codec import encode_facts
 from schedulemesh.engine.engine import Engine
@@ -201,7 +202,7 @@ class Lives:
                     s.AgentStartFailed(
                         agent_name=order.agent.name,
                         incarnation=order.incarnation,
-                        reason="agent_start_failed",
+                        reason=Reason.AGENT_START_FAILED,
                         error="the class raised",
                     )
                 )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypedDict, cast
 
 import msgspec
 
 from schedulemesh.core.agent.host import public_state
+from schedulemesh.domain.reasons import Change, PreemptionReason, Reason
 from schedulemesh.engine.messages.outcomes import (
     Accepted,
     Candidate,
@@ -132,7 +134,11 @@ class PreemptionResult(Result, total=False):
 
 def refused(outcome: Refused) -> SubmitResult:
     """A refusal: an ordinary answer with ``success`` False."""
-    answer: SubmitResult = {"success": False, "error": outcome.error, "reason": outcome.reason}
+    answer: SubmitResult = {
+        "success": False,
+        "error": outcome.error,
+        "reason": outcome.reason.value,
+    }
     short = {"quota": outcome.short_quota.public(), "node": outcome.short_node.public()}
     if outcome.short_quota or outcome.short_node:
         answer["short"] = {where: amounts for where, amounts in short.items() if amounts}
@@ -147,7 +153,7 @@ def refused(outcome: Refused) -> SubmitResult:
             for h in outcome.holders
         ]
     if outcome.turned_away:
-        answer["turned_away"] = dict(outcome.turned_away)
+        answer["turned_away"] = _counts(outcome.turned_away)
     if outcome.sufficient_priority is not None:
         answer["sufficient_priority"] = outcome.sufficient_priority
     if outcome.hint:
@@ -164,7 +170,7 @@ def standing_scheduler(name: str) -> Result:
         "success": False,
         "error": f"scheduler {name!r} is a standing one (detached=True) that this object found, so it is not "
         "ended with it: others may be using it",
-        "reason": "standing_scheduler",
+        "reason": Reason.STANDING_SCHEDULER.value,
         "hint": "shutdown(force=True) ends it for everybody; detach() leaves it",
     }
 
@@ -221,6 +227,7 @@ def candidate(found: Candidate) -> CandidateInfo:
     """A candidate or victim."""
     shown = msgspec.structs.asdict(found)
     shown.pop("lost_work")
+    shown["reason"] = found.reason.value
     if not shown["save_error"]:
         del shown["save_error"]
     else:
@@ -235,8 +242,8 @@ def evaluated(found: Evaluation) -> EvaluationResult:
         "should_preempt": found.should_preempt,
         "candidates": [candidate(c) for c in found.candidates],
         "victims": list(found.victims),
-        "reason": found.reason,
-        "turned_away": dict(found.turned_away),
+        "reason": None if found.reason is None else found.reason.value,
+        "turned_away": _counts(found.turned_away),
     }
 
 
@@ -247,7 +254,7 @@ def not_evaluated(refused_: Refused) -> EvaluationResult:
         "should_preempt": False,
         "candidates": [],
         "victims": [],
-        "reason": refused_.reason,
+        "reason": refused_.reason.value,
         "error": refused_.error,
         "turned_away": {},
     }
@@ -258,8 +265,8 @@ def done(outcome: RequestOutcome) -> Result:
     if isinstance(outcome, Refused):
         return refused(outcome)
     answer: Result = {"success": True}
-    if isinstance(outcome, Done) and outcome.detail:
-        answer["detail"] = outcome.detail
+    if isinstance(outcome, Done) and outcome.change is not None:
+        answer["detail"] = outcome.change.value
     if isinstance(outcome, Done) and outcome.warnings:
         answer["warnings"] = list(outcome.warnings)
     return answer
@@ -268,7 +275,8 @@ def done(outcome: RequestOutcome) -> Result:
 def deleted(outcome: RequestOutcome) -> dict[str, Any]:
     """The answer of ``delete_agent``."""
     answer: dict[str, Any] = dict(done(outcome))
-    if answer.pop("detail", "") == "already_gone":
+    if isinstance(outcome, Done) and outcome.change is Change.ALREADY_GONE:
+        del answer["detail"]
         answer["already_gone"] = True
     return answer
 
@@ -279,7 +287,7 @@ def preempted(outcome: RequestOutcome, saved: bytes | None) -> PreemptionResult:
         return {
             "success": False,
             "error": outcome.error,
-            "reason": outcome.reason,
+            "reason": outcome.reason.value,
             "saved_state": None,
             "cancel_success": False,
         }
@@ -292,7 +300,7 @@ def preempted(outcome: RequestOutcome, saved: bytes | None) -> PreemptionResult:
         "saved_state": saved_state(saved),
         "cancel_success": outcome.cancel_success,
         "state_saved": saved is not None and not outcome.save_error,
-        "reason": outcome.reason,
+        "reason": outcome.reason.value,
     }
     if outcome.save_error:
         answer["save_error"] = outcome.save_error
@@ -305,21 +313,26 @@ def preempted(outcome: RequestOutcome, saved: bytes | None) -> PreemptionResult:
         f"task {outcome.task_id!r} was not cancelled and runs on: {outcome.error or 'cancel() failed'}; its "
         f"state {saved_or_not}. preempt_task ends it with its agent"
     )
-    return {**answer, "success": False, "reason": "not_cancelled", "error": message}
+    return {**answer, "success": False, "reason": Reason.NOT_CANCELLED.value, "error": message}
 
 
-def evicted_task(task_id: str, reason: str, saved: bytes | None) -> dict[str, Any]:
+def evicted_task(task_id: str, reason: PreemptionReason, saved: bytes | None) -> dict[str, Any]:
     """A task evicted by hand, with the state that is stored of it."""
     state = None if saved is None else msgspec.msgpack.decode(saved, type=SavedState)
     answer: dict[str, Any] = {
         "task_id": task_id,
-        "reason": reason,
+        "reason": reason.value,
         "saved_state": saved_state(saved),
         "state_saved": state is not None and state.current,
     }
     if state is None or not state.current:
         answer["save_error"] = "the state was not saved" if state is None else state.warning
     return answer
+
+
+def _counts(turned_away: Mapping[Reason, int]) -> dict[str, int]:
+    """Counts by code, as plain strings."""
+    return {reason.value: count for reason, count in turned_away.items()}
 
 
 def saved_state(saved: bytes | None) -> dict[str, Any] | None:

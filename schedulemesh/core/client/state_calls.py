@@ -17,6 +17,7 @@ from schedulemesh.core.transport.user_code import ship_function, ship_state
 from schedulemesh.domain.containers import as_elements, as_items
 from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.numbers import parse_priority, parse_timeout
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import Done, Refused
 from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.protocol.agents import SavedState, key_of
@@ -46,7 +47,7 @@ class StateCalls(Client):
         name = parse_name(task_id, "task_id")
         error = f"task {name!r} is not running, so there is no state to save"
         return self._state(
-            SaveTaskState(task_id=name), Refused(reason="task_not_found", error=error)
+            SaveTaskState(task_id=name), Refused(reason=Reason.TASK_NOT_FOUND, error=error)
         )
 
     def list_saved_states(self) -> dict[str, Any]:
@@ -58,7 +59,7 @@ class StateCalls(Client):
         name = parse_name(task_id, "task_id")
         error = f"no saved state of task {name!r}; it was never preempted, or long ago"
         return self._state(
-            GetSavedState(task_id=name), Refused(reason="state_not_found", error=error)
+            GetSavedState(task_id=name), Refused(reason=Reason.STATE_NOT_FOUND, error=error)
         )
 
     def _state(self, request: AnyRequest, none: Refused) -> dict[str, Any]:

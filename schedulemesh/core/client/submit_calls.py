@@ -15,10 +15,16 @@ from schedulemesh.core.client.task_fields import AgentFields, OptionalFields, Su
 from schedulemesh.core.client.task_request import Submission, submission, task_submission
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_flag
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import DEFAULT_PRIORITY
 
 #: Reasons for a refusal that an eviction for quota and group together may avoid.
-_NO_GROUP = ("insufficient_quota", "group_unplaceable", "no_pg_pool", "preemption_failed")
+_NO_GROUP = (
+    Reason.INSUFFICIENT_QUOTA,
+    Reason.GROUP_UNPLACEABLE,
+    Reason.NO_PG_POOL,
+    Reason.PREEMPTION_FAILED,
+)
 
 
 @public_calls

@@ -8,6 +8,7 @@ import msgspec
 
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.labels import Labels
+from schedulemesh.domain.reasons import EndReason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import DEFAULT_PRIORITY
 from schedulemesh.engine.lifecycle.groups import end as end_group
@@ -38,7 +39,6 @@ from schedulemesh.engine.transaction import Transaction
 
 _NO_DEVICES = Devices()
 #: Why a victim of a submission ends.
-PREEMPTED = "preempted"
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -253,7 +253,7 @@ def _evict(tx: Transaction, units: tuple[VictimAgent, ...], newcomer: str) -> No
         )
     for unit in units:
         name = unit.agent.spec.name
-        tx.emit(AgentEnding(agent_name=name, reason=PREEMPTED, at=tx.now))
+        tx.emit(AgentEnding(agent_name=name, reason=EndReason.PREEMPTED, at=tx.now))
         tx.instruct(evict_instruction(tx.state, name))
 
 

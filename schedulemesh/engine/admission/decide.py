@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import DEFAULT_PRIORITY
 from schedulemesh.engine import explain
@@ -185,7 +186,7 @@ def _duplicate(state: MeshState, stimulus: TaskSubmitted) -> Refused | None:
         return taken
     if stimulus.agent.name in state.agents:
         return Refused(
-            reason="duplicate_agent",
+            reason=Reason.DUPLICATE_AGENT,
             error=f"agent {stimulus.agent.name!r} already exists; delete it first or choose another name",
         )
     return None
@@ -261,7 +262,7 @@ def _veto(tx: Transaction, request: Request) -> PluginVeto | None:
 
 def _no_victim(tx: Transaction, request: Request, veto: PluginVeto | None) -> Refused:
     state = tx.state
-    turned_away: dict[str, int] = {}
+    turned_away: dict[Reason, int] = {}
     enough = _sufficient_priority(tx, request)
     if request.stimulus.may_preempt:
         turned_away = state.preemption.turned_away(state.running, request.incoming, tx.now, veto)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from schedulemesh.domain.agent import AgentPhase
+from schedulemesh.domain.reasons import EndReason, Reason
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.admission.admit import start_instruction
 from schedulemesh.engine.admission.claims import gained, is_whole
@@ -18,8 +19,6 @@ from schedulemesh.engine.state.groups import GroupPhase
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.quota import pass_on
 from schedulemesh.engine.transaction import Transaction
-
-START_FAILED = "start_failed"
 
 
 def let_in(tx: Transaction, agent_name: str | None, shares: Iterable[Share] = ()) -> None:
@@ -40,18 +39,18 @@ def let_in(tx: Transaction, agent_name: str | None, shares: Iterable[Share] = ()
         return
     if not _whole(tx.state, newcomer):
         error = "what the victims freed was not what the books had promised; submit again"
-        undo(tx, newcomer, "preemption_failed", error)
+        undo(tx, newcomer, Reason.PREEMPTION_FAILED, error)
         return
     tx.emit(AgentReady(agent_name=newcomer.spec.name, at=tx.now))
     tx.instruct(start_instruction(tx.state, newcomer.spec.name))
 
 
-def undo(tx: Transaction, agent: Agent, reason: str, error: str) -> RequestOutcome | None:
+def undo(tx: Transaction, agent: Agent, reason: Reason, error: str) -> RequestOutcome | None:
     """Strike a newcomer off and run its victims again where ScheduleMesh knows how.
 
     A group that nobody keeps goes only after them, because it may be the one that they lived in.
     """
-    _terminate(tx, agent, START_FAILED)
+    _terminate(tx, agent, EndReason.START_FAILED)
     group = tx.state.groups.by_id.get(agent.group_id or "")
     if group is not None and group.phase is GroupPhase.PLANNED:
         leave(tx, agent)
@@ -69,14 +68,14 @@ def undo(tx: Transaction, agent: Agent, reason: str, error: str) -> RequestOutco
     return tx.answer(agent.request_id, refused)
 
 
-def ended(tx: Transaction, agent: Agent, reason: str) -> tuple[str, ...]:
+def ended(tx: Transaction, agent: Agent, reason: EndReason) -> tuple[str, ...]:
     """Strike an agent off the book; its group is kept or goes. Returns the ids of its evicted tasks."""
     evicted = _terminate(tx, agent, reason)
     leave(tx, agent)
     return evicted
 
 
-def _terminate(tx: Transaction, agent: Agent, reason: str) -> tuple[str, ...]:
+def _terminate(tx: Transaction, agent: Agent, reason: EndReason) -> tuple[str, ...]:
     """Whoever asked for the eviction of one of its tasks is answered before the task goes with it."""
     evicted = all_preempted(tx, agent)
     tx.emit(

@@ -6,6 +6,7 @@ import msgspec
 
 from schedulemesh.config.settings import CLIENT_HOLD_S, POOL_HOLD_S
 from schedulemesh.domain.agent import AgentPhase
+from schedulemesh.domain.reasons import Change, EndReason, Reason
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.pending import ended, let_in, undo
 from schedulemesh.engine.lifecycle.groups import is_placed
@@ -28,14 +29,11 @@ from schedulemesh.engine.messages.outcomes import (
     RequestOutcome,
 )
 from schedulemesh.engine.state.agents import Agent
-from schedulemesh.engine.state.mesh_state import FORMER, LOST, MeshState
+from schedulemesh.engine.state.mesh_state import FORMER, MeshState
 from schedulemesh.engine.transaction import Transaction
 
 #: Tasks that a sentence names.
 _TOLD = 5
-
-#: Why an agent ends that nobody evicts.
-COMPLETED, DELETED = "completed", "deleted"
 
 
 def current(state: MeshState, agent_name: str, incarnation: int) -> Agent | None:
@@ -52,11 +50,11 @@ def register_task(tx: Transaction, stimulus: s.TaskAnnounced) -> RequestOutcome:
         task,
         stimulus.agent_name,
     ):
-        return Done(detail="already_registered")
+        return Done(change=Change.ALREADY_REGISTERED)
     agent = state.agents.get(stimulus.agent_name)
     if known is None and agent is not None and agent.phase is AgentPhase.ENDING:
         return Refused(
-            reason="agent_ending",
+            reason=Reason.AGENT_ENDING,
             error=f"agent {stimulus.agent_name!r} is being ended ({agent.ending}); choose another",
         )
     return register(tx, task, stimulus.agent_name) or Done()
@@ -70,13 +68,13 @@ def finish_task(tx: Transaction, stimulus: s.TaskFinished) -> RequestOutcome:
     task = state.running.by_id.get(stimulus.task_id)
     if task is None:
         return Refused(
-            reason="task_not_found",
+            reason=Reason.TASK_NOT_FOUND,
             error=f"no task {stimulus.task_id!r} is running; it has ended or was never registered",
         )
     agent = state.agents.get(task.agent_name)
     if task.phase is TaskPhase.PREEMPTING:
         return Refused(
-            reason="already_being_preempted",
+            reason=Reason.ALREADY_BEING_PREEMPTED,
             error=f"task {stimulus.task_id!r} is being preempted; its state is kept",
         )
     if agent is not None and agent.phase is AgentPhase.ENDING:
@@ -89,8 +87,8 @@ def finish_task(tx: Transaction, stimulus: s.TaskFinished) -> RequestOutcome:
         kept = (
             f"agent {task.agent_name!r} was not ended: {len(others)} of its tasks go on ({message})"
         )
-        return Done(detail="agent_kept", warnings=(kept,))
-    return _end(tx, agent, COMPLETED)
+        return Done(change=Change.AGENT_KEPT, warnings=(kept,))
+    return _end(tx, agent, EndReason.COMPLETED)
 
 
 def delete_agent(tx: Transaction, stimulus: s.AgentDeletionRequested) -> RequestOutcome:
@@ -102,7 +100,7 @@ def delete_agent(tx: Transaction, stimulus: s.AgentDeletionRequested) -> Request
         if stimulus.destroy_group is not None:
             tx.emit(_still_ending(tx, agent, stimulus.destroy_group))
         return Pending(agent_name=stimulus.agent_name)
-    return _end(tx, agent, DELETED, destroy_group=stimulus.destroy_group)
+    return _end(tx, agent, EndReason.DELETED, destroy_group=stimulus.destroy_group)
 
 
 def _forget(tx: Transaction, agent_name: str) -> RequestOutcome:
@@ -115,16 +113,16 @@ def _forget(tx: Transaction, agent_name: str) -> RequestOutcome:
     if tasks:
         return Done()
     if agent_name in state.former:
-        return Done(detail="already_gone")
+        return Done(change=Change.ALREADY_GONE)
     error = f"there is no agent {agent_name!r}, and none of the last {FORMER} had this name"
-    return Refused(reason="agent_not_found", error=error)
+    return Refused(reason=Reason.AGENT_NOT_FOUND, error=error)
 
 
 def _still_ending(tx: Transaction, agent: Agent, destroy_group: bool) -> AgentEnding:
     """It ends as before, and this is to become of its group."""
     return AgentEnding(
         agent_name=agent.spec.name,
-        reason=agent.ending,
+        reason=agent.ending or EndReason.DELETED,
         at=tx.now,
         hold_for=agent.hold_for,
         hold_for_client=agent.hold_for_client,
@@ -134,7 +132,7 @@ def _still_ending(tx: Transaction, agent: Agent, destroy_group: bool) -> AgentEn
 
 
 def _end(
-    tx: Transaction, agent: Agent, reason: str, *, destroy_group: bool | None = None
+    tx: Transaction, agent: Agent, reason: EndReason, *, destroy_group: bool | None = None
 ) -> RequestOutcome:
     """Stop the actor and wait for its process, or terminate it off the book if there is none yet."""
     name = agent.spec.name
@@ -213,11 +211,9 @@ def agent_gone(tx: Transaction, stimulus: s.AgentGone) -> RequestOutcome | None:
 def process_gone(tx: Transaction, agent: Agent) -> RequestOutcome | None:
     """Release the claim, count evictions, and let the incoming task have what is free."""
     name = agent.spec.name
-    lost = agent.phase is not AgentPhase.ENDING
-    reason = LOST if lost else agent.ending
-    if lost and agent.phase is AgentPhase.STARTING:
-        return undo(tx, agent, "agent_start_failed", "the agent's process died")
-    evicted = ended(tx, agent, reason)
+    if agent.phase is AgentPhase.STARTING:
+        return undo(tx, agent, Reason.AGENT_START_FAILED, "the agent's process died")
+    evicted = ended(tx, agent, agent.ending or EndReason.LOST)
     if agent.shares and (agent.hold_for or agent.hold_for_client):
         tx.emit(
             QuotaHeld(
@@ -232,12 +228,12 @@ def process_gone(tx: Transaction, agent: Agent) -> RequestOutcome | None:
         let_in(tx, agent.leaves_for, agent.shares)
     tx.answer(agent.ended_by, AgentEvicted(agent_name=name, task_ids=evicted))
     if agent.request_id is not None and not agent.committed:
-        gone = Refused(reason="agent_deleted", error="the agent was deleted before it started")
+        gone = Refused(reason=Reason.AGENT_DELETED, error="the agent was deleted before it started")
         tx.answer(agent.request_id, gone)
     return Done()
 
 
-def _terminate(tx: Transaction, agent: Agent, reason: str, error: str) -> None:
+def _terminate(tx: Transaction, agent: Agent, reason: EndReason, error: str) -> None:
     """End an agent that never had a process."""
     ended(tx, agent, reason)
-    tx.answer(agent.request_id, Refused(reason="agent_deleted", error=error))
+    tx.answer(agent.request_id, Refused(reason=Reason.AGENT_DELETED, error=error))

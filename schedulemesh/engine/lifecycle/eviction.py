@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from schedulemesh.domain.agent import AgentPhase
+from schedulemesh.domain.reasons import EndReason, PreemptionReason, Reason
 from schedulemesh.domain.task import TaskPhase
-from schedulemesh.engine.admission.admit import PREEMPTED, evict_instruction
+from schedulemesh.engine.admission.admit import evict_instruction
 from schedulemesh.engine.explain import pool_not_found
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import (
@@ -47,7 +48,7 @@ def preempt(tx: Transaction, stimulus: s.PreemptionRequested) -> RequestOutcome:
         agent_name = task.agent_name
         if task.phase is not TaskPhase.RUNNING:
             return Refused(
-                reason="already_being_preempted",
+                reason=Reason.ALREADY_BEING_PREEMPTED,
                 error=f"task {stimulus.task_id!r} is {task.phase.value}; only a running one is preempted",
             )
     agent = state.agents.get(agent_name or "")
@@ -56,10 +57,12 @@ def preempt(tx: Transaction, stimulus: s.PreemptionRequested) -> RequestOutcome:
     if stimulus.task_id is not None and (agent is None or not stimulus.end_agent):
         return _evict_task(tx, stimulus, stimulus.task_id, agent_name or "")
     if agent is None:
-        return Refused(reason="agent_not_found", error=f"there is no agent {agent_name or ''!r}")
+        return Refused(
+            reason=Reason.AGENT_NOT_FOUND, error=f"there is no agent {agent_name or ''!r}"
+        )
     if agent.phase is not AgentPhase.RUNNING:
         return Refused(
-            reason="agent_not_running",
+            reason=Reason.AGENT_NOT_RUNNING,
             error=f"agent {agent_name!r} is {agent.phase.value}; only a running one is preempted",
         )
     return _evict_agent(tx, stimulus, agent)
@@ -72,7 +75,7 @@ def _not_running(stimulus: s.PreemptionRequested) -> Refused:
         error += f" on agent {stimulus.agent_name!r}"
     elif stimulus.end_agent:
         error += ", and there is no agent of that name"
-    return Refused(reason="task_not_found", error=error)
+    return Refused(reason=Reason.TASK_NOT_FOUND, error=error)
 
 
 def _of_agent(stimulus: s.PreemptionRequested, agent: Agent) -> s.PreemptionRequested:
@@ -111,7 +114,7 @@ def _evict_agent(tx: Transaction, stimulus: s.PreemptionRequested, agent: Agent)
     tx.emit(
         AgentEnding(
             agent_name=name,
-            reason=PREEMPTED,
+            reason=EndReason.PREEMPTED,
             at=tx.now,
             hold_for=stimulus.for_pool,
             hold_for_client=stimulus.client if stimulus.for_pool is None else None,
@@ -164,7 +167,7 @@ def cancel_answered(tx: Transaction, stimulus: s.CancelAnswered) -> RequestOutco
     if runs_on:
         tx.emit(EvictionFailed(task_id=stimulus.task_id))
     else:
-        tx.emit(_preempted(tx, task, agent, counted=stimulus.cancel_success))
+        tx.emit(_preempted(tx, task, agent, task.evicted_as, counted=stimulus.cancel_success))
     return tx.answer(request_id, evicted)
 
 
@@ -177,7 +180,7 @@ def all_preempted(tx: Transaction, agent: Agent) -> tuple[str, ...]:
         if not task.evicted_as:
             continue
         evicted.append(task_id)
-        tx.emit(_preempted(tx, task, agent))
+        tx.emit(_preempted(tx, task, agent, task.evicted_as))
         if task.evicted_by is not None:
             gone = Evicted(
                 task_id=task_id,
@@ -192,14 +195,19 @@ def all_preempted(tx: Transaction, agent: Agent) -> tuple[str, ...]:
 
 
 def _preempted(
-    tx: Transaction, task: RunningTask, agent: Agent | None, *, counted: bool = True
+    tx: Transaction,
+    task: RunningTask,
+    agent: Agent | None,
+    reason: PreemptionReason,
+    *,
+    counted: bool = True,
 ) -> TaskPreempted:
     return TaskPreempted(
         task_id=task.spec.task_id,
         agent_name=task.agent_name,
         pool_name=task.spec.pool_name,
         priority=task.spec.priority,
-        reason=task.evicted_as,
+        reason=reason,
         at=tx.now,
         preempt_score=task.preempt_score,
         task=task.spec,

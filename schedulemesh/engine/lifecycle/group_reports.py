@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from schedulemesh.domain.agent import AgentPhase
+from schedulemesh.domain.reasons import EndReason, Reason
 from schedulemesh.engine.admission.pending import let_in, undo
 from schedulemesh.engine.lifecycle.groups import create_instruction, drop_if_unwanted, replenish
 from schedulemesh.engine.messages.facts import AgentEnding, GroupEnded, GroupEnding, GroupReady
 from schedulemesh.engine.messages.instructions import CreateGroup, RemoveGroup, StopAgent
 from schedulemesh.engine.messages.stimuli import GroupCreated, GroupCreateFailed, GroupGone
 from schedulemesh.engine.state.groups import Group, GroupPhase
-from schedulemesh.engine.state.mesh_state import LOST
 from schedulemesh.engine.transaction import Transaction
 
 #: What this very step may have asked for already, because somebody turned out gone.
@@ -86,9 +86,9 @@ def _turn_out(tx: Transaction, group: Group, why: str) -> None:
             continue
         if agent.phase is AgentPhase.WAITING:
             error = f"the placement group of agent {agent.spec.name!r} is not to be had: {why}"
-            undo(tx, agent, "group_unplaceable", error)
+            undo(tx, agent, Reason.GROUP_UNPLACEABLE, error)
         elif agent.phase is AgentPhase.RUNNING:
-            tx.emit(AgentEnding(agent_name=agent.spec.name, reason=LOST, at=tx.now))
+            tx.emit(AgentEnding(agent_name=agent.spec.name, reason=EndReason.LOST, at=tx.now))
             tx.instruct(StopAgent(agent_name=agent.spec.name, incarnation=agent.incarnation))
         elif agent.phase is AgentPhase.STARTING:
             tx.instruct(StopAgent(agent_name=agent.spec.name, incarnation=agent.incarnation))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.admission.decide import submit
 from schedulemesh.engine.lifecycle.agents import current
 from schedulemesh.engine.lifecycle.registration import duplicate_task, register
@@ -36,10 +37,10 @@ def rebuild(tx: Transaction, stimulus: RebuildRequested) -> RequestOutcome:
     lost = state.lost.get(stimulus.agent_name)
     if lost is None:
         error = f"agent {stimulus.agent_name!r} is not among the lost ones"
-        return Refused(reason="agent_not_found", error=error)
+        return Refused(reason=Reason.AGENT_NOT_FOUND, error=error)
     if not lost.spec.class_key or not lost.spec.restartable:
         error = f"agent {lost.spec.name!r} had object references within its arguments and cannot be rebuilt"
-        outcome: RequestOutcome = Refused(reason="not_restartable", error=error)
+        outcome: RequestOutcome = Refused(reason=Reason.NOT_RESTARTABLE, error=error)
     else:
         outcome = _submit_again(tx, lost, stimulus.request_id)
     if isinstance(outcome, Refused) and stimulus.agent_name in state.lost:

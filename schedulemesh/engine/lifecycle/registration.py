@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.facts import TaskRegistered
 from schedulemesh.engine.messages.outcomes import Refused
@@ -15,7 +16,7 @@ def duplicate_task(state: MeshState, task_id: str) -> Refused | None:
     if known is None:
         return None
     return Refused(
-        reason="duplicate_task",
+        reason=Reason.DUPLICATE_TASK,
         error=f"task {task_id!r} is already on the book, on agent {known.agent_name!r}; "
         "complete it first or choose another id",
     )

@@ -15,6 +15,7 @@ from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.pool import PoolSpec
+from schedulemesh.domain.reasons import EndReason, PreemptionReason
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.outcomes import Candidate, RequestOutcome
@@ -178,7 +179,7 @@ class AgentEnding(Fact, frozen=True, kw_only=True):
     """The agent is being ended; its claim is held until its process is gone."""
 
     agent_name: str
-    reason: str
+    reason: EndReason
     at: float
     #: Once it is gone, its quota is held for this pool, or for this client.
     hold_for: str | None = None
@@ -195,7 +196,7 @@ class AgentEnded(Fact, frozen=True, kw_only=True):
     agent_name: str
     incarnation: int
     at: float
-    reason: str
+    reason: EndReason
 
 
 class GroupPlanned(Fact, frozen=True, kw_only=True):
@@ -282,8 +283,8 @@ class EvictionStarted(Fact, frozen=True, kw_only=True):
 
     task_id: str
     at: float
-    #: Which rule allowed it: same_pool_preemption, cross_pool_preemption, label_based_preemption, manual.
-    reason: str
+    #: The rule that allowed it.
+    reason: PreemptionReason
     preempt_score: float | None = None
     #: The agent that it leaves for; None: evicted by hand.
     for_agent: str | None = None
@@ -317,7 +318,7 @@ class TaskPreempted(Fact, frozen=True, kw_only=True):
     agent_name: str
     pool_name: str
     priority: float
-    reason: str
+    reason: PreemptionReason
     at: float
     preempt_score: float | None = None
     #: What is needed to run it again: its spec and its agent's; None: it was only registered.

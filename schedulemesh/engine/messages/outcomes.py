@@ -7,6 +7,7 @@ from typing import Union
 import msgspec
 
 from schedulemesh.domain.labels import Labels
+from schedulemesh.domain.reasons import Change, PreemptionReason, Reason
 from schedulemesh.domain.resources import NOTHING, Resources
 
 
@@ -30,7 +31,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     #: Seconds left of its estimated duration; 0 where unknown or overdue.
     remaining_time: float
     #: The rule that allowed it.
-    reason: str
+    reason: PreemptionReason
     #: Seconds of work since its start or its last saved state, which its eviction loses at most.
     lost_work: float = 0.0
     #: Why its state was not saved when it was evicted; empty: it was, it has none, or it was not evicted.
@@ -71,8 +72,7 @@ class Accepted(Outcome, frozen=True, kw_only=True):
 class Refused(Outcome, frozen=True, kw_only=True):
     """The request was turned down and holds nothing."""
 
-    #: A stable code, such as preemption_failed.
-    reason: str
+    reason: Reason
     #: One sentence for a person.
     error: str
     #: What the pool's quota lacked.
@@ -82,7 +82,7 @@ class Refused(Outcome, frozen=True, kw_only=True):
     #: Who holds most of what was short, biggest first, at most ten.
     holders: tuple[Holder, ...] = ()
     #: Running tasks that each rule turned away.
-    turned_away: dict[str, int] = {}
+    turned_away: dict[Reason, int] = {}
     #: The lowest priority with which it would have been accepted; None: none, or it is not known.
     sufficient_priority: float | None = None
     #: What the caller can do next; empty: the error says it, or nothing can be done.
@@ -106,9 +106,10 @@ class ProbeNeeded(Outcome, frozen=True, kw_only=True):
 
 
 class Done(Outcome, frozen=True, kw_only=True):
-    """The request was carried out; ``detail`` says what was already so, if anything."""
+    """The request was carried out."""
 
-    detail: str = ""
+    #: What that changed, where it may be several things; None: what was asked for.
+    change: Change | None = None
     #: What the caller may not have meant, in sentences.
     warnings: tuple[str, ...] = ()
 
@@ -118,7 +119,7 @@ class Evicted(Outcome, frozen=True, kw_only=True):
 
     task_id: str
     agent_name: str
-    reason: str
+    reason: PreemptionReason
     #: The key of its saved state; None: nothing was saved.
     state_key: str | None = None
     cancel_success: bool = False
@@ -146,7 +147,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     should_preempt: bool
     candidates: tuple[Candidate, ...] = ()
     #: For a refusal: the rule that turned away most tasks, or why no eviction is needed.
-    reason: str | None = None
-    turned_away: dict[str, int] = {}
+    reason: Reason | None = None
+    turned_away: dict[Reason, int] = {}
     #: The tasks that a submission of these resources would evict.
     victims: tuple[str, ...] = ()

@@ -11,6 +11,7 @@ from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.labels import Selector
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.pool import PoolSpec
+from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import TaskSpec
 
@@ -107,7 +108,7 @@ class PreemptionRequested(Stimulus, frozen=True, kw_only=True):
     #: Who asks; None: nobody for whom quota could be held.
     client: str | None = None
     #: What it is counted as: the reason of the last evaluation that named the task, else manual.
-    reason: str = "manual"
+    reason: PreemptionReason = PreemptionReason.MANUAL
     preempt_score: float | None = None
     request_id: str | None = None
 
@@ -132,8 +133,7 @@ class AgentStartFailed(Stimulus, frozen=True, kw_only=True):
 
     agent_name: str
     incarnation: int
-    #: agent_start_failed or agent_start_timeout.
-    reason: str
+    reason: Reason
     error: str
 
 

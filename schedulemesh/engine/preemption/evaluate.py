@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.admission.decide import find_victims, room_of_idle, understand
@@ -63,6 +64,6 @@ def _victims(
     if isinstance(request, Refused):
         return Evaluation(should_preempt=False, reason=request.reason)
     if request.fits_now or room_of_idle(tx, request) is not None:
-        return Evaluation(should_preempt=False, reason="resources_available")
+        return Evaluation(should_preempt=False, reason=Reason.RESOURCES_AVAILABLE)
     plan = find_victims(tx, request, veto)
     return () if plan is None else tuple(c.task_id for c in evicted(plan.units))

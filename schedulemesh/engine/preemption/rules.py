@@ -27,30 +27,9 @@ import msgspec
 from schedulemesh.config.label_rules import LabelRules, Ranks, ranks_of
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.labels import Labels
+from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.engine.messages.outcomes import Candidate
 from schedulemesh.engine.state.tasks import RunningTask, RunningTasks, TaskClass
-
-#: Reasons of candidates, one per rule that may allow an eviction.
-LABEL, SAME_POOL, CROSS_POOL, STRATEGY, MANUAL = (
-    "label_based_preemption",
-    "same_pool_preemption",
-    "cross_pool_preemption",
-    "strategy_preemption",
-    "manual",
-)
-
-#: Reasons of refusals, one per rule that may turn a task away, in the order in which they speak.
-PROTECTED, DOMINATES, BELOW_SAME, CROSS_OFF, BELOW_CROSS, BELOW_SCORE, VETOED, LEAVING, NO_USE = (
-    "protected_pool",
-    "dominates_by_label",
-    "below_same_pool_threshold",
-    "cross_pool_disabled",
-    "below_cross_pool_threshold",
-    "below_min_preempt_score",
-    "vetoed_by_strategy",
-    "already_being_preempted",
-    "would_not_make_room",
-)
 
 
 class Incoming(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -62,19 +41,22 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 #: Rules 3 and 4: what they refuse, a strategy may allow.
-_MAY_BE_OPENED = (BELOW_SAME, CROSS_OFF, BELOW_CROSS)
+_MAY_BE_OPENED = (
+    Reason.BELOW_SAME_POOL_THRESHOLD,
+    Reason.CROSS_POOL_DISABLED,
+    Reason.BELOW_CROSS_POOL_THRESHOLD,
+)
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the rules say of one class of running tasks."""
 
-    #: Why they may go, or why not.
-    reason: str
-    allowed: bool
-    #: Effective difference; 0 where not allowed.
+    #: The rule that allows their eviction; None: none does.
+    rule: PreemptionReason | None = None
+    #: Effective difference of priority; 0 where no rule allows an eviction.
     delta: float = 0.0
-    #: Why the rules refused them, where only a strategy may still allow one; empty: they did not.
-    refused: str = ""
+    #: The rule that refused it; beside ``rule``, a strategy decides on each task.
+    refused: Reason | None = None
 
 
 class PluginVeto(Protocol):
@@ -125,25 +107,25 @@ def judge(
     """
     delta = incoming.priority - priority
     if pool_name in policy.protected_pools and pool_name != incoming.pool_name:
-        return Verdict(reason=PROTECTED, allowed=False)
+        return Verdict(refused=Reason.PROTECTED_POOL)
     if policy.enable_label_preemption and ranks.ranks:
         rank = ranks.rank(incoming.labels, labels)
         counter = ranks.rank(labels, incoming.labels)
         if rank and not counter:
             effective = max(delta, float(rank))
             if effective >= policy.label_priority_threshold:
-                return Verdict(reason=LABEL, allowed=True, delta=effective)
+                return Verdict(rule=PreemptionReason.LABEL, delta=effective)
         if counter and not rank and policy.label_dominance_protects:
-            return Verdict(reason=DOMINATES, allowed=False)
+            return Verdict(refused=Reason.DOMINATES_BY_LABEL)
     if pool_name == incoming.pool_name:
         if delta >= policy.same_pool_priority_threshold:
-            return Verdict(reason=SAME_POOL, allowed=True, delta=delta)
-        return Verdict(reason=BELOW_SAME, allowed=False)
+            return Verdict(rule=PreemptionReason.SAME_POOL, delta=delta)
+        return Verdict(refused=Reason.BELOW_SAME_POOL_THRESHOLD)
     if not policy.enable_cross_pool_preemption:
-        return Verdict(reason=CROSS_OFF, allowed=False)
+        return Verdict(refused=Reason.CROSS_POOL_DISABLED)
     if delta >= policy.cross_pool_priority_threshold:
-        return Verdict(reason=CROSS_POOL, allowed=True, delta=delta)
-    return Verdict(reason=BELOW_CROSS, allowed=False)
+        return Verdict(rule=PreemptionReason.CROSS_POOL, delta=delta)
+    return Verdict(refused=Reason.BELOW_CROSS_POOL_THRESHOLD)
 
 
 _Judged = list[tuple[TaskClass, Verdict]]
@@ -185,24 +167,24 @@ class Preemption:
 
     def _opened(self, task_class: TaskClass, verdict: Verdict, incoming: Incoming) -> Verdict:
         """The verdict where strategies are asked, too."""
-        if verdict.reason not in _MAY_BE_OPENED:
+        if verdict.refused not in _MAY_BE_OPENED:
             return verdict
         delta = incoming.priority - task_class.priority
-        return Verdict(reason=STRATEGY, allowed=True, delta=delta, refused=verdict.reason)
+        return Verdict(rule=PreemptionReason.STRATEGY, delta=delta, refused=verdict.refused)
 
     def judge(self, task: RunningTask, incoming: Incoming) -> Verdict:
         """What the rules say of one task; a task that already leaves is no candidate."""
         if task.task_class is None:
-            return Verdict(reason=LEAVING, allowed=False)
+            return Verdict(refused=Reason.ALREADY_BEING_PREEMPTED)
         return self._judge_class(task.task_class, incoming)
 
     def candidate(
         self, task: RunningTask, verdict: Verdict, incoming: Incoming, now: float
     ) -> Candidate | None:
-        """The task with its score; None where the score is below the least."""
+        """The task with its score; None where no rule allows its eviction or the score is too low."""
         remaining = task.remaining(now)
         score = verdict.delta + self.policy.remaining_time_weight * remaining
-        if score < self.policy.min_preempt_score:
+        if verdict.rule is None or score < self.policy.min_preempt_score:
             return None
         return Candidate(
             task_id=task.spec.task_id,
@@ -213,7 +195,7 @@ class Preemption:
             priority_delta=incoming.priority - task.spec.priority,
             effective_delta=verdict.delta,
             remaining_time=remaining,
-            reason=verdict.reason,
+            reason=verdict.rule,
             lost_work=task.lost_work(now),
         )
 
@@ -232,7 +214,7 @@ class Preemption:
         """
         judged = self.verdicts(running, incoming, veto)
         # There may be as many classes as tasks, so no function is called for each.
-        likely = [entry for entry in judged if entry[1].allowed and entry[0].count]
+        likely = [entry for entry in judged if entry[1].rule and entry[0].count]
         if keep is not TaskClass.has_tasks:
             likely = [entry for entry in likely if keep(entry[0])]
         only = first if veto is None else None
@@ -289,27 +271,32 @@ class Preemption:
         incoming: Incoming,
         now: float,
         veto: PluginVeto | None = None,
-    ) -> dict[str, int]:
+    ) -> dict[Reason, int]:
         """How many tasks each rule turns away, most first, where nobody is evicted: candidates, too,
         because their leaving would not make room. Strategies are not asked again: those they turned away
         are the ones they were asked for.
         """
-        counts: dict[str, int] = {}
+        counts: dict[Reason, int] = {}
         leaving = len(running)
         for task_class, verdict in self.verdicts(running, incoming, veto):
             size = len(task_class)
             leaving -= size
-            if verdict.allowed and not verdict.refused:
+            if verdict.refused is None:
                 below = self._below_score(task_class, verdict, now)
-                counts[BELOW_SCORE] = counts.get(BELOW_SCORE, 0) + below
-                counts[NO_USE] = counts.get(NO_USE, 0) + size - below
+                counts[Reason.BELOW_MIN_PREEMPT_SCORE] = (
+                    counts.get(Reason.BELOW_MIN_PREEMPT_SCORE, 0) + below
+                )
+                counts[Reason.WOULD_NOT_MAKE_ROOM] = (
+                    counts.get(Reason.WOULD_NOT_MAKE_ROOM, 0) + size - below
+                )
             else:
-                reason = verdict.refused or verdict.reason
-                counts[reason] = counts.get(reason, 0) + size
+                counts[verdict.refused] = counts.get(verdict.refused, 0) + size
         if veto is not None:
-            counts[VETOED] = veto.vetoed
-            counts[NO_USE] = counts.get(NO_USE, 0) - veto.vetoed
-        counts[LEAVING] = leaving
+            counts[Reason.VETOED_BY_STRATEGY] = veto.vetoed
+            counts[Reason.WOULD_NOT_MAKE_ROOM] = (
+                counts.get(Reason.WOULD_NOT_MAKE_ROOM, 0) - veto.vetoed
+            )
+        counts[Reason.ALREADY_BEING_PREEMPTED] = leaving
         order = sorted((-n, reason) for reason, n in counts.items() if n)
         return {reason: -n for n, reason in order}
 
@@ -410,6 +397,6 @@ def _priority_of(entry: tuple[TaskClass, Verdict]) -> float:
     return entry[0].priority
 
 
-def dominant(turned_away: Iterable[str]) -> str:
+def dominant(turned_away: Iterable[Reason]) -> Reason:
     """The rule that turned away most tasks; the counts are ordered so."""
-    return next(iter(turned_away), "no_running_tasks")
+    return next(iter(turned_away), Reason.NO_RUNNING_TASKS)

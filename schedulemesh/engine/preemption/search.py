@@ -156,7 +156,7 @@ class Search(msgspec.Struct, kw_only=True):
     def allowed(self) -> dict[TaskClass, Verdict]:
         """The classes of tasks that may go, by the rules."""
         verdicts = self.state.preemption.verdicts(self.state.running, self.incoming, self.veto)
-        return {task_class: verdict for task_class, verdict in verdicts if verdict.allowed}
+        return {task_class: verdict for task_class, verdict in verdicts if verdict.rule}
 
     def _reachable_nodes(self, allowed: set[TaskClass]) -> list[tuple[Bound, Node, _Summary]]:
         """The nodes that could have room if all went who may, with a lower bound of their place."""

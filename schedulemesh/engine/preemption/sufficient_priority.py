@@ -6,8 +6,9 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
+from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.engine.messages.outcomes import Candidate
-from schedulemesh.engine.preemption.rules import LABEL, Incoming
+from schedulemesh.engine.preemption.rules import Incoming
 from schedulemesh.engine.state.mesh_state import MeshState
 
 #: With more classes of running tasks than this the question is not asked: each try judges all of them.
@@ -43,7 +44,7 @@ def _least_delta(state: MeshState, incoming: Incoming, victim: Candidate) -> flo
     """The difference of priority at which this task may surely be evicted."""
     policy, own = state.policy, victim.pool_name == incoming.pool_name
     rule = policy.same_pool_priority_threshold if own else policy.cross_pool_priority_threshold
-    by_label = victim.reason == LABEL
+    by_label = victim.reason is PreemptionReason.LABEL
     return max(policy.label_priority_threshold if by_label else rule, policy.min_preempt_score)
 
 

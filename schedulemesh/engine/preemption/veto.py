@@ -89,4 +89,4 @@ class Asked:
             mine.labels,
         )
         answer = self._strategies.may_evict(low, self._view)
-        return answer is not False if verdict.allowed else answer is True
+        return answer is not False if verdict.rule else answer is True

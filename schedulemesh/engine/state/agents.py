@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from schedulemesh.domain.agent import AgentPhase, AgentSpec
+from schedulemesh.domain.reasons import EndReason
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages import facts as f
@@ -46,8 +47,8 @@ class Agent(msgspec.Struct, kw_only=True, gc=False):
     started_at: float | None = None
     #: How often Ray restarted its process by itself.
     restarts: int = 0
-    #: Why it is being ended; empty while it is not.
-    ending: str = ""
+    #: Why it is being ended; None while it is not.
+    ending: EndReason | None = None
     #: The agent that it leaves for, if it is a victim of a submission.
     leaves_for: str | None = None
     #: Once it is gone, its quota is held for this pool, or for this client.

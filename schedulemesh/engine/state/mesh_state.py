@@ -9,6 +9,7 @@ import msgspec
 
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.agent import AgentPhase
+from schedulemesh.domain.reasons import EndReason, PreemptionReason
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.domain.task import TaskPhase, TaskSpec
 from schedulemesh.engine.messages import facts as f
@@ -62,7 +63,7 @@ class MeshState:
         #: Names of agents that are gone, the first gone first.
         self.former: dict[str, None] = {}
         #: Preemptions so far, by reason.
-        self.preemption_counts: dict[str, int] = {}
+        self.preemption_counts: dict[PreemptionReason, int] = {}
         #: By request id, the first given first.
         self.answers: dict[str, Answer] = {}
         #: Which agent's start will answer a request.
@@ -275,7 +276,7 @@ class MeshState:
     def _agent_ended(self, fact: f.AgentEnded) -> None:
         tasks = [self.running.remove(t) for t in self.running.on_agent(fact.agent_name)]
         agent = self.agents.pop(fact.agent_name)
-        if fact.reason == LOST:
+        if fact.reason is EndReason.LOST:
             self._remember_lost(agent, tasks, fact.at)
         self._remember_former(fact.agent_name)
         self.agents_of[agent.spec.pool_name].discard(fact.agent_name)
@@ -421,7 +422,7 @@ class MeshState:
 
     def _eviction_failed(self, fact: f.EvictionFailed) -> None:
         task = self.running.by_id[fact.task_id]
-        task.evicted_as, task.preempt_score = "", None
+        task.evicted_as, task.preempt_score = None, None
         task.evicted_for, task.evicted_by = None, None
         self.running.set_phase(fact.task_id, TaskPhase.RUNNING)
         self._touch(self.agents.get(task.agent_name))

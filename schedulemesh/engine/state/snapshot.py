@@ -15,6 +15,7 @@ import msgspec
 
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.placement import GroupShape
+from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.preemption.rules import Preemption
 from schedulemesh.engine.state.agents import Agent, Answer, LostAgent, Preempted
@@ -38,7 +39,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     policy: PreemptionPolicy | None = None
     epoch: int | None = None
     next_incarnation: int | None = None
-    preemption_counts: dict[str, int] = {}
+    preemption_counts: dict[PreemptionReason, int] = {}
     policy_changes: list[f.PolicyChanged] = []
     handlers: list[f.StateHandlersRegistered] = []
     loaded: list[str] = []

@@ -14,6 +14,7 @@ import msgspec
 from sortedcontainers import SortedList
 
 from schedulemesh.domain.labels import Labels
+from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import TaskPhase, TaskSpec
 
@@ -32,7 +33,7 @@ class RunningTask(msgspec.Struct, kw_only=True, gc=False):
     #: What ending its agent frees; nothing for a task on an agent that is not ours.
     resources: Resources
     #: Why it is being evicted; empty while it is not.
-    evicted_as: str = ""
+    evicted_as: PreemptionReason | None = None
     preempt_score: float | None = None
     #: The agent that it leaves for; None: by hand.
     evicted_for: str | None = None

@@ -1,0 +1,281 @@
+"""The codes that answers carry: why a request was refused, why a task was evicted, what a call changed.
+
+Each member is a string, its code, and has its ``meaning``: the sentence that the API reference shows.
+Codes are stored and are part of the public interface, so a code never changes its meaning.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from typing_extensions import Self
+
+
+class Code(str, Enum):
+    """Base of the enumerations: a member equals its code, and prints as its code."""
+
+    meaning: str
+
+    def __new__(cls, code: str, meaning: str) -> Self:
+        """A member, from its code and the sentence that explains it."""
+        member = str.__new__(cls, code)
+        member._value_ = code
+        member.meaning = meaning
+        return member
+
+    def __str__(self) -> str:
+        """The code."""
+        return str.__str__(self)
+
+
+class Reason(Code):
+    """Why a request was refused, or why a running task is not evicted for another."""
+
+    # There is no room.
+    PREEMPTION_FAILED = (
+        "preemption_failed",
+        (
+            "Short of resources, and no allowed eviction makes room. `short` and `holders` say of"
+            " what, and who has it; `hint` says what would help."
+        ),
+    )
+    INSUFFICIENT_QUOTA = (
+        "insufficient_quota",
+        (
+            "The pool's quota is short, and this call evicts nobody for it (`create_agent`, "
+            "`submit_with_pg_preemption`). Ask for less, or resize the pool."
+        ),
+    )
+    GROUP_UNPLACEABLE = (
+        "group_unplaceable",
+        (
+            "No placement group is free, none can be created, and no allowed eviction helps; or "
+            "Ray did not place the group in time."
+        ),
+    )
+    EXCEEDS_POOL_CAPACITY = (
+        "exceeds_pool_capacity",
+        (
+            "The request asks for more than the whole quota of its pool. Ask for less, or resize "
+            "the pool."
+        ),
+    )
+    CLUSTER_OUT_OF_RESOURCES = (
+        "cluster_out_of_resources",
+        (
+            "No node could hold it even when idle, or work outside ScheduleMesh has taken the "
+            "room. Ask for less, add a node, or submit it again later."
+        ),
+    )
+
+    # The request contradicts what exists.
+    POOL_NOT_FOUND = ("pool_not_found", "There is no such pool. Create it with `ensure_pool`.")
+    NO_MATCHING_POOL = (
+        "no_matching_pool",
+        "No pool matches `pool_selector` and could hold the task.",
+    )
+    NO_PG_POOL = (
+        "no_pg_pool",
+        (
+            "The pool keeps no placement groups. Enable them with `pg_pool_config`, or submit "
+            "without asking for one."
+        ),
+    )
+    CONFLICTING_OPTIONS = (
+        "conflicting_options",
+        (
+            "Both the Ray options and the placement group of the pool say where the agent runs. "
+            "Leave out the options that `error` names."
+        ),
+    )
+    POOL_EXISTS = (
+        "pool_exists",
+        "`create_pool`: the pool exists with another definition. `ensure_pool` changes it.",
+    )
+    POOL_IN_USE = (
+        "pool_in_use",
+        "The pool cannot shrink below what is in use. End some of its agents first.",
+    )
+    DUPLICATE_TASK = (
+        "duplicate_task",
+        "A task of this id is running. Complete it first, or choose another id.",
+    )
+    DUPLICATE_AGENT = (
+        "duplicate_agent",
+        "An agent of this name exists. Delete it first, or choose another name.",
+    )
+    NODE_NOT_FOUND = ("node_not_found", "There is no such node; `error` lists the known ones.")
+    AGENT_NOT_FOUND = ("agent_not_found", "There is no such agent.")
+    TASK_NOT_FOUND = ("task_not_found", "No such task is running (or not on that agent).")
+    STATE_NOT_FOUND = ("state_not_found", "No state of the task is stored.")
+
+    # The agent or the task is in the wrong phase.
+    AGENT_START_FAILED = (
+        "agent_start_failed",
+        (
+            "The class could not be loaded or its object not built, or its process died; `error` "
+            "has the traceback."
+        ),
+    )
+    AGENT_START_TIMEOUT = (
+        "agent_start_timeout",
+        (
+            "The agent was not built within `start_timeout`; its process was ended. `error` says "
+            "what took the time."
+        ),
+    )
+    AGENT_DELETED = ("agent_deleted", "The agent was deleted before it started.")
+    AGENT_ENDING = (
+        "agent_ending",
+        "A task cannot be registered on an agent that is being ended. Choose another agent.",
+    )
+    AGENT_NOT_RUNNING = ("agent_not_running", "Only a running agent is preempted.")
+    ALREADY_BEING_PREEMPTED = (
+        "already_being_preempted",
+        "The task is being preempted or ended already, or is not running yet.",
+    )
+    NOT_CANCELLED = (
+        "not_cancelled",
+        (
+            "`execute_preemption`: the class has no `cancel`, or it failed; the state is saved "
+            "and the task runs on. `preempt_task` ends it with its agent."
+        ),
+    )
+
+    # A state cannot be saved, or a task not be run again.
+    SAVE_FAILED = (
+        "save_failed",
+        (
+            "`save_task_state`: the preserver or `save_state` failed, or the agent died; the "
+            "state saved before is kept."
+        ),
+    )
+    STATE_TOO_LARGE = (
+        "state_too_large",
+        "The state has more bytes than `saved_state_bytes`; the one saved before is kept.",
+    )
+    RESTORE_FAILED = (
+        "restore_failed",
+        "The pool's restorer raised an exception or took too long; the state is kept.",
+    )
+    NOT_RESTARTABLE = (
+        "not_restartable",
+        (
+            "The agent was given object references within its arguments, so it cannot be created "
+            "again."
+        ),
+    )
+    NOT_RESUBMITTABLE = (
+        "not_resubmittable",
+        (
+            "The task was only registered, and its pool has no restorer, so nothing can start it "
+            "again."
+        ),
+    )
+
+    # The scheduler cannot carry it out.
+    STANDING_SCHEDULER = (
+        "standing_scheduler",
+        "`shutdown` without `force` on a standing scheduler that this object found, not made.",
+    )
+    JOURNAL_UNAVAILABLE = (
+        "journal_unavailable",
+        (
+            "The journal cannot be written or read at present; nothing was changed. Try again "
+            "when it can."
+        ),
+    )
+    INTERNAL_ERROR = (
+        "internal_error",
+        (
+            "The scheduler failed at this request, and its log says why; other requests are not "
+            "affected."
+        ),
+    )
+
+    # Why a running task is not evicted.
+    PROTECTED_POOL = ("protected_pool", "Its pool is protected.")
+    DOMINATES_BY_LABEL = ("dominates_by_label", "It ranks above the incoming task by a label rule.")
+    BELOW_SAME_POOL_THRESHOLD = (
+        "below_same_pool_threshold",
+        "The difference of priority is too small within the pool.",
+    )
+    CROSS_POOL_DISABLED = ("cross_pool_disabled", "`enable_cross_pool_preemption` is off.")
+    BELOW_CROSS_POOL_THRESHOLD = (
+        "below_cross_pool_threshold",
+        "The difference of priority is too small across pools.",
+    )
+    BELOW_MIN_PREEMPT_SCORE = ("below_min_preempt_score", "Its score is below `min_preempt_score`.")
+    VETOED_BY_STRATEGY = ("vetoed_by_strategy", "A [strategy](../plugins.md) keeps it.")
+    WOULD_NOT_MAKE_ROOM = (
+        "would_not_make_room",
+        "It could be evicted, but the incoming task would not fit even so.",
+    )
+    NO_RUNNING_TASKS = ("no_running_tasks", "No task is running.")
+    RESOURCES_AVAILABLE = ("resources_available", "There is room; nobody has to be evicted.")
+
+
+#: Given as ``reason`` of ``evaluate_preemption``; all but the last two are keys of ``turned_away``.
+EVALUATION_REASONS = (
+    Reason.PROTECTED_POOL,
+    Reason.DOMINATES_BY_LABEL,
+    Reason.BELOW_SAME_POOL_THRESHOLD,
+    Reason.CROSS_POOL_DISABLED,
+    Reason.BELOW_CROSS_POOL_THRESHOLD,
+    Reason.BELOW_MIN_PREEMPT_SCORE,
+    Reason.VETOED_BY_STRATEGY,
+    Reason.ALREADY_BEING_PREEMPTED,
+    Reason.WOULD_NOT_MAKE_ROOM,
+    Reason.NO_RUNNING_TASKS,
+    Reason.RESOURCES_AVAILABLE,
+)
+
+#: Given as ``reason`` of a refused request.
+REFUSALS = tuple(
+    reason
+    for reason in Reason
+    if reason not in EVALUATION_REASONS or reason is Reason.ALREADY_BEING_PREEMPTED
+)
+
+
+class PreemptionReason(Code):
+    """The rule that allowed an eviction; preemptions are counted by it."""
+
+    LABEL = ("label_based_preemption", "A label rule ranks the incoming task above it.")
+    SAME_POOL = (
+        "same_pool_preemption",
+        "The incoming task of the same pool has enough more priority.",
+    )
+    CROSS_POOL = (
+        "cross_pool_preemption",
+        "The incoming task of another pool has enough more priority.",
+    )
+    STRATEGY = (
+        "strategy_preemption",
+        "A [strategy](../plugins.md) allowed what the rules refused.",
+    )
+    MANUAL = ("manual", "Evicted by request, without an evaluation before.")
+
+
+class EndReason(Code):
+    """Why an agent ends or ended."""
+
+    COMPLETED = ("completed", "Its task was completed, and its end was asked for.")
+    DELETED = ("deleted", "It was deleted.")
+    PREEMPTED = ("preempted", "It was evicted.")
+    LOST = ("lost", "Its process died although nobody ended it, or its placement group was lost.")
+    START_FAILED = ("start_failed", "It did not start.")
+
+
+class Change(Code):
+    """What a request that was carried out changed, or why it changed nothing."""
+
+    CREATED = ("created", "The pool is new.")
+    CHANGED = ("changed", "The pool has another definition now.")
+    UNCHANGED = ("unchanged", "The pool or the node was like this already.")
+    ALREADY_REGISTERED = ("already_registered", "The same task is registered on the agent already.")
+    AGENT_KEPT = (
+        "agent_kept",
+        "The task is complete; its agent runs other tasks, so it was not ended.",
+    )
+    ALREADY_GONE = ("already_gone", "`delete_agent`: the agent has ended before.")
