@@ -36,7 +36,14 @@ from schedulemesh.engine.messages.facts import (
     StateHandlersRegistered,
     StatesForgotten,
 )
-from schedulemesh.engine.messages.outcomes import Done, Evaluation, Refused, RequestOutcome
+from schedulemesh.engine.messages.outcomes import (
+    Done,
+    Evaluation,
+    Pending,
+    ProbeNeeded,
+    Refused,
+    RequestOutcome,
+)
 from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.preemption.evaluate import evaluate
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -96,11 +103,25 @@ class Engine:
         """
         tx = Transaction(self.state, now, self.strategies)
         try:
-            outcome = self._handlers[type(stimulus)](tx, stimulus)
+            if isinstance(stimulus, s.Request):
+                outcome = self._answer(tx, stimulus)
+            else:
+                outcome = self._handlers[type(stimulus)](tx, stimulus)
         except BaseException:
             self.torn = self.torn or bool(tx.facts)
             raise
         return tx.done(outcome)
+
+    def _answer(self, tx: Transaction, request: s.AnyRequest) -> RequestOutcome | None:
+        """The outcome of a request. A final one is remembered, and is the outcome of every repetition."""
+        known = _known_outcome(tx.state, request.request_id)
+        if known is not None:
+            return known
+        outcome = self._handlers[type(request)](tx, request)
+        dry_run = isinstance(request, s.TaskSubmitted) and request.dry_run
+        if outcome is None or dry_run or isinstance(outcome, Pending | ProbeNeeded):
+            return outcome
+        return tx.answer(request.request_id, outcome)
 
     def evaluate(self, query: s.PreemptionQuery, now: float) -> Evaluation:
         """Whether and whom an incoming task may evict ``now``; changes nothing."""
@@ -108,6 +129,17 @@ class Engine:
 
     def _on(self, kind: type[StimulusT], handler: Handler[StimulusT]) -> None:
         self._handlers[kind] = handler  # type: ignore[assignment]  # each kind meets its own handler
+
+
+def _known_outcome(state: MeshState, request_id: str | None) -> RequestOutcome | None:
+    """What a request was answered before, or that it is in progress; None: it is new."""
+    if request_id is None:
+        return None
+    if request_id in state.answers:
+        return state.answers[request_id].outcome
+    if request_id in state.requests:
+        return Pending(agent_name=state.requests[request_id])
+    return None
 
 
 def _ensure_pool(tx: Transaction, stimulus: s.PoolRequested) -> RequestOutcome:

@@ -6,7 +6,7 @@ import msgspec
 
 from schedulemesh.engine.messages.facts import AnyFact, RequestAnswered
 from schedulemesh.engine.messages.instructions import AnswerRequest, AnyInstruction
-from schedulemesh.engine.messages.outcomes import Pending, RequestOutcome
+from schedulemesh.engine.messages.outcomes import RequestOutcome
 from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.state.mesh_state import MeshState
 
@@ -44,8 +44,8 @@ class Transaction:
         self.instructions.append(instruction)
 
     def answer(self, request_id: str | None, outcome: RequestOutcome) -> RequestOutcome:
-        """The outcome of a request; a final one is remembered and told to whoever waits."""
-        if request_id is not None and not isinstance(outcome, Pending):
+        """Remember the final outcome of a request, and report it to whoever waits; returns the outcome."""
+        if request_id is not None:
             self.emit(RequestAnswered(request_id=request_id, at=self.now, outcome=outcome))
             self.instruct(AnswerRequest(request_id=request_id))
         return outcome

@@ -43,21 +43,9 @@ from schedulemesh.plugins.scheduling import TaskView
 
 
 def submit(tx: Transaction, stimulus: TaskSubmitted) -> RequestOutcome:
-    """Admit, refuse, or say what is missing; a repeated request gets its first answer."""
-    state, request_id = tx.state, stimulus.request_id
-    if request_id is not None:
-        if request_id in state.answers:
-            return state.answers[request_id].outcome
-        if request_id in state.requests:
-            return Pending(agent_name=state.requests[request_id])
+    """Admit, refuse, or say what is missing."""
     request = understand(tx, _prioritised(tx, stimulus))
-    if isinstance(request, Refused):
-        outcome: RequestOutcome = request
-    else:
-        outcome = _decide(tx, request)
-    if stimulus.dry_run or isinstance(outcome, ProbeNeeded):
-        return outcome
-    return tx.answer(request_id, outcome)
+    return request if isinstance(request, Refused) else _decide(tx, request)
 
 
 def _prioritised(tx: Transaction, stimulus: TaskSubmitted) -> TaskSubmitted:

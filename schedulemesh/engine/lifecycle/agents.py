@@ -63,8 +63,6 @@ def register_task(tx: Transaction, stimulus: s.TaskAnnounced) -> RequestOutcome:
 def finish_task(tx: Transaction, stimulus: s.TaskFinished) -> RequestOutcome:
     """The task is done; its agent ends with it if asked."""
     state = tx.state
-    if stimulus.request_id in state.answers:
-        return state.answers[stimulus.request_id].outcome
     task = state.running.by_id.get(stimulus.task_id)
     if task is None:
         return Refused(
@@ -79,7 +77,7 @@ def finish_task(tx: Transaction, stimulus: s.TaskFinished) -> RequestOutcome:
         )
     if agent is not None and agent.phase is AgentPhase.ENDING:
         return Pending(agent_name=task.agent_name)
-    tx.emit(TaskCompleted(task_id=stimulus.task_id, at=tx.now, request_id=stimulus.request_id))
+    tx.emit(TaskCompleted(task_id=stimulus.task_id, at=tx.now))
     if agent is None or not stimulus.end_agent:
         return Done()
     if others := state.running.on_agent(task.agent_name):
@@ -88,7 +86,7 @@ def finish_task(tx: Transaction, stimulus: s.TaskFinished) -> RequestOutcome:
             f"agent {task.agent_name!r} was not ended: {len(others)} of its tasks go on ({message})"
         )
         return Done(change=Change.AGENT_KEPT, warnings=(kept,))
-    return _end(tx, agent, EndReason.COMPLETED)
+    return _end(tx, agent, EndReason.COMPLETED, request_id=stimulus.request_id)
 
 
 def delete_agent(tx: Transaction, stimulus: s.AgentDeletionRequested) -> RequestOutcome:
@@ -132,12 +130,25 @@ def _still_ending(tx: Transaction, agent: Agent, destroy_group: bool) -> AgentEn
 
 
 def _end(
-    tx: Transaction, agent: Agent, reason: EndReason, *, destroy_group: bool | None = None
+    tx: Transaction,
+    agent: Agent,
+    reason: EndReason,
+    *,
+    destroy_group: bool | None = None,
+    request_id: str | None = None,
 ) -> RequestOutcome:
     """Stop the actor and wait for its process, or terminate it off the book if there is none yet."""
     name = agent.spec.name
     waiting = agent.phase is AgentPhase.WAITING
-    tx.emit(AgentEnding(agent_name=name, reason=reason, at=tx.now, destroy_group=destroy_group))
+    tx.emit(
+        AgentEnding(
+            agent_name=name,
+            reason=reason,
+            at=tx.now,
+            destroy_group=destroy_group,
+            request_id=None if waiting else request_id,
+        )
+    )
     if waiting:
         _terminate(tx, agent, reason, f"agent {name!r} was deleted before it started")
         return Done()
@@ -226,7 +237,11 @@ def process_gone(tx: Transaction, agent: Agent) -> RequestOutcome | None:
         )
     if agent.leaves_for is not None:
         let_in(tx, agent.leaves_for, agent.shares)
-    tx.answer(agent.ended_by, AgentEvicted(agent_name=name, task_ids=evicted))
+    completed = agent.ending == EndReason.COMPLETED
+    tx.answer(
+        agent.ended_by,
+        Done() if completed else AgentEvicted(agent_name=name, task_ids=evicted),
+    )
     if agent.request_id is not None and not agent.committed:
         gone = Refused(reason=Reason.AGENT_DELETED, error="the agent was deleted before it started")
         tx.answer(agent.request_id, gone)

@@ -33,10 +33,6 @@ from schedulemesh.engine.transaction import Transaction
 def preempt(tx: Transaction, stimulus: s.PreemptionRequested) -> RequestOutcome:
     """Evict by hand: a task alone, or its agent with all tasks."""
     state = tx.state
-    if stimulus.request_id in state.answers:
-        return state.answers[stimulus.request_id].outcome
-    if stimulus.request_id in state.requests:
-        return Pending(agent_name=state.requests[stimulus.request_id])
     agent_name = stimulus.agent_name
     if stimulus.task_id is not None:
         task = state.running.by_id.get(stimulus.task_id)

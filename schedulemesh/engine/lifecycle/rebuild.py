@@ -30,10 +30,6 @@ def agent_restarted(tx: Transaction, stimulus: AgentRestarted) -> None:
 def rebuild(tx: Transaction, stimulus: RebuildRequested) -> RequestOutcome:
     """Make a lost agent again where it fits without evicting anyone; what cannot be is told once."""
     state = tx.state
-    if stimulus.request_id in state.answers:
-        return state.answers[stimulus.request_id].outcome
-    if stimulus.request_id in state.requests:
-        return Pending(agent_name=stimulus.agent_name)
     lost = state.lost.get(stimulus.agent_name)
     if lost is None:
         error = f"agent {stimulus.agent_name!r} is not among the lost ones"

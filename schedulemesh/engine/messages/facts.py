@@ -274,8 +274,6 @@ class TaskCompleted(Fact, frozen=True, kw_only=True):
 
     task_id: str
     at: float
-    #: Which request said so; it is answered with this.
-    request_id: str | None = None
 
 
 class EvictionStarted(Fact, frozen=True, kw_only=True):

@@ -20,6 +20,14 @@ class Stimulus(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Base of all stimuli."""
 
 
+class Request(Stimulus, frozen=True, kw_only=True):
+    """Base of the stimuli whose outcome is remembered: sent again with the same ``request_id``, they get it
+    again and change nothing. None: a repetition cannot be recognised.
+    """
+
+    request_id: str | None = None
+
+
 class PoolRequested(Stimulus, frozen=True, kw_only=True):
     """Somebody wants this pool to exist like this."""
 
@@ -52,7 +60,7 @@ class CordonRequested(Stimulus, frozen=True, kw_only=True):
     cordoned: bool
 
 
-class TaskSubmitted(Stimulus, frozen=True, kw_only=True):
+class TaskSubmitted(Request, frozen=True, kw_only=True):
     """Somebody wants an agent made, with or without a task on it."""
 
     #: Its pool_name may be empty: then ``selector`` chooses among the pools.
@@ -61,12 +69,12 @@ class TaskSubmitted(Stimulus, frozen=True, kw_only=True):
     default_resources: bool = False
     task: TaskSpec | None = None
     selector: Selector = ()
-    request_id: str | None = None
     #: False: the user's Ray options place it, and the book learns where.
     choose_node: bool = True
     may_preempt: bool = True
     #: Evict for a placement group, never for quota; refused in a pool that keeps no groups.
     for_group: bool = False
+    #: Nothing is changed or remembered.
     dry_run: bool = False
     #: Who asks, who may use the quota that was freed for them; None: nobody in particular.
     client: str | None = None
@@ -81,12 +89,11 @@ class TaskAnnounced(Stimulus, frozen=True, kw_only=True):
     agent_name: str
 
 
-class TaskFinished(Stimulus, frozen=True, kw_only=True):
+class TaskFinished(Request, frozen=True, kw_only=True):
     """Somebody says that a task is done; its agent goes too if asked."""
 
     task_id: str
     end_agent: bool = False
-    request_id: str | None = None
 
 
 class AgentDeletionRequested(Stimulus, frozen=True, kw_only=True):
@@ -97,7 +104,7 @@ class AgentDeletionRequested(Stimulus, frozen=True, kw_only=True):
     destroy_group: bool | None = None
 
 
-class PreemptionRequested(Stimulus, frozen=True, kw_only=True):
+class PreemptionRequested(Request, frozen=True, kw_only=True):
     """Somebody evicts by hand: one task (its agent stays), or an agent with all its tasks."""
 
     task_id: str | None = None
@@ -110,7 +117,6 @@ class PreemptionRequested(Stimulus, frozen=True, kw_only=True):
     #: What it is counted as: the reason of the last evaluation that named the task, else manual.
     reason: PreemptionReason = PreemptionReason.MANUAL
     preempt_score: float | None = None
-    request_id: str | None = None
 
 
 class AgentReported(Stimulus, frozen=True, kw_only=True):
@@ -174,11 +180,10 @@ class AgentRestarted(Stimulus, frozen=True, kw_only=True):
     gpu_ids: tuple[str, ...] = ()
 
 
-class RebuildRequested(Stimulus, frozen=True, kw_only=True):
+class RebuildRequested(Request, frozen=True, kw_only=True):
     """Somebody wants a lost agent made again, with its tasks, from the last saved state."""
 
     agent_name: str
-    request_id: str | None = None
 
 
 class StateStored(Stimulus, frozen=True, kw_only=True):
@@ -273,6 +278,9 @@ AnyStimulus = Union[
     RecoveryObserved,
     SupervisorBegan,
 ]
+
+#: The stimuli that are requests.
+AnyRequest = Union[TaskSubmitted, TaskFinished, PreemptionRequested, RebuildRequested]
 
 
 class PreemptionQuery(msgspec.Struct, frozen=True, kw_only=True, gc=False):

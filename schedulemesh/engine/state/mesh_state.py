@@ -13,7 +13,6 @@ from schedulemesh.domain.reasons import EndReason, PreemptionReason
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.domain.task import TaskPhase, TaskSpec
 from schedulemesh.engine.messages import facts as f
-from schedulemesh.engine.messages.outcomes import Done, RequestOutcome
 from schedulemesh.engine.preemption.rules import Preemption
 from schedulemesh.engine.state.agents import Agent, Answer, LostAgent, Preempted
 from schedulemesh.engine.state.cluster import Cluster
@@ -378,8 +377,6 @@ class MeshState:
         if task.agent_name not in self.agents:
             self._remember_former(task.agent_name)
         self._touch(self.agents.get(task.agent_name))
-        if fact.request_id is not None:
-            self._remember(fact.request_id, fact.at, Done())
 
     def _touch(self, agent: Agent | None) -> None:
         """What the victim search summed up for the agent's node no longer holds."""
@@ -446,12 +443,9 @@ class MeshState:
         self.ledger.hold(fact.hold_id, hold)
 
     def _request_answered(self, fact: f.RequestAnswered) -> None:
-        self._remember(fact.request_id, fact.at, fact.outcome)
+        self.answers.pop(fact.request_id, None)
+        self.answers[fact.request_id] = Answer(at=fact.at, outcome=fact.outcome)
         self.requests.pop(fact.request_id, None)
-
-    def _remember(self, request_id: str, at: float, outcome: RequestOutcome) -> None:
-        self.answers.pop(request_id, None)
-        self.answers[request_id] = Answer(at=at, outcome=outcome)
 
     def _answers_forgotten(self, fact: f.AnswersForgotten) -> None:
         while self.answers:
