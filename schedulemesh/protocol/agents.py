@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from schedulemesh.domain.task import TaskSpec
+
 Message = TypeVar("Message")
 
 #: Characters of a text of user code that are kept.
@@ -70,11 +72,8 @@ class ShippedFunction(msgspec.Struct, frozen=True, kw_only=True):
 class SavedState(msgspec.Struct, frozen=True, kw_only=True):
     """A task's saved state as it is stored."""
 
-    task_id: str
+    task: TaskSpec
     agent_name: str
-    pool_name: str
-    priority: float
-    labels: dict[str, str] = {}
     #: "preserver": ``state`` is the preserver's dict; "save_state": what the agent's own method returned;
     #: "payload": there is no ``state``; "given": the dict that a caller handed to restore_task.
     source: str

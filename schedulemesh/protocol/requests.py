@@ -250,11 +250,9 @@ class RestoreTask(Request, tag="restore_task", frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.client is not None:
             parse_name(self.client, "the client's name")
-        parse_name(self.saved.task_id, "saved_state['task_id']")
-        for name in ("agent_name", "pool_name"):
-            if getattr(self.saved, name):
-                parse_name(getattr(self.saved, name), f"saved_state[{name!r}]")
-        parse_priority(self.saved.priority, "saved_state['priority']")
+        check_task(self.saved.task)
+        if self.saved.agent_name:
+            parse_name(self.saved.agent_name, "saved_state['agent_name']")
         parse_name(self.request_id, "request_id")
 
 

@@ -44,7 +44,7 @@ def log_facts(facts: Iterable[AnyFact]) -> None:
         elif isinstance(fact, TaskPreempted):
             logger.info(
                 "preempted: task_id=%s agent=%s reason=%s",
-                fact.task_id,
+                fact.task.task_id,
                 fact.agent_name,
                 fact.reason,
             )

@@ -93,17 +93,18 @@ class Eviction(msgspec.Struct, kw_only=True):
                 await self._keep(saved)
             except StateTooLargeError as large:
                 return Refused(
-                    reason=Reason.STATE_TOO_LARGE, error=f"task {saved.task_id!r}: {large}"
+                    reason=Reason.STATE_TOO_LARGE,
+                    error=f"task {saved.task.task_id!r}: {large}",
                 )
             return saved
-        error = f"task {saved.task_id!r} was not saved: {saved.warning}"
+        error = f"task {saved.task.task_id!r} was not saved: {saved.warning}"
         if too_large:
             return Refused(reason=Reason.STATE_TOO_LARGE, error=error)
         return Refused(reason=Reason.SAVE_FAILED, error=error)
 
     async def _keep(self, saved: SavedState) -> None:
         if saved.warning:
-            logger.warning("saving task %s: %s", saved.task_id, saved.warning)
+            logger.warning("saving task %s: %s", saved.task.task_id, saved.warning)
         key, data = await _stored_form(saved)
         if len(data) > self.limit_bytes:
             raise StateTooLargeError(
@@ -112,7 +113,7 @@ class Eviction(msgspec.Struct, kw_only=True):
             )
         await self.feed(
             StateStored(
-                task_id=saved.task_id,
+                task_id=saved.task.task_id,
                 state_key=key,
                 consistent=saved.consistent,
                 source=saved.source,
@@ -198,8 +199,7 @@ class Eviction(msgspec.Struct, kw_only=True):
         )
 
     async def _preserve(self, base: SavedState) -> Handled:
-        times = self.task.started_at, self.task.spec.estimated_duration
-        args = (self.preserver, pack(base), *times, self._state_bytes())
+        args = (self.preserver, pack(base), self.task.started_at, self._state_bytes())
         try:
             answer = await self.ray.run(preserve, args, self.policy.save_timeout, None)
             return unpack(answer, Handled)
@@ -220,13 +220,9 @@ class Eviction(msgspec.Struct, kw_only=True):
         return max(0, self.limit_bytes - len(pack(self._base())) - _ENVELOPE_BYTES)
 
     def _base(self) -> SavedState:
-        spec = self.task.spec
         return SavedState(
-            task_id=spec.task_id,
+            task=self.task.spec,
             agent_name=self.task.agent_name,
-            pool_name=spec.pool_name,
-            priority=spec.priority,
-            labels=spec.labels,
             source="payload",
             saved_at=self.now,
             last_metrics=self.agents.metrics.of(self.task.agent_name),

@@ -10,7 +10,7 @@ from typing_extensions import assert_never
 from schedulemesh.config.groups import public_groups
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.reasons import PreemptionReason
-from schedulemesh.domain.task import TaskSpec
+from schedulemesh.domain.task import TaskSpec, task_row
 from schedulemesh.engine.explain import pool_not_found
 from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -26,7 +26,7 @@ RECENT = 100
 def past_of(state: MeshState, task_id: str) -> tuple[TaskSpec, AgentSpec | None] | None:
     """How a task that was preempted or lost was made; None: it is not on record."""
     past = state.preempted.get(task_id)
-    if past is not None and past.fact.task is not None and not past.ran_again:
+    if past is not None and not past.ran_again:
         return past.fact.task, past.fact.agent
     for lost in state.lost.values():
         for spec, _ in lost.tasks:
@@ -115,18 +115,14 @@ class View:
         """Each task on the book."""
         return [
             {
-                "task_id": task_id,
+                **task_row(task.spec),
                 "agent_name": task.agent_name,
-                "pool_name": task.spec.pool_name,
-                "priority": task.spec.priority,
-                "labels": task.spec.labels,
                 "phase": task.phase.value,
                 "started_at": task.started_at,
-                "estimated_duration": task.spec.estimated_duration,
                 "remaining_time": task.remaining(self._now),
                 "last_metrics": self._agents.metrics.of(task.agent_name),
             }
-            for task_id, task in self._state.running.by_id.items()
+            for task in self._state.running.by_id.values()
         ]
 
     def nodes(self) -> list[dict[str, Any]]:
@@ -153,15 +149,15 @@ class View:
     def saved_states(self) -> list[dict[str, Any]]:
         """Every task of which a state is stored: running, preempted or lost."""
         state = self._state
-        where: dict[str, str] = {}
-        where.update((t.task_id, "lost") for a in state.lost.values() for t, key in a.tasks if key)
-        where.update(
-            (task_id, "preempted")
-            for task_id, past in state.preempted.items()
-            if past.state_key and not past.ran_again
-        )
-        where.update((t, "running") for t, task in state.running.by_id.items() if task.state_key)
-        return [{"task_id": task_id, "status": status} for task_id, status in where.items()]
+        saved: list[tuple[TaskSpec, str]] = []
+        saved += [(t, "lost") for a in state.lost.values() for t, key in a.tasks if key]
+        preempted = (p for p in state.preempted.values() if p.state_key and not p.ran_again)
+        saved += [(past.fact.task, "preempted") for past in preempted]
+        running = (task for task in state.running.by_id.values() if task.state_key)
+        saved += [(task.spec, "running") for task in running]
+        # The last entry of a task counts.
+        rows = {spec.task_id: {**task_row(spec), "status": status} for spec, status in saved}
+        return list(rows.values())
 
     def policy(self) -> dict[str, Any]:
         """The policy in force."""
@@ -191,16 +187,14 @@ class View:
             "recent_preemptions": [
                 {
                     "timestamp": past.fact.at,
-                    "task_id": task_id,
+                    **task_row(past.fact.task),
                     "agent_name": past.fact.agent_name,
-                    "pool_name": past.fact.pool_name,
-                    "priority": past.fact.priority,
                     "reason": past.fact.reason,
                     "preempt_score": past.fact.preempt_score,
                     "state_saved": past.state_key is not None and not past.fact.save_error,
                     **({"save_error": past.fact.save_error} if past.fact.save_error else {}),
                 }
-                for task_id, past in list(self._state.preempted.items())[-RECENT:]
+                for past in list(self._state.preempted.values())[-RECENT:]
             ],
         }
 
@@ -214,6 +208,8 @@ class View:
         }
 
     def _agent(self, agent: Agent) -> dict[str, Any]:
+        running = self._state.running
+        task_ids = list(running.on_agent(agent.spec.name))
         return {
             "name": agent.spec.name,
             "pool": agent.spec.pool_name,
@@ -225,7 +221,8 @@ class View:
             "placement_group": self._group(agent.group_id),
             "pid": agent.pid,
             "restarts": agent.restarts,
-            "tasks": list(self._state.running.on_agent(agent.spec.name)),
+            "tasks": task_ids,
+            "task_details": [task_row(running.by_id[task_id].spec) for task_id in task_ids],
             "last_metrics": self._agents.metrics.of(agent.spec.name),
         }
 

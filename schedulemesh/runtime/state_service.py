@@ -35,14 +35,14 @@ class StateService(Serving):
 
     async def restore(self, request: RestoreTask) -> Response | WithHandles:
         """Hand a saved state to the pool's restorer, and run the task again where it is known how."""
-        state, task_id = self._reactor.state, request.saved.task_id
+        state, task_id = self._reactor.state, request.saved.task.task_id
         given = pack(request.saved)
         if request.request_id in state.answers or request.request_id in state.requests:
             return await self.answered(request.request_id)
         if (taken := _leaving(state, task_id) or duplicate_task(state, task_id)) is not None:
             return Response(outcome=taken)
         task, agent = past_of(state, task_id) or (None, None)
-        pool = request.saved.pool_name or ("" if task is None else task.pool_name)
+        pool = request.saved.task.pool_name or ("" if task is None else task.pool_name)
         handlers = state.handlers.get(pool)
         restorer = None if handlers is None else await self._reactor.blob(handlers.restorer_key)
         if restorer is not None:

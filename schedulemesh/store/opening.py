@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +16,17 @@ from sqlalchemy import (
     inspect,
     select,
     text,
-    update,
 )
 from sqlalchemy.pool import NullPool
 
-from schedulemesh.engine.codec import decode_facts
 from schedulemesh.engine.messages.facts import FORMAT_VERSION
 from schedulemesh.errors import JournalError
 from schedulemesh.store.address import Address
 from schedulemesh.store.damage import check_file
 from schedulemesh.store.disk import probe
 from schedulemesh.store.files import check_folder, is_there
-from schedulemesh.store.schema import blobs, commits, journals, meta, metadata, notes
+from schedulemesh.store.migrations import migrate
+from schedulemesh.store.schema import journals, meta, metadata, notes
 
 #: The first half of the advisory locks that journals in PostgreSQL take; the second is the journal's id.
 LOCK_SPACE = 0x5343484D
@@ -83,17 +81,7 @@ def enter(connection: Connection, address: Address, *, must_exist: bool) -> int:
     if address.url is not None:
         connection.execute(text("SELECT pg_advisory_xact_lock(:space, 0)"), {"space": LOCK_SPACE})
         _make_tables(connection)
-    found = _format(connection, address)
-    if found > FORMAT_VERSION or found < 1:
-        raise JournalError(
-            f"the journal {address} has format {found}, this ScheduleMesh reads formats 1 to "
-            f"{FORMAT_VERSION}; it was left as it is: use the version that wrote it, or another state_path"
-        )
-    if found == 1:
-        _from_format_1(connection, address)
-    elif found < FORMAT_VERSION:
-        # Format 3 only added facts (placement groups), so that nothing of format 2 changes its meaning.
-        _set_format(connection)
+    migrate(connection, address, _format(connection, address))
     notes.create(connection, checkfirst=True)
     entry = connection.execute(_row(address)).first()
     if entry is not None:
@@ -166,51 +154,6 @@ def _enter_new(connection: Connection, address: Address, **values: int) -> int:
     given = {"epoch": 0, "last": 0, "base": 0, "parts": 0, **values}
     made = insert(journals).values(namespace=address.namespace, name=address.name, **given)
     return int(connection.execute(made.returning(journals.c.id)).scalar_one())
-
-
-def _from_format_1(connection: Connection, address: Address) -> None:
-    """Format 1 had one journal per file, no snapshots and no checksums."""
-    rows = connection.execute(text("SELECT facts FROM schedulemesh_records ORDER BY seq")).all()
-    old = "SELECT value FROM schedulemesh_meta WHERE name = 'epoch'"
-    epoch = connection.execute(text(old)).scalar() or 0
-    connection.execute(text("ALTER TABLE schedulemesh_blobs RENAME TO schedulemesh_old_blobs"))
-    metadata.create_all(connection)
-    made = _enter_new(connection, address, epoch=epoch, last=len(rows))
-    for number, (facts,) in enumerate(rows, 1):
-        _check_record(address, number, bytes(facts))
-        stored = {
-            "journal": made,
-            "number": number,
-            "crc": zlib.crc32(facts),
-            "facts": bytes(facts),
-        }
-        connection.execute(insert(commits), stored)
-    for key, data in connection.execute(text("SELECT key, data FROM schedulemesh_old_blobs")):
-        stored = {
-            "journal": made,
-            "key": key,
-            "number": len(rows),
-            "crc": zlib.crc32(data),
-            "data": data,
-        }
-        connection.execute(insert(blobs), stored)
-    for table in ("schedulemesh_records", "schedulemesh_old_blobs"):
-        connection.execute(text(f"DROP TABLE {table}"))
-    _set_format(connection)
-
-
-def _set_format(connection: Connection) -> None:
-    connection.execute(update(meta).where(meta.c.name == "format").values(value=FORMAT_VERSION))
-
-
-def _check_record(address: Address, number: int, facts: bytes) -> None:
-    try:
-        decode_facts(facts)
-    except msgspec.MsgspecError as error:
-        raise JournalError(
-            f"the journal {address} has format 1 and its record {number} cannot be read ({error}); it "
-            "was left as it is"
-        ) from error
 
 
 def _set_pragmas(connection: Any, _record: object) -> None:

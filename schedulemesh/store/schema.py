@@ -1,4 +1,4 @@
-"""The tables of format 2. One database may hold the journals of many schedulers.
+"""The tables of a journal. One database may hold the journals of many schedulers.
 
 A journal is its snapshot, then the commits after it, without a gap up to ``journals.last``. Each stored
 piece carries its CRC-32, so that a damaged one is never taken for the truth.
@@ -78,7 +78,7 @@ blobs = Table(
     Column("data", LargeBinary, nullable=False),
 )
 
-#: Small values beside the facts; see notes.py. Made where it is missing, so it needs no format of its own.
+#: Small values beside the facts; see notes.py. Created where it is missing, without a format of its own.
 notes = Table(
     "schedulemesh_notes",
     metadata,

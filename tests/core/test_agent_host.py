@@ -17,6 +17,7 @@ from schedulemesh.core.agent.host import host_class
 from schedulemesh.core.agent.user_workers import preserve, probe_class, restore
 from schedulemesh.core.agent.warm_host import warm_host_class
 from schedulemesh.core.transport.user_code import ship_arguments, ship_class, ship_function
+from schedulemesh.domain.task import TaskSpec
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol.agents import (
     Accelerators,
@@ -40,10 +41,8 @@ FAULTS = [OwnFault("own"), SystemExit("exit"), KeyboardInterrupt("stop"), ValueE
 faults = pytest.mark.parametrize("fault", FAULTS, ids=lambda f: type(f).__name__)
 
 SAVED = SavedState(
-    task_id="t",
+    task=TaskSpec(task_id="t", pool_name="p", priority=1.0),
     agent_name="a",
-    pool_name="p",
-    priority=1.0,
     source="save_state",
     saved_at=1.0,
     state=cloudpickle.dumps({"step": 3}),
@@ -238,7 +237,7 @@ def test_state_handlers_that_raise_anything_are_answered_with_text(fault):
         _raising(name)
 
     code = ship_function(handler, "handler")
-    for answer in (preserve(code, pack(SAVED), 1.0, None, 10_000), restore(code, pack(SAVED))):
+    for answer in (preserve(code, pack(SAVED), 1.0, 10_000), restore(code, pack(SAVED))):
         assert name in unpack(answer, Handled).error
 
 
@@ -265,7 +264,7 @@ def test_a_state_that_takes_too_much_is_not_sent(limit):
 
 def test_a_preserver_that_returns_too_much_is_refused():
     code = ship_function(lambda task: {"kept": b"x" * 20_000}, "preserver")
-    handled = unpack(preserve(code, pack(SAVED), 1.0, None, 10_000), Handled)
+    handled = unpack(preserve(code, pack(SAVED), 1.0, 10_000), Handled)
     assert (handled.data, handled.too_large) == (None, True)
 
 

@@ -83,9 +83,8 @@ def saved_after(earlier):
 
 
 def state(**more):
-    return SavedState(
-        task_id="t", agent_name="a", pool_name="p", priority=1.0, saved_at=1.0, **more
-    )
+    task = TaskSpec(task_id="t", pool_name="p", priority=1.0)
+    return SavedState(task=task, agent_name="a", saved_at=1.0, **more)
 
 
 def test_a_save_that_fails_keeps_the_state_that_was_saved_before():

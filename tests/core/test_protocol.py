@@ -10,6 +10,7 @@ from ray import cloudpickle
 
 from schedulemesh.core.agent.host import public_state, restorable
 from schedulemesh.core.client.state_calls import given_state
+from schedulemesh.domain.task import TaskSpec
 from schedulemesh.protocol.agents import (
     AgentInit,
     Command,
@@ -26,11 +27,8 @@ from schedulemesh.protocol.agents import (
 )
 
 SAVED = SavedState(
-    task_id="t",
+    task=TaskSpec(task_id="t", pool_name="p", labels={"tier": "gold"}),
     agent_name="a",
-    pool_name="p",
-    priority=5.0,
-    labels={"tier": "gold"},
     source="save_state",
     saved_at=12.5,
     last_metrics={"step": 3, "progress": 0.5},
@@ -94,6 +92,7 @@ def test_a_saved_state_as_callers_see_it():
         "pool_name": "p",
         "priority": 5.0,
         "labels": {"tier": "gold"},
+        "estimated_duration": None,
         "source": "save_state",
         "saved_at": 12.5,
         "consistent": True,
@@ -127,7 +126,7 @@ def test_a_state_that_a_caller_hands_in_comes_back():
     assert public_state(saved) == given
     saved = given_state(public_state(SAVED), now=1.0)
     assert restorable(saved) == {"step": 3}
-    assert (saved.pool_name, saved.priority, saved.agent_name) == ("p", 5.0, "a")
+    assert (saved.task.pool_name, saved.task.priority, saved.agent_name) == ("p", 5.0, "a")
 
 
 @pytest.mark.parametrize(

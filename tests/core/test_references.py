@@ -7,6 +7,7 @@ import pytest
 from schedulemesh.domain.agent import AgentPhase, AgentSpec
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import NOTHING
+from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.facts import TaskPreempted
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.agents import Agent, Preempted
@@ -36,15 +37,13 @@ def admit(state, spec, incarnation=1):
 def preempt(state, spec):
     del state.agents[spec.name]
     fact = TaskPreempted(
-        task_id=f"t-{spec.name}",
+        task=TaskSpec(task_id=f"t-{spec.name}", pool_name="p", priority=1.0),
         agent_name=spec.name,
-        pool_name="p",
-        priority=1.0,
         reason=PreemptionReason.MANUAL,
         at=1.0,
         agent=spec,
     )
-    state.preempted[fact.task_id] = Preempted(fact=fact)
+    state.preempted[fact.task.task_id] = Preempted(fact=fact)
 
 
 def submitted(references, state, *, accepted=True, refs=REFS, **who):

@@ -121,10 +121,8 @@ def wrong_task(**changes):
         (
             lambda: r.RestoreTask(
                 saved=SavedState(
-                    task_id="t",
+                    task=TaskSpec(task_id="t", priority=1e300),
                     agent_name="",
-                    pool_name="",
-                    priority=1e300,
                     source="given",
                     saved_at=0.0,
                 ),

@@ -9,6 +9,7 @@ from ray import cloudpickle
 from schedulemesh.core.client import results
 from schedulemesh.domain.reasons import Change, PreemptionReason, Reason
 from schedulemesh.domain.resources import parse_resources
+from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.outcomes import (
     Accepted,
     Candidate,
@@ -23,10 +24,8 @@ from schedulemesh.protocol.agents import SavedState, pack
 
 CPU = parse_resources({"cpu": 1})
 VICTIM = Candidate(
-    task_id="v",
+    task=TaskSpec(task_id="v", pool_name="p", priority=1.0, labels={"tier": "gold"}),
     agent_name="on-v",
-    pool_name="p",
-    priority=1.0,
     preempt_score=5.5,
     priority_delta=4.0,
     effective_delta=4.0,
@@ -39,6 +38,8 @@ SHOWN = {
     "agent_name": "on-v",
     "pool_name": "p",
     "priority": 1.0,
+    "labels": {"tier": "gold"},
+    "estimated_duration": None,
     "preempt_score": 5.5,
     "priority_delta": 4.0,
     "effective_delta": 4.0,
@@ -145,10 +146,8 @@ def test_ends():
 def test_a_preemption():
     saved = pack(
         SavedState(
-            task_id="v",
+            task=TaskSpec(task_id="v", pool_name="p", priority=1.0),
             agent_name="a",
-            pool_name="p",
-            priority=1.0,
             source="preserver",
             saved_at=0.0,
             state=cloudpickle.dumps({"path": "/x"}),
@@ -211,9 +210,8 @@ def test_a_task_evicted_by_hand_says_whether_its_state_was_saved():
         "state_saved": False,
         "save_error": "the state was not saved",
     }
-    saved = SavedState(
-        task_id="t", agent_name="a", pool_name="p", priority=1.0, source="payload", saved_at=0.0
-    )
+    task = TaskSpec(task_id="t", pool_name="p", priority=1.0)
+    saved = SavedState(task=task, agent_name="a", source="payload", saved_at=0.0)
     assert results.evicted_task("t", PreemptionReason.MANUAL, pack(saved))["state_saved"]
     earlier = msgspec.structs.replace(saved, warning="too large", current=False)
     answer = results.evicted_task("t", PreemptionReason.MANUAL, pack(earlier))

@@ -72,7 +72,8 @@ def test_a_dead_one_is_made_again_from_its_last_saved_state(pool):
     ray.get(handle.add.remote(100))
     killed(pool, "t")
     assert not quota(pool, "pool")["used"]
-    assert pool.list_saved_states()["saved_states"] == [{"task_id": "t", "status": "lost"}]
+    (row,) = pool.list_saved_states()["saved_states"]
+    assert (row["task_id"], row["status"], row["pool_name"]) == ("t", "lost", "pool")
     done = pool.ensure_agent_health()
     assert (done["checked"], done["healthy"], done["rebuilt"]) == (0, 0, ["on-t"])
     (detail,) = done["details"]

@@ -1,98 +1,101 @@
-"""A file that an older version really wrote (tests/data) is read by this one."""
+"""A journal of an older format is brought to the present one, whole or not at all."""
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
-from pathlib import Path
+import zlib
 
 import pytest
+from sqlalchemy import select, update
 
-from schedulemesh.domain.agent import AgentPhase
-from schedulemesh.engine.messages.facts import FORMAT_VERSION
-from schedulemesh.engine.state.invariants import check
 from schedulemesh.errors import JournalError
+from schedulemesh.store import migrations
+from schedulemesh.store.schema import commits
 from schedulemesh.store.sql import SqlJournal
-from tests.store.builders import fact, write
+from tests.store.builders import ensured, epochs, fact, pools, write, written
 
-OLD = Path(__file__).parents[1] / "data" / "journal-format-1.sqlite"
+
+def renamed(old, new):
+    """A migration after which a kind of fact has another name."""
+
+    def change(connection):
+        rows = connection.execute(select(commits.c.number, commits.c.facts)).all()
+        for number, facts in rows:
+            record = facts.replace(old, new)
+            changed = update(commits).where(commits.c.number == number)
+            connection.execute(changed.values(facts=record, crc=zlib.crc32(record)))
+
+    return change
 
 
 @pytest.fixture
 def path(tmp_path):
-    copy = tmp_path / "mesh.sqlite"
-    shutil.copy(OLD, copy)
-    return copy
+    """A journal with a snapshot, two commits whose facts have their name of format 1, and a blob."""
+    path = tmp_path / "mesh.sqlite"
+    journal = SqlJournal(path)
+    write(journal, ensured("train"))
+    journal.compact(written(journal.load().fold()), journal.last, frozenset())
+    write(journal, fact(2), code=b"class bytes")
+    write(journal, fact(3))
+    journal.close()
+    with sqlite3.connect(path) as found:
+        found.create_function("crc32", 1, zlib.crc32)
+        found.execute(
+            "UPDATE schedulemesh_commits SET facts ="
+            " CAST(replace(facts, 'EpochBegun', 'LifeBegun') AS BLOB)"
+        )
+        found.execute("UPDATE schedulemesh_commits SET crc = crc32(facts)")
+    found.close()
+    return path
 
 
-def test_format_1_is_read_whole(path):
+@pytest.fixture
+def two_formats_later(monkeypatch):
+    """The present format is two formats ahead, in each of which that fact got another name."""
+    monkeypatch.setattr(migrations, "FORMAT_VERSION", 3)
+    monkeypatch.setitem(migrations.MIGRATIONS, 1, renamed(b"LifeBegun", b"SupervisorBegun"))
+    monkeypatch.setitem(migrations.MIGRATIONS, 2, renamed(b"SupervisorBegun", b"EpochBegun"))
+
+
+def format_of(path):
+    with sqlite3.connect(path) as found:
+        wanted = "SELECT value FROM schedulemesh_meta WHERE name = 'format'"
+        (version,) = found.execute(wanted).fetchone()
+    found.close()
+    return version
+
+
+def test_each_migration_runs_once_and_everything_is_read(path, two_formats_later):
     journal = SqlJournal(path, must_exist=True)
-    assert journal.begin() == 2
-    state = journal.load().fold()
-    check(state)
-    assert {name: agent.phase for name, agent in state.agents.items()} == {
-        "bert": AgentPhase.RUNNING,
-        "llama": AgentPhase.STARTING,
-    }
-    assert list(state.ledger.accounts) == ["train", "serve"]
-    assert state.policy.min_preempt_score == 1.5
-    assert state.preempted["resnet"].state_key == "state-resnet"
-    assert set(state.running.by_id) == {"bert", "llama", "elsewhere"}
-    assert state.answers["r1"].outcome.agent_name == "resnet"
-    assert journal.blob_sizes()["c" * 64] == len(b"class bytes")
-    assert journal.blob_sizes()["state-resnet"] == len(b"saved")
-    write(journal, fact(2))
+    assert format_of(path) == 3
+    assert pools(journal) == ["train"]
+    assert epochs(journal) == [2, 3]
+    assert list(journal.blob_sizes().values()) == [len(b"class bytes")]
+    journal.begin()
+    write(journal, fact(4))
     journal.close()
     again = SqlJournal(path)
-    assert again.load().fold().epoch == 2
+    assert epochs(again) == [2, 3, 4]
     again.close()
 
 
-def test_it_has_this_format_afterwards_and_nothing_of_the_old(path):
-    SqlJournal(path).close()
-    with sqlite3.connect(path) as found:
-        tables = {
-            name for (name,) in found.execute("SELECT name FROM sqlite_master WHERE type='table'")
-        }
-        (version,) = found.execute(
-            "SELECT value FROM schedulemesh_meta WHERE name = 'format'"
-        ).fetchone()
-    found.close()
-    assert version == FORMAT_VERSION
-    assert tables == {
-        "schedulemesh_meta",
-        "schedulemesh_journals",
-        "schedulemesh_commits",
-        "schedulemesh_snapshots",
-        "schedulemesh_blobs",
-        "schedulemesh_notes",
-    }
-
-
-def test_an_old_file_with_a_bad_record_is_left_as_it_is(path):
-    with sqlite3.connect(path) as other:
-        other.execute("UPDATE schedulemesh_records SET facts = x'5b7b7d5d' WHERE seq = 3")
-    other.close()
+def test_a_migration_that_leaves_an_unreadable_record_changes_nothing(
+    path, two_formats_later, monkeypatch
+):
+    monkeypatch.setitem(migrations.MIGRATIONS, 2, renamed(b"SupervisorBegun", b"Unknown"))
     before = path.read_bytes()
-    with pytest.raises(
-        JournalError, match=r"format 1 and its record 3 cannot be read .* left as it is"
-    ):
+    with pytest.raises(JournalError, match=r"format 1 and its commit 2 cannot .* left as it is"):
         SqlJournal(path)
+    assert format_of(path) == 1
     assert path.read_bytes() == before
 
 
-def test_format_2_is_read_with_its_snapshot(tmp_path):
+def test_the_present_format_needs_no_migration(tmp_path):
     path = tmp_path / "mesh.sqlite"
-    shutil.copy(OLD.with_name("journal-format-2.sqlite"), path)
-    journal = SqlJournal(path, must_exist=True)
-    state = journal.load().fold()
-    check(state)
-    assert list(state.ledger.accounts) == ["train"]
-    assert state.agents["llama"].phase is AgentPhase.RUNNING
-    assert state.agents["llama"].group_id is None
-    assert journal.blob_sizes()["c" * 64] == len(b"class bytes")
-    journal.close()
-    with sqlite3.connect(path) as found:
-        wanted = "SELECT value FROM schedulemesh_meta WHERE name = 'format'"
-        assert found.execute(wanted).fetchone() == (FORMAT_VERSION,)
-    found.close()
+    SqlJournal(path).close()
+    assert format_of(path) == migrations.FORMAT_VERSION
+    SqlJournal(path, must_exist=True).close()
+
+
+def test_every_older_format_has_a_migration():
+    assert set(migrations.MIGRATIONS) == set(range(1, migrations.FORMAT_VERSION))

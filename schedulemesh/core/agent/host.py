@@ -28,6 +28,7 @@ from schedulemesh.core.agent.control_channel import (
 from schedulemesh.core.agent.process_marks import kill, mark_this_process, marked
 from schedulemesh.core.agent.user_errors import error_text
 from schedulemesh.core.transport.user_code import load_arguments, load_class
+from schedulemesh.domain.task import task_row
 from schedulemesh.protocol.agents import AgentInit, Method, Report, SavedState, ShippedClass, pack
 
 _KINDS = {
@@ -181,13 +182,10 @@ def public_state(saved: SavedState) -> dict[str, Any]:
     """The saved state as callers see it: the preserver's own dict, or everything that is known."""
     state = None if saved.state is None else cloudpickle.loads(saved.state)
     if saved.source in ("preserver", "given") and isinstance(state, dict):
-        return {"task_id": saved.task_id, **state}
+        return {"task_id": saved.task.task_id, **state}
     shown = {
-        "task_id": saved.task_id,
+        **task_row(saved.task),
         "agent_name": saved.agent_name,
-        "pool_name": saved.pool_name,
-        "priority": saved.priority,
-        "labels": saved.labels,
         "source": saved.source,
         "saved_at": saved.saved_at,
         "consistent": saved.consistent,

@@ -16,7 +16,7 @@ from ray import cloudpickle
 from schedulemesh.core.agent.host import public_state
 from schedulemesh.core.agent.user_errors import error_text
 from schedulemesh.core.transport.user_code import StateTooLargeError, load_class, pickled_state
-from schedulemesh.domain.task import TaskState
+from schedulemesh.domain.task import TaskState, task_row
 from schedulemesh.protocol.agents import (
     Accelerators,
     Handled,
@@ -47,14 +47,12 @@ def accelerators() -> bytes:
     return pack(Accelerators(ids=tuple(map(str, ids)), env_vars=shown))
 
 
-def preserve(
-    handler: bytes, task: bytes, started_at: float, duration: float | None, limit_bytes: int
-) -> bytes:
+def preserve(handler: bytes, task: bytes, started_at: float, limit_bytes: int) -> bytes:
     """Call a preserver with the task's state: Handled, with its dict as at most so many bytes."""
 
     def call() -> bytes:
         saved = msgspec.msgpack.decode(task, type=SavedState)
-        kept = _function(handler)(_task_state(saved, started_at, duration))
+        kept = _function(handler)(_task_state(saved, started_at))
         if not isinstance(kept, dict):
             raise TypeError(f"a preserver must return a dict, not {kept!r}")
         return pickled_state(kept, limit_bytes)
@@ -74,15 +72,11 @@ def _function(handler: bytes) -> Any:
     return load_class(msgspec.msgpack.decode(handler, type=ShippedFunction))
 
 
-def _task_state(saved: SavedState, started_at: float, duration: float | None) -> TaskState:
+def _task_state(saved: SavedState, started_at: float) -> TaskState:
     return TaskState(
-        task_id=saved.task_id,
+        **task_row(saved.task),
         agent_name=saved.agent_name,
-        pool_name=saved.pool_name,
-        priority=saved.priority,
-        labels=saved.labels,
         payload=None if saved.payload is None else cloudpickle.loads(saved.payload),
-        estimated_duration=duration,
         started_at=started_at,
         progress=saved.last_metrics.get("progress"),
         last_metrics=saved.last_metrics,

@@ -9,6 +9,7 @@ import msgspec
 
 from schedulemesh.core.agent.host import public_state
 from schedulemesh.domain.reasons import Change, PreemptionReason, Reason
+from schedulemesh.domain.task import task_row
 from schedulemesh.engine.messages.outcomes import (
     Accepted,
     Candidate,
@@ -34,6 +35,17 @@ class PlacementGroupInfo(TypedDict, total=False):
     path: str
 
 
+class TaskInfo(TypedDict, total=False):
+    """A task as every listing shows it: the public fields of its specification."""
+
+    task_id: str
+    pool_name: str
+    priority: float
+    labels: dict[str, str]
+    #: Seconds from its start to its end; None: unknown.
+    estimated_duration: float | None
+
+
 class AgentInfo(TypedDict, total=False):
     """An agent: its name, Ray handle, resources and labels (``pool`` among them)."""
 
@@ -47,19 +59,18 @@ class AgentInfo(TypedDict, total=False):
     node_id: str | None
     placement_group: PlacementGroupInfo | None
     pid: int
+    #: The ids of its tasks.
     tasks: list[str]
+    task_details: list[TaskInfo]
     last_metrics: dict[str, Any]
 
 
-class CandidateInfo(TypedDict, total=False):
+class CandidateInfo(TaskInfo, total=False):
     """A task that may be, or was, evicted. Where its state was not saved then, ``state_saved`` is False and
     ``save_error`` says why.
     """
 
-    task_id: str
     agent_name: str
-    pool_name: str
-    priority: float
     preempt_score: float
     priority_delta: float
     effective_delta: float
@@ -226,6 +237,7 @@ def submitted(
 def candidate(found: Candidate) -> CandidateInfo:
     """A candidate or victim."""
     shown = msgspec.structs.asdict(found)
+    shown = {**task_row(shown.pop("task")), **shown}
     shown.pop("lost_work")
     shown["reason"] = found.reason.value
     if not shown["save_error"]:

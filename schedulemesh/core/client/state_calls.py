@@ -18,6 +18,7 @@ from schedulemesh.domain.containers import as_elements, as_items
 from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.numbers import parse_priority, parse_timeout
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.outcomes import Done, Refused
 from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.protocol.agents import SavedState, key_of
@@ -80,7 +81,7 @@ class StateCalls(Client):
         found, handles = ask_with_handles(self._connection, request, Response)
         reply = Response(outcome=found) if isinstance(found, Refused) else found
         if isinstance(reply.outcome, Done):
-            return {"success": True, "task_id": saved.task_id, "resubmitted": False}
+            return {"success": True, "task_id": saved.task.task_id, "resubmitted": False}
         handle = handles[0] if handles else None
         answer = results.submitted(reply.outcome, handle, dry_run=False, group=reply.group)
         return {**answer, "resubmitted": answer["success"]}
@@ -151,10 +152,14 @@ def given_state(given: object, now: float) -> SavedState:
     own = as_text(fields.get("source")) == "save_state" and "state" in fields
     priority = fields.get("priority")
     return SavedState(
-        task_id=parse_name(fields["task_id"], "saved_state['task_id']"),
+        task=TaskSpec(
+            task_id=parse_name(fields["task_id"], "saved_state['task_id']"),
+            pool_name=_optional_name(fields, "pool_name"),
+            priority=(
+                0.0 if priority is None else parse_priority(priority, "saved_state['priority']")
+            ),
+        ),
         agent_name=_optional_name(fields, "agent_name"),
-        pool_name=_optional_name(fields, "pool_name"),
-        priority=0.0 if priority is None else parse_priority(priority, "saved_state['priority']"),
         source="save_state" if own else "given",
         saved_at=now,
         state=ship_state(fields["state"] if own else dict(items)),

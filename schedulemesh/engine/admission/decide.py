@@ -304,7 +304,7 @@ def readmit(tx: Transaction, past: Preempted, made: set[str]) -> bool:
         return False
     if not fact.agent.class_key or not fact.agent.restartable:
         return False
-    if fact.agent.name in made and fact.task is not None:
+    if fact.agent.name in made:
         return register(tx, fact.task, fact.agent.name) is None
     outcome = submit(
         tx,

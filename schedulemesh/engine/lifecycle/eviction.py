@@ -199,14 +199,11 @@ def _preempted(
     counted: bool = True,
 ) -> TaskPreempted:
     return TaskPreempted(
-        task_id=task.spec.task_id,
+        task=task.spec,
         agent_name=task.agent_name,
-        pool_name=task.spec.pool_name,
-        priority=task.spec.priority,
         reason=reason,
         at=tx.now,
         preempt_score=task.preempt_score,
-        task=task.spec,
         agent=None if agent is None else agent.spec,
         counted=counted,
         save_error=task.save_error,

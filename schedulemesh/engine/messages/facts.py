@@ -20,8 +20,8 @@ from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.outcomes import Candidate, RequestOutcome
 
-#: Raised when the meaning of a stored fact changes; a journal of another version is migrated or refused.
-FORMAT_VERSION = 3
+#: Incremented when the meaning of a stored fact changes; an older journal is migrated, a newer one refused.
+FORMAT_VERSION = 1
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True, gc=False):
@@ -310,19 +310,16 @@ class SavingFailed(Fact, frozen=True, kw_only=True):
 
 
 class TaskPreempted(Fact, frozen=True, kw_only=True):
-    """The task was preempted: counted under its reason, and off the book."""
+    """The task was preempted: it is counted under its reason, and no longer part of the state."""
 
-    task_id: str
+    task: TaskSpec
     agent_name: str
-    pool_name: str
-    priority: float
     reason: PreemptionReason
     at: float
     preempt_score: float | None = None
-    #: What is needed to run it again: its spec and its agent's; None: it was only registered.
-    task: TaskSpec | None = None
+    #: How its agent was created, which is needed to run it again; None: the agent was created elsewhere.
     agent: AgentSpec | None = None
-    #: False: it could not be cancelled, and is off the book without being counted.
+    #: False: it could not be cancelled, and is removed without being counted.
     counted: bool = True
     #: Why its state of that moment was not saved; empty: it was, or it has none.
     save_error: str = ""

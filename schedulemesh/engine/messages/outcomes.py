@@ -9,6 +9,7 @@ import msgspec
 from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.reasons import Change, PreemptionReason, Reason
 from schedulemesh.domain.resources import NOTHING, Resources
+from schedulemesh.domain.task import TaskSpec
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True, gc=False):
@@ -18,10 +19,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults
 class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A running task that the policy lets the incoming task evict."""
 
-    task_id: str
+    task: TaskSpec
     agent_name: str
-    pool_name: str
-    priority: float
     #: Effective difference + κ · remaining time.
     preempt_score: float
     #: Priority of the incoming task minus that of this one.
@@ -36,6 +35,21 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     lost_work: float = 0.0
     #: Why its state was not saved when it was evicted; empty: it was, it has none, or it was not evicted.
     save_error: str = ""
+
+    @property
+    def task_id(self) -> str:
+        """The id of its task."""
+        return self.task.task_id
+
+    @property
+    def pool_name(self) -> str:
+        """The pool of its task."""
+        return self.task.pool_name
+
+    @property
+    def priority(self) -> float:
+        """The priority of its task."""
+        return self.task.priority
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -187,10 +187,8 @@ class Preemption:
         if verdict.rule is None or score < self.policy.min_preempt_score:
             return None
         return Candidate(
-            task_id=task.spec.task_id,
+            task=task.spec,
             agent_name=task.agent_name,
-            pool_name=task.spec.pool_name,
-            priority=task.spec.priority,
             preempt_score=score,
             priority_delta=incoming.priority - task.spec.priority,
             effective_delta=verdict.delta,

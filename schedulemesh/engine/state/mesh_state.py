@@ -406,14 +406,15 @@ class MeshState:
         self.running.by_id[fact.task_id].save_error = fact.error
 
     def _task_preempted(self, fact: f.TaskPreempted) -> None:
-        task = self.running.remove(fact.task_id)
+        task_id = fact.task.task_id
+        task = self.running.remove(task_id)
         self._touch(self.agents.get(task.agent_name))
         if task.agent_name not in self.agents:
             self._remember_former(task.agent_name)
         if fact.counted:
             self.preemption_counts[fact.reason] = self.preemption_counts.get(fact.reason, 0) + 1
-        self.preempted.pop(fact.task_id, None)
-        self.preempted[fact.task_id] = Preempted(fact=fact, state_key=task.state_key)
+        self.preempted.pop(task_id, None)
+        self.preempted[task_id] = Preempted(fact=fact, state_key=task.state_key)
         if len(self.preempted) > RECENT:
             del self.preempted[next(iter(self.preempted))]
 

@@ -134,7 +134,7 @@ def referenced(state: MeshState) -> frozenset[str]:
             continue
         keys.add(past.state_key)
         specs += [] if past.fact.agent is None else [past.fact.agent]
-        tasks += [] if past.fact.task is None else [past.fact.task]
+        tasks.append(past.fact.task)
     for lost in state.lost.values():
         specs.append(lost.spec)
         tasks += [task for task, _ in lost.tasks]
@@ -221,7 +221,7 @@ def _put_lives(state: MeshState, part: Snapshot) -> None:
     for task in part.tasks:
         state.running.add(task)
     for past in part.preempted:
-        state.preempted[past.fact.task_id] = past
+        state.preempted[past.fact.task.task_id] = past
     for lost in part.lost:
         state.note_lost(lost)
     state.former.update(dict.fromkeys(part.former))
