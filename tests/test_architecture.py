@@ -108,7 +108,7 @@ def test_a_module_is_one_sitting():
     assert names(long) == []
 
 
-def test_no_room_for_odds_and_ends():
+def test_no_module_is_named_utils_or_helpers():
     banned = {"utils", "util", "common", "base", "helpers", "misc"}
     assert names([path for path in MODULES if path.stem in banned]) == []
 

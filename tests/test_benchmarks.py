@@ -40,7 +40,7 @@ def test_a_benchmark_gives_rows(measure):
         assert row["measured"]
 
 
-def test_a_row_says_whether_its_mark_is_met(capsys):
+def test_a_row_says_whether_its_target_is_met(capsys):
     rows = [
         at_most("time", 0.5, 1.0, " ms"),
         at_least("rate", 1234.0, 2_000, " pairs/s"),

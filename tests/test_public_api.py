@@ -130,7 +130,7 @@ def test_signatures_of_agents():
     assert next(iter(parameters(AgentActor.invoke))) == "method"
 
 
-def test_the_simple_scheduler_has_every_documented_word():
+def test_the_simple_scheduler_has_every_documented_method():
     from schedulemesh.simple import SimpleScheduler
 
     for word in (

@@ -27,7 +27,7 @@ def connected(monkeypatch):
 
 
 @pytest.mark.parametrize("words", COMMANDS)
-def test_without_a_ray_it_says_so(monkeypatch, words):
+def test_a_missing_ray_cluster_is_an_error_message(monkeypatch, words):
     def refuse(address, **_options):
         raise ConnectionError("no Ray runs on this machine")
 
@@ -49,7 +49,7 @@ def test_without_a_ray_it_says_so(monkeypatch, words):
         SchedulerUnavailableError("scheduler 'head' shows no sign of life"),
     ],
 )
-def test_what_the_scheduler_cannot_do_is_one_sentence(monkeypatch, connected, words, error):
+def test_a_scheduler_error_is_one_sentence(monkeypatch, connected, words, error):
     def refuse(*_args, **_options):
         raise error
 
@@ -60,7 +60,7 @@ def test_what_the_scheduler_cannot_do_is_one_sentence(monkeypatch, connected, wo
 
 
 @pytest.mark.parametrize("words", COMMANDS[1:])
-def test_without_a_scheduler_it_says_so(monkeypatch, connected, words):
+def test_a_missing_scheduler_is_an_error_message(monkeypatch, connected, words):
     told = {"alive": False, "registered": False, "error": "no scheduler 'head' lives"}
     monkeypatch.setattr(standing.ScheduleMeshHead, "health", lambda self: told)
     done = run(*words)

@@ -22,11 +22,11 @@ def groups(strategy="STRICT_PACK", **config):
 @pytest.mark.parametrize(
     "given", [None, {}, {"enable": False}, {"enable": None, "max_dynamic_pgs": 1}]
 )
-def test_a_pool_keeps_no_groups_unless_it_is_asked_to(given):
+def test_a_pool_has_no_groups_by_default(given):
     assert parse_groups(given, "PACK") is None
 
 
-def test_the_defaults_are_those_that_a_user_expects():
+def test_the_defaults_are_the_documented_ones():
     spec = groups("SPREAD")
     assert (spec.reserved, spec.dynamic, spec.max_dynamic) == ((), True, NO_LIMIT)
     assert (spec.reuse, spec.strategy, spec.node_labels) == (True, "SPREAD", {})
@@ -54,7 +54,7 @@ def test_the_documented_pool():
     assert (spec.dynamic, spec.max_dynamic, spec.reuse) == (True, 2, True)
 
 
-def test_a_spec_may_have_several_bundles_and_say_where():
+def test_a_spec_may_have_several_bundles_a_strategy_and_labels():
     spec = groups(
         placement_strategy="PACK",
         bundle_label_selector={"zone": "a"},
@@ -73,7 +73,7 @@ def test_a_spec_may_have_several_bundles_and_say_where():
     assert (two.strategy, two.node_labels) == ("STRICT_SPREAD", (("disk", "fast"), ("zone", "a")))
 
 
-def test_all_else_is_taken_as_it_is_said():
+def test_every_other_field_is_taken_as_given():
     warm = WarmSpec(class_key="k")
     spec = groups(
         enable_dynamic_pgs=False,
@@ -124,12 +124,12 @@ def test_all_else_is_taken_as_it_is_said():
         ({"warm": {"actor_class": 3}}, r"\['warm'\]"),
     ],
 )
-def test_what_is_wrong_is_refused_and_named(config, word):
+def test_an_invalid_value_is_refused_and_named(config, word):
     with pytest.raises(InvalidRequestError, match=word):
         parse_groups(config, "STRICT_PACK")
 
 
-def test_a_resize_changes_only_what_is_given():
+def test_a_resize_changes_only_the_given_fields():
     spec = parse_pool(
         "p",
         None,
@@ -151,7 +151,7 @@ def test_a_resize_changes_only_what_is_given():
     assert first.groups.strategy == "SPREAD"
 
 
-def test_a_target_that_is_to_be_kept_filled_must_be_said():
+def test_keeping_a_target_filled_requires_the_target():
     with pytest.raises(InvalidRequestError, match="target_agents is 0"):
         parse_pool("p", None, {"cpu": 4}, 0, "PACK", {"fill_target_agents": True})
     spec = parse_pool("p", None, {"cpu": 4}, 2, "PACK", {"fill_target_agents": True})
@@ -159,7 +159,7 @@ def test_a_target_that_is_to_be_kept_filled_must_be_said():
         changed(spec, target_agents=0)
 
 
-def test_bundles_make_their_sum():
+def test_the_total_of_a_spec_is_the_sum_of_its_bundles():
     bundles = parse_bundles([{"cpu": 1, "gpu": 1}, {"cpu": 0.5}])
     assert sum_of(bundles) == parse_resources({"cpu": 1.5, "gpu": 1})
     for wrong in ([], {}, "x", [{}], [{"cpu": 1}, {"cpu": -1}], [3]):
@@ -167,7 +167,7 @@ def test_bundles_make_their_sum():
             parse_bundles(wrong)
 
 
-def test_a_spec_is_shown_in_the_words_that_make_it():
+def test_a_spec_is_shown_as_the_arguments_that_create_it():
     spec = groups(
         high_priority_pg_specs=[{"cpu": 1.0}], bundle_label_selector={"zone": "a"}, wait_timeout_s=9
     )
@@ -177,7 +177,7 @@ def test_a_spec_is_shown_in_the_words_that_make_it():
     assert public_groups(None) is None
 
 
-def test_only_what_is_given_of_a_pool_changes():
+def test_a_resize_changes_only_the_given_fields_of_a_pool():
     config = {"high_priority_pg_specs": [{"cpu": 1}]}
     spec = parse_pool("p", {"tier": "gold"}, {"cpu": 4}, 2, "PACK", config)
     bigger = changed(spec, resources=parse_resources({"cpu": 8}))

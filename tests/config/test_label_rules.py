@@ -68,7 +68,7 @@ def test_a_long_chain_beside_a_direct_rule_is_used_as_it_is_validated(length):
     assert ranks.rank({"tier": "v1"}, {"tier": f"v{length}"}) == 0
 
 
-def test_a_policy_that_cannot_be_used_changes_nothing():
+def test_an_invalid_policy_changes_nothing():
     """Such a policy cannot be built; should one ever come from elsewhere, the former stays whole."""
     mesh = Mesh(label_preemption_rules={"tier": {"gold": ["iron"]}})
     policy, preemption = mesh.state.policy, mesh.state.preemption

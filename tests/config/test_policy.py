@@ -110,7 +110,7 @@ def test_label_rules_are_lists_of_lower_values():
         {1: {"gold": ["iron"]}},
     ],
 )
-def test_what_is_no_rule_is_refused(rules):
+def test_a_malformed_rule_is_refused(rules):
     with pytest.raises(InvalidRequestError, match="label_preemption_rules"):
         PreemptionPolicy(label_preemption_rules=rules)
 
@@ -139,7 +139,7 @@ def test_the_same_value_under_two_keys_is_no_cycle():
     PreemptionPolicy(label_preemption_rules={"k": {"a": ["b"]}, "m": {"b": ["a"]}})
 
 
-def test_a_change_changes_only_what_it_is_given():
+def test_an_update_changes_only_the_given_fields():
     policy = PreemptionPolicy(protected_pools=("q",))
     changed = changed_policy(policy, {"min_preempt_score": 2.0})
     assert changed.min_preempt_score == 2.0
@@ -147,7 +147,7 @@ def test_a_change_changes_only_what_it_is_given():
     assert policy.min_preempt_score == 0.5
 
 
-def test_a_change_of_an_unknown_field_names_it_and_those_there_are():
+def test_an_unknown_field_is_named_with_the_known_ones():
     with pytest.raises(InvalidRequestError, match=r"'threshold'.*same_pool_priority_threshold"):
         changed_policy(PreemptionPolicy(), {"threshold": 1})
     with pytest.raises(InvalidRequestError, match="above 0"):
@@ -171,7 +171,7 @@ def test_a_change_of_an_unknown_field_names_it_and_those_there_are():
         (None, None),
     ],
 )
-def test_names_and_aliases_in_any_case_stand_for_levels(given, level):
+def test_levels_are_found_by_name_and_alias_in_any_case(given, level):
     assert parse_aggressiveness(given, {}) is level
 
 
@@ -196,7 +196,7 @@ def test_an_explicit_threshold_in_the_same_call_wins():
     assert changes == {"label_priority_threshold": 0.1, "same_pool_priority_threshold": 2.5}
 
 
-def test_any_other_text_is_refused_with_the_accepted_ones():
+def test_an_unknown_level_is_refused_with_the_accepted_ones():
     for wrong in ("extreme", 3, ["high"]):
         with pytest.raises(InvalidRequestError, match=r"urgent.*env:NAME"):
             parse_aggressiveness(wrong, {})

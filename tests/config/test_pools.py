@@ -10,7 +10,7 @@ from schedulemesh.domain.resources import parse_resources
 from schedulemesh.errors import InvalidRequestError
 
 
-def test_a_pool_is_what_its_arguments_say():
+def test_a_pool_is_built_from_its_arguments():
     spec = parse_pool("p", {"a": "b"}, {"cpu": 4}, 2, "SPREAD")
     assert (spec.name, spec.labels, spec.target_agents) == ("p", {"a": "b"}, 2)
     assert spec.resources == parse_resources({"cpu": 4})
@@ -38,7 +38,7 @@ def test_the_defaults_are_no_target_and_strict_pack():
         (("p", None, {}, 0, None), "placement_strategy"),
     ],
 )
-def test_what_is_wrong_is_refused_and_named(given, word):
+def test_an_invalid_value_is_refused_and_named(given, word):
     with pytest.raises(InvalidRequestError, match=word):
         parse_pool(*given)
 

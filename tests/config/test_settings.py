@@ -10,7 +10,7 @@ from schedulemesh.config.settings import parse_state_path
 from schedulemesh.errors import InvalidRequestError
 
 
-def test_a_folder_is_named_from_where_the_caller_stands(tmp_path, monkeypatch):
+def test_a_relative_folder_is_resolved_in_the_caller(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/home/me")
     assert parse_state_path("state") == parse_state_path(Path("state")) == str(tmp_path / "state")
@@ -25,6 +25,6 @@ def test_a_url_stays_as_it_is():
 
 
 @pytest.mark.parametrize("wrong", ["", 7, b"/bytes", ["/a"]])
-def test_what_is_neither_is_refused(wrong):
+def test_a_path_that_is_neither_folder_nor_url_is_refused(wrong):
     with pytest.raises(InvalidRequestError, match="state_path must be a folder or the URL"):
         parse_state_path(wrong)

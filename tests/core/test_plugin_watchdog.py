@@ -141,7 +141,7 @@ def test_who_hangs_is_known_by_the_clock():
     found._loading = None
 
 
-class Deadly(SchedulingStrategyPlugin):
+class ProcessExiting(SchedulingStrategyPlugin):
     def score(self, task, resources):
         os._exit(7)
 
@@ -160,10 +160,10 @@ LIFE = """
 import sys
 from pathlib import Path
 from schedulemesh.store.sql import SqlJournal
-from tests.core.test_plugin_watchdog import Deadly, Mine, keeper
+from tests.core.test_plugin_watchdog import ProcessExiting, Mine, keeper
 folder, again, last = Path(sys.argv[1]), sys.argv[2] == "again", sys.argv[3]
 journal = SqlJournal(folder / "mesh.sqlite")
-found = keeper(journal, Mine(), Deadly(), mark=folder / "mesh.asked", again=again)
+found = keeper(journal, Mine(), ProcessExiting(), mark=folder / "mesh.asked", again=again)
 print({entry["name"]: entry["disabled"] for entry in found.status()}, flush=True)
 for guarded in found.plugins:
     if guarded.name == "Mine":
@@ -190,21 +190,21 @@ def life(folder, which, last):
 
 
 def test_one_that_ends_the_process_is_disabled_in_the_next_life(tmp_path):
-    assert life(tmp_path, "first", "asks") == (7, {"Mine": "", "Deadly": ""})
+    assert life(tmp_path, "first", "asks") == (7, {"Mine": "", "ProcessExiting": ""})
     reason = "the supervisor's process ended while it was asked score"
     for _ in range(2):
-        assert life(tmp_path, "again", "asks") == (0, {"Mine": "", "Deadly": reason})
+        assert life(tmp_path, "again", "asks") == (0, {"Mine": "", "ProcessExiting": reason})
 
 
 def test_a_process_that_is_killed_otherwise_disables_nobody(tmp_path):
-    assert life(tmp_path, "first", "killed") == (-9, {"Mine": "", "Deadly": ""})
-    assert life(tmp_path, "again", "killed") == (-9, {"Mine": "", "Deadly": ""})
+    assert life(tmp_path, "first", "killed") == (-9, {"Mine": "", "ProcessExiting": ""})
+    assert life(tmp_path, "again", "killed") == (-9, {"Mine": "", "ProcessExiting": ""})
 
 
 def test_a_new_scheduler_of_the_same_name_blames_nobody(tmp_path):
     life(tmp_path, "first", "asks")
     (tmp_path / "mesh.sqlite").unlink()
-    assert life(tmp_path, "first", "killed") == (-9, {"Mine": "", "Deadly": ""})
+    assert life(tmp_path, "first", "killed") == (-9, {"Mine": "", "ProcessExiting": ""})
 
 
 def test_the_mark_of_one_that_ends_while_it_loads_is_left(tmp_path):

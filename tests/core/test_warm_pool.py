@@ -143,7 +143,7 @@ async def test_a_host_stands_ready_in_the_groups_first_bundle_and_takes_nothing(
 
 
 @story({"count": 2})
-async def test_it_is_used_once_and_replaced(stage):
+async def test_a_warm_host_is_used_once_and_replaced(stage):
     assert stage.status()["ready"] == 2
     first, second = stage.ready.take(stage.order()), stage.ready.take(stage.order())
     assert first.name != second.name

@@ -12,7 +12,7 @@ GROUPS = st.integers(1, 6)
 
 
 @given(COSTS, GROUPS, st.booleans())
-def test_every_row_is_dealt_out_once(costs, groups, equal):
+def test_every_row_is_assigned_once(costs, groups, equal):
     found = balance(costs, groups, equal_counts=equal)
     assert len(found) == groups
     assert sorted(row for rows in found for row in rows) == list(range(len(costs)))
@@ -64,6 +64,6 @@ def test_long_rows_are_spread():
 @pytest.mark.parametrize(
     ("costs", "groups"), [([1], 0), ([-1], 2), ([float("nan")], 2), ([1] * 9 + [-1], 1)]
 )
-def test_what_is_wrong_is_said(costs, groups):
+def test_invalid_input_is_reported(costs, groups):
     with pytest.raises(InvalidRequestError, match="allowed are 1 group or more and finite costs"):
         balance(costs, groups)

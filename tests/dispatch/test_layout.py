@@ -45,7 +45,7 @@ def test_megatrons_older_order_has_pipeline_before_data():
     )
 
 
-def test_experts_lie_on_the_same_ranks_in_the_same_stages():
+def test_experts_share_ranks_and_stages():
     dense = ParallelLayout.of(tp=2, cp=2, dp=2, pp=2)
     experts = dense.experts(ep=4)
     assert dict(experts.axes) == {"tp": 1, "cp": 1, "ep": 4, "dp": 2, "pp": 2}
@@ -101,7 +101,7 @@ def test_a_layout_survives_encoding(layout):
         (lambda: MEGATRON.size_of("sp"), "allowed are"),
     ],
 )
-def test_what_is_wrong_is_said(act, words):
+def test_invalid_input_is_reported(act, words):
     with pytest.raises(InvalidRequestError, match=words):
         act()
 

@@ -28,7 +28,7 @@ def test_uneven_is_numpys_array_split(length, parts):
 
 
 @given(LENGTHS, PARTS)
-def test_pad_fills_the_last_ones_up(length, parts):
+def test_pad_fills_up_the_last_pieces(length, parts):
     share = -(-length // parts)
     filled = [*range(length), *[None] * (share * parts - length)]
     assert held(length, parts, Shard(0, "pad")) == [
@@ -52,7 +52,7 @@ def test_drop_last_leaves_out_less_than_one_each(length, parts):
 
 
 @given(LENGTHS, PARTS)
-def test_error_takes_only_what_divides(length, parts):
+def test_error_requires_divisibility(length, parts):
     if length % parts:
         with pytest.raises(
             InvalidRequestError, match=f"{length} elements over axis dp do not make {parts}"
@@ -76,7 +76,7 @@ def test_zigzag_gives_all_the_same_causal_work(each, parts):
     PARTS,
     st.sampled_from(["uneven", "pad", "chunk", "drop_last"]),
 )
-def test_documents_are_cut_each_by_itself(documents, parts, mode):
+def test_each_document_is_split_separately(documents, parts, mode):
     found = held(sum(documents), parts, Shard(0, mode, zigzag=True, documents=tuple(documents)))
     expected = [[] for _ in range(parts)]
     first = 0
@@ -104,7 +104,7 @@ def test_documents_that_do_not_fill_the_dim_are_refused():
         Shard(0, documents=(3, -1))
 
 
-def test_a_cut_within_a_cut_is_in_the_order_of_the_placements():
+def test_nested_shards_follow_the_order_of_the_placements():
     layout = ParallelLayout.of(tp=2, dp=2)
     outer_dp = holdings(Sharding.of(layout, tp=0, dp=0), (8,))
     assert [outer_dp.of_rank(r)[0].run for r in range(4)] == [

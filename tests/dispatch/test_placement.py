@@ -74,6 +74,6 @@ def test_a_sharding_survives_encoding(data):
         ),
     ],
 )
-def test_what_is_wrong_is_said(act, words):
+def test_invalid_input_is_reported(act, words):
     with pytest.raises(InvalidRequestError, match=words):
         act()

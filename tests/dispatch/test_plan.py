@@ -61,7 +61,7 @@ def ids(part):
 
 @settings(max_examples=300)
 @given(moves())
-def test_what_arrives_is_the_destinations_shard_of_the_whole(move):
+def test_each_destination_receives_its_shard_of_the_full_tensor(move):
     whole = elements(move["shape"])
     found = reshard(plan(**move), shard(whole, move["source"]).parts)
     for mine, expected in zip(found, shard(whole, move["destination"]).parts, strict=True):
@@ -135,7 +135,7 @@ def test_a_plan_survives_encoding_and_keeps_its_key(move):
         assert msgspec.json.decode(msgspec.json.encode(each), type=Transfer) == each
 
 
-def test_the_same_question_is_answered_from_the_cache_and_another_has_another_key():
+def test_equal_requests_share_a_cached_plan_and_others_have_their_own_key():
     layout = ParallelLayout.of(dp=4)
     asked = (Sharding.of(layout, dp=0), Sharding.of(layout))
     assert plan(*asked, (8,)) is plan(*asked, [8])
@@ -154,7 +154,7 @@ def test_rollout_to_train():
     assert {each.source for each in made.fetches(8)} == {0, 1}
 
 
-def test_what_a_worker_holds_already_moves_nothing():
+def test_data_that_a_worker_already_holds_is_not_moved():
     layout = ParallelLayout.of(dp=4)
     narrow, whole = Sharding.of(layout, dp=0), Sharding.of(layout)
     same = plan(whole, narrow, (8,), destination_workers=range(4))
@@ -164,14 +164,14 @@ def test_what_a_worker_holds_already_moves_nothing():
     assert plan(narrow, whole, (8,)).received == (8,) * 4
 
 
-def test_rotation_moves_the_load_of_tensors_that_one_worker_wants():
+def test_rotation_spreads_the_load_of_tensors_for_one_worker():
     many = Sharding.of(ParallelLayout.of(dp=4))
     one = Sharding.of(ParallelLayout.of(dp=1))
     senders = {plan(many, one, (8,), rotation=turn).sent.index(8) for turn in range(4)}
     assert senders == {0, 1, 2, 3}
 
 
-def test_replicas_that_want_the_same_box_share_a_sender():
+def test_replicas_that_need_the_same_box_share_a_sender():
     two = Sharding.of(ParallelLayout.of(dp=2))
     cut = Sharding.of(ParallelLayout.of(tp=4, dp=2), tp=0)
     made = plan(two, cut, (8,))
@@ -192,7 +192,7 @@ def test_expert_weights_move_between_expert_layouts():
     assert np.array_equal(found[3], weights[2:4, :, 3:])
 
 
-def test_what_arrives_whole_is_not_copied():
+def test_a_shard_that_arrives_in_one_piece_is_not_copied():
     whole = elements((8, 2))
     rows = Sharding.of(ParallelLayout.of(dp=4), dp=0)
     parts = shard(whole, rows).parts
@@ -200,7 +200,7 @@ def test_what_arrives_whole_is_not_copied():
     assert all(np.shares_memory(mine, part) for mine, part in zip(found, parts, strict=True))
 
 
-def test_a_destination_that_nothing_comes_to_is_all_padding():
+def test_a_destination_without_data_is_all_padding():
     one = Sharding.of(ParallelLayout.of(dp=1))
     padded = Sharding.of(ParallelLayout.of(dp=4), dp=Shard(0, "pad"), pad_value=-7)
     made = plan(one, padded, (2,))
@@ -259,12 +259,12 @@ ROWS = Sharding.of(ParallelLayout.of(dp=4), dp=Shard(0, "drop_last"))
         ),
     ],
 )
-def test_what_is_wrong_is_said(act, words):
+def test_invalid_input_is_reported(act, words):
     with pytest.raises(InvalidRequestError, match=words):
         act()
 
 
-def test_rows_dealt_out_by_tokens_can_be_resharded():
+def test_rows_balanced_by_tokens_can_be_resharded():
     dealt = Sharding.of(ParallelLayout.of(dp=2), dp=Assign(0, ((3, 0), (1, 2, 4))))
     rows = Sharding.of(ParallelLayout.of(dp=5), dp=0)
     whole = elements((5, 2))

@@ -18,7 +18,7 @@ def group(layout, name="group"):
 
 
 @given(layouts(), st.lists(st.integers()), st.sampled_from(["every_rank", "replicate"]))
-def test_a_named_strategy_gives_everything_back(layout, rows, name):
+def test_a_named_strategy_round_trips(layout, rows, name):
     dealt = deal({"rows": rows, "scalar": 1.5}, name, HERE, group(layout))
     assert len(dealt.parts) == layout.size
     assert all(part["scalar"] == 1.5 for part in dealt.parts)
@@ -42,7 +42,7 @@ def test_data_parallel_needs_its_axis():
         deal([1], "data_parallel", HERE, group(ParallelLayout.of("a", a=2)))
 
 
-def test_leaves_cut_alike_need_no_word():
+def test_leaves_that_are_all_sharded_alike_need_no_spec():
     layout = ParallelLayout.of(dp=2)
     nested = {"a": [1, 2], "more": {"b": [3, 4]}, "all": 5}
     dealt = deal(nested, "data_parallel", HERE, group(layout))
@@ -66,7 +66,7 @@ class Halves:
         return [data[rank :: len(workers_b.ranks)] for rank in workers_b.ranks]
 
 
-def test_a_plugin_without_a_word_on_tensors_is_asked_as_for_other_data():
+def test_a_plugin_without_a_tensor_hook_gets_tensors_through_the_python_hook():
     torch = pytest.importorskip("torch")
 
     class Silent(Halves):
@@ -107,7 +107,7 @@ def test_installed_strategies_are_found_by_name(monkeypatch):
 
 
 @pytest.mark.parametrize("answer", [None, [1], "ab", {0: 1, 1: 2}])
-def test_what_a_plugin_answers_must_fit(answer):
+def test_a_plugin_result_of_the_wrong_size_is_refused(answer):
     class Odd:
         def python_dispatch_fn(self, data, workers_a, workers_b):
             return answer
@@ -118,7 +118,7 @@ def test_what_a_plugin_answers_must_fit(answer):
         deal([1, 2], Odd(), HERE, group(ParallelLayout.of(dp=2)))
 
 
-def test_a_spec_must_be_of_the_size_of_the_group():
+def test_the_layout_must_have_the_size_of_the_group():
     spec = Sharding.of(ParallelLayout.of(dp=4), dp=0)
     with pytest.raises(InvalidRequestError, match="for 4 ranks; group trainers has 2"):
         deal([1, 2, 3, 4], spec, HERE, group(ParallelLayout.of(dp=2), "trainers"))

@@ -15,7 +15,7 @@ torch = pytest.importorskip(
 
 @settings(max_examples=100)
 @given(st.data())
-def test_tensors_are_cut_and_put_together_as_arrays_are(data):
+def test_tensors_are_split_and_joined_like_arrays(data):
     shape = data.draw(shapes())
     sharding = data.draw(shardings(shape, ALL_MODES))
     array = np.arange(count(shape)).reshape(shape)
@@ -51,7 +51,7 @@ def test_parts_are_views_of_the_tensor():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.bool, torch.int8])
-def test_dtypes_stay(dtype):
+def test_dtypes_are_preserved(dtype):
     whole = torch.tensor([1, 0, 1], dtype=dtype)
     dealt = shard(whole, Sharding.of(ParallelLayout.of(dp=2), dp=Shard(0, "pad")))
     assert {part.dtype for part in dealt.parts} == {dtype}

@@ -30,7 +30,7 @@ def elements(shape):
 
 
 @given(st.data())
-def test_what_is_gathered_is_what_was_dealt_out(data):
+def test_gathering_inverts_scattering(data):
     shape = data.draw(shapes())
     sharding = data.draw(shardings(shape, SPLITTING))
     whole = elements(shape)
@@ -40,7 +40,7 @@ def test_what_is_gathered_is_what_was_dealt_out(data):
 
 
 @given(st.data())
-def test_parts_hold_what_their_indices_say_and_padding_elsewhere(data):
+def test_parts_hold_the_rows_of_their_indices_and_padding(data):
     shape = data.draw(shapes())
     sharding = data.draw(shardings(shape, ALL_MODES))
     whole = elements(shape)
@@ -60,7 +60,7 @@ def test_parts_hold_what_their_indices_say_and_padding_elsewhere(data):
 
 
 @given(st.data())
-def test_drop_last_gathers_what_was_kept_in_order(data):
+def test_drop_last_gathers_the_kept_rows_in_order(data):
     shape = data.draw(shapes())
     sharding = data.draw(shardings(shape, ("drop_last",)))
     held = holdings(sharding, shape)
@@ -80,7 +80,7 @@ def test_rows_of_lists_and_tuples(data):
 
 
 @given(st.data())
-def test_jagged_batches_come_back_as_they_were(data):
+def test_jagged_batches_round_trip(data):
     lengths = data.draw(st.lists(st.integers(0, 6), max_size=6))
     layout = data.draw(layouts())
     names = list(layout.names)
@@ -96,7 +96,7 @@ def test_jagged_batches_come_back_as_they_were(data):
     assert np.array_equal(again.values, whole.values)
 
 
-def test_jagged_rows_are_views_and_rows_within_are_cut_one_by_one():
+def test_jagged_rows_are_views_and_nested_rows_are_split_one_by_one():
     layout = ParallelLayout.of(cp=2, dp=2)
     batch = Jagged.of([np.arange(4), np.arange(10, 18), np.arange(20, 24), np.arange(30, 34)])
     rows = shard(batch, Sharding.of(layout, dp=0)).parts
@@ -109,7 +109,7 @@ def test_jagged_rows_are_views_and_rows_within_are_cut_one_by_one():
     assert [list(row) for row in halves[1]] == [[1, 2], [12, 13, 14, 15]]
 
 
-def test_jagged_drop_last_leaves_rows_and_ends_of_rows_out():
+def test_jagged_drop_last_drops_rows_and_row_ends():
     layout = ParallelLayout.of(cp=2, dp=2)
     batch = Jagged.of([np.arange(3), np.arange(10, 14), np.arange(20, 25)])
     how = Sharding.of(layout, dp=Shard(0, "drop_last"), cp=Shard(1, "drop_last"))
@@ -117,7 +117,7 @@ def test_jagged_drop_last_leaves_rows_and_ends_of_rows_out():
     assert [list(row) for row in again] == [[0, 1], [10, 11, 12, 13]]
 
 
-def test_answers_of_another_length_come_back_as_jagged_rows():
+def test_results_of_another_length_are_gathered_as_jagged_rows():
     """Prompts go out, responses of any length come back, in the order of the prompts."""
     prompts = [f"prompt {n}" for n in range(6)]
     groups = balance([9, 1, 1, 1, 5, 5], 4)
@@ -131,7 +131,7 @@ def test_answers_of_another_length_come_back_as_jagged_rows():
     assert [list(row) for row in again] == [[n] * (n + 1) for n in range(6)]
 
 
-def test_each_key_has_its_own_dim_and_nested_trees_keep_their_form():
+def test_each_key_has_its_own_dim_and_nested_trees_keep_their_structure():
     batch = {
         "ids": np.arange(24).reshape(4, 6),
         "positions": np.arange(36).reshape(3, 4, 3),
@@ -199,7 +199,7 @@ def test_collect_restores_the_permutation_of_balanced_rows_and_drops_padding(mod
         assert again["logits"].tolist() == [[n] * 3 for n in range(9)]
 
 
-def test_slices_are_views_and_replicas_share_one():
+def test_slices_are_views_shared_by_replicas():
     whole = elements((8, 6))
     parts = shard(whole, Sharding.of(LAYOUT, dp=0, tp=1)).parts
     assert all(np.shares_memory(part, whole) for part in parts)
@@ -294,12 +294,12 @@ DEALT = shard({"a": {"b": np.arange(8)}}, ROWS)
         (lambda: Jagged.of([]), "one row or more"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(act, words):
+def test_invalid_input_is_reported_with_its_path(act, words):
     with pytest.raises(InvalidRequestError, match=words):
         act()
 
 
-def test_jagged_answers_that_do_not_fit_are_refused():
+def test_jagged_results_of_the_wrong_size_are_refused():
     layout = ParallelLayout.of(cp=2)
     batch = Jagged.of([np.arange(4), np.arange(2)])
     dealt = shard(batch, Sharding.of(layout, cp=1))

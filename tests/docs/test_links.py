@@ -11,7 +11,7 @@ from tests.docs.documents import ROOT, anchors, links, pages
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page):
+def test_every_link_has_a_target(page):
     assert [target for target in links(page) if not leads_somewhere(page, target)] == []
 
 
@@ -25,7 +25,7 @@ def leads_somewhere(page: Path, target: str) -> bool:
     return not anchor or anchor in anchors(to)
 
 
-def test_the_overview_picture_is_where_others_link_to():
+def test_the_architecture_diagram_has_its_documented_anchor():
     page = ROOT / "docs" / "scheduleMesh_design.md"
     assert leads_somewhere(ROOT / "README.md", "docs/scheduleMesh_design.md#60-架构总览图")
     assert "\n## 6.0 架构总览图\n" in page.read_text(encoding="utf-8")

@@ -32,7 +32,7 @@ SNIPPETS = [b for page in pages() for b in blocks(page) if b.language == "python
 
 
 @pytest.mark.parametrize("block", SNIPPETS, ids=str)
-def test_it_names_only_what_exists(block):
+def test_snippets_use_only_existing_names(block):
     assert wrong_in(block.code) == []
 
 
@@ -103,7 +103,7 @@ def allowed(function: Any) -> set[str]:
         "PreemptionPolicy(cancel_time=1)",
     ],
 )
-def test_what_does_not_exist_is_found(code):
+def test_a_name_that_does_not_exist_is_found(code):
     assert wrong_in(code)
 
 

@@ -31,7 +31,7 @@ def claiming(kind):
 
 @pytest.mark.parametrize("made", [claiming, mock.MagicMock])
 @pytest.mark.parametrize("kind", [str, bool, int, float, dict, list, tuple, Mapping, Tier])
-def test_what_claims_to_be_of_a_class_is_not(made, kind):
+def test_a_faked_class_attribute_is_ignored(made, kind):
     given = made(kind)
     assert isinstance(given, kind)
     assert not is_a(given, kind)

@@ -8,13 +8,13 @@ from schedulemesh.domain.labels import matches, parse_labels, parse_selector
 from schedulemesh.errors import InvalidRequestError
 
 
-def test_labels_are_texts_and_none_is_none_at_all():
+def test_labels_are_strings_and_none_means_no_labels():
     assert parse_labels(None) == {}
     assert parse_labels({"a": "b"}) == {"a": "b"}
 
 
 @pytest.mark.parametrize("given", [[], "a=b", {"a": 1}, {1: "a"}, {"": "a"}, {"a": None}])
-def test_what_is_no_label_is_refused(given):
+def test_a_malformed_label_is_refused(given):
     with pytest.raises(InvalidRequestError, match="labels must"):
         parse_labels(given)
 
@@ -63,6 +63,6 @@ def test_every_condition_must_hold(selector, labels, expected):
         {"": "a"},
     ],
 )
-def test_what_is_no_condition_is_refused(given):
+def test_a_malformed_condition_is_refused(given):
     with pytest.raises(InvalidRequestError, match="pool_selector"):
         parse_selector(given)

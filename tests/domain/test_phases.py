@@ -17,7 +17,7 @@ def test_every_phase_has_a_row_and_leads_only_to_phases():
             assert phase not in following
 
 
-def test_what_is_ending_never_comes_back():
+def test_an_ending_agent_never_becomes_active_again():
     assert agent.TRANSITIONS[agent.AgentPhase.ENDING] == ()
     assert task.TRANSITIONS[task.TaskPhase.ENDING] == ()
 

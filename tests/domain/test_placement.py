@@ -49,11 +49,11 @@ def test_shapes_that_are_equal_are_one_key():
         (GroupShape(bundles=bundles({"cpu": 2}, {"gpu": 1})), "[cpu 2; gpu 1] STRICT_PACK"),
     ],
 )
-def test_a_shape_reads_short_and_names_its_strategy_where_it_matters(shape, text):
+def test_a_shape_is_printed_briefly_with_its_strategy_where_it_matters(shape, text):
     assert str(shape) == text
 
 
-def test_a_pool_that_says_nothing_packs_strictly_and_reuses():
+def test_a_pool_packs_strictly_and_reuses_groups_by_default():
     spec = GroupsSpec()
     assert spec.strategy in PLACEMENT_STRATEGIES
     assert (spec.reserved, spec.max_dynamic, spec.reuse, spec.entitled_above) == ((), 0, True, 5.0)

@@ -29,13 +29,13 @@ def test_every_key_is_optional():
     assert parse_resources({"cpu": None, "custom": None}) == NOTHING
 
 
-def test_amounts_are_kept_in_ten_thousandths():
+def test_amounts_are_stored_in_ten_thousandths():
     found = parse_resources({"cpu": 1.5, "memory": 512, "gpu": 0.25, "custom": {"b": 2, "a": 1}})
     assert (found.cpu, found.memory, found.gpu) == (15_000, 512 * UNIT, 2_500)
     assert found.custom == (("a", UNIT), ("b", 2 * UNIT))
 
 
-def test_zero_custom_amounts_are_as_if_not_given():
+def test_custom_amounts_of_zero_are_left_out():
     assert parse_resources({"custom": {"a": 0}}) == NOTHING
 
 
@@ -66,7 +66,7 @@ def test_zero_custom_amounts_are_as_if_not_given():
         (None, ["dict", "None"]),
     ],
 )
-def test_what_is_wrong_is_refused_with_key_and_value(given_, words):
+def test_an_invalid_amount_is_refused_with_key_and_value(given_, words):
     with pytest.raises(InvalidRequestError) as caught:
         parse_resources(given_)
     for word in words:
@@ -75,13 +75,13 @@ def test_what_is_wrong_is_refused_with_key_and_value(given_, words):
     assert isinstance(caught.value, ScheduleMeshError)
 
 
-def test_a_refusal_says_whose_resources_it_is_about():
+def test_a_refusal_names_the_argument():
     with pytest.raises(InvalidRequestError, match="the pool's"):
         parse_resources({"cpu": -1}, "the pool's resources")
 
 
 @pytest.mark.parametrize("gpu", [0, 0.0001, 0.5, 1, 1.0, 2, 8.0])
-def test_gpus_are_a_share_of_one_or_whole(gpu):
+def test_gpus_are_a_fraction_of_one_or_whole(gpu):
     assert parse_resources({"gpu": gpu}).gpu == round(gpu * UNIT)
 
 
@@ -103,27 +103,27 @@ def test_a_sum_less_one_part_is_the_other(left, right):
 
 
 @given(amounts, amounts)
-def test_what_is_within_and_what_is_beyond_make_the_whole(need, room):
+def test_the_covered_and_the_missing_part_add_up(need, room):
     assert need.within(room) + need.beyond(room) == need
     assert need.within(room).fits(room)
     assert need.fits(room) is (not need.beyond(room))
 
 
 @given(amounts, amounts)
-def test_it_helps_where_both_have_a_kind(frees, short):
+def test_freed_resources_help_where_the_same_kind_is_short(frees, short):
     kinds = {kind for kind, _ in frees.items()} & {kind for kind, _ in short.items()}
     assert frees.helps(short) is bool(kinds)
 
 
 @given(amounts)
-def test_the_public_form_reads_back(amount):
+def test_the_public_form_round_trips(amount):
     shown = amount.public()
     assert 0 not in shown.values()
     if not (amount.gpu > UNIT and amount.gpu % UNIT):
         assert parse_resources(shown) == amount
 
 
-def test_what_is_owed_is_negative_and_never_within():
+def test_a_debt_is_negative_and_never_covered():
     owed = NOTHING - parse_resources({"cpu": 1, "custom": {"x": 1}})
     assert owed.negative()
     assert not NOTHING.negative()
@@ -132,7 +132,7 @@ def test_what_is_owed_is_negative_and_never_within():
     assert NOTHING.fits(owed)
 
 
-def test_nothing_is_lacking_of_a_kind_that_is_not_asked_for():
+def test_a_resource_that_is_not_requested_is_never_short():
     overdrawn = NOTHING - parse_resources({"cpu": 1, "memory": 1, "gpu": 1, "custom": {"x": 1}})
     assert NOTHING.beyond(overdrawn) == NOTHING
     assert parse_resources({"custom": {"y": 1}}).beyond(overdrawn) == parse_resources(
@@ -141,7 +141,7 @@ def test_nothing_is_lacking_of_a_kind_that_is_not_asked_for():
     assert parse_resources({"cpu": 1}).beyond(overdrawn) == parse_resources({"cpu": 2})
 
 
-def test_it_reads_well():
+def test_resources_are_printed_readably():
     assert str(parse_resources({"cpu": 2, "memory": 512, "custom": {"x": 0.5}})) == (
         "cpu 2, memory 512 MB, x 0.5"
     )

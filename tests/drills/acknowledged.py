@@ -1,7 +1,7 @@
-"""The log of what the scheduler has acknowledged, kept outside of it: a line of JSON per reply.
+"""A log of everything that the scheduler acknowledged, kept outside of it: one line of JSON per reply.
 
-Each line is written after the reply arrived and before anyone acts on it. Of a task only the balance
-counts (begun again and again, ended again and again), so that lines of two clients may come in any order.
+Each line is written when the reply arrives, before the client acts on it. For a task only the balance of
+starts and ends is checked, so lines of two clients may be in any order.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-#: What begins a life of a task, and what ends it.
+#: Entries that start a task, and entries that end it.
 BEGINS, ENDS = ("submitted", "rebuilt", "restarted"), ("evicted", "completed", "lost")
 
 
 class Log:
-    """Appends lines; threads may share it."""
+    """An append-only log file; thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -25,24 +25,24 @@ class Log:
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, what: str, **fields: Any) -> None:
-        """One acknowledgement; it outlives this process."""
+        """Append one acknowledgement; it is kept even if this process dies."""
         with self._lock:
             self._file.write(json.dumps({"what": what, **fields}) + "\n")
             self._file.flush()
 
     def read(self) -> list[dict[str, Any]]:
-        """Every line so far; a line that its writer's death cut off does not count."""
+        """All complete lines; one that was cut off when its writer died is ignored."""
         return read_log(self.path)
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """The lines of a log of another process."""
+    """The complete lines of a log file, also of another process."""
     text = path.read_text(encoding="utf-8")
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
 class Expected:
-    """What must be there after these acknowledgements, once nothing is under way."""
+    """The state that these acknowledgements imply once no call is pending."""
 
     def __init__(self, lines: list[dict[str, Any]]) -> None:
         self.balance: Counter[str] = Counter()
@@ -57,11 +57,11 @@ class Expected:
 
     @property
     def tasks(self) -> set[str]:
-        """The tasks that must run."""
+        """The tasks that must be running."""
         return {task_id for task_id, balance in self.balance.items() if balance == 1}
 
-    def nonsense(self) -> list[str]:
-        """Tasks that ended more often than they began, or began twice."""
+    def inconsistencies(self) -> list[str]:
+        """Tasks that ended more often than they started, or were started twice."""
         return [f"{t}: balance {n}" for t, n in self.balance.items() if n not in (0, 1)]
 
     def _take(self, line: dict[str, Any]) -> None:

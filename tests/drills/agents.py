@@ -1,8 +1,8 @@
-"""What the drill's agents run: it leaves marks in a folder, so that others see who lives and what it does.
+"""The agent class of the drill. It creates marker files, which show its processes and what they do.
 
-Each process marks itself before it does anything else, with its id and the time at which it began, so
-that two processes of one task are found whatever the scheduler says. Sent by value, so it imports
-nothing of its neighbours.
+Each process first creates a marker with its process id and start time, so that two processes of one task
+are detected independently of the scheduler. The class is pickled by value, so it imports no other module
+of this package.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 
 def began_at(pid: int) -> str:
-    """When a process began, in ticks since the machine did; empty: it is gone."""
+    """The start time of a process in clock ticks since boot; empty if it has exited."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except (FileNotFoundError, ProcessLookupError):
@@ -25,7 +25,7 @@ def began_at(pid: int) -> str:
 
 
 class Marked:
-    """Counts; every stage of it can be made to last."""
+    """A counter whose constructor, methods and ``save_state`` can be made slow."""
 
     def __init__(
         self,
@@ -37,52 +37,52 @@ class Marked:
         slow_save_s: float = 0.0,
     ) -> None:
         self.folder, self.slow_save_s, self.count = Path(folder), slow_save_s, 0
-        self.mark("lives", f"{task_id}@{os.getpid()}@{began_at(os.getpid())}")
+        self.mark("processes", f"{task_id}@{os.getpid()}@{began_at(os.getpid())}")
         self.start_daemon(task_id)
-        time.sleep(slow_start_s)  # a constructor that takes its time, to be killed in
+        time.sleep(slow_start_s)  # a slow constructor, so that the agent can be killed in it
 
     def mark(self, kind: str, name: str) -> None:
-        """Leave a file."""
+        """Create a marker file."""
         folder = self.folder / kind
         folder.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
 
     def start_daemon(self, task_id: str) -> None:
-        """Start a process that outlives this one unless somebody ends it, and mark it."""
+        """Start a process that outlives this one unless it is killed, and create a marker for it."""
         script = "env -i setsid sleep 86400 > /dev/null 2>&1 & echo $!"
-        told = subprocess.run(["sh", "-c", script], stdout=subprocess.PIPE, check=True)
-        pid = int(told.stdout)
+        started = subprocess.run(["sh", "-c", script], stdout=subprocess.PIPE, check=True)
+        pid = int(started.stdout)
         self.mark("daemons", f"{task_id}@{os.getpid()}@{pid}@{began_at(pid)}")
 
     def add(self, n: int = 1) -> int:
-        """The count, after adding to it."""
+        """Add to the count and return it."""
         self.count += n
         return self.count
 
     def work(self, seconds: float) -> None:
-        """Be busy; a mark tells that it began."""
-        self.mark("works", str(os.getpid()))
+        """Be busy for so many seconds; a marker shows that it has begun."""
+        self.mark("working", str(os.getpid()))
         time.sleep(seconds)  # the work itself
 
     def save_state(self) -> dict[str, int]:
         """The count."""
-        self.mark("saves", str(os.getpid()))
-        time.sleep(self.slow_save_s)  # a save that takes its time, to be killed in
+        self.mark("saving", str(os.getpid()))
+        time.sleep(self.slow_save_s)  # a slow save, so that the agent can be killed in it
         return {"count": self.count}
 
     def restore_state(self, saved: dict[str, int]) -> None:
-        """Count on from there."""
+        """Continue from the saved count."""
         self.count = saved["count"]
 
     def cancel(self, task_id: str) -> dict[str, Any]:
-        """There is nothing to stop."""
+        """Succeed at once: there is nothing to stop."""
         return {"success": True}
 
 
 def slow_preserver(task: Any) -> dict[str, Any]:
-    """Save nothing, slowly; the payload says where to leave a mark."""
-    folder = Path(task.payload) / "preserves"
+    """Save nothing, slowly; the payload is the folder for its marker file."""
+    folder = Path(task.payload) / "preserving"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / str(os.getpid())).touch()
-    time.sleep(5.0)  # a preserver that takes its time, to be killed in
+    time.sleep(5.0)  # a slow preserver, so that its worker can be killed in it
     return {"task_id": task.task_id}

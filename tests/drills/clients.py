@@ -1,7 +1,7 @@
 """The workload: clients that submit, complete, evict, save, restore and change the policy at random.
 
-A client's call never fails because a supervisor died: it is answered later. What it is answered goes to
-the log of acknowledgements.
+A client's call never fails because a supervisor died: it is answered later. Every reply is written to the
+log of acknowledgements.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from schedulemesh.core import RayScheduler
 from tests.drills.acknowledged import Log
 from tests.drills.agents import Marked
 
-#: The pools of the workload and their CPUs; what the killer submits itself goes to one of its own.
+#: The pools of the workload and their CPUs; the drill's own submissions use other pools.
 POOLS = {"a": 3.0, "b": 2.0}
-#: What a client does, and how often beside the others.
+#: The operations of a client with their weights.
 OPERATIONS = {
     "submit": 6,
     "complete": 2,
@@ -33,12 +33,12 @@ OPERATIONS = {
     "save": 3,
     "policy": 1,
     "pool": 0.3,
-    "look": 1,
+    "read": 1,
 }
 
 
-class Doing:
-    """A call under way."""
+class PendingCall:
+    """A call that has not been answered yet."""
 
     def __init__(self, kind: str, task_id: str) -> None:
         self.kind, self.task_id = kind, task_id
@@ -46,15 +46,15 @@ class Doing:
 
 
 class Policy:
-    """Values for the policy that never come twice, one change at a time."""
+    """Unique values for the policy, and a lock so that it is changed by one client at a time."""
 
     def __init__(self) -> None:
-        self.turn = threading.Lock()
+        self.lock = threading.Lock()
         self.values = (1.0 + n / 1e6 for n in itertools.count(1))
 
 
 class Client:
-    """One caller: its operations, and what it knows of its own tasks."""
+    """One caller: its operations, and its own tasks."""
 
     def __init__(
         self, name: str, mesh: RayScheduler, log: Log, folder: Path, seed: str, policy: Policy
@@ -63,12 +63,12 @@ class Client:
         self.rng = random.Random(seed)
         self.handles: dict[str, Any] = {}
         self.evicted: list[str] = []
-        self.doing: Doing | None = None
+        self.pending: PendingCall | None = None
         self._numbers = itertools.count()
         self._policy = policy
 
     def do(self, kind: str) -> None:
-        """One operation of this kind, on something at random."""
+        """Run one operation of this kind on a random task."""
         getattr(self, kind)()
 
     def submit(
@@ -79,7 +79,7 @@ class Client:
         slow_save_s: float | None = None,
         **more: Any,
     ) -> dict[str, Any]:
-        """A new task with an agent of one CPU."""
+        """Submit a new task with an agent of one CPU."""
         rng = self.rng
         task_id = f"{self.name}-{next(self._numbers)}"
         if slow_start_s is None:
@@ -100,15 +100,15 @@ class Client:
                 **more,
             ),
         )
-        return self._begun(task_id, answer)
+        return self._record_start(task_id, answer)
 
     def complete(self) -> None:
-        """A task is done, and its agent ends."""
+        """Complete a random task and end its agent."""
         if self.handles:
             self.finish(self.rng.choice(list(self.handles)))
 
     def finish(self, task_id: str) -> dict[str, Any]:
-        """This task is done, and its agent ends."""
+        """Complete this task and end its agent."""
         self.handles.pop(task_id, None)
         answer = self._call(
             "complete", task_id, lambda: self.mesh.complete_task(task_id, end_agent=True)
@@ -118,12 +118,12 @@ class Client:
         return answer
 
     def preempt(self) -> None:
-        """An eviction by hand of one of its own tasks."""
+        """Preempt a random task of its own."""
         if self.handles:
             self.evict(self.rng.choice(list(self.handles)))
 
     def evict(self, task_id: str) -> dict[str, Any]:
-        """An eviction by hand of this task."""
+        """Preempt this task."""
         self.handles.pop(task_id, None)
         answer = self._call("preempt", task_id, lambda: self.mesh.preempt_task(task_id=task_id))
         for victim in answer.get("preempted", []):
@@ -132,22 +132,22 @@ class Client:
         return answer
 
     def restore(self) -> None:
-        """One of its own evicted tasks runs again from its saved state."""
+        """Restore one of its own evicted tasks from its saved state."""
         if not self.evicted:
             self.preempt()
             return
         task_id = self.evicted.pop(self.rng.randrange(len(self.evicted)))
-        found = self._call("look", task_id, lambda: self.mesh.get_saved_state(task_id))
+        found = self._call("read", task_id, lambda: self.mesh.get_saved_state(task_id))
         if not found["success"]:
-            raise AssertionError(f"the saved state of {task_id} is gone: {found}")
+            raise AssertionError(f"the saved state of {task_id} is missing: {found}")
         saved = found["saved_state"]
         answer = self._call("restore", task_id, lambda: self.mesh.restore_task(saved))
-        self._begun(task_id, answer)
+        self._record_start(task_id, answer)
         if not answer["success"]:
             self.evicted.append(task_id)
 
     def save(self) -> None:
-        """A task counts on, and its state is saved while it runs."""
+        """Increment a task's count, and save its state while it runs."""
         if not self.handles:
             self._find_own()
             return
@@ -165,8 +165,8 @@ class Client:
             self.log.write("saved", task=task_id, count=count)
 
     def policy(self) -> None:
-        """The policy changes to a value that it never had."""
-        with self._policy.turn:
+        """Set the policy to a value that it never had before."""
+        with self._policy.lock:
             value = next(self._policy.values)
             answer = self._call(
                 "policy",
@@ -177,7 +177,7 @@ class Client:
                 self.log.write("policy", value=value)
 
     def pool(self) -> None:
-        """A new pool, of nothing."""
+        """Create a pool without CPUs."""
         name = f"pool-{self.name}-{next(self._numbers)}"
         answer = self._call(
             "pool", name, lambda: self.mesh.create_pool(name, resources={"memory": 1})
@@ -185,20 +185,20 @@ class Client:
         if answer["success"]:
             self.log.write("pool", pool=name)
 
-    def look(self) -> None:
-        """Reads; they are answered whatever happens."""
-        answer = self._call("look", "", self.mesh.list_tasks)
+    def read(self) -> None:
+        """List the tasks; reads are answered even while changes are refused."""
+        answer = self._call("read", "", self.mesh.list_tasks)
         if not answer["success"]:
             raise AssertionError(answer)
 
     def _find_own(self) -> None:
-        """Its tasks that run, where evictions and rebuilding have left it with dead handles."""
+        """Look up its running tasks, because evictions and rebuilds have made its handles stale."""
         agents = self.mesh.list_agents()["agents"]
         running = {a["tasks"][0]: a["handle"] for a in agents if a["tasks"] and a["handle"]}
         mine = f"{self.name}-"
         self.handles = {task: handle for task, handle in running.items() if task.startswith(mine)}
 
-    def _begun(self, task_id: str, answer: dict[str, Any]) -> dict[str, Any]:
+    def _record_start(self, task_id: str, answer: dict[str, Any]) -> dict[str, Any]:
         for victim in answer.get("preempted", []):
             self.log.write("evicted", task=victim["task_id"])
         for victim in answer.get("not_restarted", []):
@@ -209,26 +209,26 @@ class Client:
         return answer
 
     def _call(self, kind: str, task_id: str, call: Callable[[], Any]) -> Any:
-        doing = self.doing = Doing(kind, task_id)
+        pending = self.pending = PendingCall(kind, task_id)
         self.log.write("asked", kind=kind, task=task_id, client=self.name)
         try:
             answer = call()
         finally:
-            doing.answered.set()
-            self.doing = None
+            pending.answered.set()
+            self.pending = None
         self.log.write("answered", kind=kind, task=task_id, success=answer["success"])
         return answer
 
 
 class Workload:
-    """Clients in threads of their own, that can be told to rest."""
+    """Clients in their own threads, which can be paused."""
 
     def __init__(self, clients: list[Client]) -> None:
         self.clients = clients
-        #: What is wanted next, by the killer; None: whatever comes.
-        self.wanted: str | None = None
+        #: The operation that the drill needs next; None: any.
+        self.next_operation: str | None = None
         self.failures: list[str] = []
-        self._may_go = threading.Event()
+        self._may_run = threading.Event()
         self._over = False
         self._busy = {client.name: False for client in clients}
         self._threads = [
@@ -237,51 +237,51 @@ class Workload:
         for thread in self._threads:
             thread.start()
 
-    def go(self) -> None:
-        """Work on."""
-        self._may_go.set()
+    def resume(self) -> None:
+        """Let the clients start operations."""
+        self._may_run.set()
 
-    def rest(self) -> None:
-        """Begin nothing more."""
-        self._may_go.clear()
+    def pause(self) -> None:
+        """Let the clients start no further operations."""
+        self._may_run.clear()
 
     @property
-    def at_rest(self) -> bool:
-        """Whether nothing is under way."""
+    def is_idle(self) -> bool:
+        """Whether no operation is running."""
         return not any(self._busy.values())
 
-    def under_way(self, kind: str) -> Doing | None:
-        """A call of this kind that is under way."""
+    def pending_call(self, kind: str) -> PendingCall | None:
+        """A pending call of this kind."""
         for client in self.clients:
-            doing = client.doing
-            if doing is not None and doing.kind == kind:
-                return doing
+            pending = client.pending
+            if pending is not None and pending.kind == kind:
+                return pending
         return None
 
     def close(self) -> None:
         """End the threads."""
         self._over = True
-        self._may_go.set()
+        self._may_run.set()
         for thread in self._threads:
             thread.join(60)
 
     def _run(self, client: Client) -> None:
         while True:
-            self._may_go.wait()
+            self._may_run.wait()
             if self._over:
                 return
             self._busy[client.name] = True
-            if self._may_go.is_set():
+            if self._may_run.is_set():
                 self._once(client)
             self._busy[client.name] = False
             time.sleep(client.rng.uniform(0.0, 0.05))  # calls come at random moments
 
     def _once(self, client: Client) -> None:
         kinds, weights = list(OPERATIONS), list(OPERATIONS.values())
-        kind = self.wanted
+        kind = self.next_operation
         if kind is None or client.rng.random() < 0.3:
             (kind,) = client.rng.choices(kinds, weights)
         try:
             client.do(kind)
-        except Exception:  # noqa: BLE001  # the judge tells it
+        except Exception:  # noqa: BLE001  # reported by the checker
             self.failures.append(f"{client.name} {kind}: {traceback.format_exc()}")

@@ -1,7 +1,6 @@
-"""A disk of the drill's own, that can be made to fail: an ext4 file system in a file.
+"""A disk for the drill that can be made to fail: an ext4 file system in a file.
 
-It is mounted where only the drill's own processes see it, so that nothing of it stays behind, however the
-drill ends.
+It is mounted in the drill's own mount namespace, so nothing of it is left however the drill ends.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _BYTES = 256 * 2**20
 
 
 class Disk:
-    """Mounted over a folder."""
+    """An ext4 image mounted over a folder."""
 
     def __init__(self, image: Path, folder: Path) -> None:
         self._image, self._folder = image, folder
@@ -31,16 +30,16 @@ class Disk:
         self._mount()
 
     def give_up(self) -> None:
-        """Write nothing more; files that are open stay open and can be read."""
+        """Make the file system refuse writes; open files stay open and can be read."""
         _must("mount", "-o", "remount,abort", self._folder)
 
     def mend(self) -> None:
-        """Write again, with all that was on it. Nobody may have it open."""
+        """Make it writable again, with its content. No process may have a file of it open."""
         until(lambda: _done("umount", self._folder) == "", "the disk is in use", 10.0)
         self._mount()
 
     def close(self) -> None:
-        """Take it away."""
+        """Unmount it."""
         _done("umount", "-l", self._folder)
 
     def _mount(self) -> None:
@@ -49,9 +48,9 @@ class Disk:
 
 @contextlib.contextmanager
 def own_disk(folder: Path) -> Iterator[tuple[Disk | None, str]]:
-    """A disk mounted over ``folder / "state"``; or None, and why none can be had here."""
+    """A disk mounted over ``folder / "state"``; or None and the reason why that is impossible here."""
     try:
-        _have_own_mounts()
+        _enter_mount_namespace()
         disk = Disk(folder / "disk.img", folder / "state")
     except (OSError, DrillFailed) as error:
         yield None, str(error)
@@ -62,12 +61,12 @@ def own_disk(folder: Path) -> Iterator[tuple[Disk | None, str]]:
         disk.close()
 
 
-def _have_own_mounts() -> None:
-    """From here on, what this process mounts is seen by it and its children only."""
+def _enter_mount_namespace() -> None:
+    """Make further mounts of this process visible to it and its children only."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNS) != 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"no mounts of its own: {os.strerror(number)}")
+        raise OSError(number, f"cannot create a mount namespace: {os.strerror(number)}")
     _must("mount", "--make-rprivate", "/")
 
 
@@ -78,6 +77,6 @@ def _must(*command: str | Path) -> None:
 
 
 def _done(*command: str | Path) -> str:
-    """Run it; what it says where it fails."""
+    """Run the command; its error output if it fails, else empty."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return "" if done.returncode == 0 else done.stderr.strip() or f"status {done.returncode}"

@@ -1,8 +1,9 @@
-"""The drill: kill -9 at random moments on a real Ray, and judge after each. ``make drill`` runs it.
+"""The drill: kill processes with SIGKILL at random moments on a real Ray, and check the state after each.
 
-``DRILL_KILLS`` says how many (200), ``DRILL_SEED`` which moments (at random; it is printed),
-``DRILL_SECONDS`` after how long no further kill begins (none), ``DRILL_ONLY`` which kinds (a part of their
-names; all), and ``DRILL_KEEP`` where to copy the journal and all logs of a drill that failed (nowhere).
+``make drill`` runs it. Environment variables: ``DRILL_KILLS`` (number of kills, default 200),
+``DRILL_SEED`` (default random; it is printed), ``DRILL_SECONDS`` (no further kill starts after this time;
+default none), ``DRILL_ONLY`` (run only the kinds whose names contain this text; default all) and
+``DRILL_KEEP`` (where to copy the journal and all logs of a drill that failed; default nowhere).
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ import ray
 from schedulemesh.core import RayScheduler
 from tests.drills.acknowledged import Expected, Log
 from tests.drills.agents import slow_preserver
+from tests.drills.checker import FAILS_AFTER_S, TARGET_S, Checker, DuplicateWatch
 from tests.drills.clients import POOLS, Client, Policy, Workload
 from tests.drills.disk import Disk, own_disk
-from tests.drills.judge import GIVES_UP_S, SERVES_AGAIN_S, Judge, Watch
-from tests.drills.kills import Kills
+from tests.drills.drill_context import TRIES
+from tests.drills.kills import AllKills
 from tests.drills.processes import DrillFailed
-from tests.drills.stage import TRIES
 
 NAMESPACE, NAME, CLIENTS = "drill", "mesh", 3
 
 
 def main() -> int:
-    """Run the drill and print its table; the exit status says whether anything was lost."""
+    """Run the drill and print its table; the exit status is 1 if anything was lost."""
     kills = int(os.environ.get("DRILL_KILLS", "200"))
     seed = os.environ.get("DRILL_SEED") or secrets.token_hex(4)
     limit_s = float(os.environ.get("DRILL_SECONDS", "inf"))
@@ -42,7 +43,7 @@ def main() -> int:
     print(f"drill: {kills} kills, DRILL_SEED={seed}", flush=True)
     with tempfile.TemporaryDirectory() as name, own_disk(Path(name)) as (disk, why_not):
         if disk is None:
-            print(f"skipped: a journal's disk that is read-only; {why_not}", flush=True)
+            print(f"skipped: read-only disk of the journal; {why_not}", flush=True)
         ray.init(
             address="local",
             num_cpus=16,
@@ -58,8 +59,8 @@ def main() -> int:
 
 
 def run(folder: Path, disk: Disk | None, kills: int, seed: str, only: str, limit_s: float) -> int:
-    """So many kills of kinds in turn, in an order of the seed's choosing."""
-    (folder / "lives").mkdir()
+    """Run this number of kills, all kinds in turn, in an order that depends on the seed."""
+    (folder / "processes").mkdir()
     mesh = RayScheduler(NAME, namespace=NAMESPACE, detached=True, state_path=folder / "state")
     for pool, cpu in {**POOLS, "own": 2.0, "preserved": 1.0, "driver": 2.0}.items():
         mesh.create_pool(pool, resources={"cpu": cpu})
@@ -71,16 +72,16 @@ def run(folder: Path, disk: Disk | None, kills: int, seed: str, only: str, limit
         return Client(name, attached, log, folder, f"{seed} {name}", policy)
 
     workload = Workload([client(f"client{n}") for n in range(CLIENTS)])
-    watch = Watch(folder)
-    judge = Judge(mesh, NAMESPACE, log, workload, watch)
+    watch = DuplicateWatch(folder)
+    checker = Checker(mesh, NAMESPACE, log, workload, watch)
     rng = random.Random(seed)
-    killer = Kills(
+    killer = AllKills(
         mesh=mesh,
         namespace=NAMESPACE,
         log=log,
         folder=folder,
         workload=workload,
-        judge=judge,
+        checker=checker,
         own=client("own"),
         rng=rng,
     )
@@ -90,7 +91,7 @@ def run(folder: Path, disk: Disk | None, kills: int, seed: str, only: str, limit
     began = time.monotonic()
     try:
         for kind in _order(list(killer.kinds()), kills, rng, only):
-            took[kind].append(_one(killer, judge, kind))
+            took[kind].append(_one(killer, checker, kind))
             done += 1
             passed_s = time.monotonic() - began
             print(f"{passed_s:7.1f} s  {done:4d}  {kind}: {took[kind][-1]:.2f} s", flush=True)
@@ -104,7 +105,7 @@ def run(folder: Path, disk: Disk | None, kills: int, seed: str, only: str, limit
         return 1
     finally:
         watch.close()
-        workload.rest()
+        workload.pause()
         mesh.shutdown()
         workload.close()
     lines = log.read()
@@ -113,18 +114,18 @@ def run(folder: Path, disk: Disk | None, kills: int, seed: str, only: str, limit
     return 0
 
 
-def _one(killer: Kills, judge: Judge, kind: str) -> float:
-    """One kill of this kind, judged."""
+def _one(killer: AllKills, checker: Checker, kind: str) -> float:
+    """Run and check one kill of this kind; the seconds until everything was served again."""
     for _ in range(TRIES):
-        judge.workload.go()
+        checker.workload.resume()
         took = killer.kinds()[kind]()
         if took is not None:
             break
     else:
-        raise DrillFailed("the moment was never found")
-    judge.rest()
-    judge.judge()
-    if took > GIVES_UP_S:
+        raise DrillFailed("the moment to kill was never found")
+    checker.pause()
+    checker.check()
+    if took > FAILS_AFTER_S:
         raise DrillFailed(f"served again only after {took:.1f} s")
     return took
 
@@ -139,9 +140,9 @@ def _order(kinds: list[str], kills: int, rng: random.Random, only: str) -> list[
 
 
 def table(took: dict[str, list[float]]) -> str:
-    """Kills by kind with the times until everything served again."""
+    """Kills by kind with the times until everything was served again."""
     lines = [
-        "| killed | kills | lost | serves again after, median | most |",
+        "| killed | kills | lost | recovery time, median | maximum |",
         "|---|---|---|---|---|",
     ]
     for kind, times in sorted(took.items()):
@@ -151,13 +152,13 @@ def table(took: dict[str, list[float]]) -> str:
     lines.append(
         f"| **all** | **{len(every)}** | **0** | {statistics.median(every):.2f} s | {max(every):.2f} s |"
     )
-    late = sum(t > SERVES_AGAIN_S for t in every)
-    lines.append(f"\nLater than {SERVES_AGAIN_S:g} s: {late} of {len(every)}.")
+    late = sum(t > TARGET_S for t in every)
+    lines.append(f"\nLater than {TARGET_S:g} s: {late} of {len(every)}.")
     return "\n".join(lines)
 
 
 def figures(took: dict[str, list[float]], lines: list[dict], seed: str) -> dict[str, object]:
-    """What was acknowledged and checked, in numbers."""
+    """The number of kills, tasks, and acknowledgements of each kind."""
     counts: dict[str, int] = defaultdict(int)
     for line in lines:
         counts[line["what"]] += 1

@@ -1,4 +1,4 @@
-"""A driver of its own job: attaches to a scheduler or owns one, and works until it is killed."""
+"""The driver of another Ray job: attaches to a scheduler or owns one, and submits until it is killed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def main() -> None:
         mesh.create_pool("driver", resources={"cpu": 2.0})
     client = Client(Path(log).stem, mesh, Log(Path(log)), Path(folder), f"driver {seed}", Policy())
     for n in itertools.count():
-        # The lowest of all, and rising: it evicts only its own.
+        # The lowest priorities of all, and rising: it evicts only its own tasks.
         client.submit("driver", 0.1 + n * 0.01 if how == "shares" else n + 1.0)
         client.do(client.rng.choice(("save", "complete", "preempt", "save", "restore")))
 

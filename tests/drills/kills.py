@@ -1,21 +1,21 @@
-"""The kinds of kills by their names."""
+"""All kinds of kills, by name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.drills.of_agents import OfAgents
-from tests.drills.of_beginnings import OfBeginnings
-from tests.drills.of_disk import OfDisk
-from tests.drills.of_drivers import OfDrivers
-from tests.drills.of_supervisor import OPERATIONS, OfSupervisor
+from tests.drills.disk_faults import DiskFaults
+from tests.drills.kill_agents import AgentKills
+from tests.drills.kill_drivers import DriverKills
+from tests.drills.kill_first_start import FirstStartKills
+from tests.drills.kill_supervisor import OPERATIONS, SupervisorKills
 
 
-class Kills(OfSupervisor, OfAgents, OfDrivers, OfDisk, OfBeginnings):
-    """All of them."""
+class AllKills(SupervisorKills, AgentKills, DriverKills, DiskFaults, FirstStartKills):
+    """All kinds of kills in one object."""
 
     def kinds(self) -> dict[str, Callable[[], float | None]]:
-        """Every kind by its name."""
+        """Maps the name of each kind to its method."""
         own = {
             "supervisor, idle": self.supervisor_idle,
             "supervisor, stopped": self.supervisor_stopped,
@@ -31,12 +31,12 @@ class Kills(OfSupervisor, OfAgents, OfDrivers, OfDisk, OfBeginnings):
             "journal's disk full": self.disk_full,
             "journal's disk full, and the supervisor": self.disk_full_and_killed,
             "garbage at the journal's end": self.garbage,
-            "supervisor, while it begins for the first time": self.first_beginning,
-            "supervisor, and a backup put in its journal's place": self.backup_put_back,
+            "supervisor, during its first start": self.first_start,
+            "supervisor, and its journal replaced by a backup": self.backup_restored,
         }
         if self.disk is not None:
             own["journal's disk read-only, and the supervisor"] = self.disk_read_only
-        of_supervisor: dict[str, Callable[[], float | None]] = {
+        kill_supervisor: dict[str, Callable[[], float | None]] = {
             f"supervisor, {kind}": self.supervisor_in(kind) for kind in OPERATIONS
         }
-        return {**of_supervisor, **own}
+        return {**kill_supervisor, **own}

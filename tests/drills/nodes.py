@@ -1,7 +1,7 @@
-"""A drill with nodes: of three, one with agents dies, then the one with a journal. Details as JSON.
+"""A drill with three nodes: one with agents fails, then the one with the journal. Prints results as JSON.
 
-A program of its own, because a process can be connected to one Ray only. Every process of the node is
-killed at once, as when its power goes.
+It is a program of its own, because a process can be connected to one Ray only. All processes of a node are
+killed at once, as in a power failure.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from schedulemesh.core import RayScheduler
 from schedulemesh.core.client.connection import connect
 from schedulemesh.errors import ScheduleMeshError
 from tests.drills.agents import Marked
-from tests.drills.processes import DrillFailed, lives, marked, until
+from tests.drills.processes import DrillFailed, agent_processes, marked, until
 from tests.store.conftest import Server, _programs
 
 #: A dead node is known as such after half a second instead of fifteen.
@@ -40,13 +40,13 @@ FAST = {
 }
 CPUS = 4
 NODE = {"num_cpus": CPUS, "object_store_memory": 80_000_000}
-#: Seconds within which everything must serve again, once the node's death is known.
-SERVES_AGAIN_S = 10.0
+#: Seconds from the detected death of a node within which everything must be served again.
+TARGET_S = 10.0
 
 
 @contextlib.contextmanager
 def cluster_of_three() -> Iterator[Cluster]:
-    """Three nodes on this machine, ended in any case."""
+    """A cluster of three nodes on this machine, stopped in any case."""
     cluster = Cluster(
         initialize_head=True,
         head_node_args={**NODE, "include_dashboard": False, "_system_config": FAST},
@@ -78,17 +78,17 @@ def power_off(cluster: Cluster, node_id: str) -> None:
 
 
 def known_dead(node_id: str) -> float:
-    """When Ray said that the node is dead, on the monotonic clock."""
+    """Wait until Ray reports the node as dead; the time on the monotonic clock."""
     until(
         lambda: not any(n["Alive"] for n in ray.nodes() if n["NodeID"] == node_id),
-        "Ray does not learn that the node is dead",
+        "Ray does not detect that the node is dead",
         60.0,
     )
     return time.monotonic()
 
 
 def node_with_agents(cluster: Cluster, folder: Path) -> dict[str, Any]:
-    """Agents at work and one that just starts: their quota comes back, they are made again elsewhere."""
+    """A node with busy agents fails: their quota is released, and they are rebuilt on other nodes."""
     mesh = RayScheduler("standing", node_strategy="spread", state_path=folder / "state")
     until(lambda: len(mesh.cluster_snapshot()["nodes"]) == 3, "the nodes are not seen", 30.0)
     mesh.create_pool("pool", resources={"cpu": 3.0 * CPUS})
@@ -104,7 +104,7 @@ def node_with_agents(cluster: Cluster, folder: Path) -> dict[str, Any]:
     there = [a for a in agents if a["node_id"] == victim]
     refs = [agent["handle"].work.remote(60.0) for agent in there]
     for agent in there:
-        until(lambda pid=agent["pid"]: marked(folder, "works", pid), "no work begins", 30.0)
+        until(lambda pid=agent["pid"]: marked(folder, "working", pid), "no work begins", 30.0)
     if ray.wait(refs, timeout=0)[0]:
         raise DrillFailed("the agents are not at work")
     power_off(cluster, victim)
@@ -112,15 +112,15 @@ def node_with_agents(cluster: Cluster, folder: Path) -> dict[str, Any]:
     names = {agent["name"] for agent in there}
     until(
         lambda: not names & {a["name"] for a in mesh.list_agents()["agents"]},
-        lambda: f"on the book: {mesh.list_agents()['agents']}",
-        SERVES_AGAIN_S,
+        lambda: f"still listed: {mesh.list_agents()['agents']}",
+        TARGET_S,
     )
-    off_s = time.monotonic() - known
+    removed_after_s = time.monotonic() - known
     used = _used(mesh)
     if used != 6 - len(there):
         raise DrillFailed(f"{used} CPUs are used by {6 - len(there)} agents")
     if len(mesh.cluster_snapshot()["nodes"]) != 2:
-        raise DrillFailed("the dead node is still in the book")
+        raise DrillFailed("the dead node is still listed")
     done = mesh.ensure_agent_health(timeout=60.0)
     again_s = time.monotonic() - known
     if sorted(done["rebuilt"]) != sorted(names):
@@ -130,18 +130,18 @@ def node_with_agents(cluster: Cluster, folder: Path) -> dict[str, Any]:
         (task_id,) = agent["tasks"]
         counts[task_id] = ray.get(agent["handle"].add.remote(0))
         if agent["node_id"] == victim:
-            raise DrillFailed(f"{agent['name']} is said to be on the dead node")
+            raise DrillFailed(f"{agent['name']} is listed on the dead node")
     if counts != {f"task-{n}": 10 + n for n in range(6)}:
-        raise DrillFailed(f"counts after the rebuilding: {counts}")
-    living = lives(folder)
+        raise DrillFailed(f"counts after the rebuild: {counts}")
+    living = agent_processes(folder)
     if {t: len(pids) for t, pids in living.items()} != dict.fromkeys(counts, 1):
         raise DrillFailed(f"processes: {living}")
     mesh.shutdown()
-    return {"agents": len(there), "off_the_book_s": off_s, "rebuilt_s": again_s}
+    return {"agents": len(there), "removed_after_s": removed_after_s, "rebuilt_s": again_s}
 
 
 def node_with_journal(cluster: Cluster, folder: Path) -> dict[str, Any]:
-    """With a file it cannot serve, and says so: to who waits, to who asks, and to who attaches."""
+    """The node with the journal file fails: pending and later calls and ``attach`` get a clear error."""
     mine = ray.get_runtime_context().get_node_id()
     victim = next(n["NodeID"] for n in ray.nodes() if n["Alive"] and n["NodeID"] != mine)
     settings = SchedulerSettings(
@@ -151,29 +151,31 @@ def node_with_journal(cluster: Cluster, folder: Path) -> dict[str, Any]:
     mesh = RayScheduler.attach("lost", namespace="drill")
     mesh.create_pool("pool", resources={"cpu": 3.0 * CPUS})
     _submit(mesh, "stays", folder)
-    told: list[str] = []
-    waiting = threading.Thread(target=lambda: told.append(_refusal(mesh.create_agent, folder)))
+    results: list[str] = []
+    waiting = threading.Thread(target=lambda: results.append(_refusal(mesh.create_agent, folder)))
     waiting.start()
-    until(lambda: "waits" in lives(folder), "the submission does not begin", 60.0)
-    if told:
-        raise DrillFailed(f"answered already: {told}")
+    until(lambda: "waits" in agent_processes(folder), "the submission does not begin", 60.0)
+    if results:
+        raise DrillFailed(f"answered already: {results}")
     power_off(cluster, victim)
     known = known_dead(victim)
     waiting.join(60.0)
     waited_s = time.monotonic() - known
-    if not told:
-        raise DrillFailed("who waited was not answered within 60 s")
+    if not results:
+        raise DrillFailed("the pending call was not answered within 60 s")
     began = time.monotonic()
-    told.append(_refusal(mesh.list_pools))
+    results.append(_refusal(mesh.list_pools))
     asked_s = time.monotonic() - began
-    told.append(_refusal(RayScheduler.attach, "lost", namespace="drill"))
-    told.append(_refusal(mesh.shutdown))
-    return {"told": told, "waited_s": waited_s, "asked_s": asked_s}
+    results.append(_refusal(RayScheduler.attach, "lost", namespace="drill"))
+    results.append(_refusal(mesh.shutdown))
+    return {"errors": results, "waited_s": waited_s, "asked_s": asked_s}
 
 
 def node_with_supervisor(cluster: Cluster, folder: Path, url: str) -> dict[str, Any]:
-    """With its journal in a database it serves on from another node, in the midst of a submission."""
-    mesh, victim = until(lambda: _elsewhere(url), "it begins on this node again and again", 60.0)
+    """The supervisor's node fails during a submission: with a database journal it continues elsewhere."""
+    mesh, victim = until(
+        lambda: _scheduler_on_another_node(url), "the supervisor always starts on this node", 60.0
+    )
     until(lambda: len(mesh.cluster_snapshot()["nodes"]) == 3, "the nodes are not seen", 30.0)
     mesh.create_pool("pool", resources={"cpu": 3.0 * CPUS})
     mesh.update_preemption_policy(same_pool_priority_threshold=1.25)
@@ -187,7 +189,7 @@ def node_with_supervisor(cluster: Cluster, folder: Path, url: str) -> dict[str, 
         target=lambda: answers.append(_submit(mesh, "late", folder, slow_start_s=4.0))
     )
     late.start()
-    until(lambda: "late" in lives(folder), "the submission does not begin", 60.0)
+    until(lambda: "late" in agent_processes(folder), "the submission does not begin", 60.0)
     if answers:
         raise DrillFailed(f"answered already: {answers}")
     power_off(cluster, victim)
@@ -196,12 +198,12 @@ def node_with_supervisor(cluster: Cluster, folder: Path, url: str) -> dict[str, 
         raise DrillFailed("changes are refused")
     served_s = time.monotonic() - known
     late.join(60.0)
-    told = answers[0]["success"] if answers else "no answer"
+    results = answers[0]["success"] if answers else "no answer"
     there = {a["name"] for a in before if a["node_id"] == victim}
     until(
         lambda: not there & {a["name"] for a in mesh.list_agents()["agents"]},
-        "agents of the dead node stay on the book",
-        SERVES_AGAIN_S,
+        "agents of the dead node are still listed",
+        TARGET_S,
     )
     kept = {a["name"]: a["pid"] for a in mesh.list_agents()["agents"] if a["tasks"] != ["late"]}
     if kept != {a["name"]: a["pid"] for a in before if a["node_id"] != victim}:
@@ -216,22 +218,22 @@ def node_with_supervisor(cluster: Cluster, folder: Path, url: str) -> dict[str, 
         raise DrillFailed(f"counts: {counts}")
     if mesh.get_preemption_policy()["policy"]["same_pool_priority_threshold"] != 1.25:
         raise DrillFailed("the policy is not what was acknowledged")
-    living = {task_id: len(pids) for task_id, pids in lives(folder).items()}
+    living = {task_id: len(pids) for task_id, pids in agent_processes(folder).items()}
     tasks = [task["task_id"] for task in mesh.list_tasks()["tasks"]]
     if living != dict.fromkeys(tasks, 1) or _used(mesh) != len(tasks):
         raise DrillFailed(f"processes {living}, tasks {tasks}, used {_used(mesh)}")
     mesh.shutdown()
-    return {"served_s": served_s, "late": told, "agents": len(there)}
+    return {"served_s": served_s, "late": results, "agents": len(there)}
 
 
-def _elsewhere(url: str) -> tuple[RayScheduler, str] | None:
-    """A scheduler on another node than this one; a node that joined just now may not be chosen yet."""
+def _scheduler_on_another_node(url: str) -> tuple[RayScheduler, str] | None:
+    """A scheduler on another node than this one; None if Ray did not choose one, as just after it joined."""
     mine = ray.get_runtime_context().get_node_id()
-    wanted = next(n["NodeID"] for n in ray.nodes() if n["Alive"] and n["NodeID"] != mine)
+    other_node = next(n["NodeID"] for n in ray.nodes() if n["Alive"] and n["NodeID"] != mine)
     settings = SchedulerSettings(
         name="moves", detached=True, namespace="drill", state_path=url, node_strategy="spread"
     )
-    connect(settings, node_id=wanted)
+    connect(settings, node_id=other_node)
     mesh = RayScheduler.attach("moves", namespace="drill")
     node_id = mesh.about()["node_id"]
     if node_id != mine:
@@ -242,7 +244,7 @@ def _elsewhere(url: str) -> tuple[RayScheduler, str] | None:
 
 @contextlib.contextmanager
 def database() -> Iterator[str | None]:
-    """The URL of a PostgreSQL server of its own; None: none is installed."""
+    """The URL of a new PostgreSQL server; None if none is installed."""
     if _programs() is None or importlib.util.find_spec("psycopg") is None:
         yield None
         return
@@ -259,7 +261,7 @@ def database() -> Iterator[str | None]:
 
 
 def _refusal(call: Any, *args: Any, **kwargs: Any) -> str:
-    """What the scheduler's error says."""
+    """The error that the call raises, as text."""
     if args and isinstance(args[0], Path):
         args, kwargs = (
             ("waits", "pool", Marked),
@@ -291,30 +293,30 @@ def _used(mesh: RayScheduler) -> float:
 
 
 def main() -> None:
-    """All stories, on one cluster; a dead node is replaced by a new one."""
+    """Run all scenarios on one cluster; each failed node is replaced by a new one."""
     with (
         database() as url,
         cluster_of_three() as cluster,
         tempfile.TemporaryDirectory() as folder,
     ):
-        told: dict[str, Any] = {}
-        for name, story in STORIES.items():
+        results: dict[str, Any] = {}
+        for name, scenario in SCENARIOS.items():
             mine = Path(folder) / name
-            (mine / "lives").mkdir(parents=True)
-            told[name] = story(cluster, mine)
+            (mine / "processes").mkdir(parents=True)
+            results[name] = scenario(cluster, mine)
             cluster.add_node(**NODE)
             cluster.wait_for_nodes()
         name = "node with the supervisor, journal in a database"
-        (Path(folder) / "lives").mkdir()
-        told[name] = (
+        (Path(folder) / "processes").mkdir()
+        results[name] = (
             {"skipped": "no PostgreSQL server or no psycopg is installed"}
             if url is None
             else node_with_supervisor(cluster, Path(folder), url)
         )
-    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.write(json.dumps(results) + "\n")
 
 
-STORIES = {"node with agents": node_with_agents, "node with the journal": node_with_journal}
+SCENARIOS = {"node with agents": node_with_agents, "node with the journal": node_with_journal}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Processes seen from outside: which live, which is the supervisor, and stopping one for a look."""
+"""Finds the processes of supervisors and agents from outside, and kills or stops them."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ class DrillFailed(AssertionError):
 
 
 def until(condition: Callable[[], Any], what: str | Callable[[], str], deadline_s: float) -> Any:
-    """What the condition gives, once that is true."""
+    """Wait for a condition and return its first true value; DrillFailed after the deadline."""
     end = time.monotonic() + deadline_s
     while not (found := condition()):
         if time.monotonic() > end:
-            told = what if isinstance(what, str) else what()
-            raise DrillFailed(f"after {deadline_s:g} s: {told}")
-        time.sleep(0.005)  # between two looks at the world outside
+            message = what if isinstance(what, str) else what()
+            raise DrillFailed(f"after {deadline_s:g} s: {message}")
+        time.sleep(0.005)  # the condition is about other processes, which notify nobody
     return found
 
 
 def kill(pid: int) -> float:
-    """Kill -9 a process that lives; when, on the monotonic clock."""
+    """Kill a running process with SIGKILL; the time on the monotonic clock."""
     os.kill(pid, signal.SIGKILL)
     return time.monotonic()
 
 
 @contextlib.contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """Hold a process still for a look; it goes on afterwards unless it was killed meanwhile."""
+    """Stop a process; it continues afterwards unless it was killed meanwhile."""
     os.kill(pid, signal.SIGSTOP)
     try:
         until(lambda: _is_still(pid), f"process {pid} does not stop", 5.0)
@@ -51,7 +51,7 @@ def stopped(pid: int) -> Iterator[None]:
 
 
 def supervisors() -> set[int]:
-    """The processes of living supervisors on this node."""
+    """The process ids of the supervisors on this node."""
     # The raylet is the worker's own parent's sibling; the node object knows it.
     raylets = ray._private.worker.global_worker.node.all_processes["raylet"]
     found = set()
@@ -63,10 +63,10 @@ def supervisors() -> set[int]:
     return found
 
 
-def lives(folder: Path) -> dict[str, list[int]]:
-    """The living agent processes by task id, as they marked themselves."""
+def agent_processes(folder: Path) -> dict[str, list[int]]:
+    """The running agent processes by task id, from their marker files."""
     found: dict[str, list[int]] = {}
-    for mark in (folder / "lives").iterdir():
+    for mark in (folder / "processes").iterdir():
         task_id, pid, began = mark.name.split("@")
         if began_at(int(pid)) == began:
             found.setdefault(task_id, []).append(int(pid))
@@ -76,7 +76,7 @@ def lives(folder: Path) -> dict[str, list[int]]:
 
 
 def daemons(folder: Path) -> list[tuple[str, int, int]]:
-    """The living processes that agents started: the task, the agent's process, and their own."""
+    """The running processes that agents started: task id, process id of the agent, own process id."""
     found = []
     for name in marks(folder, "daemons"):
         task_id, parent, pid, began = name.split("@")
@@ -88,17 +88,17 @@ def daemons(folder: Path) -> list[tuple[str, int, int]]:
 
 
 def marked(folder: Path, kind: str, pid: int) -> bool:
-    """Whether a process left such a mark."""
+    """Whether a process created a marker of this kind."""
     return (folder / kind / str(pid)).exists()
 
 
-def newly_marked(folder: Path, kind: str, before: set[str]) -> str | None:
-    """A mark that was not there before."""
+def first_new_mark(folder: Path, kind: str, before: set[str]) -> str | None:
+    """A marker that is not among those in ``before``."""
     return next(iter(marks(folder, kind) - before), None)
 
 
 def marks(folder: Path, kind: str) -> set[str]:
-    """All marks of a kind."""
+    """The names of all markers of a kind."""
     with contextlib.suppress(FileNotFoundError):
         return {path.name for path in (folder / kind).iterdir()}
     return set()
@@ -115,7 +115,7 @@ def named(namespace: str) -> list[str]:
 
 
 def thread(call: Callable[[], Any]) -> threading.Thread:
-    """A thread that runs this beside the killer."""
+    """Start a daemon thread that runs the call."""
     started = threading.Thread(target=call, daemon=True)
     started.start()
     return started

@@ -1,6 +1,6 @@
-"""The drill in short: some kills of every run's own choosing, and the death of nodes.
+"""A short drill with a few random kills, and the failure of nodes.
 
-Both are programs of their own, beside this run's Ray. ``make drill`` is the long form.
+Both run in processes of their own with their own Ray. ``make drill`` is the long form.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(module, **settings):
-    """What the program printed; it must end well."""
-    # A Ray of its own: neither this run's address nor its token.
+    """The output of a program, which must exit with 0."""
+    # It starts its own Ray, so it gets neither the address nor the token of this run's.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
     done = subprocess.run(
         [sys.executable, "-m", module],
@@ -35,45 +35,45 @@ def run(module, **settings):
     return done.stdout
 
 
-def told_by(out):
-    """The program's last line of JSON; Ray's own log lines may come after it, on the same stream."""
+def output_of(out):
+    """The last line of JSON in the output; Ray's own log lines may follow it."""
     return json.loads(next(line for line in reversed(out.splitlines()) if line.startswith("{")))
 
 
 def test_a_few_kills_lose_nothing():
     out = run("tests.drills.drill", DRILL_KILLS="6", DRILL_SECONDS="12")
     print(out)
-    assert told_by(out)["kills"] > 0
+    assert output_of(out)["kills"] > 0
 
 
 @pytest.fixture(scope="module")
 def nodes():
-    """What the program of three nodes told."""
-    return told_by(run("tests.drills.nodes"))
+    """The results of the program with three nodes."""
+    return output_of(run("tests.drills.nodes"))
 
 
-def test_a_node_that_dies_takes_nothing_with_it_but_what_was_not_saved(nodes):
-    told = nodes["node with agents"]
-    assert told["agents"] > 0
-    assert told["off_the_book_s"] < 10.0
+def test_the_failure_of_a_node_loses_only_unsaved_state(nodes):
+    results = nodes["node with agents"]
+    assert results["agents"] > 0
+    assert results["removed_after_s"] < 10.0
 
 
-def test_a_scheduler_whose_journal_died_with_its_node_says_so(nodes):
-    who_waited, who_asked, who_attached, who_shut_down = nodes["node with the journal"]["told"]
-    for told in (who_waited, who_asked, who_shut_down):
-        assert told.startswith("SchedulerUnavailableError")
-        assert "the node that its journal lies on is gone" in told
+def test_callers_learn_that_the_journal_was_lost_with_its_node(nodes):
+    who_waited, who_asked, who_attached, who_shut_down = nodes["node with the journal"]["errors"]
+    for error in (who_waited, who_asked, who_shut_down):
+        assert error.startswith("SchedulerUnavailableError")
+        assert "the node that its journal lies on is gone" in error
     assert "no scheduler 'lost' lives" in who_attached
 
 
-def test_a_scheduler_whose_journal_is_in_a_database_serves_on(nodes):
-    told = nodes["node with the supervisor, journal in a database"]
-    if "skipped" in told:
-        pytest.skip(told["skipped"])
-    assert told["served_s"] < 30.0
+def test_a_scheduler_with_a_database_journal_survives_its_node(nodes):
+    results = nodes["node with the supervisor, journal in a database"]
+    if "skipped" in results:
+        pytest.skip(results["skipped"])
+    assert results["served_s"] < 30.0
 
 
-def test_the_log_tells_what_must_be_there():
+def test_the_expected_state_follows_from_the_log():
     lines = [
         {"what": "submitted", "task": "a"},
         {"what": "submitted", "task": "b"},
@@ -87,5 +87,5 @@ def test_the_log_tells_what_must_be_there():
     assert expected.tasks == {"a"}
     assert expected.evicted == {"b"}
     assert expected.saved == {"a": 2}
-    assert expected.nonsense() == ["c: balance -1"]
+    assert expected.inconsistencies() == ["c: balance -1"]
     assert expected.policy == 1.5

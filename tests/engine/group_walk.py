@@ -33,7 +33,7 @@ REFUSALS = (
 )
 
 
-class Newcomer(NamedTuple):
+class IncomingAgent(NamedTuple):
     """What is submitted."""
 
     pool_name: str
@@ -55,7 +55,7 @@ def decision_is_right(mesh: Mesh, asked: TaskSubmitted, decided: object) -> None
     several leave only where no one is enough; who is refused could not have been seated.
     """
     task = asked.task
-    new = Newcomer(
+    new = IncomingAgent(
         asked.agent.pool_name,
         asked.agent.bundles or (asked.agent.resources,),
         DEFAULT_PRIORITY if task is None else task.priority,
@@ -116,7 +116,7 @@ def _nobody_would_have_helped(
 class GroupSeats:
     """Whether one newcomer would be seated."""
 
-    def __init__(self, state: MeshState, newcomer: Newcomer) -> None:
+    def __init__(self, state: MeshState, newcomer: IncomingAgent) -> None:
         self.state = state
         self.newcomer = newcomer
         self.spec: GroupsSpec | None = state.ledger.accounts[newcomer.pool_name].spec.groups

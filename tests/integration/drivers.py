@@ -49,7 +49,7 @@ def run_driver(source: str, cwd: Path) -> str:
     return out
 
 
-def told_by(module: str, timeout_s: float) -> Any:
+def output_of(module: str, timeout_s: float) -> Any:
     """What the program of a module told, as JSON on its last line; it has a cluster of its own."""
     # Neither this run's address nor its token.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}

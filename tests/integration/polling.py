@@ -38,7 +38,7 @@ def groups_in(namespace: str | None = None) -> dict[str, dict[str, Any]]:
     }
 
 
-def process_lives(pid: int) -> bool:
+def process_exists(pid: int) -> bool:
     """Whether a process with this id exists and is no zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")

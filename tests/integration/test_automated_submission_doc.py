@@ -168,13 +168,13 @@ def test_the_policy_calls(scheduler):
 
 
 @pytest.mark.parametrize("missing", ["task_id", "pool", "actor_class"])
-def test_what_is_missing_is_named(simple, missing):
+def test_missing_arguments_are_named(simple, missing):
     with pytest.raises(ValueError, match=r"task_id|pool|actor_class"):
         submit(simple, **{missing: None})
     assert_nothing_held(simple.scheduler)
 
 
-def test_names_that_nobody_ever_had_are_refused_and_names_of_agents_are_found(scheduler):
+def test_unknown_names_are_refused_and_agent_names_are_found(scheduler):
     scheduler.ensure_pool("pool", resources={"cpu": 1.0}, labels={"tier": "gold"})
     assert scheduler.delete_agent("nobody")["reason"] == "agent_not_found"
     assert scheduler.list_agents("nowhere")["reason"] == "pool_not_found"

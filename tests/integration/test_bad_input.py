@@ -116,7 +116,7 @@ def test_an_impossible_submission_is_refused(mesh, changes, reason, says):
         assert re.search(says, answer["error"]), answer["error"]
 
 
-def test_what_no_node_has_is_out_of_the_clusters_resources(make_scheduler):
+def test_a_request_beyond_every_node_is_out_of_cluster_resources(make_scheduler):
     scheduler = make_scheduler()
     scheduler.create_pool("dream", resources={"cpu": 1000.0, "custom": {"unobtainium": 1.0}})
     for need in ({"cpu": 500.0}, {"custom": {"unobtainium": 0.5}}, {"cpu": 9.0}):

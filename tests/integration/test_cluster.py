@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration.drivers import told_by
+from tests.integration.drivers import output_of
 
 
 @pytest.fixture(scope="module")
 def told():
     """What the program told."""
-    return told_by("tests.integration.three_nodes", 150)
+    return output_of("tests.integration.three_nodes", 150)
 
 
-def test_every_node_is_half_full(told):
+def test_agents_are_spread_over_half_full_nodes(told):
     assert all(answer["success"] for answer in told["half"])
     nodes = [answer["really_on"] for answer in told["half"]]
     assert len(set(nodes)) == 3
@@ -35,7 +35,7 @@ def test_a_task_of_a_whole_node_evicts_what_is_on_one_node(told):
     assert dry["agent"]["node_id"] == whole["really_on"]
 
 
-def test_one_that_no_eviction_can_seat_evicts_nobody(told):
+def test_a_task_that_no_eviction_can_place_evicts_nobody(told):
     vain = told["too_high"]
     assert (vain["success"], vain["reason"]) == (False, "preemption_failed")
     assert vain["short"]["node"] == {"cpu": 2.0}

@@ -19,7 +19,7 @@ RUNNABLE = [p for p in pages() if ".zh-" not in p.name and any(b.runnable for b 
 
 
 @pytest.fixture(autouse=True)
-def nothing_stays():
+def no_leftover_schedulers():
     """Examples clean up after themselves."""
     yield
     until(lambda: not actors_in("schedulemesh"), lambda: f"left: {actors_in('schedulemesh')}")
@@ -27,12 +27,12 @@ def nothing_stays():
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_tells_its_story(name, capsys):
+def test_an_example_prints_what_it_shows(name, capsys):
     importlib.import_module(f"examples.{name}").main()
     assert len(capsys.readouterr().out.splitlines()) >= 5
 
 
-def test_files_are_written_where_asked(tmp_path):
+def test_files_are_written_to_the_given_folder(tmp_path):
     importlib.import_module("examples.preemption_file_state").main(str(tmp_path / "states"))
     assert {p.name for p in (tmp_path / "states").iterdir()} == {
         "counting.json",
@@ -60,7 +60,7 @@ def test_an_example_is_a_script():
     assert "done by agent-1" in done.stdout
 
 
-def test_a_story_that_does_not_hold_is_told(tmp_path):
+def test_an_example_that_fails_exits_with_an_error(tmp_path):
     code = (ROOT / "examples" / "preemption_demo.py").read_text(encoding="utf-8")
     broken = tmp_path / "broken_demo.py"
     broken.write_text(code.replace("incoming_task_priority=5.0", "incoming_task_priority=1.5"))

@@ -45,7 +45,7 @@ def submit(scheduler, task_id, cpus, priority=1.0):
     )
 
 
-def test_room_that_others_took_a_moment_ago_is_told_of_within_seconds(scheduler, ordinary):
+def test_capacity_that_other_workloads_just_took_is_refused_within_seconds(scheduler, ordinary):
     scheduler.create_pool("pool", resources={"cpu": 8.0})
     assert submit(scheduler, "first", 1.0)["success"]
     scheduler.complete_task("first", end_agent=True)
@@ -63,7 +63,7 @@ def test_room_that_others_took_a_moment_ago_is_told_of_within_seconds(scheduler,
     assert submit(scheduler, "small", 1.0)["success"]
 
 
-def test_victims_of_a_start_without_room_run_again_where_there_is_room(scheduler, ordinary):
+def test_victims_are_restarted_when_ray_has_no_capacity_for_the_start(scheduler, ordinary):
     """It is evicted on the promise of free room that somebody else took meanwhile."""
     scheduler.create_pool("pool", resources={"cpu": 8.0})
     assert submit(scheduler, "low", 2.0)["success"]

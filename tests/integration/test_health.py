@@ -12,7 +12,7 @@ import ray
 from schedulemesh.core.client.head import ScheduleMeshHead
 from schedulemesh.errors import InvalidRequestError
 from tests.integration.agents import Counter, Plain
-from tests.integration.polling import actors_in, process_lives, quota, until
+from tests.integration.polling import actors_in, process_exists, quota, until
 
 ONE = {"cpu": 1.0}
 
@@ -54,7 +54,7 @@ def killed(scheduler, task_id):
     )
 
 
-def test_all_is_well(pool):
+def test_healthy_agents_are_left_alone(pool):
     started(pool, "t")
     pool.register_running_task("elsewhere", "unknown", "pool")
     checked = pool.ensure_agent_health(timeout=120)
@@ -65,7 +65,7 @@ def test_all_is_well(pool):
             pool.ensure_agent_health(timeout=wrong)
 
 
-def test_a_dead_one_is_made_again_from_its_last_saved_state(pool):
+def test_a_dead_agent_is_rebuilt_from_its_last_saved_state(pool):
     handle = started(pool, "t")
     ray.get(handle.add.remote(7))
     assert pool.save_task_state("t")["saved_state"]["state"] == {"count": 7}
@@ -91,7 +91,7 @@ def test_a_dead_one_is_made_again_from_its_last_saved_state(pool):
     assert pool.ensure_agent_health()["rebuilt"] == []
 
 
-def test_one_that_hangs_is_ended_and_made_again(pool):
+def test_a_hanging_agent_is_terminated_and_rebuilt(pool):
     """A process that is stopped answers neither its calls nor a ping."""
     started(pool, "t")
     started(pool, "well")
@@ -100,11 +100,11 @@ def test_one_that_hangs_is_ended_and_made_again(pool):
     done = pool.ensure_agent_health(timeout=0.001)
     assert (done["checked"], done["healthy"], done["rebuilt"]) == (2, 1, ["on-t"])
     assert done["details"][0]["problem"] == "silent"
-    until(lambda: not process_lives(pid), "the one that hung lives on")
+    until(lambda: not process_exists(pid), "the one that hung lives on")
     assert ray.get(agent_of(pool, "t")["handle"].add.remote(0)) == 0
 
 
-def test_one_that_is_heard_of_is_not_asked(pool):
+def test_an_agent_that_reported_recently_is_not_probed(pool):
     started(pool, "t")
     pid = agent_of(pool, "t")["pid"]
     os.kill(pid, signal.SIGSTOP)
@@ -114,7 +114,7 @@ def test_one_that_is_heard_of_is_not_asked(pool):
         os.kill(pid, signal.SIGCONT)
 
 
-def test_one_for_which_there_is_no_room_is_told_once_and_can_be_restored_later(pool):
+def test_an_agent_that_cannot_be_rebuilt_is_reported_once_and_can_be_restored_later(pool):
     ray.get(started(pool, "t").add.remote(3))
     pool.save_task_state("t")
     killed(pool, "t")
@@ -130,7 +130,7 @@ def test_one_for_which_there_is_no_room_is_told_once_and_can_be_restored_later(p
     assert ray.get(answer["agent"]["handle"].add.remote(0)) == 3
 
 
-def test_a_standing_patrol_makes_them_again_unasked(make_scheduler):
+def test_periodic_health_checks_rebuild_agents(make_scheduler):
     scheduler = make_scheduler(health_interval_s=0.5)
     scheduler.create_pool("pool", resources={"cpu": 2.0})
     started(scheduler, "t")
@@ -146,7 +146,7 @@ def test_a_standing_patrol_makes_them_again_unasked(make_scheduler):
 
 
 @pytest.mark.parametrize("cls", [Counter, AsyncCounter])
-def test_one_that_ray_restarts_is_a_new_life_with_its_last_saved_state(pool, cls):
+def test_an_agent_restarted_by_ray_gets_its_last_saved_state(pool, cls):
     handle = started(pool, "t", cls, ray_options={"max_restarts": 2, "max_task_retries": -1})
     ray.get(handle.add.remote(5))
     pool.save_task_state("t")
@@ -168,7 +168,7 @@ def test_one_that_ray_restarts_is_a_new_life_with_its_last_saved_state(pool, cls
     assert pool.list_agents()["agents"] == pool.list_tasks()["tasks"] == []
 
 
-def test_one_that_ray_restarts_no_more_is_dead(pool):
+def test_an_agent_that_ray_no_longer_restarts_is_dead(pool):
     handle = started(pool, "t", ray_options={"max_restarts": 1})
     pid = agent_of(pool, "t")["pid"]
     os.kill(pid, signal.SIGKILL)
@@ -179,26 +179,24 @@ def test_one_that_ray_restarts_no_more_is_dead(pool):
     assert pool.ensure_agent_health()["rebuilt"] == ["on-t"]
 
 
-def test_an_actor_of_ours_that_nobody_claims_is_ended_when_the_supervisor_comes_back(
-    pool, namespace
-):
-    class Stray:
+def test_an_orphan_is_terminated_when_the_supervisor_recovers(pool, namespace):
+    class Orphan:
         def pid(self):
             return os.getpid()
 
     started(pool, "t")
-    orphan = ray.remote(Stray).options(
+    orphan = ray.remote(Orphan).options(
         name="schedulemesh:mesh:lost#1", namespace=namespace, lifetime="detached", num_cpus=0
     )
     pid = ray.get(orphan.remote().pid.remote())
     os.kill(pool.about()["pid"], signal.SIGKILL)
     assert [a["name"] for a in pool.list_agents()["agents"]] == ["on-t"]
-    until(lambda: not process_lives(pid), "the orphan lives on")
+    until(lambda: not process_exists(pid), "the orphan lives on")
     assert "schedulemesh:mesh:lost#1" not in actors_in(namespace)
     assert ray.get(agent_of(pool, "t")["handle"].add.remote()) == 1
 
 
-def test_a_head_stands_and_says_how_it_is(namespace, tmp_path):
+def test_a_head_runs_and_reports_its_health(namespace, tmp_path):
     head = ScheduleMeshHead("mesh", namespace=namespace, state_path=tmp_path)
     assert head.health()["alive"] is False
     about = head.start()

@@ -16,7 +16,7 @@ from tests.integration.agents import Counter, Exiting, Hung, Plain, Raising
 from tests.integration.drivers import import_file, run_driver
 from tests.integration.polling import (
     assert_nothing_held,
-    process_lives,
+    process_exists,
     quota,
     touched,
     until,
@@ -70,24 +70,24 @@ class TestAConstructorThat:
 
     @pytest.mark.parametrize("where", ["init", "argument", "restart"])
     def test_raises_what_ends_every_process_that_unpickles_it(self, pool, where):
-        class Deadly(BaseException):
+        class ProcessExiting(BaseException):
             def __reduce__(self):
                 return os._exit, (1,)
 
         class Raising(Plain):
             def __init__(self, name, labels, *args):
                 if where == "init":
-                    raise Deadly("raised in init")
+                    raise ProcessExiting("raised in init")
 
             def restore_state(self, saved):
-                raise Deadly("raised in restore_state")
+                raise ProcessExiting("raised in restore_state")
 
             def save_state(self):
                 return 1
 
         @ray.remote(max_retries=0)
         def failing():
-            raise Deadly("raised in a task")
+            raise ProcessExiting("raised in a task")
 
         def process():
             return pool.about()["pid"]
@@ -180,7 +180,7 @@ class TestAClassThat:
         assert ray.get(handle_of(pool, "victim").pid.remote()) == pid
         assert pool.get_preemption_stats()["total_preemptions"] == 0
 
-    def test_lives_in_a_module_of_the_job_alone(self, pool, tmp_path, monkeypatch):
+    def test_is_defined_in_a_module_of_the_job(self, pool, tmp_path, monkeypatch):
         """Two modules of one name, one after the other: each agent gets its own."""
         for answer, folder in ((1, tmp_path / "a"), (2, tmp_path / "b")):
             (folder / "inner").mkdir(parents=True)
@@ -242,7 +242,7 @@ class TestAVictimWhose:
         answer = submit(pool, "t", Plain, 9.0)
         assert answer["success"], answer
         assert mark.exists()
-        assert not process_lives(pid)
+        assert not process_exists(pid)
         saved = pool.get_saved_state("victim")["saved_state"]
         if where == "save_state":
             assert saved["source"] == "payload"
@@ -251,14 +251,14 @@ class TestAVictimWhose:
             assert saved["source"] == "save_state"
             assert "warning" not in saved
 
-    def test_cancel_hangs_when_preempted_by_hand_loses_its_agent(self, pool, tmp_path):
+    def test_cancel_hangs_loses_its_agent_in_a_manual_preemption(self, pool, tmp_path):
         victim = submit(pool, "victim", Hung, 1.0, actor_args=["cancel", str(tmp_path / "mark")])
         pid = ray.get(victim["agent"]["handle"].pid.remote())
         answer = pool.execute_preemption("victim", victim["agent"]["name"])
         assert answer["success"]
         assert answer["cancel_success"] is False
         assert "did not return within 1 s" in answer["error"]
-        until(lambda: not process_lives(pid), "the hung agent lives on")
+        until(lambda: not process_exists(pid), "the hung agent lives on")
         until(lambda: not pool.list_agents()["agents"], "the hung agent stays on the book")
         assert_nothing_held(pool)
 
@@ -331,7 +331,7 @@ class TestAVictimWhose:
         spinning = victim.spin.remote()
         until(touched(mark), "it does not spin")
         assert submit(pool, "t", Plain, 9.0)["success"]
-        assert not process_lives(pid)
+        assert not process_exists(pid)
         with pytest.raises(ray.exceptions.RayActorError):
             ray.get(spinning)
 
@@ -405,7 +405,7 @@ def test_the_demo_of_a_script_is_main(tmp_path, namespace):
     assert done.stdout.strip() == "42"
 
 
-class TestWordsThatCannotBeWrittenDown:
+class TestStringsThatCannotBeEncoded:
     """Lone surrogates, as undecodable file names have them, numbers beyond 64 bits, endless texts."""
 
     def test_in_errors(self, pool):
@@ -454,7 +454,7 @@ class TestWordsThatCannotBeWrittenDown:
         assert saved["last_metrics"]["hash"] == float(2**70)
 
 
-def test_a_constructor_that_leaves_is_a_failed_start(pool):
+def test_a_constructor_that_exits_is_a_failed_start(pool):
     class Leaving(Plain):
         def __init__(self, name, labels):
             sys.exit(0)
@@ -483,14 +483,14 @@ def test_a_state_that_cannot_be_restored_is_kept(pool):
     assert ray.get(answer["agent"]["handle"].add.remote()) == 11
 
 
-def test_a_class_without_restore_state_begins_again(pool):
+def test_a_class_without_restore_state_starts_from_scratch(pool):
     submit(pool, "t", Plain)
     saved = pool.preempt_task("t")["preempted"][0]["saved_state"]
     answer = pool.restore_task(saved)
     assert (answer["success"], answer["state_restored"]) == (True, False)
 
 
-def test_a_victim_is_told_before_it_goes(pool, tmp_path):
+def test_a_victim_gets_a_preemption_notice(pool, tmp_path):
     mark = tmp_path / "told"
 
     class Details(Plain):

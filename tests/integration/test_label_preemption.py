@@ -75,7 +75,7 @@ def test_priority_class_labels_give_preemption(scheduler, running, asked):
     assert asked(priority_class="low") == {}
 
 
-def test_label_preemption_goes_before_pool_preemption(scheduler, running, asked):
+def test_label_rules_are_checked_before_pool_rules(scheduler, running, asked):
     scheduler.update_preemption_policy(
         label_preemption_rules={"tier": {"premium": ["standard"]}},
         label_priority_threshold=0.5,

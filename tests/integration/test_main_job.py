@@ -8,7 +8,7 @@ from schedulemesh.cli.training import TrainingAgentActor
 from tests.integration.polling import until
 
 
-def test_the_training_goes_on_where_it_was(scheduler):
+def test_the_training_resumes_where_it_was(scheduler):
     scheduler.create_pool("training", labels={"team": "llm"}, resources={"cpu": 2.0})
     scheduler.update_preemption_policy(
         label_preemption_rules={"training_stage": {"rlhf": ["pretraining", "sft"]}},

@@ -88,7 +88,7 @@ def test_a_supervisor_that_came_back_saves_the_last_report(pool):
     assert saved["seen"] == {"step": 1}
 
 
-def test_nobody_reports_for_another_agent(pool):
+def test_an_agent_cannot_report_for_another_one(pool):
     submit(pool, "b", agent_name="b")
     handle = submit(pool, "t", actor_kwargs={"supervisor": pool.supervisor_handle()})
     assert ray.get(handle.report_as.remote("b")) is False
@@ -106,7 +106,7 @@ def latencies(pool, seconds):
     return found
 
 
-def test_an_agent_that_reports_without_pause_disturbs_nobody(pool, record_property):
+def test_an_agent_that_reports_continuously_does_not_slow_others(pool, record_property):
     handle = submit(pool, "t")
     quiet = statistics.median(latencies(pool, 2.0))
     flooding = handle.flood.remote(4.0)

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration.drivers import told_by
+from tests.integration.drivers import output_of
 from tests.integration.pg_three_nodes import BUNDLES
 
 
 @pytest.fixture(scope="module")
 def told():
     """What the program told."""
-    return told_by("tests.integration.pg_three_nodes", 200)
+    return output_of("tests.integration.pg_three_nodes", 200)
 
 
 @pytest.mark.parametrize("strategy", BUNDLES)
-def test_groups_of_every_strategy_stand_where_the_book_says(told, strategy):
+def test_groups_of_every_strategy_are_on_the_nodes_of_the_state(told, strategy):
     seen = told[strategy]
     assert seen["made"]["placement_groups"] == {"reserved": 1, "ready": 1, "unplaced": []}
     for kind, path in (("reserved", "reserved"), ("dynamic", "created")):
@@ -37,7 +37,7 @@ def test_groups_of_every_strategy_stand_where_the_book_says(told, strategy):
     assert set(seen["standing"]["states"]) == {"CREATED"}
 
 
-def test_groups_stand_on_nodes_with_their_labels_or_say_that_there_are_none(told):
+def test_groups_are_on_nodes_with_their_labels_or_report_that_none_exist(told):
     (nodes,) = told["labelled_on"].values()
     assert [told["zones"][node] for node in nodes] == ["b"]
     nowhere = told["nowhere"]["placement_groups"]
@@ -45,7 +45,7 @@ def test_groups_stand_on_nodes_with_their_labels_or_say_that_there_are_none(told
     assert "labels" in nowhere["unplaced"][0]["error"]
 
 
-def test_a_nodes_death_takes_its_agents_and_its_groups_are_made_elsewhere(told):
+def test_agents_of_a_dead_node_are_lost_and_its_groups_recreated(told):
     assert told["before_death"]["placement_groups"]["ready"] == 4
     assert told["hit"]
     assert set(told["survivors"]) == set(told["agents"]) - set(told["hit"])
@@ -55,5 +55,5 @@ def test_a_nodes_death_takes_its_agents_and_its_groups_are_made_elsewhere(told):
     assert told["doomed"] not in after["placement_group"]["node_ids"]
 
 
-def test_nothing_is_left(told):
+def test_nothing_is_left_in_ray(told):
     assert told["left"] == []

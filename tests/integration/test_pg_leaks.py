@@ -15,10 +15,10 @@ from tests.integration.agents import Counter, Exiting
 from tests.integration.polling import assert_nothing_held, groups_in, until
 from tests.integration.test_pg_pools import (
     ONE,
+    assert_same_as_ray,
     kill_supervisor,
     make_pool,
     runs,
-    same_as_the_book,
     submit,
     submit_for_group,
 )
@@ -118,7 +118,7 @@ WEIGHTS = {
 
 
 @pytest.mark.timeout(400)
-def test_groups_in_ray_are_groups_in_the_book_after_many_rounds(make_scheduler, namespace):
+def test_groups_in_ray_match_the_state_after_many_rounds(make_scheduler, namespace):
     seed = os.environ.get("LEAK_SEED") or secrets.token_hex(4)
     scheduler = make_scheduler()
     make_pool(scheduler, cpu=7.0, warm={"actor_class": Counter}, idle_timeout_s=2.0)
@@ -128,7 +128,7 @@ def test_groups_in_ray_are_groups_in_the_book_after_many_rounds(make_scheduler, 
         act(rounds)
         if n % 20 == 19:
             until(
-                lambda: same_as_the_book(scheduler, namespace),
+                lambda: assert_same_as_ray(scheduler, namespace),
                 f"LEAK_SEED={seed}, round {n}: Ray and the book differ",
             )
     assert rounds.ran > ROUNDS // 10, f"LEAK_SEED={seed}"
@@ -138,7 +138,7 @@ def test_groups_in_ray_are_groups_in_the_book_after_many_rounds(make_scheduler, 
     scheduler.resize_pool("pool")
     until(
         lambda: [g["reserved"] for g in groups_of(scheduler)] == [True] * 2
-        and same_as_the_book(scheduler, namespace),
+        and assert_same_as_ray(scheduler, namespace),
         lambda: f"LEAK_SEED={seed}: {groups_of(scheduler)}, {groups_in(namespace)}",
     )
     assert_nothing_held(scheduler)

@@ -70,7 +70,7 @@ def numbers(scheduler):
     return {key: stats[key] for key in ("reserved", "dynamic", "free", "in_use", "destroyed")}
 
 
-def same_as_the_book(scheduler, namespace):
+def assert_same_as_ray(scheduler, namespace):
     """Whether Ray's groups are those of the book, each on its nodes."""
     stats = scheduler.pg_pool_stats()
     book = {
@@ -87,7 +87,7 @@ def same_as_the_book(scheduler, namespace):
 
 
 class TestWhichGroup:
-    def test_the_pool_is_answered_when_its_reserved_groups_stand(self, scheduler, namespace):
+    def test_creating_a_pool_waits_for_its_reserved_groups(self, scheduler, namespace):
         answer = make_pool(scheduler)
         assert answer["placement_groups"] == {"reserved": 2, "ready": 2, "unplaced": []}
         living = groups_in(namespace)
@@ -100,7 +100,7 @@ class TestWhichGroup:
         )
         assert again["success"]
         assert groups_in(namespace).keys() == living.keys()
-        assert same_as_the_book(scheduler, namespace)
+        assert assert_same_as_ray(scheduler, namespace)
 
     def test_entitled_tasks_get_reserved_groups_and_others_dynamic_ones(self, pool, namespace):
         low = runs(submit(pool, "low"))
@@ -126,13 +126,13 @@ class TestWhichGroup:
         assert (again["path"], again["id"]) == ("reused", first["id"])
         assert pool.pg_pool_stats()["reused"] == 1
 
-    def test_without_reuse_it_goes_with_its_agent(self, scheduler, namespace):
+    def test_without_reuse_a_group_is_removed_with_its_agent(self, scheduler, namespace):
         make_pool(scheduler, enable_pg_reuse=False)
         first = runs(submit(scheduler, "one"))
         scheduler.complete_task("one", end_agent=True)
         until(lambda: first["name"] not in groups_in(namespace), "it stays")
 
-    def test_one_that_nobody_uses_goes_after_a_time(self, scheduler, namespace):
+    def test_an_idle_group_is_removed_after_its_idle_time(self, scheduler, namespace):
         make_pool(scheduler, idle_timeout_s=0.5)
         first = runs(submit(scheduler, "one"))
         scheduler.complete_task("one", end_agent=True)
@@ -140,12 +140,12 @@ class TestWhichGroup:
         assert len(groups_in(namespace)) == 2, "reserved ones do not go"
         until(lambda: numbers(scheduler)["destroyed"] == 1, "it stays on the book")
 
-    def test_an_agent_without_a_task_lives_in_a_group_too(self, pool):
+    def test_an_agent_without_a_task_runs_in_a_group_too(self, pool):
         answer = pool.create_agent("a", "pool", Counter, resources=ONE)
         assert answer["success"], answer
         assert answer["placement_group"]["path"] == "created"
 
-    def test_a_victims_group_is_kept_for_the_newcomer(self, pool, namespace):
+    def test_a_victims_group_is_handed_over(self, pool, namespace):
         groups = [runs(submit(pool, f"low-{i}"))["id"] for i in range(2)]
         for i in range(2):
             runs(submit(pool, f"high-{i}", 9.0))
@@ -164,7 +164,7 @@ class TestWhichGroup:
             n: e["placement_group_id"] for n, e in before.items()
         }, "none was made anew"
 
-    def test_a_victim_whose_cancel_never_returns_hands_its_group_over_all_the_same(self, scheduler):
+    def test_the_group_of_a_victim_whose_cancel_hangs_is_handed_over(self, scheduler):
         class Stubborn(Counter):
             def cancel(self, task_id):
                 threading.Event().wait()
@@ -231,7 +231,7 @@ class Parent(Counter):
 
 
 class TestBundles:
-    def test_an_agent_of_several_bundles_lives_in_the_first_and_its_children_in_all(
+    def test_an_agent_of_several_bundles_runs_in_the_first_and_its_children_in_all(
         self, pool, namespace
     ):
         answer = submit(pool, "t", bundles=[{"cpu": 1.0}, {"cpu": 2.0}], actor_class=Parent)
@@ -250,7 +250,7 @@ class TestBundles:
 
 class TestWhatBecomesOfGroups:
     @pytest.mark.parametrize(("destroy", "stays"), [(True, False), (False, True), (None, True)])
-    def test_a_reserved_group_goes_only_if_it_is_said(self, pool, namespace, destroy, stays):
+    def test_a_reserved_group_is_removed_only_on_request(self, pool, namespace, destroy, stays):
         group = runs(submit(pool, "t", 9.0))
         assert pool.delete_agent("on-t", destroy_pg=destroy)["success"]
         assert (group["name"] in groups_in(namespace)) is stays
@@ -264,7 +264,7 @@ class TestWhatBecomesOfGroups:
         ("destroy", "reuse", "stays"),
         [(True, True, False), (False, False, True), (None, True, True), (None, False, False)],
     )
-    def test_a_dynamic_group_stays_as_it_is_said(self, scheduler, namespace, destroy, reuse, stays):
+    def test_a_dynamic_group_is_kept_on_request(self, scheduler, namespace, destroy, reuse, stays):
         make_pool(scheduler, enable_pg_reuse=reuse)
         group = runs(submit(scheduler, "t"))
         scheduler.delete_agent("on-t", destroy_pg=destroy)
@@ -292,7 +292,7 @@ class TestWhatBecomesOfGroups:
         until(lambda: len(groups_in(namespace)) == 2, "the target is not filled")
         assert runs(submit(scheduler, "t", resources=None))["path"] in ("created", "reused")
 
-    def test_one_that_no_node_could_hold_is_told_at_once(self, scheduler, namespace):
+    def test_a_group_that_no_node_can_hold_is_refused_at_once(self, scheduler, namespace):
         answer = make_pool(scheduler, high_priority_pg_specs=[ONE, {"cpu": 100.0}])
         standing = answer["placement_groups"]
         assert (standing["reserved"], standing["ready"]) == (1, 1)
@@ -303,7 +303,7 @@ class TestWhatBecomesOfGroups:
         refused = submit(scheduler, "huge", resources={"cpu": 100.0})
         assert not refused["success"]
 
-    def test_one_that_ray_does_not_place_in_time_is_withdrawn_and_says_why(
+    def test_a_group_that_ray_does_not_place_in_time_is_withdrawn_with_a_reason(
         self, scheduler, namespace
     ):
         """Others take the node's CPUs just before."""
@@ -329,11 +329,11 @@ class TestWhatBecomesOfGroups:
         remove_placement_group(PlacementGroup(PlacementGroupID(bytes.fromhex(ray_id))))
         until(lambda: not pool.list_agents()["agents"], "its agent stays on the book")
         until(lambda: len(groups_in(namespace)) == 2, "it is not made again")
-        until(lambda: same_as_the_book(pool, namespace), "the book differs")
+        until(lambda: assert_same_as_ray(pool, namespace), "the book differs")
         assert runs(submit(pool, "u", 9.0))["path"] == "reserved"
 
 
-class TestLives:
+class TestAcrossRestarts:
     def test_a_shutdown_leaves_no_group(self, make_scheduler, namespace):
         scheduler = make_scheduler()
         make_pool(scheduler, warm={"actor_class": Counter})
@@ -394,7 +394,7 @@ class TestLives:
         pool.delete_agent("on-high", destroy_pg=True)
         assert high["name"] not in groups_in(namespace)
 
-    def test_a_supervisor_killed_while_a_group_is_made_goes_on(
+    def test_a_supervisor_killed_during_group_creation_continues(
         self, scheduler, namespace, tmp_path
     ):
         """A group that Ray cannot place yet, because somebody else has the node."""
@@ -410,7 +410,7 @@ class TestLives:
             assert isinstance(reply_of(ref).outcome, Accepted), reply_of(ref).outcome
         assert ids(namespace) == made, "they were taken over"
         assert {entry["state"] for entry in groups_in(namespace).values()} == {"CREATED"}
-        assert same_as_the_book(scheduler, namespace)
+        assert assert_same_as_ray(scheduler, namespace)
 
     def test_an_agent_killed_in_its_group_leaves_it_free(self, pool, namespace):
         answer = submit(pool, "t", 9.0)

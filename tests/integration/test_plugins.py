@@ -76,7 +76,7 @@ def test_an_instance_decides_priorities_and_pools(make_scheduler):
     assert found["calls"] > 0 == found["failures"]
 
 
-def test_one_that_raises_is_skipped_and_counted(make_scheduler):
+def test_a_plugin_that_raises_is_skipped_and_counted(make_scheduler):
     scheduler = make_scheduler(strategies=[Broken()])
     scheduler.create_pool("p", {}, {"cpu": 4.0})
     assert submit(scheduler, "t", pool_name="p", priority=6.0)["success"]
@@ -86,7 +86,7 @@ def test_one_that_raises_is_skipped_and_counted(make_scheduler):
     assert found["disabled"] == ""
 
 
-def test_one_that_is_slow_is_disabled_after_three_calls(make_scheduler):
+def test_a_slow_plugin_is_disabled_after_three_calls(make_scheduler):
     scheduler = make_scheduler(strategies=[Slow()])
     scheduler.create_pool("p", {}, {"cpu": 4.0})
     for i in range(4):
@@ -97,7 +97,7 @@ def test_one_that_is_slow_is_disabled_after_three_calls(make_scheduler):
     assert priority_of(scheduler, "t") == 2.0
 
 
-def test_one_that_never_returns_is_ended_and_the_call_still_answered(make_scheduler):
+def test_a_hanging_plugin_is_disabled_and_the_call_still_answered(make_scheduler):
     scheduler = make_scheduler(strategies=[Hanging()])
     scheduler.create_pool("p", {}, {"cpu": 4.0})
     assert submit(scheduler, "before", pool_name="p")["success"]
@@ -110,7 +110,7 @@ def test_one_that_never_returns_is_ended_and_the_call_still_answered(make_schedu
     assert submit(scheduler, "after", pool_name="p")["success"]
 
 
-class Deadly(SchedulingStrategyPlugin):
+class ProcessExiting(SchedulingStrategyPlugin):
     """Ends the process, as a crash in C code would."""
 
     def priority(self, task):
@@ -121,8 +121,8 @@ class Deadly(SchedulingStrategyPlugin):
         raise asyncio.CancelledError
 
 
-def test_one_that_ends_the_process_is_disabled_and_the_call_still_answered(make_scheduler):
-    scheduler = make_scheduler(strategies=[Deadly()])
+def test_a_plugin_that_exits_the_process_is_disabled_and_the_call_still_answered(make_scheduler):
+    scheduler = make_scheduler(strategies=[ProcessExiting()])
     scheduler.create_pool("p", {}, {"cpu": 0.2})
     assert submit(scheduler, "before", pool_name="p", priority=1.0)["success"]
     assert submit(scheduler, "beside", pool_name="p", priority=2.0)["success"]
@@ -134,8 +134,8 @@ def test_one_that_ends_the_process_is_disabled_and_the_call_still_answered(make_
     assert {t["task_id"] for t in scheduler.list_tasks()["tasks"]} == {"beside", "poison"}
 
 
-def test_one_that_is_cancelled_in_a_hook_leaves_nobody_without_an_answer(make_scheduler):
-    scheduler = make_scheduler(strategies=[Deadly()])
+def test_a_plugin_cancelled_in_a_hook_leaves_no_caller_unanswered(make_scheduler):
+    scheduler = make_scheduler(strategies=[ProcessExiting()])
     scheduler.create_pool("p", {}, {"cpu": 0.1})
     assert submit(scheduler, "low", pool_name="p", priority=1.0)["success"]
     answer = submit(scheduler, "high", pool_name="p", priority=9.0)
@@ -149,7 +149,7 @@ def test_an_import_path_is_loaded_by_the_supervisor(make_scheduler):
     assert status(scheduler)["hooks"] == ["priority"]
 
 
-def test_what_is_no_strategy_is_refused_before_anything_starts(make_scheduler):
+def test_an_invalid_plugin_is_refused_before_anything_starts(make_scheduler):
     for wrong in (["nobody"], ["json:JSONDecoder"], [object()], "spread", ["spread", "bin_pack"]):
         with pytest.raises(InvalidRequestError):
             make_scheduler(strategies=wrong)

@@ -498,7 +498,7 @@ def test_best_practice(scheduler):
     assert candidate["preempt_score"] == pytest.approx(3.0 + 0.1 * candidate["remaining_time"])
 
 
-def test_failures_keep_the_state_and_say_what_is_wrong(scheduler):
+def test_failures_keep_the_state_and_name_the_cause(scheduler):
     scheduler.register_running_task(
         task_id="lost-job", agent_name="unknown", pool_name="nowhere", payload=[1, 2]
     )
@@ -518,7 +518,7 @@ def test_failures_keep_the_state_and_say_what_is_wrong(scheduler):
     assert again["saved_state"] is None
 
 
-def test_a_restorer_that_raises_is_the_answer(scheduler):
+def test_a_restorer_that_raises_is_a_refusal(scheduler):
     def restorer(saved_state: dict) -> None:
         raise LookupError(f"no checkpoint of {saved_state['task_id']}")
 

@@ -11,7 +11,7 @@ import pytest
 import ray
 
 from tests.integration.agents import Counter
-from tests.integration.polling import process_lives, until
+from tests.integration.polling import process_exists, until
 
 ONE = {"cpu": 1.0}
 
@@ -63,14 +63,14 @@ class Broken(Parent):
         raise ValueError("no")
 
 
-class Newcomer(Counter):
+class IncomingAgent(Counter):
     """Sees, before anything else, which of these processes live."""
 
     def __init__(self, name, labels, pids):
-        from tests.integration.polling import process_lives
+        from tests.integration.polling import process_exists
 
         super().__init__(name, labels)
-        self.seen = [pid for pid in pids if process_lives(pid)]
+        self.seen = [pid for pid in pids if process_exists(pid)]
 
     def living(self):
         return self.seen
@@ -99,56 +99,56 @@ def parent(scheduler, task_id="old", **more):
     """The ids of an agent's process and of all that it started."""
     handle = started(scheduler, task_id, Parent, **more)
     pids = [ray.get(handle.pid.remote()), *ray.get(handle.start.remote())]
-    assert all(map(process_lives, pids))
+    assert all(map(process_exists, pids))
     return pids
 
 
-def seen_by_the_next(scheduler, pids, priority=9.0):
-    newcomer = started(scheduler, "new", Newcomer, priority, actor_kwargs={"pids": pids})
+def processes_seen_by_the_incoming_agent(scheduler, pids, priority=9.0):
+    newcomer = started(scheduler, "new", IncomingAgent, priority, actor_kwargs={"pids": pids})
     return ray.get(newcomer.living.remote())
 
 
-def test_an_evicted_agents_children_are_gone_before_the_newcomer_begins(pool):
-    assert seen_by_the_next(pool, parent(pool)) == []
+def test_an_evicted_agents_children_have_exited_before_the_incoming_agent_starts(pool):
+    assert processes_seen_by_the_incoming_agent(pool, parent(pool)) == []
 
 
-def test_a_stopped_agents_process_is_gone_before_the_newcomer_begins(pool):
+def test_a_stopped_agents_process_has_exited_before_the_incoming_agent_starts(pool):
     """The whole eviction takes seconds less than Ray alone needs to end such a process."""
     pool.update_preemption_policy(save_timeout=0.5, cancel_timeout=0.5)
     pids = parent(pool)
     os.kill(pids[0], signal.SIGSTOP)
-    assert seen_by_the_next(pool, pids) == []
+    assert processes_seen_by_the_incoming_agent(pool, pids) == []
 
 
-def test_a_killed_agents_children_are_gone_before_its_quota_is_free(pool):
+def test_a_killed_agents_children_have_exited_before_its_quota_is_free(pool):
     pids = parent(pool)
     os.kill(pids[0], signal.SIGKILL)
     until(lambda: not pool.list_agents()["agents"], "it stays on the book")
-    assert [pid for pid in pids if process_lives(pid)] == []
-    assert seen_by_the_next(pool, pids) == []
+    assert [pid for pid in pids if process_exists(pid)] == []
+    assert processes_seen_by_the_incoming_agent(pool, pids) == []
 
 
-def test_a_killed_agents_children_are_gone_when_it_is_made_again(pool):
+def test_a_killed_agents_children_have_exited_when_it_is_rebuilt(pool):
     pids = parent(pool)
     os.kill(pids[0], signal.SIGKILL)
     until(lambda: not pool.list_agents()["agents"], "it stays on the book")
     assert pool.ensure_agent_health()["rebuilt"] == ["on-old"]
-    assert not any(map(process_lives, pids))
+    assert not any(map(process_exists, pids))
 
 
-def test_the_children_of_one_that_ray_restarts_are_gone_before_it_is_built_again(pool):
+def test_the_children_of_an_agent_that_ray_restarts_have_exited_before_it_is_constructed(pool):
     handle = started(pool, "old", Parent, ray_options={"max_restarts": 1, "max_task_retries": -1})
     children = ray.get(handle.start.remote())
     os.kill(ray.get(handle.pid.remote()), signal.SIGKILL)
     assert ray.get(handle.add.remote()) == 1
-    assert not any(map(process_lives, children))
+    assert not any(map(process_exists, children))
 
 
-def test_the_children_of_a_constructor_that_fails_are_gone(pool, tmp_path):
+def test_the_children_of_a_failed_constructor_have_exited(pool, tmp_path):
     mark = tmp_path / "children"
     answer = submit(pool, "old", Broken, actor_kwargs={"mark": str(mark)})
     assert (answer["success"], answer["reason"]) == (False, "agent_start_failed")
-    assert not any(process_lives(int(pid)) for pid in mark.read_text().split())
+    assert not any(process_exists(int(pid)) for pid in mark.read_text().split())
 
 
 def test_agent_and_supervisor_killed_at_once_leave_no_children(pool):
@@ -157,18 +157,18 @@ def test_agent_and_supervisor_killed_at_once_leave_no_children(pool):
     os.kill(supervisor, signal.SIGKILL)
     os.kill(pids[0], signal.SIGKILL)
     until(lambda: not pool.list_agents()["agents"], "it stays on the book")
-    assert not any(map(process_lives, pids))
+    assert not any(map(process_exists, pids))
 
 
-def test_others_keep_their_children(pool):
+def test_other_agents_keep_their_children(pool):
     pool.resize_pool("pool", resources={"cpu": 2.0})
     neighbour = parent(pool, "neighbour", priority=99.0)
-    assert seen_by_the_next(pool, [], priority=1.0) == []
+    assert processes_seen_by_the_incoming_agent(pool, [], priority=1.0) == []
     pool.delete_agent("on-new")
-    assert all(map(process_lives, neighbour))
+    assert all(map(process_exists, neighbour))
 
 
-def test_deleting_a_stopped_agent_returns_when_its_process_is_gone(pool):
+def test_deleting_a_stopped_agent_returns_when_its_process_has_exited(pool):
     pids = parent(pool)
     os.kill(pids[0], signal.SIGSTOP)
     done = threading.Event()
@@ -183,11 +183,11 @@ def test_deleting_a_stopped_agent_returns_when_its_process_is_gone(pool):
         "neither on the book nor gone",
     )
     assert done.wait(10.0)
-    assert not any(map(process_lives, pids))
+    assert not any(map(process_exists, pids))
 
 
 def test_shutting_down_leaves_no_children(scheduler):
     scheduler.create_pool("pool", resources=ONE)
     pids = parent(scheduler)
     scheduler.shutdown()
-    assert not any(map(process_lives, pids))
+    assert not any(map(process_exists, pids))

@@ -11,7 +11,7 @@ from tests.integration.request_fuzz import run
 
 
 @pytest.mark.timeout(200)
-def test_no_value_breaks_anything_and_nobody_else_notices(make_scheduler, namespace):
+def test_no_value_breaks_the_scheduler_or_affects_other_callers(make_scheduler, namespace):
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     fuzz = run(make_scheduler(), RayScheduler("mesh", namespace=namespace), 1_000, seed)

@@ -17,7 +17,7 @@ import ray
 from schedulemesh.core import RayScheduler
 from schedulemesh.errors import SchedulerUnavailableError
 from tests.integration.agents import Counter
-from tests.integration.polling import actors_in, process_lives, until
+from tests.integration.polling import actors_in, process_exists, until
 
 
 def about(scheduler):
@@ -49,10 +49,10 @@ def put_back(scheduler, path, copy, *, forget):
     shutil.copy(copy, path.with_name("new"))
     path.with_name("new").replace(path)
     os.kill(pid, signal.SIGKILL)
-    until(lambda: not process_lives(pid), "the supervisor lives on")
+    until(lambda: not process_exists(pid), "the supervisor lives on")
 
 
-def test_agents_unknown_to_a_restored_backup_are_kept_and_the_known_obey(
+def test_agents_unknown_to_a_restored_backup_are_kept_and_known_ones_adopted(
     make_scheduler, tmp_path, namespace
 ):
     scheduler = make_scheduler(state_path=tmp_path, detached=True)
@@ -91,14 +91,14 @@ def test_agents_unknown_to_a_restored_backup_are_kept_and_the_known_obey(
     assert evicted["success"], evicted
     saved = scheduler.get_saved_state("task")["saved_state"]
     assert (saved["source"], saved["state"]) == ("save_state", {"count": 41})
-    until(lambda: not process_lives(pids[0]), "the evicted agent lives on")
+    until(lambda: not process_exists(pids[0]), "the evicted agent lives on")
 
     # Also the next life keeps orphans.
     os.kill(about(scheduler)["pid"], signal.SIGKILL)
     assert scheduler.list_orphans()["orphans"] == [orphan]
-    assert process_lives(pids[1])
+    assert process_exists(pids[1])
     assert scheduler.end_orphans([orphan["name"]]) == {"success": True, "ended": [orphan["name"]]}
-    until(lambda: not process_lives(pids[1]), "the orphan lives on")
+    until(lambda: not process_exists(pids[1]), "the orphan lives on")
     assert scheduler.list_orphans()["orphans"] == []
     started(scheduler, "young")
 
@@ -115,7 +115,7 @@ def supervisors():
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.02, 0.06, 0.15])
-def test_one_that_is_killed_before_it_first_began_begins_all_the_same(namespace, tmp_path, after_s):
+def test_a_supervisor_killed_during_its_first_start_starts_again(namespace, tmp_path, after_s):
     made = []
 
     def make():

@@ -131,7 +131,7 @@ def test_a_large_state_is_kept_and_a_huge_one_never_reaches_the_supervisor(make_
     assert ray.get(again["agent"]["handle"].add.remote(0)) == 19_000_000
 
 
-def test_a_class_without_cancel_is_told_to_run_on(scheduler, tmp_path):
+def test_a_task_whose_class_has_no_cancel_keeps_running(scheduler, tmp_path):
     class Deaf(Counter):
         def spin(self, mark, stop):
             Path(mark).touch()
@@ -228,7 +228,7 @@ class Worker:
 
 
 @pytest.mark.parametrize("collected", [False, True])
-def test_a_victim_of_a_job_that_has_ended_restarts_or_says_why_not(
+def test_a_victim_of_an_ended_job_restarts_or_says_why_not(
     make_scheduler, namespace, tmp_path, collected
 ):
     scheduler = make_scheduler()

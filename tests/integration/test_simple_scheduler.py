@@ -25,7 +25,7 @@ def test_it_connects_to_the_ray_of_its_environment_and_leaves_it(namespace, tmp_
     assert told.split() == ["True", "7", "True"]
 
 
-def test_pools_are_made_resized_and_kept(make_simple):
+def test_pools_are_created_resized_and_kept(make_simple):
     simple = make_simple()
     assert simple.ensure_pool("pool", resources={"cpu": 2.0})["detail"] == "created"
     assert simple.ensure_pool("pool", resources={"cpu": 2.0})["detail"] == "unchanged"
@@ -83,7 +83,7 @@ def test_a_pool_is_chosen_by_its_labels(make_simple):
     assert answer["agent"]["labels"] == {"pool": "gpu-pool", "stage": "rl"}
 
 
-def test_a_living_cluster_that_wants_a_token_is_joined_by_its_address(namespace, tmp_path):
+def test_a_cluster_that_requires_a_token_is_joined_by_its_address(namespace, tmp_path):
     """As from another shell: the environment knows nothing but the address."""
     told = run_driver(
         f"""

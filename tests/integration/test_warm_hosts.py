@@ -107,9 +107,7 @@ def process_of(scheduler, name="on-t"):
     return next(a["pid"] for a in scheduler.list_agents()["agents"] if a["name"] == name)
 
 
-def test_an_agent_is_built_in_the_ready_process_and_is_an_agent_like_any_other(
-    scheduler, namespace
-):
+def test_an_agent_built_in_a_warm_host_is_an_ordinary_agent(scheduler, namespace):
     make_pool(scheduler)
     (host,) = ready(scheduler)
     pid = ray.get(pid_of(host, namespace))
@@ -133,7 +131,7 @@ def pid_of(host, namespace):
     return ray.get_actor(host, namespace).__ray_call__.remote(lambda _self: os.getpid())
 
 
-def test_it_is_used_once_and_replaced(scheduler):
+def test_a_warm_host_is_used_once_and_replaced(scheduler):
     make_pool(scheduler, count=2)
     before = ready(scheduler, 2)
     built(submit(scheduler))
@@ -155,7 +153,7 @@ def test_other_classes_and_named_agents_start_cold(scheduler):
 
 
 @pytest.mark.parametrize("cls", [Seen, SeenAsync])
-def test_with_gpus_it_sees_its_bundles_own_before_the_class_is_loaded(scheduler, cls):
+def test_a_warm_host_sees_only_the_gpus_of_its_bundle_before_the_class_is_loaded(scheduler, cls):
     make_pool(scheduler, cls, need={"cpu": 1.0, "gpu": 1}, groups=2)
     ready(scheduler, 2)
     need = {"cpu": 1.0, "gpu": 1}
@@ -228,7 +226,7 @@ def test_a_constructor_that_raises_or_exits_is_a_refusal(scheduler):
         until(lambda: scheduler.pg_pool_stats()["free"] == 1, "the group is not free")
 
 
-def test_one_that_is_killed_is_replaced_and_the_start_does_not_fail(scheduler, namespace):
+def test_a_killed_warm_host_is_replaced_and_the_start_succeeds(scheduler, namespace):
     make_pool(scheduler)
     (host,) = ready(scheduler)
     os.kill(ray.get(pid_of(host, namespace)), signal.SIGKILL)
@@ -236,7 +234,7 @@ def test_one_that_is_killed_is_replaced_and_the_start_does_not_fail(scheduler, n
     until(lambda: hosts_of(scheduler) and host not in hosts_of(scheduler), "it is not replaced")
 
 
-def test_those_of_a_former_supervisor_are_strays(scheduler, namespace):
+def test_warm_hosts_of_a_previous_supervisor_are_orphans(scheduler, namespace):
     make_pool(scheduler, groups=2)
     before = ready(scheduler, 2)
     agent = built(submit(scheduler))
@@ -248,7 +246,7 @@ def test_those_of_a_former_supervisor_are_strays(scheduler, namespace):
     assert len(after & before) == 1, "the agent's own is left"
 
 
-def test_another_class_takes_the_place_of_the_first(scheduler, namespace):
+def test_a_new_warm_class_replaces_the_previous_one(scheduler, namespace):
     make_pool(scheduler)
     (host,) = ready(scheduler)
     scheduler.resize_pool("pool", pg_pool_config={"warm": {"actor_class": Counter, "count": 2}})
@@ -258,7 +256,7 @@ def test_another_class_takes_the_place_of_the_first(scheduler, namespace):
     until(lambda: not hosts_of(scheduler), "they stay")
 
 
-def test_removing_a_group_ends_what_stands_ready_there(scheduler, namespace):
+def test_removing_a_group_terminates_its_warm_host(scheduler, namespace):
     make_pool(scheduler)
     ready(scheduler)
     built(submit(scheduler))

@@ -140,7 +140,7 @@ def test_replicas_get_the_same_part_which_is_put_once(first, puts):
     assert result.collect().tolist() == list(range(8))
 
 
-def test_what_all_get_is_put_once(first, puts):
+def test_a_broadcast_argument_is_put_once(first, puts):
     assert first.dispatch("echo", np.zeros(1000), "replicate").collect().shape == (1000,)
     assert len(puts) == 1
 
@@ -151,7 +151,7 @@ def test_every_rank_may_get_rows_of_its_own(first, puts):
     assert len(puts) == 4
 
 
-def test_a_dict_is_dealt_out_by_key_and_scalars_are_replicated(first):
+def test_a_dict_is_scattered_by_key_and_scalars_are_replicated(first):
     batch = {"ids": np.arange(12).reshape(6, 2), "temperature": 0.5}
     found = laid(first, PAIRS).dispatch("total", batch).collect()
     assert found["total"].tolist() == [1, 5, 9, 13, 17, 21]
@@ -183,7 +183,7 @@ def test_sizes_that_do_not_divide_come_back_exactly(first, uneven, kind):
     assert list(found) == list(range(8 if uneven == "drop_last" else 10))
 
 
-def test_balanced_rows_are_put_back_where_they_were(first):
+def test_balanced_rows_are_collected_in_their_original_order(first):
     tokens = [900, 30, 40, 500, 20, 480, 10, 20]
     spec = Sharding.of(FOUR, dp=Assign(0, balance(tokens, 4)))
     assert first.dispatch("tenfold", tokens, spec).collect() == [10 * n for n in tokens]
@@ -196,7 +196,7 @@ def test_jagged_batches(first):
     assert np.array_equal(found.values, packed.values)
 
 
-def test_ranks_that_get_nothing_are_called_too(first):
+def test_ranks_without_rows_are_called_too(first):
     spec = Sharding.of(FOUR, dp=Primary())
     result = first.dispatch("tenfold", [1, 2], spec)
     assert result.outputs() == [[10, 20], None, None, None]
@@ -241,7 +241,7 @@ class Reversed:
         return Sharding.of(workers_b.layout, dp=Assign(0, ((3,), (2,), (1,), (0,))))
 
 
-def test_a_plugin_deals_out_bare_parts_and_answers_stay_by_rank(first, second):
+def test_results_stay_by_rank_when_a_plugin_returns_bare_parts(first, second):
     plugin = Reversed()
     result = first.dispatch("tenfold", [1, 2, 3, 4], plugin, source=second)
     assert result.collect() == result.outputs() == [[40], [30], [20], [10]]
@@ -252,7 +252,7 @@ def test_a_plugin_deals_out_bare_parts_and_answers_stay_by_rank(first, second):
 
 
 @needs_torch
-def test_a_plugin_that_answers_a_sharding_gets_the_order_back(first):
+def test_results_are_reordered_when_a_plugin_returns_a_sharding(first):
     result = first.dispatch("echo", torch.arange(4), Reversed)
     assert [part.tolist() for part in result.outputs()] == [[3], [2], [1], [0]]
     assert result.collect().tolist() == [0, 1, 2, 3]
@@ -266,7 +266,7 @@ class Answers:
         return self.answer(data)
 
 
-def test_a_plugin_may_answer_what_shard_answers_or_references(first):
+def test_a_plugin_may_return_a_sharding_or_references(first):
     by_shard = Answers(lambda data: shard(data, Sharding.of(FOUR, dp=Shard(0, "uneven"))))
     assert first.dispatch("tenfold", list(range(6)), by_shard).collect() == [
         10 * n for n in range(6)
@@ -283,12 +283,12 @@ def test_a_plugin_may_answer_what_shard_answers_or_references(first):
 @pytest.mark.parametrize(
     ("answer", "said"), [(lambda data: data[:3], "3 parts"), (lambda _: None, "NoneType")]
 )
-def test_a_plugin_whose_parts_do_not_fit_is_told(first, answer, said):
+def test_a_plugin_that_returns_the_wrong_number_of_parts_is_refused(first, answer, said):
     with pytest.raises(InvalidRequestError, match=f"Answers answered {said}; allowed"):
         first.dispatch("echo", [1, 2, 3, 4], Answers(answer))
 
 
-def test_an_unknown_strategy_is_told_the_known_ones(first):
+def test_an_unknown_strategy_is_refused_with_the_known_ones(first):
     with pytest.raises(InvalidRequestError, match="data_parallel, every_rank, replicate"):
         first.dispatch("echo", [1], "nonsense")
 
@@ -303,7 +303,7 @@ def test_sizes_that_do_not_divide_are_refused_by_name(first):
         first.dispatch("echo", list(range(10)), Sharding.of(FOUR, dp=0))
 
 
-def test_answers_of_the_wrong_size_are_refused_by_rank(first):
+def test_results_of_the_wrong_size_are_refused_by_rank(first):
     result = first.dispatch("short", np.arange(8))
     with pytest.raises(
         InvalidRequestError, match=r"group first to short .*rank 0 gave shape \(1,\)"
@@ -339,7 +339,7 @@ MOVES = {
 
 @pytest.mark.parametrize("library", ["numpy", pytest.param("torch", marks=needs_torch)])
 @pytest.mark.parametrize("move", MOVES)
-def test_what_arrives_is_what_sharding_the_whole_would_give(first, second, move, library, puts):
+def test_resharding_equals_sharding_the_full_tensor(first, second, move, library, puts):
     source, destination = MOVES[move]
     whole = np.arange(16 * 24, dtype=np.float32).reshape(16, 24)
     whole = whole if library == "numpy" else torch.from_numpy(whole).to(torch.bfloat16)
@@ -416,7 +416,7 @@ def test_a_tree_moves_as_a_whole_or_in_rounds(first, second, round_bytes):
 
 
 @pytest.mark.parametrize("round_bytes", [1 << 30, 1])
-def test_within_one_group_what_a_worker_holds_already_stays(first, round_bytes):
+def test_within_one_group_held_data_is_not_moved(first, round_bytes):
     whole = {"a": np.arange(64.0).reshape(8, 8), "b": np.arange(64.0).reshape(8, 8) + 100}
     rows, columns = Sharding.of(FOUR, dp=0), Sharding.of(FOUR, dp=1)
     first.dispatch("keep_shards", whole, rows, arguments={"key": "in-place"}).outputs()
@@ -444,7 +444,7 @@ def test_replicas_share_one_object(first, second):
     assert sum(answers - 1 for _, _, answers, *_ in asked) == 2
 
 
-def test_what_the_specs_say_must_be_there(first, second):
+def test_data_named_by_the_specs_must_exist(first, second):
     rows = Sharding.of(FOUR, dp=0)
     first.dispatch("keep_shards", np.zeros((8, 4)), rows, arguments={"key": "sizes"}).outputs()
 
@@ -466,7 +466,7 @@ def test_what_the_specs_say_must_be_there(first, second):
     )
 
 
-def test_an_agent_without_the_methods_is_told_what_it_lacks(mesh, first):
+def test_an_agent_without_the_required_methods_is_refused_with_their_names(mesh, first):
     plain = WorkerGroup.submit(
         mesh,
         "plain",
@@ -481,7 +481,7 @@ def test_an_agent_without_the_methods_is_told_what_it_lacks(mesh, first):
     plain.stop()
 
 
-def test_what_a_worker_raises_is_named_and_chained(first):
+def test_an_error_raised_by_a_worker_is_named_and_chained(first):
     with pytest.raises(
         WorkerFailedError, match=r"first-\d.* of group first, method refuse"
     ) as told:
@@ -539,7 +539,7 @@ def test_a_worker_that_dies_in_a_move_is_named(doomed, first, side):
     assert dead(told.value, doomed, 1)
 
 
-def test_a_source_that_dies_after_it_was_asked_is_named_not_its_takers(doomed, first):
+def test_a_source_that_dies_after_the_call_is_named_instead_of_its_receivers(doomed, first):
     two, rows = ParallelLayout.of(dp=2), Sharding.of(ParallelLayout.of(dp=2), dp=0)
     doomed.dispatch("keep_shards", np.zeros((400, 400)), rows, arguments={"key": "w"}).outputs()
     real = doomed.ask_many
@@ -593,7 +593,7 @@ def test_a_group_must_fit_its_layout(first):
         WorkerGroup("twice", [first.handles[0]] * 2)
 
 
-def test_a_group_of_handles_ends_elsewhere(first):
+def test_a_group_of_handles_does_not_end_its_agents(first):
     with pytest.raises(InvalidRequestError, match="knows no scheduler"):
         laid(first, PAIRS).stop()
 

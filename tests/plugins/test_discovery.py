@@ -79,7 +79,7 @@ def test_installed_ones_are_found_by_group(outsiders):
     assert "cuts" in {one.name for one in installed(DISPATCH_GROUP)}
 
 
-def test_a_name_stands_for_its_path(outsiders):
+def test_a_name_resolves_to_its_import_path(outsiders):
     assert resolve("mine", SCHEDULING_GROUP) == "outsiders:Mine"
     assert resolve("any.module:Class", SCHEDULING_GROUP) == "any.module:Class"
     with pytest.raises(InvalidRequestError, match=r"no strategy 'cuts'.*gone, mine"):
@@ -101,7 +101,7 @@ def test_classes_are_loaded_by_path(outsiders):
         ("outsiders:Cuts", "no class under SchedulingStrategyPlugin"),
     ],
 )
-def test_what_is_no_strategy_is_said_so(outsiders, path, why):
+def test_an_object_that_is_no_plugin_is_refused(outsiders, path, why):
     with pytest.raises(InvalidRequestError, match=why):
         load_class(path, SCHEDULING_GROUP)
 
@@ -117,11 +117,11 @@ def test_what_is_no_strategy_is_said_so(outsiders, path, why):
         ("a:", False),
     ],
 )
-def test_an_import_path_is_told_from_a_name(text, expected):
+def test_an_import_path_is_distinguished_from_a_name(text, expected):
     assert is_path(text) is expected
 
 
-def test_a_dispatch_hook_that_is_not_there_says_so():
+def test_a_missing_dispatch_hook_is_an_error():
     plugin = DispatchStrategyPlugin()
     with pytest.raises(NotImplementedError, match="no python_dispatch_fn"):
         plugin.python_dispatch_fn([], None, None)

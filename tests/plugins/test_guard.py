@@ -46,7 +46,7 @@ class Clock:
         return self.now
 
 
-def test_only_hooks_of_its_own_are_asked():
+def test_only_overridden_hooks_are_called():
     assert hooks_of(Says(1)) == ("priority", "preemption_policy")
     assert hooks_of(SchedulingStrategyPlugin()) == ()
     assert SchedulingStrategyPlugin().score(TASK, NODE) is None
@@ -54,7 +54,7 @@ def test_only_hooks_of_its_own_are_asked():
 
 
 @pytest.mark.parametrize("answer", [3, 2.5, -1.0, None])
-def test_a_good_answer_passes(answer):
+def test_a_valid_answer_is_returned(answer):
     guarded = Guarded("s", Says(answer))
     assert guarded.priority(TASK) == answer
     assert guarded.failures == 0
@@ -65,7 +65,7 @@ def test_a_good_answer_passes(answer):
     [float("nan"), float("inf"), "7", True, [1], RuntimeError("no"), SystemExit(1)],
     ids=repr,
 )
-def test_nonsense_is_logged_counted_and_no_opinion(answer, caplog):
+def test_an_invalid_answer_is_logged_counted_and_ignored(answer, caplog):
     guarded = Guarded("s", Says(answer))
     with caplog.at_level(logging.WARNING):
         assert guarded.priority(TASK) is None
@@ -74,7 +74,7 @@ def test_nonsense_is_logged_counted_and_no_opinion(answer, caplog):
 
 
 @pytest.mark.parametrize(("answer", "failures"), [(True, 0), (None, 0), (1, 1), ("yes", 1)])
-def test_whether_a_task_may_go_is_true_false_or_none(answer, failures):
+def test_a_preemption_verdict_is_true_false_or_none(answer, failures):
     guarded = Guarded("s", Says(answer))
     assert guarded.preemption_policy(TASK, TASK) is (None if failures else answer)
     assert guarded.failures == failures
@@ -102,7 +102,7 @@ def test_without_a_clock_nothing_is_timed():
     assert guarded.under_way is None
 
 
-def test_what_is_under_way_is_told_to_the_watchdog():
+def test_a_running_call_is_visible_to_the_watchdog():
     seen = []
 
     class Looks(SchedulingStrategyPlugin):
@@ -141,7 +141,7 @@ def test_truth_values_of_numpy_are_truth_values():
 @pytest.mark.parametrize(
     "given", [np.bool_(True), np.float32("nan"), np.array([1.0]), np.str_("3"), 10**400]
 )
-def test_what_is_no_number_is_none_whoever_made_it(given):
+def test_a_non_number_is_ignored_whatever_its_class(given):
     guarded = Guarded("s", Says(given))
     assert guarded.priority(TASK) is None
     assert guarded.failures == 1
@@ -154,7 +154,7 @@ class OfItsOwn(BaseException):
 @pytest.mark.parametrize(
     "error", [KeyboardInterrupt(), CancelledError(), GeneratorExit(), OfItsOwn()]
 )
-def test_whatever_is_raised_the_decision_goes_on(error):
+def test_a_decision_survives_any_exception_of_a_plugin(error):
     guarded = Guarded("s", Says(error))
     assert guarded.priority(TASK) is None
     assert guarded.failures == 1

@@ -48,12 +48,12 @@ def test_other_databases_are_refused(given):
         address_of(given, Path(), "space", "mesh")
 
 
-def test_what_only_looks_like_a_url_is_refused():
+def test_a_malformed_url_is_refused():
     with pytest.raises(JournalError, match="looks like a URL but is none"):
         address_of("postgresql://db:port/x", Path(), "space", "mesh")
 
 
-def test_a_missing_driver_is_said(monkeypatch):
+def test_a_missing_database_driver_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(JournalError, match=r"pip install 'schedulemesh-core\[postgres\]'"):
         address_of("postgresql+psycopg://db/x", Path(), "space", "mesh")

@@ -1,8 +1,8 @@
-"""The supervisor dies between any two journal writes of random histories, and comes back.
+"""The supervisor crashes between any two journal writes of random histories, and recovers.
 
-After each death: the state is what was durable, field by field; nothing that a caller was told is
-missing; a request asked again gets its first answer; and once settled, the ledger is what lives.
-CRASH_SEEDS sets how many histories there are; 40 where it is not set.
+After each crash the state equals what was durable, field by field; nothing that was acknowledged is missing;
+a repeated request gets its first answer; and once nothing is pending, the ledger matches the agent processes.
+The environment variable CRASH_SEEDS sets the number of histories (default 40).
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ import pytest
 
 from schedulemesh.store.journal import MemoryJournal
 from schedulemesh.store.sql import SqlJournal
-from tests.store.lives import Lives
+from tests.store.crash_simulation import CrashSimulation
 
 SEEDS = range(int(os.environ.get("CRASH_SEEDS", "40")))
 CRASHES = 60
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_dying_anywhere_loses_nothing(seed):
+def test_a_crash_at_any_point_loses_nothing(seed):
     journal = MemoryJournal()
-    lives = Lives(seed, lambda: journal)
-    lives.run(CRASHES)
+    simulation = CrashSimulation(seed, lambda: journal)
+    simulation.run(CRASHES)
     print(
-        f"seed {seed}: {lives.crashes} deaths, {lives.snapshots} snapshots, "
-        f"{len(lives.answered)} answers"
+        f"seed {seed}: {simulation.crashes} deaths, {simulation.snapshots} snapshots, "
+        f"{len(simulation.answered)} answers"
     )
-    assert lives.snapshots >= 10
-    assert lives.crashes >= CRASHES
-    assert lives.durable.epoch > CRASHES / 2
+    assert simulation.snapshots >= 10
+    assert simulation.crashes >= CRASHES
+    assert simulation.durable.epoch > CRASHES / 2
 
 
 @pytest.mark.parametrize("seed", [1001, 1002, 1003])
-def test_so_it_is_in_a_file(seed, tmp_path):
+def test_a_crash_at_any_point_loses_nothing_in_a_file(seed, tmp_path):
     past = []
 
     def reopen():
@@ -44,11 +44,11 @@ def test_so_it_is_in_a_file(seed, tmp_path):
             journal.close()
         return past[-1]
 
-    lives = Lives(seed, reopen)
-    lives.run(25)
-    lives.journal.close()
-    assert lives.crashes >= 25
+    simulation = CrashSimulation(seed, reopen)
+    simulation.run(25)
+    simulation.journal.close()
+    assert simulation.crashes >= 25
 
 
-def test_there_are_enough_of_them():
+def test_there_are_enough_crash_points():
     assert len(SEEDS) * CRASHES >= 2000 or "CRASH_SEEDS" in os.environ

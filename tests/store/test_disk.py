@@ -39,7 +39,7 @@ def mounts(tmp_path, *lines):
     return file
 
 
-def test_an_empty_append_tells_a_full_disk_from_one_with_room(tmp_path):
+def test_an_empty_append_detects_a_full_disk(tmp_path):
     """Writing is tried again with one; it must not be answered from what is there already."""
     journal = SqlJournal(tmp_path / "a.sqlite")
     journal.begin()
@@ -161,7 +161,7 @@ def test_a_full_database(tmp_path):
     journal.close()
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path):
+def test_a_folder_that_cannot_be_created_is_an_error(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(JournalError, match="no journal can be kept in"):
         SqlJournal(tmp_path / "file" / "j.sqlite")

@@ -63,17 +63,17 @@ def test_a_link_that_leads_nowhere(tmp_path):
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_named_pipe_is_told_at_once(tmp_path):
+def test_a_named_pipe_is_refused_without_blocking(tmp_path):
     os.mkfifo(tmp_path / "j.sqlite")
     refused(tmp_path / "j.sqlite", "is a named pipe, where the journal's file must be")
 
 
-def test_a_directory_in_its_place(tmp_path):
+def test_a_directory_is_refused(tmp_path):
     (tmp_path / "j.sqlite").mkdir()
     refused(tmp_path / "j.sqlite", "is a directory")
 
 
-def test_a_second_name_of_the_file(path, tmp_path):
+def test_a_hard_link_is_refused(path, tmp_path):
     (tmp_path / "other.sqlite").hardlink_to(path)
     refused(path, "has 2 hard links")
 
@@ -106,12 +106,12 @@ def test_a_folder_that_others_may_write_to(path):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 @pytest.mark.parametrize("which", ["file", "folder"])
-def test_what_belongs_to_somebody_else(path, which):
+def test_a_file_of_another_user_is_refused(path, which):
     os.chown(path if which == "file" else path.parent, 12345, 12345)
     refused(path, "belongs to user 12345, and this is user 0")
 
 
-def test_what_a_killed_process_left_is_removed(path, tmp_path):
+def test_leftovers_of_a_killed_process_are_removed(path, tmp_path):
     """Killed while it made the file for the first time: with an unfinished one, or with both of its names."""
     gone = 2**22 + 1  # above every process number
     for left in (f".j.sqlite-{gone}-00", f".j.sqlite-{gone}-00-wal", f".probe-{gone}-00"):

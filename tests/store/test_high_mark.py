@@ -81,7 +81,7 @@ def test_a_log_that_was_cut_or_flipped(killed, seed):
         journal.close()
 
 
-def test_an_older_copy_goes_on_once_the_operator_says_so(killed):
+def test_an_older_copy_is_used_once_the_operator_confirms(killed):
     log(killed).unlink()
     refused(killed)
     newest(killed).unlink()
@@ -94,7 +94,7 @@ def test_an_older_copy_goes_on_once_the_operator_says_so(killed):
     again.close()
 
 
-def test_a_mark_that_is_behind_is_no_trouble(killed):
+def test_a_mark_that_is_behind_is_accepted(killed):
     """As after a power failure, which the mark need not survive."""
     old = newest(killed).read_bytes()
     journal = SqlJournal(killed)
@@ -107,7 +107,7 @@ def test_a_mark_that_is_behind_is_no_trouble(killed):
     again.close()
 
 
-def test_a_mark_that_is_damaged_says_so(killed):
+def test_a_damaged_mark_is_refused(killed):
     newest(killed).write_bytes(b"garbage")
     with pytest.raises(JournalError, match=r"j.sqlite.newest.* is damaged .* remove that file"):
         SqlJournal(killed)
@@ -115,7 +115,7 @@ def test_a_mark_that_is_damaged_says_so(killed):
     SqlJournal(killed).close()
 
 
-def test_a_commit_whose_mark_cannot_be_written_did_not_happen(tmp_path, monkeypatch):
+def test_a_commit_whose_mark_cannot_be_written_is_rolled_back(tmp_path, monkeypatch):
     journal = SqlJournal(tmp_path / "j.sqlite")
     journal.begin()
     write(journal, fact(1))

@@ -67,7 +67,7 @@ def test_a_note_is_replaced_as_a_whole(journal):
     assert pools(journal) == ["a"]
 
 
-def test_a_file_without_notes_gets_room_for_them(path):
+def test_the_notes_table_is_added_to_a_file_without_one(path):
     journal = SqlJournal(path)
     with journal._transaction("be made older") as connection:
         connection.exec_driver_sql("DROP TABLE schedulemesh_notes")
@@ -78,7 +78,7 @@ def test_a_file_without_notes_gets_room_for_them(path):
     again.close()
 
 
-def test_a_note_that_was_changed_is_told(path):
+def test_a_changed_note_is_detected(path):
     journal = SqlJournal(path)
     journal.put_note("n", b"v")
     with journal._transaction("be changed") as connection:
@@ -117,7 +117,7 @@ def test_blobs_that_nothing_refers_to_go_at_the_second_snapshot(journal):
     assert set(journal.blob_sizes()) == {key_of(b"2"), key_of(b"3")}
 
 
-def test_a_blob_given_again_is_young_again(journal):
+def test_storing_a_blob_again_renews_its_age(journal):
     journal.begin()
     write(journal, ensured("a"), k=b"1")
     journal.compact(written(journal.load().fold()), 1, frozenset())
@@ -151,7 +151,7 @@ def test_it_is_all_there_when_opened_again(path):
     again.close()
 
 
-def test_a_former_writer_is_out(path):
+def test_a_previous_writer_is_fenced(path):
     old, new = SqlJournal(path), SqlJournal(path)
     old.begin()
     write(old, fact(1))
@@ -167,7 +167,7 @@ def test_a_former_writer_is_out(path):
     new.close()
 
 
-def test_a_failed_append_keeps_nothing_of_it(path):
+def test_a_failed_append_writes_nothing(path):
     journal = SqlJournal(path)
     journal.begin()
     write(journal, fact(1))
@@ -185,7 +185,7 @@ def test_a_failed_append_keeps_nothing_of_it(path):
     journal.close()
 
 
-def test_what_a_failed_append_left_durable_is_taken_back(path, monkeypatch):
+def test_rows_left_by_a_failed_append_are_removed(path, monkeypatch):
     """The commit was on its way when the answer was lost."""
     journal = SqlJournal(path)
     journal.begin()
@@ -218,7 +218,7 @@ def test_every_commit_is_on_disk_and_a_reader_does_not_block_it(path):
     journal.close()
 
 
-def test_what_refers_to_missing_things_is_told(path):
+def test_references_to_missing_rows_are_detected(path):
     journal = SqlJournal(path)
     journal.begin()
     journal.append(b'[{"type":"NodeLost","node_id":"x"}]', {})
@@ -233,7 +233,7 @@ def test_what_refers_to_missing_things_is_told(path):
     journal.close()
 
 
-def test_a_file_that_was_moved_away_takes_no_more(path):
+def test_a_file_that_was_moved_accepts_no_writes(path):
     journal = SqlJournal(path)
     journal.begin()
     path.rename(path.with_name("elsewhere.sqlite"))

@@ -46,7 +46,7 @@ def test_a_takeover_fences_the_former_writer(place, mine):
         assert epochs(mine) == [7, 9]
 
 
-def test_a_dead_writer_is_in_nobodys_way(place, mine):
+def test_a_dead_writer_does_not_block_its_successor(place, mine):
     with run(*place) as other:
         assert other.ask(7) == "done"
         other.process.kill()

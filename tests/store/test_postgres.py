@@ -62,7 +62,7 @@ def test_commits_are_on_the_servers_disk(database):
     journal.close()
 
 
-def test_it_goes_on_after_the_server_came_back(database, server):
+def test_it_continues_when_the_server_is_back(database, server):
     journal = SqlJournal(database("a"))
     journal.begin()
     write(journal, fact(1))
@@ -86,7 +86,7 @@ def test_it_goes_on_after_the_server_came_back(database, server):
     journal.close()
 
 
-def test_a_connection_that_is_cut_is_made_again(database):
+def test_a_lost_connection_is_reopened(database):
     journal = SqlJournal(database("a"))
     journal.begin()
     write(journal, fact(1))

@@ -53,7 +53,7 @@ def on_loop(test):
     """Run an async test with a reactor over a file; afterwards the file leads to the reactor's state."""
 
     def run(tmp_path):
-        async def with_scribe():
+        async def with_reactor():
             journal = Unsure(tmp_path / "j.sqlite")
             orders = []
             reactor = Reactor(journal, Strategies(), orders.append)
@@ -67,7 +67,7 @@ def on_loop(test):
             assert differences(reactor.state, folded) == []
             await reactor.close(destroy=False)
 
-        asyncio.run(asyncio.wait_for(with_scribe(), 120))
+        asyncio.run(asyncio.wait_for(with_reactor(), 120))
 
     run.__name__ = test.__name__
     return run
@@ -86,7 +86,7 @@ def reported(order, **more):
 
 
 @on_loop
-async def test_what_could_not_be_kept_did_not_happen(reactor, journal, orders):
+async def test_a_step_that_could_not_be_written_is_rolled_back(reactor, journal, orders):
     await reactor.step(wanted("p"))
     journal.fails = lambda: "before"
     results = await asyncio.gather(
@@ -102,7 +102,9 @@ async def test_what_could_not_be_kept_did_not_happen(reactor, journal, orders):
 
 
 @on_loop
-async def test_reads_go_on_and_changes_are_refused_until_it_heals(reactor, journal, orders):
+async def test_reads_continue_and_changes_are_refused_until_the_journal_recovers(
+    reactor, journal, orders
+):
     await reactor.step(wanted("p"))
     journal.fails = lambda: "before"
     with pytest.raises(JournalError, match="disk is full"):
@@ -121,7 +123,7 @@ async def test_reads_go_on_and_changes_are_refused_until_it_heals(reactor, journ
 
 
 @on_loop
-async def test_a_read_never_tells_what_is_lost_a_moment_later(reactor, journal, orders):
+async def test_a_read_returns_only_durable_state(reactor, journal, orders):
     journal.fails = lambda: "before"
     lost = asyncio.ensure_future(reactor.step(wanted("p")))
     await asyncio.sleep(0)
@@ -145,7 +147,7 @@ def fails_half_way(reactor, name):
 
 
 @on_loop
-async def test_a_step_that_fails_half_way_leaves_nothing_and_nobody_else_notices(
+async def test_a_step_that_fails_half_way_is_rolled_back_and_affects_no_other_caller(
     reactor, journal, orders
 ):
     await reactor.step(wanted("p"))
@@ -189,7 +191,7 @@ async def test_a_step_that_fails_before_it_changed_anything_costs_nothing(reacto
     ],
     ids=["number for truth", "infinity", "lone surrogate", "number for text", "tuple for text"],
 )
-def test_what_would_not_be_read_back_is_refused_alone(bad, tmp_path):
+def test_a_value_that_cannot_be_read_back_is_refused_alone(bad, tmp_path):
     @on_loop
     async def story(reactor, journal, orders):
         await reactor.step(wanted("p"))
@@ -206,7 +208,7 @@ def test_what_would_not_be_read_back_is_refused_alone(bad, tmp_path):
 
 
 @on_loop
-async def test_a_report_that_can_never_be_kept_is_not_tried_for_ever(reactor, journal, orders):
+async def test_a_report_that_can_never_be_written_is_not_retried_forever(reactor, journal, orders):
     await reactor.step(wanted("p"))
     await reactor.step(submission("a"))
     strange = reported(orders.pop(), actor_name="\udcff")
@@ -225,7 +227,7 @@ async def test_a_refused_submission_leaves_no_bytes(reactor, journal, orders):
 
 
 @on_loop
-async def test_whoever_gives_up_waiting_is_forgotten(reactor, journal, orders):
+async def test_a_cancelled_waiter_is_forgotten(reactor, journal, orders):
     await reactor.step(wanted("p"))
     await reactor.step(submission("a"))
     waiting = [asyncio.ensure_future(reactor.answer("r-a")) for _ in range(3)]
@@ -237,7 +239,7 @@ async def test_whoever_gives_up_waiting_is_forgotten(reactor, journal, orders):
     assert (reactor._answers, reactor._ends) == ({}, {})
 
 
-def lives_of(machine, tmp_path):
+def restarts_of(machine, tmp_path):
     """A reactor of each life; the machine's clock is read anew."""
     return Reactor(
         SqlJournal(tmp_path / "j.sqlite"), Strategies(), lambda order: None, machine.clock()
@@ -245,12 +247,12 @@ def lives_of(machine, tmp_path):
 
 
 @pytest.mark.parametrize("by_s", [-4 * 86_400.0, 86_400.0])
-def test_a_clock_that_is_set_between_two_lives_changes_no_duration(by_s, tmp_path):
+def test_a_clock_changed_between_two_runs_changes_no_duration(by_s, tmp_path):
     """Set back, a task of 100 s must not have days left; set forward, no answer may be forgotten early."""
 
     async def story():
         machine = Machine()
-        first = lives_of(machine, tmp_path)
+        first = restarts_of(machine, tmp_path)
         await first.begin()
         await first.step(wanted("p"))
         task = s.TaskSpec(task_id="t", pool_name="p", estimated_duration=100.0)
@@ -260,7 +262,7 @@ def test_a_clock_that_is_set_between_two_lives_changes_no_duration(by_s, tmp_pat
         await first.close(destroy=False)
         machine.system += by_s
         machine.passes(30.0)
-        second = lives_of(machine, tmp_path)
+        second = restarts_of(machine, tmp_path)
         await second.begin()
         assert second.state.running.by_id["t"].remaining(second.now()) == pytest.approx(70.0)
         await second.step(s.ClockTicked())
@@ -272,7 +274,7 @@ def test_a_clock_that_is_set_between_two_lives_changes_no_duration(by_s, tmp_pat
 
 
 @on_loop
-async def test_those_who_wait_are_answered_after_it_healed(reactor, journal, orders):
+async def test_waiting_callers_are_answered_after_recovery(reactor, journal, orders):
     await reactor.step(wanted("p"))
     step = await reactor.step(submission("a"))
     assert isinstance(step.outcome, Pending)
@@ -295,7 +297,7 @@ async def test_those_who_wait_are_answered_after_it_healed(reactor, journal, ord
 
 
 @on_loop
-async def test_an_answer_decided_but_not_kept_is_not_told(reactor, journal, orders):
+async def test_a_result_that_is_not_durable_is_not_returned(reactor, journal, orders):
     await reactor.step(wanted("p"))
     await reactor.step(submission("a"))
     order = orders.pop()
@@ -312,7 +314,7 @@ async def test_an_answer_decided_but_not_kept_is_not_told(reactor, journal, orde
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_failures_at_random_neither_lose_nor_double(seed, tmp_path):
+def test_random_failures_neither_lose_nor_duplicate(seed, tmp_path):
     """Many callers, a journal that fails before or after the write: what was acknowledged is exactly what
     is there.
     """
@@ -347,7 +349,7 @@ def test_failures_at_random_neither_lose_nor_double(seed, tmp_path):
     assert refused
 
 
-def test_one_that_was_taken_over_changes_nothing_any_more(tmp_path):
+def test_a_fenced_reactor_changes_nothing(tmp_path):
     async def story():
         journal = SqlJournal(tmp_path / "j.sqlite")
         reactor = Reactor(journal, Strategies(), lambda order: None)
@@ -368,7 +370,7 @@ def test_one_that_was_taken_over_changes_nothing_any_more(tmp_path):
     asyncio.run(asyncio.wait_for(story(), 60))
 
 
-async def in_life(journal, settings, story):
+async def in_one_run(journal, settings, story):
     reactor = Reactor(journal, Strategies(), lambda order: None)
     await reactor.begin(settings)
     await story(reactor)
@@ -389,7 +391,7 @@ def test_snapshots_keep_the_journal_short(tmp_path):
                 await reactor.step(wanted("p", cpu=number + 1))
 
         settings = JournalSettings(snapshot_facts=20)
-        reactor, stored = await in_life(journal, settings, change)
+        reactor, stored = await in_one_run(journal, settings, change)
         assert stored.base > 200
         assert len(stored.records) < 100
         await reactor.close(destroy=False)
@@ -411,7 +413,7 @@ def test_a_snapshot_that_cannot_be_written_costs_nothing(tmp_path, caplog):
             for number in range(100):
                 await reactor.step(wanted("p", cpu=number + 1))
 
-        reactor, stored = await in_life(journal, JournalSettings(snapshot_facts=20), change)
+        reactor, stored = await in_one_run(journal, JournalSettings(snapshot_facts=20), change)
         assert (stored.base, stored.last) == (0, 101)
         await reactor.close(destroy=False)
 
@@ -444,7 +446,7 @@ def test_saved_states_have_limits(caplog):
                 await reactor._snapshots.take()
 
         settings = JournalSettings(saved_state_bytes=1000, saved_states_bytes=2500)
-        reactor, _ = await in_life(journal, settings, change)
+        reactor, _ = await in_one_run(journal, settings, change)
         kept = {name for name, past in reactor.state.preempted.items() if past.state_key}
         assert kept == {"t3", "t4"}
         assert set(journal.blob_sizes()) == {"state-t3", "state-t4"}
@@ -464,7 +466,7 @@ def test_saved_states_grow_too_old():
             await preempt(reactor, "new", 10)
             await reactor._snapshots.take()
 
-        reactor, _ = await in_life(journal, JournalSettings(saved_state_s=999), change)
+        reactor, _ = await in_one_run(journal, JournalSettings(saved_state_s=999), change)
         assert [p.state_key for p in reactor.state.preempted.values()] == [None, "state-new"]
         await reactor.close(destroy=False)
 
@@ -487,13 +489,13 @@ def test_bytes_kept_for_a_fact_to_come_outlive_a_snapshot():
             await reactor._snapshots.take()
             assert await reactor.blob("k") is None
 
-        reactor, _ = await in_life(journal, None, change)
+        reactor, _ = await in_one_run(journal, None, change)
         await reactor.close(destroy=True)
 
     asyncio.run(asyncio.wait_for(story(), 60))
 
 
-def test_it_heals_when_the_database_comes_back(database, server):
+def test_it_recovers_when_the_database_is_back(database, server):
     async def story():
         journal = SqlJournal(database("a"))
         reactor = Reactor(journal, Strategies(), lambda order: None)
@@ -520,7 +522,7 @@ def test_it_heals_when_the_database_comes_back(database, server):
 
 
 @pytest.mark.parametrize("wrong", ["snapshot_facts", "saved_state_s", "saved_states_bytes"])
-def test_settings_that_make_no_sense_are_refused(wrong):
+def test_invalid_settings_are_refused(wrong):
     with pytest.raises(
         ValueError, match=rf"{wrong} (is 0; it must be above 0|.* at least 1 .* not 0)"
     ):
@@ -528,7 +530,7 @@ def test_settings_that_make_no_sense_are_refused(wrong):
 
 
 @on_loop
-async def test_the_hands_ask_again_for_bytes_that_cannot_be_read_just_now(reactor, journal, orders):
+async def test_the_executor_retries_bytes_that_cannot_be_read(reactor, journal, orders):
     await reactor.keep({key_of(b"stored"): b"stored"})
     read, failures = journal.blob, iter([True, True, False])
 
@@ -543,7 +545,7 @@ async def test_the_hands_ask_again_for_bytes_that_cannot_be_read_just_now(reacto
 
 
 @on_loop
-async def test_the_hands_do_not_ask_for_ever(reactor, journal, orders):
+async def test_the_executor_gives_up_reading_bytes_after_a_while(reactor, journal, orders):
     def blob(key):
         raise JournalError("the stored bytes are damaged")
 
@@ -564,7 +566,7 @@ async def test_the_hands_do_not_ask_for_ever(reactor, journal, orders):
     ],
     ids=["nothing seen", "the same", "epoch", "commit", "unresolved", "agent"],
 )
-def test_a_journal_that_is_older_than_what_was_seen_begins_above_it(
+def test_a_restored_journal_starts_above_every_epoch_and_number_seen(
     seen, newest, rolled_back, tmp_path
 ):
     """Above every epoch that agents have seen, and with numbers that none of them has."""

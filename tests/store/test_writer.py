@@ -70,7 +70,7 @@ async def test_it_is_durable_when_it_is_done(journal, writer):
 
 
 @on_loop
-async def test_what_arrives_during_a_commit_goes_with_the_next(journal, writer):
+async def test_appends_during_a_commit_join_the_next_one(journal, writer):
     journal.gate.clear()
     first = writer.append([fact(1)])
     await arrived(journal)
@@ -145,7 +145,7 @@ async def test_a_snapshot_is_of_what_was_appended_before_its_mark(journal, write
 
 
 @on_loop
-async def test_a_waiter_that_gave_up_disturbs_nobody(journal, writer):
+async def test_a_cancelled_waiter_does_not_affect_others(journal, writer):
     journal.gate.clear()
     first, second = writer.append([fact(1)]), writer.append([fact(2)])
     await arrived(journal)
@@ -194,7 +194,7 @@ def test_a_database_that_fails_fails_its_writers(tmp_path):
 
 
 @on_loop
-async def test_what_cannot_be_written_down_fails_alone(journal, writer):
+async def test_an_append_that_cannot_be_encoded_fails_alone(journal, writer):
     poison = StateHandlersRegistered(pool_name="\udcff", preserver_key=None, restorer_key=None)
     journal.gate.clear()
     first = writer.append([fact(1)])

@@ -1,7 +1,7 @@
-"""A supervisor without Ray that dies between journal writes: engine, journal, virtual executor, and a world
-that lives on.
+"""Simulates a supervisor that crashes between journal writes: engine, journal, and a virtual executor.
 
-Everything that a caller was told, and every fact that became durable, is remembered outside.
+Agent processes survive the crashes, as in Ray. Everything that was acknowledged to a caller, and every fact
+that became durable, is recorded outside of the simulated supervisor.
 """
 
 from __future__ import annotations
@@ -30,60 +30,60 @@ NEEDS = ({"cpu": 1}, {"cpu": 2}, {"cpu": 3}, {"cpu": 1, "gpu": 0.5}, {"gpu": 1})
 
 
 class Crash(Exception):
-    """The supervisor died here."""
+    """The supervisor crashes here."""
 
 
-class Lives:
-    """One history. ``open_journal`` gives the journal as a new process finds it."""
+class CrashSimulation:
+    """One random history. ``open_journal`` opens the journal as a new process would."""
 
     def __init__(self, seed, open_journal, *, snapshot_every=12):
         self.rng = random.Random(seed)
         self._open_journal = open_journal
         self._snapshot_every = snapshot_every
         self.now = 1000.0
-        #: Agents that really live: (name, incarnation) to resources.
-        self.world = {}
+        #: The agent processes that exist: (name, incarnation) to resources.
+        self.processes = {}
         #: All that ever became durable, folded.
         self.durable = MeshState()
-        #: What callers were told: answers by request, and the bytes of saved states.
+        #: What was acknowledged to callers: answers by request, and the bytes of saved states.
         self.answered, self.saved = {}, {}
-        #: The pools and the policy as last acknowledged, then those asked for since without an answer.
+        #: The pools and the policy as last acknowledged, followed by those requested since.
         self.pools, self.policies = {name: [None] for name in POOLS}, []
-        #: Submissions whose caller still waits.
-        self.asked = {}
-        self.orders = []
+        #: Submissions that have not been answered.
+        self.waiting = {}
+        self.instructions = []
         self.crashes = self.snapshots = 0
-        #: The chance of dying just before, and just after, a write.
+        #: The probability of a crash just before, and just after, a write.
         self.risk = 0.0
         self._fresh = self._numbers = 0
         self.init()
 
-    # -- lives and deaths ---------------------------------------------------------------------------
+    # -- crashes and recovery -----------------------------------------------------------------------
 
     def run(self, crashes, risk=0.1):
-        """Go on until it died so often."""
+        """Run until it has crashed this often."""
         self.risk = risk
         while self.crashes < crashes:
             try:
-                self.act()
+                self.random_action()
             except Crash:
                 self.recover()
 
     def recover(self):
-        """Come back, perhaps dying on the way again; then finish all that was under way, and compare."""
+        """Recover, possibly after further crashes; then execute all pending instructions and compare."""
         while True:
             try:
                 self.init()
-                while self.orders:
-                    self.carry_out()
+                while self.instructions:
+                    self.execute_instruction()
             except Crash:
                 continue
-            self.compare_with_world()
+            self.compare_with_processes()
             return
 
     def init(self):
-        """A new process: what it finds is what was durable, and nothing that was told is missing."""
-        self.orders = []
+        """Start a new supervisor: its state is what was durable, and includes all that was acknowledged."""
+        self.instructions = []
         self.journal = self._open_journal()
         epoch = self.journal.begin(take_over=True)
         stored = self.journal.load()
@@ -91,18 +91,18 @@ class Lives:
         state = stored.fold()
         check(state)
         assert differences(state, self.durable) == []
-        self.check_told(state)
+        self.check_acknowledged(state)
         self.engine = Engine(state)
         self.step(s.SupervisorBegan(epoch=epoch))
         self.step(s.ClusterObserved(nodes=(node("n", cpu=8, gpu=2), node("m", cpu=4))))
         claimed = {(name, agent.incarnation) for name, agent in state.agents.items()}
-        for orphan in set(self.world) - claimed:
-            del self.world[orphan]
-        self.step(s.RecoveryObserved(living=frozenset(self.world)))
-        for stimulus in list(self.asked.values()):
-            self.ask(stimulus)
+        for orphan in set(self.processes) - claimed:
+            del self.processes[orphan]
+        self.step(s.RecoveryObserved(living=frozenset(self.processes)))
+        for stimulus in list(self.waiting.values()):
+            self.submit_and_wait(stimulus)
 
-    def check_told(self, state):
+    def check_acknowledged(self, state):
         """Nothing acknowledged is missing."""
         for request_id, outcome in self.answered.items():
             assert state.answers[request_id].outcome == outcome
@@ -114,8 +114,8 @@ class Lives:
         for key, data in self.saved.items():
             assert key not in kept or self.journal.blob(key) == data
 
-    def compare_with_world(self):
-        """Nothing is under way: the books are what lives."""
+    def compare_with_processes(self):
+        """With nothing pending, the state matches the agent processes."""
         state = self.engine.state
         check(state)
         running = {
@@ -123,103 +123,108 @@ class Lives:
             for name, agent in state.agents.items()
             if agent.phase is AgentPhase.RUNNING
         }
-        assert running == set(self.world)
+        assert running == set(self.processes)
         assert len(state.agents) == len(running)
         used = sum((a.used for a in state.ledger.accounts.values()), NOTHING)
-        assert used == sum(self.world.values(), NOTHING)
+        assert used == sum(self.processes.values(), NOTHING)
         held = sum(
             (share.amount for h in state.ledger.holds.values() for share in h.shares), NOTHING
         )
         assert sum((a.reserved for a in state.ledger.accounts.values()), NOTHING) == held
-        assert self.asked == {}
+        assert self.waiting == {}
 
     # -- one step -----------------------------------------------------------------------------------
 
     def step(self, stimulus, blobs=None):
-        """As the supervisor does it: decide, write, then act and tell."""
+        """Handle a stimulus as the supervisor does: decide, write, then act and answer."""
         done = self.engine.handle(stimulus, self.now)
         if done.facts:
-            self.perhaps_die()
+            self.maybe_crash()
             self.journal.append(encode_facts(done.facts), blobs or {})
             for fact in done.facts:
                 self.durable.evolve(fact)
                 if isinstance(fact, StateSaved):
                     self.saved.update(blobs or {})
             self._fresh += len(done.facts)
-            self.perhaps_die()
-        for order in done.instructions:
-            if isinstance(order, i.AnswerRequest):
-                self.tell(order.request_id, self.engine.state.answers[order.request_id].outcome)
+            self.maybe_crash()
+        for instruction in done.instructions:
+            if isinstance(instruction, i.AnswerRequest):
+                self.record_answer(
+                    instruction.request_id,
+                    self.engine.state.answers[instruction.request_id].outcome,
+                )
             else:
-                self.orders.append(order)
+                self.instructions.append(instruction)
         if self._fresh >= self._snapshot_every:
             self.take_snapshot()
         return done.outcome
 
     def take_snapshot(self):
         state = self.engine.state
-        self.perhaps_die()
+        self.maybe_crash()
         self.journal.compact(written(state, 3), self.journal.last, referenced(state))
         self._fresh = 0
         self.snapshots += 1
-        self.perhaps_die()
+        self.maybe_crash()
 
-    def perhaps_die(self):
+    def maybe_crash(self):
         if self.rng.random() < self.risk:
             self.crashes += 1
             raise Crash
 
-    def tell(self, request_id, outcome):
-        self.asked.pop(request_id, None)
+    def record_answer(self, request_id, outcome):
+        self.waiting.pop(request_id, None)
         first = self.answered.setdefault(request_id, outcome)
-        assert first == outcome, "a repeated request was answered otherwise"
+        assert first == outcome, "a repeated request got a different answer"
 
     # -- the executor ----------------------------------------------------------------------------------
 
-    def carry_out(self):
-        """One order, whichever; the world changes before the supervisor hears of it."""
-        order = self.orders.pop(self.rng.randrange(len(self.orders)))
-        if isinstance(order, i.StartAgent):
-            self.start(order)
-        elif isinstance(order, i.EvictTask):
-            self.save(order.task_id)
-            self.step(s.CancelAnswered(task_id=order.task_id, cancel_success=True))
+    def execute_instruction(self):
+        """Execute a random pending instruction; the processes change before the supervisor is told."""
+        instruction = self.instructions.pop(self.rng.randrange(len(self.instructions)))
+        if isinstance(instruction, i.StartAgent):
+            self.start(instruction)
+        elif isinstance(instruction, i.EvictTask):
+            self.save(instruction.task_id)
+            self.step(s.CancelAnswered(task_id=instruction.task_id, cancel_success=True))
         else:
-            for task_id in getattr(order, "task_ids", ()):
+            for task_id in getattr(instruction, "task_ids", ()):
                 self.save(task_id)
-            self.world.pop((order.agent_name, order.incarnation), None)
-            self.gone(order.agent_name, order.incarnation)
+            self.processes.pop((instruction.agent_name, instruction.incarnation), None)
+            self.agent_gone(instruction.agent_name, instruction.incarnation)
 
-    def start(self, order):
-        agent = self.engine.state.agents.get(order.agent.name)
-        if agent is None or agent.incarnation != order.incarnation:
+    def start(self, instruction):
+        agent = self.engine.state.agents.get(instruction.agent.name)
+        if agent is None or agent.incarnation != instruction.incarnation:
             return
-        key = (order.agent.name, order.incarnation)
-        if not order.adopt:
-            assert order.agent.name not in {name for name, _ in self.world}, "it would run twice"
+        key = (instruction.agent.name, instruction.incarnation)
+        if not instruction.adopt:
+            assert instruction.agent.name not in {
+                name for name, _ in self.processes
+            }, "the agent would run twice"
             if self.rng.random() < 0.15:
                 self.step(
                     s.AgentStartFailed(
-                        agent_name=order.agent.name,
-                        incarnation=order.incarnation,
+                        agent_name=instruction.agent.name,
+                        incarnation=instruction.incarnation,
                         reason=Reason.AGENT_START_FAILED,
                         error="the class raised",
                     )
                 )
                 return
-            self.world[key] = order.agent.resources
+            self.processes[key] = instruction.agent.resources
         if agent.phase is not AgentPhase.STARTING:
             return
-        standing = None
-        if order.node_id is not None:
-            found = self.engine.state.cluster.nodes.get(order.node_id)
-            standing = None if found is None else found.allocations.get(order.agent.name)
+        allocation = None
+        if instruction.node_id is not None:
+            found = self.engine.state.cluster.nodes.get(instruction.node_id)
+            allocation = None if found is None else found.allocations.get(instruction.agent.name)
         self.step(
             s.AgentReported(
-                agent_name=order.agent.name,
-                incarnation=order.incarnation,
-                node_id=order.node_id,
-                **({} if standing is None else {"gpu_ids": gpu_ids(standing.devices)}),
+                agent_name=instruction.agent.name,
+                incarnation=instruction.incarnation,
+                node_id=instruction.node_id,
+                **({} if allocation is None else {"gpu_ids": gpu_ids(allocation.devices)}),
             )
         )
 
@@ -234,20 +239,20 @@ class Lives:
             {key: data},
         )
 
-    def gone(self, name, incarnation):
+    def agent_gone(self, name, incarnation):
         self.step(s.AgentGone(agent_name=name, incarnation=incarnation))
 
     # -- the users ----------------------------------------------------------------------------------
 
-    def act(self):
-        """Something happens."""
+    def random_action(self):
+        """Do something random: a user's call, an instruction, or the death of an agent."""
         self.now += self.rng.random()
-        if self.orders and self.rng.random() < 0.5:
-            self.carry_out()
+        if self.instructions and self.rng.random() < 0.5:
+            self.execute_instruction()
             return
         acts = (self.submit, self.submit, self.submit, self.finish, self.delete, self.preempt)
         self.rng.choice(
-            (*acts, self.make_pool, self.change_policy, self.announce, self.die, self.tick)
+            (*acts, self.make_pool, self.change_policy, self.register, self.kill_agent, self.tick)
         )()
 
     def pick(self, names):
@@ -277,7 +282,7 @@ class Lives:
         self._numbers += 1
         name = f"a{self.rng.randrange(8)}"
         request_id = f"r{self._numbers}"
-        self.ask(self.submission(name, request_id))
+        self.submit_and_wait(self.submission(name, request_id))
 
     def submission(self, name, request_id):
         labels = {
@@ -296,15 +301,15 @@ class Lives:
             request_id=request_id,
         )
 
-    def ask(self, stimulus):
-        """A caller asks, and asks again whenever the supervisor died before it answered."""
-        self.asked[stimulus.request_id] = stimulus
+    def submit_and_wait(self, stimulus):
+        """Submit; ``init`` submits again whenever the supervisor crashed before it answered."""
+        self.waiting[stimulus.request_id] = stimulus
         outcome = self.step(stimulus, {"class": b"code"})
         if isinstance(outcome, ProbeNeeded):
             self.step(s.ClassProbed(class_key="class"))
             outcome = self.step(stimulus, {"class": b"code"})
         if not isinstance(outcome, Pending):
-            self.tell(stimulus.request_id, outcome)
+            self.record_answer(stimulus.request_id, outcome)
 
     def finish(self):
         task_id = self.pick(self.engine.state.running.by_id)
@@ -321,17 +326,17 @@ class Lives:
             name, hold = self.pick(state.agents), self.rng.choice([None, *POOLS])
             self.step(s.PreemptionRequested(agent_name=name, end_agent=True, for_pool=hold))
 
-    def announce(self):
+    def register(self):
         task = s.TaskSpec(task_id=f"x{self.rng.randrange(3)}", pool_name="p")
         agent_name = self.rng.choice(["elsewhere", self.pick(self.engine.state.agents)])
         self.step(s.TaskAnnounced(task=task, agent_name=agent_name))
 
-    def die(self):
-        """A process dies by itself; the supervisor may hear of it before its own death, or after."""
-        if self.world:
-            name, incarnation = self.rng.choice(sorted(self.world))
-            del self.world[name, incarnation]
-            self.gone(name, incarnation)
+    def kill_agent(self):
+        """Kill an agent process; the supervisor may learn of it before or after its next crash."""
+        if self.processes:
+            name, incarnation = self.rng.choice(sorted(self.processes))
+            del self.processes[name, incarnation]
+            self.agent_gone(name, incarnation)
 
     def tick(self):
         self.now += 30

@@ -25,7 +25,7 @@ from tests.integration.drivers import run_driver, start_driver
 from tests.integration.polling import (
     actors_in,
     assert_nothing_held,
-    process_lives,
+    process_exists,
     quota,
     until,
 )
@@ -40,7 +40,7 @@ sys.stdin.readline()
 
 
 @pytest.mark.parametrize("how", ["ends", "killed"])
-def test_what_is_not_detached_ends_with_its_job(namespace, tmp_path, how):
+def test_a_non_detached_scheduler_ends_with_its_job(namespace, tmp_path, how):
     with start_driver(JOB.format(namespace=namespace), tmp_path) as driver:
         agent_pid = int(driver.stdout.readline())
         assert "schedulemesh:of-job" in actors_in(namespace)
@@ -51,10 +51,10 @@ def test_what_is_not_detached_ends_with_its_job(namespace, tmp_path, how):
         driver.communicate("\n", timeout=60)
     assert driver.returncode == (-signal.SIGKILL if how == "killed" else 0)
     until(lambda: not actors_in(namespace), lambda: f"left in Ray: {actors_in(namespace)}")
-    until(lambda: not process_lives(agent_pid), "the agent's process lives on")
+    until(lambda: not process_exists(agent_pid), "the agent's process lives on")
 
 
-def test_a_detached_one_outlives_its_job_and_is_shared(namespace, tmp_path):
+def test_a_detached_scheduler_outlives_its_job_and_is_shared(namespace, tmp_path):
     run_driver(
         f"""
         scheduler = RayScheduler("shared", detached=True, namespace={namespace!r})
@@ -87,14 +87,14 @@ def test_a_detached_one_outlives_its_job_and_is_shared(namespace, tmp_path):
         attached.list_agents()
 
 
-def test_attaching_to_nobody_says_how_to_start_one(namespace):
+def test_attaching_without_a_scheduler_says_how_to_start_one(namespace):
     with pytest.raises(SchedulerNotFoundError, match=r"state_path='/state'\)") as raised:
         RayScheduler.attach("nobody", namespace=namespace, state_path="/state")
     assert "'nobody'" in str(raised.value)
     assert actors_in(namespace) == []
 
 
-def test_an_agent_that_was_killed_gives_its_quota_back(scheduler):
+def test_a_killed_agent_releases_its_quota(scheduler):
     scheduler.create_pool("pool", resources={"cpu": 1.0})
     agent = scheduler.submit_task_with_preemption(
         task_id="t", pool_name="pool", resources={"cpu": 1.0}, actor_class=Counter
@@ -109,14 +109,14 @@ def test_an_agent_that_was_killed_gives_its_quota_back(scheduler):
     assert again["success"]
 
 
-def test_a_handle_killed_by_its_user_gives_its_quota_back(scheduler):
+def test_an_agent_killed_through_its_handle_releases_its_quota(scheduler):
     scheduler.create_pool("pool", resources={"cpu": 1.0})
     ray.kill(scheduler.create_agent("a", "pool", Plain)["agent"]["handle"])
     until(lambda: not scheduler.list_agents()["agents"], "the agent stays on the book")
     assert_nothing_held(scheduler)
 
 
-def test_the_journal_folds_back_to_the_live_state(scheduler, namespace, tmp_path):
+def test_the_journal_replays_to_the_live_state(scheduler, namespace, tmp_path):
     scheduler.create_pool("a", labels={"tier": "x"}, resources={"cpu": 2.0}, target_agents=2)
     scheduler.create_pool("b", resources={"cpu": 1.0})
     scheduler.update_preemption_policy(cross_pool_priority_threshold=2.0)
@@ -181,7 +181,7 @@ def test_a_shut_down_scheduler_leaves_no_journal(make_scheduler, namespace):
     assert fresh.list_pools()["pools"] == []
 
 
-def test_no_scheduler_starts_empty_where_agents_of_its_name_live(make_scheduler, namespace):
+def test_a_scheduler_does_not_start_empty_while_its_agents_run(make_scheduler, namespace):
     scheduler = make_scheduler(detached=True)
     scheduler.create_pool("pool", resources={"cpu": 1.0})
     handle = scheduler.create_agent("a", "pool", Plain)["agent"]["handle"]
@@ -193,7 +193,7 @@ def test_no_scheduler_starts_empty_where_agents_of_its_name_live(make_scheduler,
     kept = folder.rename(folder.with_name("kept"))
     with pytest.raises(SchedulerUnavailableError, match=r"(?s)does not start empty.*:mesh:a#1"):
         RayScheduler("mesh", namespace=namespace, detached=True)
-    assert process_lives(pid)
+    assert process_exists(pid)
     # it does, once the journal is back
     shutil.rmtree(folder, ignore_errors=True)
     kept.rename(folder)
@@ -203,7 +203,7 @@ def test_no_scheduler_starts_empty_where_agents_of_its_name_live(make_scheduler,
     again.shutdown()
 
 
-def test_ending_while_an_agent_starts_leaves_nothing(make_scheduler, namespace, tmp_path):
+def test_shutdown_during_an_agent_start_leaves_nothing(make_scheduler, namespace, tmp_path):
     """A shutdown in the midst of a start that hangs."""
     import threading
 
@@ -248,7 +248,7 @@ def unwritable_journal(namespace):
     sql("DROP TRIGGER full")
 
 
-def test_a_journal_that_cannot_be_written_refuses_changes_and_comes_back(scheduler, namespace):
+def test_an_unwritable_journal_refuses_changes_until_it_recovers(scheduler, namespace):
     """The disk is full for a while: reads go on, changes are refused, nothing half done stays."""
     scheduler.create_pool("pool", resources={"cpu": 1.0})
     with unwritable_journal(namespace):

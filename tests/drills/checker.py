@@ -1,4 +1,4 @@
-"""The judge: whether what the scheduler says, what the log says and what really lives are the same."""
+"""Checks that the scheduler's answers, the log of acknowledgements, and the existing processes agree."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ import ray
 from schedulemesh.core import RayScheduler
 from tests.drills.acknowledged import Expected, Log
 from tests.drills.clients import Workload
-from tests.drills.processes import DrillFailed, daemons, lives, until
+from tests.drills.processes import DrillFailed, agent_processes, daemons, until
 
-#: Seconds within which everything must serve again, once the death is known.
-SERVES_AGAIN_S = 10.0
-#: Where the machine is busy with other things, processes start late; beyond this it is a failure there too.
-GIVES_UP_S = 30.0
-#: Seconds that a process which Ray calls dead may take to be gone.
-EXITS_S = 3.0
-#: Seconds for what is under way to end: starts on a busy machine included.
-REST_S = 90.0
+#: Target: seconds from the detected death until everything is served again.
+TARGET_S = 10.0
+#: On a busy machine processes start late; a recovery that takes longer than this fails the drill.
+FAILS_AFTER_S = 30.0
+#: Seconds within which a process that Ray reports as dead must have exited.
+EXITS_WITHIN_S = 3.0
+#: Seconds within which pending operations must end, including starts on a busy machine.
+IDLE_WITHIN_S = 90.0
 
 
-class Watch:
-    """Looks all the time whether two living processes run one task, or one runs beside what its former
-    life has started.
+class DuplicateWatch:
+    """A thread that detects two simultaneous processes of one task, or a task whose previous incarnation
+    left a child process running.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -44,40 +44,51 @@ class Watch:
 
     def _run(self) -> None:
         while not self._over.wait(0.05):
-            for task_id, pids in lives(self.folder).items():
+            for task_id, pids in agent_processes(self.folder).items():
                 if len(pids) > 1:
                     self.twice.append(f"{task_id} runs as {pids} at once")
-            # Daemons first: what lives after them may have been started by the next life.
-            found, living = daemons(self.folder), lives(self.folder)
+            # Daemons first: agents listed after them may belong to the next incarnation.
+            found, living = daemons(self.folder), agent_processes(self.folder)
             for task_id, parent, pid in found:
                 if living.get(task_id, [parent]) != [parent] and parent not in living[task_id]:
-                    self.twice.append(f"{task_id} runs beside {pid}, started by its former life")
+                    self.twice.append(
+                        f"{task_id} runs beside {pid}, started by its previous incarnation"
+                    )
 
 
-class Judge:
-    """Judges after each kill, with the clients at rest."""
+class Checker:
+    """Checks everything after a kill, while the clients are paused."""
 
     def __init__(
-        self, mesh: RayScheduler, namespace: str, log: Log, workload: Workload, watch: Watch
+        self,
+        mesh: RayScheduler,
+        namespace: str,
+        log: Log,
+        workload: Workload,
+        watch: DuplicateWatch,
     ) -> None:
         self.mesh, self.namespace, self.log = mesh, namespace, log
         self.workload, self.watch = workload, watch
 
-    def rest(self) -> None:
-        """Bring the clients to rest, and wait until nothing is under way."""
-        self.workload.rest()
+    def pause(self) -> None:
+        """Pause the clients and wait until no operation is pending."""
+        self.workload.pause()
         until(
-            lambda: self.workload.at_rest,
-            lambda: f"still under way: {[vars(c.doing) for c in self.workload.clients if c.doing]}",
-            REST_S,
+            lambda: self.workload.is_idle,
+            lambda: f"still pending: {[vars(c.pending) for c in self.workload.clients if c.pending]}",
+            IDLE_WITHIN_S,
         )
-        until(self._nothing_starts_or_ends, lambda: f"not at rest: {self._agents()}", REST_S)
+        until(
+            self._nothing_starts_or_ends,
+            lambda: f"agents still start or end: {self._agents()}",
+            IDLE_WITHIN_S,
+        )
 
-    def judge(self) -> None:
-        """Raise DrillFailed with all that is wrong."""
+    def check(self) -> None:
+        """Raise DrillFailed with every inconsistency found."""
         wrong = [*self.workload.failures, *self.watch.twice]
         expected = Expected(self.log.read())
-        wrong += expected.nonsense()
+        wrong += expected.inconsistencies()
         wrong += self._tasks(expected)
         wrong += self._daemons()
         wrong += self._ledger()
@@ -87,46 +98,50 @@ class Judge:
             raise DrillFailed("; ".join(wrong))
 
     def _tasks(self, expected: Expected) -> list[str]:
-        """The acknowledged tasks run, each in one process, and no others."""
-        on_book = {task["task_id"] for task in self.mesh.list_tasks()["tasks"]}
-        wrong = [f"{t} was acknowledged and is missing" for t in expected.tasks - on_book]
-        wrong += [f"{t} runs and was never acknowledged" for t in on_book - expected.tasks]
+        """Exactly the acknowledged tasks run, each in one process."""
+        listed_tasks = {task["task_id"] for task in self.mesh.list_tasks()["tasks"]}
+        wrong = [f"{t} was acknowledged and is missing" for t in expected.tasks - listed_tasks]
+        wrong += [f"{t} runs and was never acknowledged" for t in listed_tasks - expected.tasks]
         agents = {a["tasks"][0]: a["pid"] for a in self._agents() if a["tasks"]}
-        living = self._settled_processes(on_book)
-        for task_id in on_book:
+        living = self._processes_after_exit(listed_tasks)
+        for task_id in listed_tasks:
             if living.get(task_id) != [agents.get(task_id)]:
                 found = living.get(task_id)
-                wrong.append(f"{task_id} is on the book as {agents.get(task_id)}, lives as {found}")
-        wrong += [f"{t} lives as {living[t]}, off the book" for t in living.keys() - on_book]
+                wrong.append(
+                    f"{task_id} is listed with process {agents.get(task_id)} and runs as {found}"
+                )
+        wrong += [
+            f"{t} runs as {living[t]} and is not listed" for t in living.keys() - listed_tasks
+        ]
         return wrong
 
     def _daemons(self) -> list[str]:
-        """What agents started ends with them."""
-        found, living = daemons(self.watch.folder), lives(self.watch.folder)
+        """Processes started by an agent end with it."""
+        found, living = daemons(self.watch.folder), agent_processes(self.watch.folder)
         return [
-            f"{pid} lives, which was started by agent process {parent} of {task_id}"
+            f"process {pid} runs, started by the ended agent process {parent} of {task_id}"
             for task_id, parent, pid in found
             if parent not in living.get(task_id, [])
         ]
 
-    def _settled_processes(self, on_book: set[str]) -> dict[str, list[int]]:
-        """Living processes; Ray calls one dead when it has begun to exit, some milliseconds early."""
-        end = time.monotonic() + EXITS_S
+    def _processes_after_exit(self, listed_tasks: set[str]) -> dict[str, list[int]]:
+        """Running agent processes; waits for those that Ray reports as dead but that are still exiting."""
+        end = time.monotonic() + EXITS_WITHIN_S
         while True:
-            living = lives(self.watch.folder)
-            if living.keys() <= on_book or time.monotonic() > end:
+            living = agent_processes(self.watch.folder)
+            if living.keys() <= listed_tasks or time.monotonic() > end:
                 return living
-            time.sleep(0.01)  # between two looks at the process table
+            time.sleep(0.01)  # between two reads of the process table
 
     def _ledger(self) -> list[str]:
-        """What is used is what the living agents have, and Ray has the same actors."""
+        """The used quota is the sum over the agents, and Ray has the same actors."""
         wrong = []
         pools = self.mesh.list_pools()["pools"]
         agents = self._agents()
         used = sum(pool["used"].get("cpu", 0.0) for pool in pools)
         have = sum(agent["resources"].get("cpu", 0.0) for agent in agents)
         if not math.isclose(used, have):
-            wrong.append(f"{used:g} CPUs are used by the book, agents have {have:g}")
+            wrong.append(f"{used:g} CPUs are accounted as used, agents have {have:g}")
         lent = sum(
             pool["lent"].get("cpu", 0.0) - pool["borrowed"].get("cpu", 0.0) for pool in pools
         )
@@ -142,23 +157,23 @@ class Judge:
             if entry["namespace"] == self.namespace and entry["name"].startswith(mark)
         }
         if in_ray != set(listed):
-            wrong.append(f"Ray has the actors {sorted(in_ray)}, the book has {listed}")
+            wrong.append(f"Ray has the actors {sorted(in_ray)}, the scheduler lists {listed}")
         return wrong
 
     def _settings(self, expected: Expected) -> list[str]:
         wrong = []
         policy = self.mesh.get_preemption_policy()["policy"]["same_pool_priority_threshold"]
         if expected.policy is not None and policy != expected.policy:
-            wrong.append(f"the policy says {policy}, acknowledged was {expected.policy}")
+            wrong.append(f"the policy has {policy}, acknowledged was {expected.policy}")
         pools = {pool["name"] for pool in self.mesh.list_pools()["pools"]}
         wrong += [f"pool {name} is missing" for name in expected.pools - pools]
         return wrong
 
     def _saved(self, expected: Expected) -> list[str]:
-        """Saved counts of tasks that run or were evicted are there, or newer ones."""
+        """Running and evicted tasks have a saved count at least as high as the acknowledged one."""
         stored = {s["task_id"] for s in self.mesh.list_saved_states()["saved_states"]}
-        gone = expected.evicted - expected.tasks - expected.completed - stored
-        wrong = [f"{task_id} was evicted, and its state is gone" for task_id in gone]
+        missing = expected.evicted - expected.tasks - expected.completed - stored
+        wrong = [f"{task_id} was evicted, and its state is missing" for task_id in missing]
         for task_id, count in expected.saved.items():
             if task_id not in expected.tasks | expected.evicted:
                 continue
@@ -167,7 +182,7 @@ class Judge:
             found: dict[str, Any] = self.mesh.get_saved_state(task_id)
             state = (found.get("saved_state") or {}).get("state") or {}
             if state.get("count", -1) < count:
-                wrong.append(f"{task_id} was saved at {count}; there is {found}")
+                wrong.append(f"{task_id} was saved at {count}; stored is {found}")
         return wrong
 
     def _agents(self) -> list[dict[str, Any]]:
@@ -178,14 +193,14 @@ class Judge:
         return all(agent["state"] == "running" for agent in self._agents())
 
 
-def served_again(mesh: RayScheduler, since: float) -> float:
-    """Seconds from then until the scheduler has answered a read and a change."""
+def time_until_served(mesh: RayScheduler, since: float) -> float:
+    """Seconds from ``since`` until the scheduler has answered a read and a change."""
     if not mesh.list_pools()["success"]:
         raise DrillFailed("list_pools does not succeed")
-    # Another size each time, so that there is something to be written.
+    # A different size each time, so that the journal is written.
     until(
         lambda: mesh.ensure_pool("served-again", resources={"memory": since})["success"],
         "changes are refused",
-        GIVES_UP_S,
+        FAILS_AFTER_S,
     )
     return time.monotonic() - since

@@ -1,5 +1,6 @@
-"""Kills of supervisors that begin for the first time, and a backup put back while agents live. See
-of_supervisor.
+"""Kills of supervisors during their first start, and backups restored while agents run.
+
+See ``kill_supervisor`` for what the methods return.
 """
 
 from __future__ import annotations
@@ -15,37 +16,37 @@ from pathlib import Path
 from schedulemesh.core import RayScheduler
 from schedulemesh.errors import SchedulerUnavailableError
 from tests.drills.agents import Marked, began_at
-from tests.drills.judge import GIVES_UP_S, served_again
+from tests.drills.checker import FAILS_AFTER_S, time_until_served
+from tests.drills.drill_context import DrillContext
 from tests.drills.processes import DrillFailed, kill, named, stopped, supervisors, thread, until
-from tests.drills.stage import Stage
 
-#: The longest that a supervisor may be at its beginning before it is killed, in seconds.
-_BEGINS_S = 0.3
+#: The longest time between the start of a supervisor and its kill, in seconds.
+_KILLED_WITHIN_S = 0.3
 
 
-class OfBeginnings(Stage):
-    """A scheduler of its own, beside the workload's."""
+class FirstStartKills(DrillContext):
+    """Kills in separate schedulers, beside the workload's."""
 
-    def first_beginning(self) -> float | None:
-        """It is killed while it begins for the first time, and its successor begins all the same."""
+    def first_start(self) -> float | None:
+        """A supervisor is killed during its first start, and its successor starts nevertheless."""
         known = supervisors()
         made: list[RayScheduler] = []
         maker = thread(lambda: made.append(self._another()))
-        (pid,) = until(lambda: supervisors() - known, "no supervisor was started", GIVES_UP_S)
-        time.sleep(self.rng.uniform(0.0, _BEGINS_S))  # the kill comes at a random moment
+        (pid,) = until(lambda: supervisors() - known, "no supervisor was started", FAILS_AFTER_S)
+        time.sleep(self.rng.uniform(0.0, _KILLED_WITHIN_S))  # the kill comes at a random moment
         with stopped(pid):
             at = None if made else kill(pid)
-        maker.join(GIVES_UP_S)
+        maker.join(FAILS_AFTER_S)
         if not made:
-            raise DrillFailed("a scheduler whose first supervisor was killed was never made")
+            raise DrillFailed("a scheduler whose first supervisor was killed was never created")
         try:
-            return None if at is None else served_again(made[0], at)
+            return None if at is None else time_until_served(made[0], at)
         finally:
             self._end(made[0])
 
-    def backup_put_back(self) -> float | None:
-        """An older copy in the journal's place: it is refused; once the operator insists, known agents are on
-        the book and obey, and unknown ones live on as orphans.
+    def backup_restored(self) -> float | None:
+        """The journal is replaced by an older copy, which is refused. Once the operator confirms it, agents
+        that it knows are adopted, and unknown ones are kept as orphans.
         """
         mesh = self._another()
         mesh.create_pool("pool", resources={"cpu": 2.0})
@@ -54,21 +55,21 @@ class OfBeginnings(Stage):
         journal, copy = Path(about["journal"]), self.folder / f"{mesh.name}.backup"
         _back_up(journal, copy)
         young = self._agent(mesh, "young")
-        time.sleep(self.rng.uniform(0.0, _BEGINS_S))  # the kill comes at a random moment
-        at = _put_back(about["pid"], journal, copy)
+        time.sleep(self.rng.uniform(0.0, _KILLED_WITHIN_S))  # the kill comes at a random moment
+        at = _replace_journal(about["pid"], journal, copy)
         _is_refused(mesh)
         journal.with_name(journal.name + ".newest").unlink()
-        took = served_again(mesh, at)
+        took = time_until_served(mesh, at)
         self._judge(mesh, about["epoch"], old, young)
         self._end(mesh)
         return took
 
     def _judge(self, mesh: RayScheduler, epoch: int, old: int, young: int) -> None:
-        on_book = {agent["pid"] for agent in mesh.list_agents()["agents"]}
-        if on_book != {old}:
-            raise DrillFailed(f"on the book are {on_book}, and {old} was in the backup")
+        listed_tasks = {agent["pid"] for agent in mesh.list_agents()["agents"]}
+        if listed_tasks != {old}:
+            raise DrillFailed(f"listed are {listed_tasks}, and {old} was in the backup")
         if not (began_at(old) and began_at(young)):
-            raise DrillFailed("an agent died because a backup was put back")
+            raise DrillFailed("an agent died because a backup was restored")
         if mesh.about()["epoch"] <= epoch:
             raise DrillFailed("the epoch is not above the one that agents have seen")
         orphans = [orphan["name"] for orphan in mesh.list_orphans()["orphans"]]
@@ -76,7 +77,7 @@ class OfBeginnings(Stage):
             raise DrillFailed(f"the orphans are {orphans}")
         if mesh.end_orphans()["ended"] != orphans:
             raise DrillFailed("the orphan was not ended")
-        until(lambda: not began_at(young), "the orphan lives on", GIVES_UP_S)
+        until(lambda: not began_at(young), "the orphan still runs", FAILS_AFTER_S)
 
     def _another(self) -> RayScheduler:
         self.others += 1
@@ -106,8 +107,8 @@ class OfBeginnings(Stage):
         mark = f"schedulemesh:{mesh.name}:"
         until(
             lambda: not [n for n in named(f"{self.namespace}-others") if n.startswith(mark)],
-            f"agents of {mesh.name} live on",
-            GIVES_UP_S,
+            f"agents of {mesh.name} still run",
+            FAILS_AFTER_S,
         )
 
 
@@ -116,7 +117,7 @@ def _is_refused(mesh: RayScheduler) -> None:
         mesh.list_pools()
     except SchedulerUnavailableError:
         return
-    raise DrillFailed("an older copy of the journal was taken without a word")
+    raise DrillFailed("an older copy of the journal was accepted silently")
 
 
 def _back_up(journal: Path, copy: Path) -> None:
@@ -127,8 +128,8 @@ def _back_up(journal: Path, copy: Path) -> None:
         source.backup(target)
 
 
-def _put_back(pid: int, journal: Path, copy: Path) -> float:
-    """Kill -9 the supervisor with the copy in its journal's place."""
+def _replace_journal(pid: int, journal: Path, copy: Path) -> float:
+    """Replace the journal by the copy and kill the supervisor; the time of the kill."""
     os.kill(pid, signal.SIGSTOP)
     for suffix in ("-wal", "-shm"):
         journal.with_name(journal.name + suffix).unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from schedulemesh.core import RayScheduler
 from schedulemesh.core.client import deadline
 from schedulemesh.errors import SchedulerExistsError, SchedulerUnavailableError
 from tests.integration.agents import Plain
-from tests.integration.test_beginning import command, supervisor_pid
+from tests.integration.test_supervisor_startup import command, supervisor_pid
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def frozen(make_scheduler, monkeypatch):
     os.kill(pid, signal.SIGCONT)
 
 
-def test_every_call_of_a_frozen_supervisor_says_what_it_waited_for(frozen, namespace):
+def test_every_call_to_a_stopped_supervisor_names_itself_in_the_error(frozen, namespace):
     calls = {
         "list_pools": frozen.list_pools,
         "submit_task": lambda: frozen.submit_task_with_preemption("t", "pool", Plain),
@@ -45,7 +45,7 @@ def test_every_call_of_a_frozen_supervisor_says_what_it_waited_for(frozen, names
         assert time.monotonic() - began < 10.0
 
 
-def test_a_request_that_was_given_up_is_repeated_safely(frozen, namespace, monkeypatch):
+def test_a_request_that_timed_out_is_repeated_safely(frozen, namespace, monkeypatch):
     def submit():
         return frozen.submit_task_with_preemption("t", "pool", Plain, request_id="r1")
 
@@ -64,7 +64,7 @@ def frozen_pid(namespace):
     return int(known["Pid"])
 
 
-def test_one_that_is_not_detached_says_that_it_found_a_standing_one(
+def test_a_client_without_detached_warns_that_it_found_a_detached_scheduler(
     make_scheduler, namespace, caplog
 ):
     standing = make_scheduler(detached=True)
@@ -79,7 +79,7 @@ def test_one_that_is_not_detached_says_that_it_found_a_standing_one(
         standing.list_pools()
 
 
-def test_arguments_that_contradict_the_living_scheduler_are_told(
+def test_arguments_that_contradict_the_running_scheduler_are_reported(
     make_scheduler, namespace, tmp_path
 ):
     make_scheduler(detached=True, state_path=tmp_path / "a", node_strategy="spread")

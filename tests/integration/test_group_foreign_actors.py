@@ -9,12 +9,12 @@ import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from tests.integration.agents import Counter
-from tests.integration.polling import actors_in, groups_in, process_lives, until
+from tests.integration.polling import actors_in, groups_in, process_exists, until
 from tests.integration.test_pg_pools import ONE, make_pool, runs, submit
 
 
 @ray.remote(num_cpus=0)
-class Stranger:
+class ForeignActor:
     """Lives in a group where it does not belong."""
 
     def pid(self):
@@ -60,49 +60,49 @@ def pool(scheduler):
     return scheduler
 
 
-def moved_in(scheduler, task_id, cls=Counter):
+def submit_and_get_group(scheduler, task_id, cls=Counter):
     """The name of the group that a task got, and its agent's handle."""
     answer = submit(scheduler, task_id, 9.0, actor_class=cls)
     return runs(answer)["name"], answer["agent"]["handle"]
 
 
-def stranger_in(group_name, **options):
+def foreign_actor_in(group_name, **options):
     """An ordinary actor in the group, once it runs; and its process."""
     group = ray.util.get_placement_group(group_name)
-    made = Stranger.options(
+    made = ForeignActor.options(
         scheduling_strategy=PlacementGroupSchedulingStrategy(group), **options
     ).remote()
     return made, ray.get(made.pid.remote())
 
 
 def test_a_detached_child_is_gone_before_its_group_is_handed_on(pool, namespace):
-    group, handle = moved_in(pool, "first", Parent)
+    group, handle = submit_and_get_group(pool, "first", Parent)
     child = ray.get(handle.start.remote("child", namespace))
     pool.complete_task("first", end_agent=True)
-    assert moved_in(pool, "second")[0] == group
+    assert submit_and_get_group(pool, "second")[0] == group
     assert "child" not in actors_in(namespace)
-    until(lambda: not process_lives(child), "the child lives on")
+    until(lambda: not process_exists(child), "the child lives on")
 
 
 def test_a_foreign_actor_is_ended_when_the_group_is_handed_on(pool, namespace):
-    group, _ = moved_in(pool, "first")
+    group, _ = submit_and_get_group(pool, "first")
     options = {"name": "stranger", "namespace": namespace, "lifetime": "detached"}
-    _, pid = stranger_in(group, **options)
+    _, pid = foreign_actor_in(group, **options)
     pool.complete_task("first", end_agent=True)
-    assert moved_in(pool, "second")[0] == group
+    assert submit_and_get_group(pool, "second")[0] == group
     assert "stranger" not in actors_in(namespace)
-    until(lambda: not process_lives(pid), "the stranger lives on")
+    until(lambda: not process_exists(pid), "the stranger lives on")
 
 
 def test_a_group_that_cannot_be_vacated_is_removed(pool, namespace):
     """Nobody but its owner can end an actor without a name; removing the group does."""
-    group, _ = moved_in(pool, "first")
-    kept, pid = stranger_in(group)
+    group, _ = submit_and_get_group(pool, "first")
+    kept, pid = foreign_actor_in(group)
     pool.complete_task("first", end_agent=True)
     answer = submit(pool, "second", 9.0)
     assert (answer["success"], answer["reason"]) == (False, "cluster_out_of_resources"), answer
     assert "others live in its placement group" in answer["error"]
-    until(lambda: not process_lives(pid), "the stranger lives on")
+    until(lambda: not process_exists(pid), "the stranger lives on")
     assert kept is not None
     until(lambda: submit(pool, "third", 9.0)["success"], "the group is not made again")
     assert group not in groups_in(namespace)

@@ -22,7 +22,7 @@ from schedulemesh.protocol.requests import ListPools, encode_request
 from schedulemesh.runtime import supervisor as service
 from tests.integration.agents import Counter, Plain
 from tests.integration.drivers import start_driver
-from tests.integration.polling import actors_in, process_lives, until
+from tests.integration.polling import actors_in, process_exists, until
 
 
 def sql(path, statement):
@@ -41,7 +41,7 @@ def killed(scheduler, before):
     os.kill(pid, signal.SIGSTOP)
     before()
     os.kill(pid, signal.SIGKILL)
-    until(lambda: not process_lives(pid), "the supervisor lives on")
+    until(lambda: not process_exists(pid), "the supervisor lives on")
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def crippled(namespace, tmp_path):
     killed(scheduler, lambda: sql(path, "UPDATE schedulemesh_meta SET value = 99"))
     yield scheduler, path, pid
     until(lambda: not actors_in(namespace), lambda: f"left in Ray: {actors_in(namespace)}")
-    until(lambda: not process_lives(pid), "the agent's process lives on")
+    until(lambda: not process_exists(pid), "the agent's process lives on")
 
 
 def refuses(call):
@@ -63,17 +63,17 @@ def refuses(call):
         call()
 
 
-def test_it_says_why_and_is_ended_by_its_own_object(crippled, namespace):
+def test_the_error_says_why_and_shutdown_removes_the_scheduler(crippled, namespace):
     scheduler, path, pid = crippled
     refuses(scheduler.list_pools)
     refuses(lambda: RayScheduler.attach("mesh", namespace=namespace))
     refuses(lambda: RayScheduler("mesh", namespace=namespace, detached=True))
-    assert process_lives(pid), "it is ended by those who ask only"
+    assert process_exists(pid), "it is ended by those who ask only"
     assert scheduler.shutdown() == {"success": True}
     assert sql(path, "SELECT value FROM schedulemesh_meta") == [(99,)], "its journal is left alone"
 
 
-def test_it_is_ended_from_the_command_line(crippled, namespace):
+def test_a_scheduler_that_cannot_start_is_stopped_from_the_command_line(crippled, namespace):
     scheduler, path, _ = crippled
     refuses(scheduler.list_pools)
     told = command("status", namespace)
@@ -85,7 +85,7 @@ def test_it_is_ended_from_the_command_line(crippled, namespace):
     assert command("stop", namespace, "--yes").returncode == 1
 
 
-def test_it_is_ended_by_the_head(crippled, namespace):
+def test_a_scheduler_that_cannot_start_is_stopped_by_the_head(crippled, namespace):
     head = ScheduleMeshHead("mesh", namespace=namespace)
     health = head.health()
     assert (health["alive"], health["registered"]) == (False, True)
@@ -94,7 +94,7 @@ def test_it_is_ended_by_the_head(crippled, namespace):
     assert head.stop() == {"success": True, "already_gone": True}
 
 
-def test_it_begins_with_all_that_it_knew_once_its_journal_is_mended(crippled, namespace):
+def test_it_starts_with_its_full_state_once_its_journal_is_repaired(crippled, namespace):
     scheduler, path, pid = crippled
     refuses(scheduler.list_pools)
     sql(path, "UPDATE schedulemesh_meta SET value = 2")
@@ -104,7 +104,7 @@ def test_it_begins_with_all_that_it_knew_once_its_journal_is_mended(crippled, na
     scheduler.shutdown()
 
 
-def test_what_is_mended_soon_is_a_pause_for_callers(make_scheduler, tmp_path, namespace):
+def test_a_quick_repair_is_only_a_pause_for_callers(make_scheduler, tmp_path, namespace):
     scheduler = make_scheduler(state_path=tmp_path)
     scheduler.create_pool("pool", resources={"cpu": 2.0})
     folder = tmp_path / namespace
@@ -115,7 +115,7 @@ def test_what_is_mended_soon_is_a_pause_for_callers(make_scheduler, tmp_path, na
     assert [pool["name"] for pool in decode_answer(ray.get(asked), Listed).rows] == ["pool"]
 
 
-def test_trying_again_and_again_holds_nothing_open(make_scheduler, tmp_path, namespace):
+def test_repeated_attempts_leave_no_open_files(make_scheduler, tmp_path, namespace):
     """What is damaged shows only when the journal has been taken over."""
     scheduler = make_scheduler(state_path=tmp_path)
     scheduler.create_pool("pool", resources={"cpu": 2.0})
@@ -150,7 +150,7 @@ def supervisors():
                 yield child
 
 
-def test_a_new_one_that_cannot_begin_leaves_its_name_free(namespace, tmp_path):
+def test_a_new_scheduler_that_cannot_start_leaves_its_name_free(namespace, tmp_path):
     (tmp_path / namespace).mkdir()
     spoilt = tmp_path / namespace / "mesh.sqlite"
     spoilt.write_bytes(b"no database")
@@ -176,7 +176,7 @@ sys.stdin.readline()
 """
 
 
-def test_what_is_tied_to_a_job_ends_with_it_even_where_it_cannot_begin(namespace, tmp_path):
+def test_a_non_detached_scheduler_that_cannot_start_ends_with_its_job(namespace, tmp_path):
     source = OF_JOB.format(namespace=namespace, folder=str(tmp_path / "state"))
     with start_driver(source, tmp_path) as driver:
         supervisor, agent = map(int, driver.stdout.readline().split())
@@ -185,11 +185,11 @@ def test_what_is_tied_to_a_job_ends_with_it_even_where_it_cannot_begin(namespace
         driver.kill()
         driver.communicate(timeout=30)
     until(lambda: not actors_in(namespace), lambda: f"left in Ray: {actors_in(namespace)}")
-    until(lambda: not process_lives(agent), "the agent's process lives on")
+    until(lambda: not process_exists(agent), "the agent's process lives on")
     assert (tmp_path / "gone" / namespace / "mesh.sqlite").exists()
 
 
-def test_one_whose_caller_died_in_the_midst_of_ending_it_ends_nevertheless(namespace):
+def test_a_shutdown_is_completed_even_if_its_caller_dies(namespace):
     scheduler = RayScheduler("mesh", namespace=namespace, detached=True)
     scheduler.create_pool("pool", resources={"cpu": 1.0})
     scheduler.create_agent("agent", "pool", Plain)
@@ -197,7 +197,7 @@ def test_one_whose_caller_died_in_the_midst_of_ending_it_ends_nevertheless(names
     until(lambda: not actors_in(namespace), lambda: f"left in Ray: {actors_in(namespace)}")
 
 
-def test_the_command_line_starts_shows_and_ends_a_standing_one(namespace, tmp_path):
+def test_the_command_line_starts_shows_and_stops_a_detached_scheduler(namespace, tmp_path):
     told = command("start", namespace, "--state-path", str(tmp_path), "--health-interval", "5")
     assert told.returncode == 0, told.stderr
     assert "scheduler 'mesh' is alive (epoch 1, process" in told.stdout

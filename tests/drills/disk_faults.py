@@ -1,4 +1,4 @@
-"""Kills of the journal's disk, and of the supervisor with it. See of_supervisor."""
+"""Failures of the journal's disk, and kills of the supervisor during them. See ``kill_supervisor``."""
 
 from __future__ import annotations
 
@@ -7,68 +7,69 @@ import resource
 import time
 from typing import Any
 
+from tests.drills.checker import FAILS_AFTER_S, time_until_served
 from tests.drills.disk import Disk
-from tests.drills.judge import GIVES_UP_S, served_again
+from tests.drills.drill_context import REPLY_WITHIN_S, DrillContext
 from tests.drills.processes import DrillFailed, kill, stopped, until
-from tests.drills.stage import ARRIVES_S, Stage
 
 
-class OfDisk(Stage):
-    """The disk is full, cannot be written any more, or has rubbish on it."""
+class DiskFaults(DrillContext):
+    """The disk is full, is read-only, or contains garbage."""
 
-    #: The journal's own disk; None: none could be had.
+    #: The journal's own disk; None: this machine does not allow one.
     disk: Disk | None = None
 
     def garbage(self) -> float | None:
-        """In mid-submit, and what it wrote last has rubbish behind it when it comes back."""
+        """The supervisor is killed during a submission, and random bytes are appended to its journal."""
         pid = self.supervisor_pid()
-        doing = self.awaited("submit")
+        pending = self.wait_for_operation("submit")
         time.sleep(self.rng.uniform(0.0, 0.1))  # the kill comes at a random moment
         with stopped(pid):
-            if doing.answered.wait(ARRIVES_S):
+            if pending.answered.wait(REPLY_WITHIN_S):
                 return None
             for path in (self.journal, self.journal.with_name(self.journal.name + "-wal")):
                 with path.open("ab") as file:
                     file.write(self.rng.randbytes(self.rng.randrange(1, 9000)))
             at = kill(pid)
-        return self.served_after(at, pid)
+        return self.recovery_time(at, pid)
 
     def disk_full(self) -> float | None:
-        """No file of the supervisor may grow for a while: changes are refused, reads go on."""
+        """No file of the supervisor can grow for a while: changes are refused, reads are answered."""
         pid = self.supervisor_pid()
         with self._full(pid):
             self._refuses()
-        return served_again(self.mesh, time.monotonic())
+        return time_until_served(self.mesh, time.monotonic())
 
     def disk_full_and_killed(self) -> float | None:
-        """As disk_full, and it dies of it while a change is under way or just refused."""
+        """As ``disk_full``; the supervisor is killed while a change is pending or was just refused."""
         pid = self.supervisor_pid()
         with self._full(pid):
             self._refuses()
-            self.awaited("submit")
+            self.wait_for_operation("submit")
             at = kill(pid)
-        return self.served_after(at, pid)
+        return self.recovery_time(at, pid)
 
     def disk_read_only(self) -> float | None:
-        """The file system gives up writing, as after an error of its device: changes are refused, reads go
-        on. The supervisor dies of it while a change is under way or just refused, and the disk is mended.
+        """The file system becomes read-only, as after an error of its device: changes are refused, reads are
+        answered. The supervisor is killed while a change is pending or was just refused, and the disk is
+        repaired.
         """
         if self.disk is None:
             raise DrillFailed("the journal has no disk of its own")
         pid = self.supervisor_pid()
-        self.awaited("submit")
+        self.wait_for_operation("submit")
         self.disk.give_up()
         self._refuses()
-        self.awaited("submit")
+        self.wait_for_operation("submit")
         at = kill(pid)
         self.disk.mend()
-        return self.served_after(at, pid)
+        return self.recovery_time(at, pid)
 
     @contextlib.contextmanager
     def _full(self, pid: int) -> Any:
-        """No file that this process writes may grow beyond a few bytes."""
+        """Limit the size of every file that this process writes to a few bytes."""
         before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-        self.awaited("submit")
+        self.wait_for_operation("submit")
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (4096, before[1]))
         try:
             yield
@@ -82,7 +83,7 @@ class OfDisk(Stage):
             answer = self.mesh.ensure_pool("full", resources={"memory": self._numbers})
             return answer.get("reason") == "journal_unavailable"
 
-        until(refused, "changes are not refused", GIVES_UP_S)
+        until(refused, "changes are not refused", FAILS_AFTER_S)
         for _ in range(100):
             if not refused():
                 raise DrillFailed("a change is accepted while the disk is full")

@@ -1,5 +1,7 @@
-"""Kills of the supervisor. Each answers after how many seconds everything served again; or None: the moment
-had gone, nobody was killed.
+"""Kills of the supervisor.
+
+Each method returns the seconds until everything was served again, or None if the right moment was missed
+and no process was killed.
 """
 
 from __future__ import annotations
@@ -10,8 +12,9 @@ from collections.abc import Callable
 
 from schedulemesh.domain.agent import AgentPhase
 from tests.drills.agents import began_at
-from tests.drills.clients import Doing
-from tests.drills.judge import GIVES_UP_S, served_again
+from tests.drills.checker import FAILS_AFTER_S, time_until_served
+from tests.drills.clients import PendingCall
+from tests.drills.drill_context import REPLY_WITHIN_S, DrillContext
 from tests.drills.processes import (
     kill,
     named,
@@ -20,9 +23,8 @@ from tests.drills.processes import (
     thread,
     until,
 )
-from tests.drills.stage import ARRIVES_S, Stage
 
-#: The operation, and the longest that the killer lets it run before it looks, in seconds.
+#: The operation, and the longest time for which it runs before the supervisor is stopped, in seconds.
 OPERATIONS = {
     "in mid-submit, no actor yet": ("submit", 0.03),
     "in mid-submit, actor made": ("submit", 0.6),
@@ -34,85 +36,85 @@ OPERATIONS = {
 }
 
 
-class OfSupervisor(Stage):
-    """The supervisor dies."""
+class SupervisorKills(DrillContext):
+    """The supervisor is killed or stopped."""
 
     def supervisor_idle(self) -> float | None:
-        """Nothing is under way."""
-        self.judge.rest()
+        """The supervisor is killed while no operation is pending."""
+        self.checker.pause()
         pid = self.supervisor_pid()
-        self.workload.go()
-        return self.served_after(kill(pid), pid)
+        self.workload.resume()
+        return self.recovery_time(kill(pid), pid)
 
     def supervisor_stopped(self) -> float | None:
-        """It is held still for some seconds, and goes on."""
+        """The supervisor is stopped (SIGSTOP) for some seconds and continued."""
         with stopped(self.supervisor_pid()):
-            time.sleep(self.rng.uniform(0.5, 3.0))  # how long it is held still
-        return served_again(self.mesh, time.monotonic())
+            time.sleep(self.rng.uniform(0.5, 3.0))  # how long it is stopped
+        return time_until_served(self.mesh, time.monotonic())
 
     def supervisor_in(self, kind: str) -> Callable[[], float | None]:
         operation, longest_s = OPERATIONS[kind]
 
         def run() -> float | None:
             pid = self.supervisor_pid()
-            doing = self.awaited(operation)
+            pending = self.wait_for_operation(operation)
             time.sleep(self.rng.uniform(0.0, longest_s))  # the kill comes at a random moment
             with stopped(pid):
-                if not self._is_at(kind, doing):
+                if not self._is_at(kind, pending):
                     return None
                 at = kill(pid)
-            return self.served_after(at, pid)
+            return self.recovery_time(at, pid)
 
         return run
 
     def supervisor_twice(self) -> float | None:
-        """It dies in mid-submit, and its successor before it has settled."""
+        """The supervisor is killed during a submission, and its successor during its recovery."""
         first = self.supervisor_pid()
-        doing = self.awaited("submit")
+        pending = self.wait_for_operation("submit")
         with stopped(first):
-            if doing.answered.wait(ARRIVES_S):
+            if pending.answered.wait(REPLY_WITHIN_S):
                 return None
             kill(first)
         answered = threading.Event()
         probe = thread(lambda: (self.mesh.list_pools(), answered.set()))
-        (second,) = until(lambda: supervisors() - {first}, "no successor", GIVES_UP_S)
+        (second,) = until(lambda: supervisors() - {first}, "no successor", FAILS_AFTER_S)
         time.sleep(self.rng.uniform(0.0, 0.05))  # the kill comes at a random moment
         with stopped(second):
-            at = None if answered.wait(ARRIVES_S) else kill(second)
-        probe.join(GIVES_UP_S)
+            at = None if answered.wait(REPLY_WITHIN_S) else kill(second)
+        probe.join(FAILS_AFTER_S)
         if at is None:
-            served_again(self.mesh, time.monotonic())
+            time_until_served(self.mesh, time.monotonic())
             return None
-        return self.served_after(at, second)
+        return self.recovery_time(at, second)
 
     def supervisor_and_agent(self) -> float | None:
-        """In mid-submit, and an agent that runs dies while nobody looks."""
+        """The supervisor is killed during a submission, and a running agent at the same time."""
         pid = self.supervisor_pid()
-        doing = self.awaited("submit")
-        agent = self.any_running()
+        pending = self.wait_for_operation("submit")
+        agent = self.random_running_agent()
         if agent is None:
             return None
         with stopped(pid):
-            if doing.answered.wait(ARRIVES_S) or not began_at(agent["pid"]):
+            if pending.answered.wait(REPLY_WITHIN_S) or not began_at(agent["pid"]):
                 return None
             kill(agent["pid"])
             at = kill(pid)
-        took = self.served_after(at, pid)
-        self.is_off_the_book(agent)
-        self.settle_lost(agent)
+        took = self.recovery_time(at, pid)
+        self.wait_until_removed(agent)
+        self.record_lost(agent)
         return took
 
-    def _is_at(self, kind: str, doing: Doing) -> bool:
-        """Whether the stopped supervisor is where this kind wants it."""
-        if doing.answered.wait(ARRIVES_S):
+    def _is_at(self, kind: str, pending: PendingCall) -> bool:
+        """Whether the stopped supervisor is at the step at which this kind kills it."""
+        if pending.answered.wait(REPLY_WITHIN_S):
             return False
         state = self.durable()
-        agent = state.agents.get(f"on-{doing.task_id}")
+        agent = state.agents.get(f"on-{pending.task_id}")
         phase = None if agent is None else agent.phase
         if kind == "in mid-submit, no actor yet":
-            return phase is not AgentPhase.RUNNING and not self._has_actor(doing.task_id)
+            return phase is not AgentPhase.RUNNING and not self._has_actor(pending.task_id)
         if kind == "in mid-submit, actor made":
-            return phase is AgentPhase.STARTING and self._has_actor(doing.task_id)
+            return phase is AgentPhase.STARTING and self._has_actor(pending.task_id)
         if kind == "in mid-eviction":
             return phase is AgentPhase.ENDING
         return True

@@ -1,4 +1,4 @@
-"""What every kind of kill needs: the scheduler, its clients, and how to find and check a moment."""
+"""What every kind of kill uses: the scheduler, its clients, the checker, and waiting for a moment to kill."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from schedulemesh.core import RayScheduler
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.store.sql import SqlJournal
 from tests.drills.acknowledged import Expected, Log
-from tests.drills.clients import Client, Doing, Workload
-from tests.drills.judge import GIVES_UP_S, REST_S, Judge, served_again
+from tests.drills.checker import FAILS_AFTER_S, IDLE_WITHIN_S, Checker, time_until_served
+from tests.drills.clients import Client, PendingCall, Workload
 from tests.drills.processes import (
     DrillFailed,
     until,
 )
 
-#: Tries to find the moment of one kill.
+#: Attempts to find the moment for one kill.
 TRIES = 400
-#: A reply that is on its way arrives within this.
-ARRIVES_S = 0.03
+#: Seconds within which a reply that was already sent arrives.
+REPLY_WITHIN_S = 0.03
 
 
-class Stage:
-    """All that a kill needs."""
+class DrillContext:
+    """The scheduler, the workload and the checker, with the steps that several kinds of kills share."""
 
     def __init__(
         self,
@@ -37,15 +37,15 @@ class Stage:
         log: Log,
         folder: Path,
         workload: Workload,
-        judge: Judge,
+        checker: Checker,
         own: Client,
         rng: random.Random,
     ) -> None:
         self.mesh, self.namespace, self.log, self.folder = mesh, namespace, log, folder
-        self.workload, self.judge, self.own, self.rng = workload, judge, own, rng
+        self.workload, self.checker, self.own, self.rng = workload, checker, own, rng
         self.journal = Path(self.about()["journal"])
         self.drivers = 0
-        #: Schedulers made beside the workload's.
+        #: The number of schedulers created beside the workload's.
         self.others = 0
 
     def about(self) -> dict[str, Any]:
@@ -56,25 +56,27 @@ class Stage:
         pid: int = self.about()["pid"]
         return pid
 
-    def awaited(self, operation: str) -> Doing:
-        self.workload.wanted = operation
-        self.workload.go()
+    def wait_for_operation(self, operation: str) -> PendingCall:
+        self.workload.next_operation = operation
+        self.workload.resume()
         try:
-            doing: Doing = until(
-                lambda: self.workload.under_way(operation), f"no client does {operation}", REST_S
+            pending: PendingCall = until(
+                lambda: self.workload.pending_call(operation),
+                f"no client does {operation}",
+                IDLE_WITHIN_S,
             )
         finally:
-            self.workload.wanted = None
-        return doing
+            self.workload.next_operation = None
+        return pending
 
-    def served_after(self, at: float, pid: int) -> float:
-        took = served_again(self.mesh, at)
+    def recovery_time(self, at: float, pid: int) -> float:
+        took = time_until_served(self.mesh, at)
         if self.supervisor_pid() == pid:
-            raise DrillFailed(f"supervisor {pid} was killed and answers")
+            raise DrillFailed(f"supervisor {pid} was killed and still answers")
         return took
 
     def durable(self) -> MeshState:
-        """The state that the journal's files tell: a copy of them, while their writer is stopped."""
+        """The state in the journal, read from a copy of its files while their writer is stopped."""
         with tempfile.TemporaryDirectory() as folder:
             for suffix in ("", "-wal"):
                 name = self.journal.name + suffix
@@ -86,24 +88,24 @@ class Stage:
             finally:
                 copy.close()
 
-    def any_running(self) -> dict[str, Any] | None:
+    def random_running_agent(self) -> dict[str, Any] | None:
         agents = [a for a in self.mesh.list_agents()["agents"] if a["state"] == "running"]
         return self.rng.choice(agents) if agents else None
 
-    def is_off_the_book(self, agent: dict[str, Any]) -> None:
+    def wait_until_removed(self, agent: dict[str, Any]) -> None:
         until(
             lambda: agent["pid"] not in {a["pid"] for a in self.mesh.list_agents()["agents"]},
-            f"{agent['name']} is dead and stays on the book",
-            GIVES_UP_S,
+            f"{agent['name']} is dead and still listed",
+            FAILS_AFTER_S,
         )
 
-    def settle_lost(self, agent: dict[str, Any]) -> None:
-        """What died and was not ended otherwise is lost, and may be made again where there is room."""
-        self.judge.rest()
-        on_book = {task["task_id"] for task in self.mesh.list_tasks()["tasks"]}
+    def record_lost(self, agent: dict[str, Any]) -> None:
+        """Log the tasks of a dead agent as lost, and those that a health check rebuilds as rebuilt."""
+        self.checker.pause()
+        listed_tasks = {task["task_id"] for task in self.mesh.list_tasks()["tasks"]}
         expected = Expected(self.log.read())
         for task_id in agent["tasks"]:
-            if task_id in expected.tasks and task_id not in on_book:
+            if task_id in expected.tasks and task_id not in listed_tasks:
                 self.log.write("lost", task=task_id)
         done = self.mesh.ensure_agent_health(timeout=60.0)
         for detail in done["details"]:
@@ -111,4 +113,4 @@ class Stage:
                 for task_id in detail["tasks"]:
                     self.log.write("rebuilt", task=task_id)
             elif not detail.get("error"):
-                raise DrillFailed(f"removed without a word: {detail}")
+                raise DrillFailed(f"removed without an error: {detail}")

@@ -1,4 +1,4 @@
-"""Kills of drivers. See of_supervisor."""
+"""Kills of drivers of other jobs. See ``kill_supervisor`` for the results."""
 
 from __future__ import annotations
 
@@ -14,50 +14,56 @@ from typing import Any
 import ray
 
 from tests.drills.acknowledged import Expected, read_log
-from tests.drills.judge import REST_S, served_again
+from tests.drills.checker import IDLE_WITHIN_S, time_until_served
+from tests.drills.drill_context import TRIES, DrillContext
 from tests.drills.processes import (
     DrillFailed,
+    agent_processes,
     kill,
-    lives,
     named,
     stopped,
     until,
 )
-from tests.drills.stage import TRIES, Stage
 
 
-class OfDrivers(Stage):
-    """Another job dies."""
+class DriverKills(DrillContext):
+    """The driver of another job is killed."""
 
     def driver_detached(self) -> float | None:
-        """A driver of a scheduler that outlives it, with a call under way."""
+        """The driver uses a detached scheduler and is killed during a call."""
         log = self._new_log()
         with _driver(
             "shares", self.namespace, self.mesh.name, log, self.folder, self.rng
         ) as driver:
-            until(lambda: len(_lines(log)) > 6 + self.rng.randrange(10), "it does nothing", REST_S)
+            until(
+                lambda: len(_lines(log)) > 6 + self.rng.randrange(10),
+                "it does nothing",
+                IDLE_WITHIN_S,
+            )
             for _ in range(TRIES):
-                until(lambda: _lines(log)[-1]["what"] == "asked", "it asks nothing", REST_S)
+                until(
+                    lambda: _lines(log)[-1]["what"] == "asked", "it sends no request", IDLE_WITHIN_S
+                )
                 time.sleep(self.rng.uniform(0.0, 0.1))  # the kill comes at a random moment
                 with stopped(driver.pid):
                     if _lines(log)[-1]["what"] == "asked":
                         at = kill(driver.pid)
                         break
             else:
-                raise DrillFailed("the driver was never found in mid-operation")
+                raise DrillFailed("the driver was never caught during an operation")
             driver.wait(10)
-        took = served_again(self.mesh, at)
-        self.judge.rest()
+        took = time_until_served(self.mesh, at)
+        self.checker.pause()
         self._take_over(log)
         return took
 
     def driver_tied(self) -> float | None:
-        """A driver whose scheduler is tied to it, in mid-submit: nothing of it may stay in Ray."""
+        """The driver owns its scheduler and is killed during a submission: nothing may be left in Ray."""
         log = self._new_log()
         namespace = f"{self.namespace}-tied-{self.drivers}"
         folder = self.folder / namespace
         with _driver("owns", namespace, "tied", log, folder, self.rng) as driver:
-            until(lambda: _submits(log), "it does not submit", REST_S)
+            until(lambda: _submits(log), "it does not submit", IDLE_WITHIN_S)
             time.sleep(self.rng.uniform(0.0, 0.5))  # the kill comes at a random moment
             with stopped(driver.pid):
                 if not _submits(log):
@@ -66,9 +72,9 @@ class OfDrivers(Stage):
                 at = kill(driver.pid)
             driver.wait(10)
         until(
-            lambda: not named(namespace) and not lives(folder),
-            lambda: f"left in Ray: {named(namespace)}, processes {lives(folder)}",
-            REST_S,
+            lambda: not named(namespace) and not agent_processes(folder),
+            lambda: f"left in Ray: {named(namespace)}, processes {agent_processes(folder)}",
+            IDLE_WITHIN_S,
         )
         return time.monotonic() - at
 
@@ -77,20 +83,20 @@ class OfDrivers(Stage):
         return self.folder / f"driver-{self.drivers}.jsonl"
 
     def _take_over(self, log: Path) -> None:
-        """What a dead driver was answered, and what came of the call that it died in."""
+        """Copy the driver's acknowledgements, and find out the result of the call during which it died."""
         lines = read_log(log)
         for line in lines:
             if line["what"] not in ("asked", "answered", "policy"):
                 self.log.write(**line)
         asked = lines[-1]
         expected = Expected(self.log.read())
-        on_book = {task["task_id"] for task in self.mesh.list_tasks()["tasks"]}
+        listed_tasks = {task["task_id"] for task in self.mesh.list_tasks()["tasks"]}
         task_id = asked["task"]
-        if asked["kind"] in ("submit", "restore") and task_id in on_book - expected.tasks:
+        if asked["kind"] in ("submit", "restore") and task_id in listed_tasks - expected.tasks:
             self.log.write("submitted", task=task_id)
-        elif asked["kind"] == "complete" and task_id in expected.tasks - on_book:
+        elif asked["kind"] == "complete" and task_id in expected.tasks - listed_tasks:
             self.log.write("completed", task=task_id)
-        elif asked["kind"] == "preempt" and task_id in expected.tasks - on_book:
+        elif asked["kind"] == "preempt" and task_id in expected.tasks - listed_tasks:
             self.log.write("evicted", task=task_id)
         expected = Expected(self.log.read())
         for task_id in expected.tasks:
@@ -103,7 +109,7 @@ def _lines(log: Path) -> list[dict[str, Any]]:
 
 
 def _submits(log: Path) -> bool:
-    """Whether the last that it says is that it asked for something to be made."""
+    """Whether the last entry of its log is a submission without an answer."""
     lines = _lines(log)
     return len(lines) > 4 and lines[-1]["what"] == "asked" and lines[-1]["kind"] == "submit"
 
@@ -112,10 +118,10 @@ def _submits(log: Path) -> bool:
 def _driver(
     how: str, namespace: str, name: str, log: Path, folder: Path, rng: random.Random
 ) -> Any:
-    """Another job that works until it is killed; see driver.py."""
+    """The process of another job, which submits until it is killed; see ``driver``."""
     environment = {**os.environ, "RAY_ADDRESS": ray.get_runtime_context().gcs_address}
     folder.mkdir(exist_ok=True)
-    (folder / "lives").mkdir(exist_ok=True)
+    (folder / "processes").mkdir(exist_ok=True)
     seed = str(rng.random())
     command = [sys.executable, "-m", "tests.drills.driver", how, namespace, name, log, folder, seed]
     driver = subprocess.Popen([str(part) for part in command], env=environment)
