@@ -13,13 +13,14 @@ from schedulemesh.engine.admission.decide import submit
 from schedulemesh.engine.explain import pool_not_found
 from schedulemesh.engine.lifecycle import agents as lifecycle
 from schedulemesh.engine.lifecycle import eviction
+from schedulemesh.engine.lifecycle.capacity import serve_freed_capacity
 from schedulemesh.engine.lifecycle.group_reports import (
     group_create_failed,
     group_created,
     group_gone,
     node_lost,
 )
-from schedulemesh.engine.lifecycle.groups import drop_if_unwanted, expire, replenish
+from schedulemesh.engine.lifecycle.groups import drop_if_unwanted, expire
 from schedulemesh.engine.lifecycle.rebuild import agent_restarted, rebuild
 from schedulemesh.engine.lifecycle.recovery import reconcile
 from schedulemesh.engine.messages import stimuli as s
@@ -107,6 +108,7 @@ class Engine:
                 outcome = self._answer(tx, stimulus)
             else:
                 outcome = self._handlers[type(stimulus)](tx, stimulus)
+            serve_freed_capacity(tx, stimulus)
         except BaseException:
             self.torn = self.torn or bool(tx.facts)
             raise
@@ -148,12 +150,10 @@ def _ensure_pool(tx: Transaction, stimulus: s.PoolRequested) -> RequestOutcome:
     account = tx.state.ledger.accounts.get(spec.name)
     if account is None:
         tx.emit(PoolEnsured(spec=spec))
-        replenish(tx, only=spec.name)
         return Done(change=Change.CREATED, warnings=_too_big(tx.state, spec))
     if account.spec == spec:
         if any(pool_name == spec.name for pool_name, _ in tx.state.groups.dropped):
             tx.emit(PoolEnsured(spec=spec))
-            replenish(tx, only=spec.name)
         return Done(change=Change.UNCHANGED)
     if stimulus.must_be_new:
         return Refused(
@@ -194,8 +194,6 @@ def _reshape_groups(tx: Transaction, spec: PoolSpec) -> None:
     book = tx.state.groups
     for group_id in tuple(book.of_pool.get(spec.name, ())):
         drop_if_unwanted(tx, book.by_id[group_id])
-    if spec.groups is not None:
-        replenish(tx, only=spec.name)
 
 
 def _change_policy(tx: Transaction, stimulus: s.PolicyChangeRequested) -> RequestOutcome:
@@ -262,8 +260,6 @@ def _observe_cluster(tx: Transaction, stimulus: s.ClusterObserved) -> None:
     for node_id in [node_id for node_id in nodes if node_id not in living]:
         tx.emit(NodeLost(node_id=node_id))
         node_lost(tx, node_id)
-    if tx.facts and tx.state.groups.of_pool:
-        replenish(tx)
 
 
 def _tick(tx: Transaction, _stimulus: s.ClockTicked) -> None:
@@ -272,7 +268,6 @@ def _tick(tx: Transaction, _stimulus: s.ClockTicked) -> None:
         tx.emit(HoldShrank(hold_id=hold_id))
     if state.groups.of_pool:
         expire(tx)
-        replenish(tx)
     before = tx.now - ANSWER_MEMORY_S
     oldest = next(iter(state.answers.values()), None)
     if oldest is not None and oldest.at < before:

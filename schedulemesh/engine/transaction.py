@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from schedulemesh.engine.messages.facts import AnyFact, RequestAnswered
+from schedulemesh.engine.messages.facts import AnyFact, RequestAnswered, Share
 from schedulemesh.engine.messages.instructions import AnswerRequest, AnyInstruction
 from schedulemesh.engine.messages.outcomes import RequestOutcome
 from schedulemesh.engine.placement.strategies import Strategies
@@ -24,7 +24,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Transaction:
     """Collects the facts and instructions of one stimulus, which happens ``now`` (seconds since 1970)."""
 
-    __slots__ = ("facts", "instructions", "now", "state", "strategies")
+    __slots__ = ("facts", "instructions", "now", "state", "strategies", "woken")
 
     def __init__(self, state: MeshState, now: float, strategies: Strategies) -> None:
         self.state = state
@@ -32,6 +32,9 @@ class Transaction:
         self.strategies = strategies
         self.facts: list[AnyFact] = []
         self.instructions: list[AnyInstruction] = []
+        #: Waiting agents that may be able to continue, with quota that was freed for each. They are served
+        #: after the handler: see ``lifecycle.capacity``.
+        self.woken: dict[str, tuple[Share, ...]] = {}
 
     def emit(self, fact: AnyFact) -> None:
         """Make a fact true."""
@@ -42,6 +45,13 @@ class Transaction:
     def instruct(self, instruction: AnyInstruction) -> None:
         """Ask the executor for something."""
         self.instructions.append(instruction)
+
+    def wake(self, agent_name: str | None, freed: tuple[Share, ...] = ()) -> None:
+        """Have a waiting agent served after the handler, with the quota that was freed for it. An agent that
+        does not wait then is passed over, and so is None.
+        """
+        if agent_name is not None:
+            self.woken[agent_name] = self.woken.get(agent_name, ()) + freed
 
     def answer(self, request_id: str | None, outcome: RequestOutcome) -> RequestOutcome:
         """Remember the final outcome of a request, and report it to whoever waits; returns the outcome."""

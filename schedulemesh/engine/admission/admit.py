@@ -12,9 +12,7 @@ from schedulemesh.domain.reasons import EndReason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import DEFAULT_PRIORITY
 from schedulemesh.engine.lifecycle.groups import end as end_group
-from schedulemesh.engine.lifecycle.groups import make
 from schedulemesh.engine.lifecycle.groups import plan as plan_group
-from schedulemesh.engine.lifecycle.groups import whole
 from schedulemesh.engine.messages.facts import (
     AgentAdmitted,
     AgentEnding,
@@ -220,13 +218,8 @@ def _move_in(
         )
     )
     _clear(tx, assignment.leaving, name)
-    if (
-        assignment.group is None
-        and not assignment.leaving
-        and not admitted.evicting
-        and whole(tx.state, group)
-    ):
-        make(tx, group)
+    if assignment.group is None:
+        tx.wake(name)
 
 
 def _room_now(need: Resources, node: Node | None, *, waits: bool) -> tuple[Resources, Devices]:

@@ -21,28 +21,33 @@ from schedulemesh.engine.state.quota import pass_on
 from schedulemesh.engine.transaction import Transaction
 
 
-def let_in(tx: Transaction, agent_name: str | None, shares: Iterable[Share] = ()) -> None:
-    """Something left for this agent, and its shares are its own now; start it when nothing is left to wait
-    for. What was freed and does not do is given back, and its victims run again.
+def grow_claims(tx: Transaction) -> None:
+    """Let each agent that was woken take what it lacks of what is free now, before anybody else can."""
+    for name, freed in tx.woken.items():
+        agent = tx.state.agents.get(name)
+        if agent is not None and agent.phase is AgentPhase.WAITING:
+            tx.woken[name] = ()
+            _grow(tx, agent, freed)
+
+
+def continue_start(tx: Transaction, agent: Agent) -> None:
+    """Take the next step of a waiting agent that waits for nobody else any more: have its group created, or
+    start it. Where what was freed is not enough, it is refused and its victims run again.
     """
-    newcomer = tx.state.agents.get(agent_name or "")
-    if newcomer is None or newcomer.phase is not AgentPhase.WAITING:
+    if agent.waits_for or agent.waits_for_groups - {agent.group_id}:
         return
-    _grow(tx, newcomer, shares)
-    group = tx.state.groups.by_id.get(newcomer.group_id or "")
-    if newcomer.waits_for or newcomer.waits_for_groups - {newcomer.group_id}:
-        return
+    group = tx.state.groups.by_id.get(agent.group_id or "")
     if group is not None and group.phase is GroupPhase.PLANNED and whole(tx.state, group):
         make(tx, group)
         return
     if group is not None and group.phase is GroupPhase.CREATING:
         return
-    if not _whole(tx.state, newcomer):
+    if not _whole(tx.state, agent):
         error = "what the victims freed was not what the books had promised; submit again"
-        undo(tx, newcomer, Reason.PREEMPTION_FAILED, error)
+        undo(tx, agent, Reason.PREEMPTION_FAILED, error)
         return
-    tx.emit(AgentReady(agent_name=newcomer.spec.name, at=tx.now))
-    tx.instruct(start_instruction(tx.state, newcomer.spec.name))
+    tx.emit(AgentReady(agent_name=agent.spec.name, at=tx.now))
+    tx.instruct(start_instruction(tx.state, agent.spec.name))
 
 
 def undo(tx: Transaction, agent: Agent, reason: Reason, error: str) -> RequestOutcome | None:
@@ -54,6 +59,7 @@ def undo(tx: Transaction, agent: Agent, reason: Reason, error: str) -> RequestOu
     group = tx.state.groups.by_id.get(agent.group_id or "")
     if group is not None and group.phase is GroupPhase.PLANNED:
         leave(tx, agent)
+    grow_claims(tx)
     restarted: list[str] = []
     lost: list[str] = []
     made: set[str] = set()
@@ -98,7 +104,7 @@ def _grow(tx: Transaction, newcomer: Agent, shares: Iterable[Share]) -> None:
             newcomer.spec.resources,
             waits=bool(newcomer.waits_for or newcomer.waits_for_groups),
         )
-    if newcomer.group_id is None or paid:
+    if paid or held or devices.units:
         name = newcomer.spec.name
         tx.emit(ClaimGrew(agent_name=name, shares=paid, held=held, devices=devices))
     group = tx.state.groups.by_id.get(newcomer.group_id or "")

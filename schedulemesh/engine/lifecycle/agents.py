@@ -8,7 +8,7 @@ from schedulemesh.config.settings import CLIENT_HOLD_S, POOL_HOLD_S
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.reasons import Change, EndReason, Reason
 from schedulemesh.domain.task import TaskPhase
-from schedulemesh.engine.admission.pending import ended, let_in, undo
+from schedulemesh.engine.admission.pending import ended, undo
 from schedulemesh.engine.lifecycle.groups import is_placed
 from schedulemesh.engine.lifecycle.registration import register
 from schedulemesh.engine.messages import stimuli as s
@@ -220,11 +220,12 @@ def agent_gone(tx: Transaction, stimulus: s.AgentGone) -> RequestOutcome | None:
 
 
 def process_gone(tx: Transaction, agent: Agent) -> RequestOutcome | None:
-    """Release the claim, count evictions, and let the incoming task have what is free."""
+    """Release the claim, to whoever the agent was evicted for, and count its evictions."""
     name = agent.spec.name
     if agent.phase is AgentPhase.STARTING:
         return undo(tx, agent, Reason.AGENT_START_FAILED, "the agent's process died")
     evicted = ended(tx, agent, agent.ending or EndReason.LOST)
+    tx.wake(agent.leaves_for, agent.shares)
     if agent.shares and (agent.hold_for or agent.hold_for_client):
         tx.emit(
             QuotaHeld(
@@ -235,13 +236,10 @@ def process_gone(tx: Transaction, agent: Agent) -> RequestOutcome | None:
                 until=tx.now + (CLIENT_HOLD_S if agent.hold_for is None else POOL_HOLD_S),
             )
         )
-    if agent.leaves_for is not None:
-        let_in(tx, agent.leaves_for, agent.shares)
-    completed = agent.ending == EndReason.COMPLETED
-    tx.answer(
-        agent.ended_by,
-        Done() if completed else AgentEvicted(agent_name=name, task_ids=evicted),
-    )
+    if agent.ended_by is not None:
+        completed = agent.ending == EndReason.COMPLETED
+        ending = Done() if completed else AgentEvicted(agent_name=name, task_ids=evicted)
+        tx.answer(agent.ended_by, ending)
     if agent.request_id is not None and not agent.committed:
         gone = Refused(reason=Reason.AGENT_DELETED, error="the agent was deleted before it started")
         tx.answer(agent.request_id, gone)

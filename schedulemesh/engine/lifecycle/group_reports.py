@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.reasons import EndReason, Reason
-from schedulemesh.engine.admission.pending import let_in, undo
-from schedulemesh.engine.lifecycle.groups import create_instruction, drop_if_unwanted, replenish
+from schedulemesh.engine.admission.pending import undo
+from schedulemesh.engine.lifecycle.groups import create_instruction, drop_if_unwanted
 from schedulemesh.engine.messages.facts import AgentEnding, GroupEnded, GroupEnding, GroupReady
-from schedulemesh.engine.messages.instructions import CreateGroup, RemoveGroup, StopAgent
+from schedulemesh.engine.messages.instructions import RemoveGroup, StopAgent
 from schedulemesh.engine.messages.stimuli import GroupCreated, GroupCreateFailed, GroupGone
 from schedulemesh.engine.state.groups import Group, GroupPhase
 from schedulemesh.engine.transaction import Transaction
-
-#: What this very step may have asked for already, because somebody turned out gone.
-_ORDERS = (CreateGroup, RemoveGroup)
 
 
 def group_created(tx: Transaction, stimulus: GroupCreated) -> None:
@@ -22,7 +19,7 @@ def group_created(tx: Transaction, stimulus: GroupCreated) -> None:
     if group is None or group.phase is not GroupPhase.CREATING:
         return
     tx.emit(GroupReady(group_id=group.group_id, at=tx.now))
-    let_in(tx, group.agent)
+    tx.wake(group.agent)
     drop_if_unwanted(tx, group)
 
 
@@ -50,20 +47,19 @@ def node_lost(tx: Transaction, node_id: str) -> None:
 
 def reconcile_groups(tx: Transaction, living: frozenset[str]) -> None:
     """After a recovery: go on with what was under way; what is gone from Ray is lost."""
-    asked = {order.group_id for order in tx.instructions if isinstance(order, _ORDERS)}
+    # By the end of an agent, in this very step.
+    removed = {order.group_id for order in tx.instructions if isinstance(order, RemoveGroup)}
     for group in list(tx.state.groups.by_id.values()):
         if group.group_id not in tx.state.groups.by_id:
             continue
         lives = group.group_id in living
-        if group.group_id in asked and (lives or group.phase is GroupPhase.CREATING):
-            continue
         if group.phase is GroupPhase.CREATING:
             tx.instruct(create_instruction(tx.state, group))
         elif group.phase is GroupPhase.ENDING and lives:
-            tx.instruct(RemoveGroup(group_id=group.group_id))
+            if group.group_id not in removed:
+                tx.instruct(RemoveGroup(group_id=group.group_id))
         elif group.phase in (GroupPhase.READY, GroupPhase.ENDING) and not lives:
             _gone(tx, group.group_id, "")
-    replenish(tx)
 
 
 def _gone(tx: Transaction, group_id: str, error: str) -> None:
@@ -71,11 +67,10 @@ def _gone(tx: Transaction, group_id: str, error: str) -> None:
     if group is None:
         return
     tx.emit(GroupEnded(group_id=group_id, at=tx.now, error=error))
+    tx.wake(group.leaves_for)
     if group.phase is not GroupPhase.ENDING:
         # Its room is free by now, so that victims who run again may have it.
         _turn_out(tx, group, error or "its placement group is gone from Ray")
-    let_in(tx, group.leaves_for)
-    replenish(tx)
 
 
 def _turn_out(tx: Transaction, group: Group, why: str) -> None:

@@ -205,12 +205,12 @@ def _fills(state: MeshState, spec: GroupsSpec, group: Group) -> bool:
     return state.groups.count(group.pool_name) <= target
 
 
-def replenish(tx: Transaction, *, only: str | None = None) -> None:
+def replenish(tx: Transaction) -> None:
     """Make the groups that pools want and lack, where there is room; idle ones make way for reserved ones."""
     state = tx.state
     if not state.nodes_known:
         return
-    names = (only,) if only is not None else tuple(state.groups.of_pool)
+    names = tuple(state.groups.of_pool)
     specs = [(name, spec) for name in names if (spec := spec_of(state, name)) is not None]
     due = [(n, s) for n, s in specs if state.groups.counts[n].failed_at + s.wait_s <= tx.now]
     for pool_name, _ in due:

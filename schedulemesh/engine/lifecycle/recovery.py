@@ -5,10 +5,10 @@ from __future__ import annotations
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.admit import evict_instruction, start_instruction
-from schedulemesh.engine.lifecycle.agents import process_gone
+from schedulemesh.engine.lifecycle.agents import current, process_gone
 from schedulemesh.engine.lifecycle.group_reports import reconcile_groups
 from schedulemesh.engine.lifecycle.groups import is_placed
-from schedulemesh.engine.messages.instructions import EvictTask, StartAgent, StopAgent
+from schedulemesh.engine.messages.instructions import EvictTask, StopAgent
 from schedulemesh.engine.messages.stimuli import RecoveryObserved
 from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.transaction import Transaction
@@ -21,6 +21,8 @@ def reconcile(tx: Transaction, stimulus: RecoveryObserved) -> None:
     where the actor lives, and made again where it does not. Those who wait for victims wait on.
     """
     living = stimulus.living
+    # Agents that this step admits again are not among them: their start is requested already.
+    known = [(name, agent.incarnation) for name, agent in tx.state.agents.items()]
     for name, agent in list(tx.state.agents.items()):
         lives = (name, agent.incarnation) in living
         if agent.phase is AgentPhase.ENDING:
@@ -28,18 +30,25 @@ def reconcile(tx: Transaction, stimulus: RecoveryObserved) -> None:
         elif agent.phase is AgentPhase.RUNNING and not lives:
             process_gone(tx, agent)
     reconcile_groups(tx, stimulus.groups)
-    for name, agent in list(tx.state.agents.items()):
-        if agent.phase is AgentPhase.STARTING and not _just_started(tx, name):
-            if agent.group_id is not None and not is_placed(tx.state, agent.group_id):
-                process_gone(tx, agent)
-                continue
-            lives = (name, agent.incarnation) in living
-            tx.instruct(start_instruction(tx.state, name, adopt=lives))
+    for name, incarnation in known:
+        starting = current(tx.state, name, incarnation)
+        if starting is not None:
+            _start_on(tx, starting, lives=(name, incarnation) in living)
     for task_id, task in tx.state.running.by_id.items():
         alone = task.phase is TaskPhase.PREEMPTING and task.evicted_for is None
         agent_of = tx.state.agents.get(task.agent_name)
         if alone and (agent_of is None or agent_of.phase is not AgentPhase.ENDING):
             tx.instruct(EvictTask(task_id=task_id, agent_name=task.agent_name))
+
+
+def _start_on(tx: Transaction, agent: Agent, *, lives: bool) -> None:
+    """Take over the start of an agent whose actor lives, or make the actor again."""
+    if agent.phase is not AgentPhase.STARTING:
+        return
+    if agent.group_id is not None and not is_placed(tx.state, agent.group_id):
+        process_gone(tx, agent)
+    else:
+        tx.instruct(start_instruction(tx.state, agent.spec.name, adopt=lives))
 
 
 def _end_on(tx: Transaction, agent: Agent, *, lives: bool) -> None:
@@ -56,8 +65,3 @@ def _end_on(tx: Transaction, agent: Agent, *, lives: bool) -> None:
         tx.instruct(evict_instruction(tx.state, name))
     else:
         tx.instruct(StopAgent(agent_name=name, incarnation=agent.incarnation))
-
-
-def _just_started(tx: Transaction, name: str) -> bool:
-    """Whether this very step has asked for the start already, because its last victim turned out gone."""
-    return any(isinstance(i, StartAgent) and i.agent.name == name for i in tx.instructions)

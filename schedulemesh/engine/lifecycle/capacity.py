@@ -1,0 +1,38 @@
+"""Serves freed capacity after each handler. No other code reacts to something having become free."""
+
+from __future__ import annotations
+
+from schedulemesh.domain.agent import AgentPhase
+from schedulemesh.engine.admission.pending import continue_start, grow_claims
+from schedulemesh.engine.lifecycle.groups import replenish
+from schedulemesh.engine.messages.facts import GroupEnded, NodeLost, NodeSeen, PoolEnsured
+from schedulemesh.engine.messages.stimuli import AnyStimulus, ClockTicked, RecoveryObserved
+from schedulemesh.engine.transaction import Transaction
+
+#: Facts after which pools may want other groups, or groups may fit that did not. What single agents free is
+#: used at the next tick: searching the nodes for a whole group whenever one ends would cost too much.
+_CHANGES = frozenset((PoolEnsured, NodeSeen, NodeLost, GroupEnded))
+
+
+def serve_freed_capacity(tx: Transaction, stimulus: AnyStimulus) -> None:
+    """Give what this step has freed to those who wait for it: first to agents, in the order in which they
+    were woken, then to the groups that pools lack.
+
+    All claims grow before the first agent continues, because one that is refused has its victims run again
+    with what is free.
+    """
+    while tx.woken:
+        grow_claims(tx)
+        woken, tx.woken = tx.woken, {}
+        for name in woken:
+            agent = tx.state.agents.get(name)
+            if agent is not None and agent.phase is AgentPhase.WAITING:
+                continue_start(tx, agent)
+    if tx.state.groups.of_pool and _may_replenish(tx, stimulus):
+        replenish(tx)
+
+
+def _may_replenish(tx: Transaction, stimulus: AnyStimulus) -> bool:
+    if isinstance(stimulus, ClockTicked | RecoveryObserved):
+        return True
+    return any(type(fact) in _CHANGES for fact in tx.facts)
