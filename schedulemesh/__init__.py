@@ -1,11 +1,88 @@
 """Pools, quotas, preemption and placement for Ray clusters.
 
-Import from the modules that the documentation names, for instance
-``from schedulemesh.simple import SimpleScheduler``; importing this package alone loads nothing else,
-because every agent's process does it.
+The public names are loaded when they are first used, because every agent's process imports this package:
+importing it loads nothing else, Ray included.
 """
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from schedulemesh.config.policy import PreemptionAggressiveness, PreemptionPolicy
+    from schedulemesh.core.agent.agent_actor import AgentActor
+    from schedulemesh.core.agent.metrics_agent import MetricsReportingAgent
+    from schedulemesh.core.client.head import ScheduleMeshHead
+    from schedulemesh.core.client.scheduler import RayScheduler
+    from schedulemesh.core.worker_groups.group import WorkerGroup
+    from schedulemesh.errors import (
+        GroupRefusedError,
+        InvalidRequestError,
+        JournalError,
+        JournalTakenOverError,
+        NotStorableError,
+        ProtocolMismatchError,
+        ScheduleMeshError,
+        SchedulerExistsError,
+        SchedulerNotFoundError,
+        SchedulerUnavailableError,
+        WorkerDiedError,
+        WorkerError,
+        WorkerFailedError,
+        WorkerTimeoutError,
+    )
+    from schedulemesh.simple import SimpleScheduler, SimpleTaskSpec
+
 __version__ = "0.1.0"
-__all__ = ["__version__"]
+
+__all__ = [
+    "AgentActor",
+    "GroupRefusedError",
+    "InvalidRequestError",
+    "JournalError",
+    "JournalTakenOverError",
+    "MetricsReportingAgent",
+    "NotStorableError",
+    "PreemptionAggressiveness",
+    "PreemptionPolicy",
+    "ProtocolMismatchError",
+    "RayScheduler",
+    "ScheduleMeshError",
+    "ScheduleMeshHead",
+    "SchedulerExistsError",
+    "SchedulerNotFoundError",
+    "SchedulerUnavailableError",
+    "SimpleScheduler",
+    "SimpleTaskSpec",
+    "WorkerDiedError",
+    "WorkerError",
+    "WorkerFailedError",
+    "WorkerGroup",
+    "WorkerTimeoutError",
+    "__version__",
+]
+
+#: The modules of the public names; errors are in ``errors``.
+_MODULES = {
+    "AgentActor": "core.agent.agent_actor",
+    "MetricsReportingAgent": "core.agent.metrics_agent",
+    "PreemptionAggressiveness": "config.policy",
+    "PreemptionPolicy": "config.policy",
+    "RayScheduler": "core.client.scheduler",
+    "ScheduleMeshHead": "core.client.head",
+    "SimpleScheduler": "simple",
+    "SimpleTaskSpec": "simple",
+    "WorkerGroup": "core.worker_groups.group",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f"{__name__}.{_MODULES.get(name, 'errors')}")
+    return getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,23 +1,30 @@
-"""SimpleScheduler: the same engine with shorter words."""
+"""SimpleScheduler: the calls of RayScheduler under shorter names; starts a Ray where none runs."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
 
 import ray
 from msgspec import UNSET, UnsetType
-from typing_extensions import Unpack
+from ray.actor import ActorHandle
+from typing_extensions import Self, Unpack
 
+from schedulemesh.config.policy import PreemptionAggressiveness
+from schedulemesh.core.client import listings, results
 from schedulemesh.core.client.arguments import public, public_calls
-from schedulemesh.core.client.ray_cluster import join_or_start
-from schedulemesh.core.client.results import Result, SubmitResult
+from schedulemesh.core.client.ray_cluster import join_or_start, join_running
+from schedulemesh.core.client.results import SubmitResult
 from schedulemesh.core.client.scheduler import RayScheduler
-from schedulemesh.core.client.task_fields import SubmitFields
-from schedulemesh.errors import InvalidRequestError, shown
+from schedulemesh.core.client.states import Preserver, Restorer
+from schedulemesh.core.client.task_fields import AgentFields, SubmitFields, TaskFields
+from schedulemesh.domain.task import DEFAULT_PRIORITY
+from schedulemesh.domain.user_data import UserClass, UserValue
+from schedulemesh.errors import InvalidRequestError, SchedulerNotFoundError, shown
+from schedulemesh.plugins.scheduling import SchedulingStrategyPlugin
 
 logger = logging.getLogger(__name__)
 
@@ -30,31 +37,36 @@ class SimpleTaskSpec:
     """A task to submit; the fields are the arguments of ``SimpleScheduler.submit``."""
 
     task_id: str
-    actor_class: Any
+    actor_class: UserClass
     pool: str | None = None
-    resources: Mapping[str, Any] | None = None
+    resources: Mapping[str, object] | None = None
     priority: float = 5.0
     labels: Mapping[str, str] | None = None
-    actor_args: Sequence[Any] | None = None
-    actor_kwargs: Mapping[str, Any] | None = None
+    actor_args: Sequence[UserValue] | None = None
+    actor_kwargs: Mapping[str, UserValue] | None = None
     agent_name: str | None = None
     #: Seconds.
     estimated_duration: float | None = None
-    payload: Any = None
-    ray_options: Mapping[str, Any] | None = None
-    pool_selector: Mapping[str, Any] | None = None
+    payload: UserValue = None
+    ray_options: Mapping[str, object] | None = None
+    pool_selector: Mapping[str, object] | None = None
     #: Of its placement group; its resources are their sum.
-    bundles: Sequence[Mapping[str, Any]] | None = None
+    bundles: Sequence[Mapping[str, object]] | None = None
 
 
 @public_calls
 class SimpleScheduler:
-    """Pools, policy, submit, complete. Starts Ray where none runs.
+    """A scheduler for one job: pools, policy, submit, complete. Starts a local Ray where none runs.
 
-    Ray is looked for at ``RAY_ADDRESS``, then at a cluster on this machine, then a local one is started
-    (and ended by ``shutdown``); an address that does not answer is given up after 10 s, and the log says
-    which Ray it is. ``local_ray`` are options of ``ray.init`` for a local one that is started. The other
-    arguments are those of RayScheduler, which ``scheduler`` gives for everything that has no shorter word.
+    Ray is looked for at ``RAY_ADDRESS``, then on this machine; else a local one is started, with
+    ``local_ray`` as options of ``ray.init``, and ended by ``shutdown``. An address that does not answer is
+    given up after 10 s, and the log says which Ray was joined. The other arguments are those of RayScheduler.
+
+    The attribute ``scheduler`` is the RayScheduler that carries out the calls; what a call does and returns
+    in full is documented there.
+
+    As a context manager it is shut down at the end of the block, with the Ray that it started, if it ends
+    with this job anyway. A detached scheduler and one that was attached to are left running.
     """
 
     def __init__(
@@ -66,10 +78,11 @@ class SimpleScheduler:
         state_path: str | os.PathLike[str] | None = None,
         node_strategy: str = "bin_pack",
         pool_strategy: str = "dominant_share",
-        strategies: Sequence[Any] = (),
-        local_ray: Mapping[str, Any] | None = None,
+        strategies: Sequence[str | SchedulingStrategyPlugin] = (),
+        local_ray: Mapping[str, object] | None = None,
     ) -> None:
         self._started_ray = not ray.is_initialized() and join_or_start(local_ray or {})
+        self._detached = detached
         self.scheduler = RayScheduler(
             name,
             detached=detached,
@@ -80,19 +93,65 @@ class SimpleScheduler:
             strategies=strategies,
         )
 
+    @classmethod
+    def attach(
+        cls,
+        name: str = "default",
+        *,
+        namespace: str | None = None,
+        state_path: str | os.PathLike[str] | None = None,
+    ) -> Self:
+        """The living scheduler of this name, on the Ray at ``RAY_ADDRESS`` or on this machine.
+
+        Raises SchedulerNotFoundError where there is no such scheduler, or no Ray; none is started.
+        """
+        if not ray.is_initialized() and not join_running():
+            raise SchedulerNotFoundError(
+                f"there is no Ray to find scheduler {name!r} on: set RAY_ADDRESS, or run this on a node of "
+                "the cluster"
+            )
+        simple = cls.__new__(cls)
+        simple._started_ray, simple._detached = False, True  # noqa: SLF001  # its own class
+        simple.scheduler = RayScheduler.attach(name, namespace=namespace, state_path=state_path)
+        return simple
+
+    def __repr__(self) -> str:
+        return repr(self.scheduler).replace("RayScheduler", type(self).__name__, 1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.scheduler.__exit__(kind, error, trace)
+        finally:
+            if not self._detached:
+                self._end_ray()
+
+    @property
+    def name(self) -> str:
+        """The scheduler's name."""
+        return self.scheduler.name
+
+    def supervisor_handle(self) -> ActorHandle:
+        """The Ray handle of the supervisor, for agents that report metrics by themselves."""
+        return self.scheduler.supervisor_handle()
+
     def ensure_pool(
         self,
         name: str,
         labels: Mapping[str, str] | UnsetType | None = UNSET,
-        resources: Mapping[str, Any] | UnsetType | None = UNSET,
+        resources: Mapping[str, object] | UnsetType | None = UNSET,
         target_agents: int | UnsetType | None = UNSET,
         placement_strategy: str | UnsetType | None = UNSET,
-        pg_pool_config: Mapping[str, Any] | UnsetType | None = UNSET,
-    ) -> dict[str, Any]:
-        """Make a pool, or change what is given of it where usage allows; None or an empty value removes.
-
-        With ``pg_pool_config`` it keeps placement groups, and is answered when the reserved ones are ready.
-        """
+        pg_pool_config: Mapping[str, object] | UnsetType | None = UNSET,
+    ) -> listings.PoolResult:
+        """Create a pool, or change what is given of one that exists; see RayScheduler.ensure_pool."""
         return self.scheduler.ensure_pool(
             name, labels, resources, target_agents, placement_strategy, pg_pool_config
         )
@@ -100,25 +159,40 @@ class SimpleScheduler:
     def resize_pool(
         self,
         name: str,
-        resources: Mapping[str, Any] | UnsetType | None = UNSET,
+        resources: Mapping[str, object] | UnsetType | None = UNSET,
         target_agents: int | UnsetType | None = UNSET,
-        pg_pool_config: Mapping[str, Any] | UnsetType | None = UNSET,
-    ) -> dict[str, Any]:
-        """Change what is given of a pool, key by key; see RayScheduler.resize_pool."""
+        pg_pool_config: Mapping[str, object] | UnsetType | None = UNSET,
+    ) -> listings.PoolResult:
+        """Change what is given of a pool that exists; see RayScheduler.resize_pool."""
         return self.scheduler.resize_pool(name, resources, target_agents, pg_pool_config)
 
-    def configure_preemption(self, **changes: Any) -> dict[str, Any]:
-        """Change what is given of the preemption policy; see RayScheduler.update_preemption_policy."""
-        return self.scheduler.update_preemption_policy(**changes)
+    def list_pools(self) -> listings.PoolsResult:
+        """Return ``pools``: every pool with its quota by use."""
+        return self.scheduler.list_pools()
+
+    def configure_preemption(
+        self,
+        *,
+        preemption_aggressiveness: PreemptionAggressiveness | str | None = None,
+        **changes: object,
+    ) -> listings.PolicyUpdate:
+        """Change the given fields of the preemption policy; see RayScheduler.update_preemption_policy."""
+        return self.scheduler.update_preemption_policy(
+            preemption_aggressiveness=preemption_aggressiveness, **changes
+        )
 
     update_preemption_policy = configure_preemption
+
+    def get_preemption_policy(self) -> listings.PolicyResult:
+        """Return the ``policy`` in force and its last ``changes``."""
+        return self.scheduler.get_preemption_policy()
 
     @public(SubmitFields)
     def submit(
         self,
         task_id: str,
         pool: str | None = None,
-        actor_class: Any = None,
+        actor_class: UserClass = None,
         **fields: Unpack[SubmitFields],
     ) -> SubmitResult:
         """Start an agent for a task, evicting others where the policy allows and it is needed.
@@ -134,7 +208,7 @@ class SimpleScheduler:
         self,
         task_id: str,
         pool: str | None = None,
-        actor_class: Any = None,
+        actor_class: UserClass = None,
         *,
         fallback: bool = False,
         **fields: Unpack[SubmitFields],
@@ -149,55 +223,168 @@ class SimpleScheduler:
         )
 
     def submit_spec(self, spec: SimpleTaskSpec) -> SubmitResult:
-        """Submit a task from its spec."""
+        """Submit a task from its spec; see ``submit``."""
         if not isinstance(spec, SimpleTaskSpec):
             raise InvalidRequestError(f"submit_spec takes a SimpleTaskSpec, not {shown(spec)}")
         fields = {f.name: getattr(spec, f.name) for f in dataclasses.fields(spec)}
         return self.submit(**fields)
 
-    def complete(self, task_id: str) -> Result:
-        """The task is done: its agent is ended and the quota is back."""
+    def complete(self, task_id: str) -> results.Result:
+        """Report that a task is done: its agent is ended and its quota is freed.
+
+        An agent that runs other tasks stays: ``detail`` "agent_kept".
+        """
         return self.scheduler.complete_task(task_id, end_agent=True)
+
+    def list_tasks(self) -> listings.TasksResult:
+        """Return ``tasks``: every task with its agent, phase, remaining time (seconds) and last metrics."""
+        return self.scheduler.list_tasks()
+
+    @public(TaskFields)
+    def register_running_task(
+        self,
+        task_id: str,
+        agent_name: str,
+        pool: str,
+        priority: float = DEFAULT_PRIORITY,
+        **fields: Unpack[TaskFields],
+    ) -> results.Result:
+        """Register a task that runs on an agent; see RayScheduler.register_running_task."""
+        return self.scheduler.register_running_task(task_id, agent_name, pool, priority, **fields)
+
+    @public(AgentFields)
+    def create_agent(
+        self,
+        name: str,
+        pool: str,
+        actor_class: UserClass,
+        resources: Mapping[str, object] | None = None,
+        ray_options: Mapping[str, object] | None = None,
+        **fields: Unpack[AgentFields],
+    ) -> SubmitResult:
+        """Start an agent without a task, from free resources only; see RayScheduler.create_agent."""
+        return self.scheduler.create_agent(
+            name, pool, actor_class, resources, ray_options, **fields
+        )
+
+    def list_agents(self, pool: str | None = None) -> listings.AgentsResult:
+        """Return ``agents``: every agent, or those of one pool, with their Ray handles."""
+        return self.scheduler.list_agents(pool)
 
     def delete_agent(
         self, name: str, force: bool = False, destroy_pg: bool | None = None
-    ) -> dict[str, Any]:
-        """End an agent; one that is gone already answers ``already_gone``.
+    ) -> results.DeletionResult:
+        """End an agent; one that has ended before is a success with ``already_gone``.
 
-        ``destroy_pg``: whether its placement group goes, too (None: a dynamic one that is not reused).
+        ``destroy_pg``: whether its placement group is removed (None: a dynamic one that is not reused).
         """
         return self.scheduler.delete_agent(name, force=force, destroy_pg=destroy_pg)
 
-    def list_agents(self, pool: str | None = None) -> dict[str, Any]:
-        """Every agent (of one pool)."""
-        return self.scheduler.list_agents(pool)
+    def ensure_agent_health(self, timeout: float = 120.0) -> listings.HealthResult:
+        """Check every agent, and rebuild those that are dead, or silent for ``timeout`` seconds."""
+        return self.scheduler.ensure_agent_health(timeout)
 
-    def get_saved_state(self, task_id: str) -> dict[str, Any]:
-        """The state saved when a task was last preempted."""
+    def evaluate_preemption(
+        self,
+        incoming_task_priority: float,
+        incoming_task_pool: str,
+        incoming_task_labels: Mapping[str, str] | None = None,
+        resources: Mapping[str, object] | None = None,
+        limit: int = 100,
+    ) -> results.EvaluationResult:
+        """Return the tasks that an incoming task may evict; see RayScheduler.evaluate_preemption."""
+        return self.scheduler.evaluate_preemption(
+            incoming_task_priority, incoming_task_pool, incoming_task_labels, resources, limit
+        )
+
+    def preempt_task(
+        self,
+        task_id: str | None = None,
+        agent_name: str | None = None,
+        for_pool: str | None = None,
+    ) -> results.PreemptionResult:
+        """Save and cancel the tasks of an agent, and end it; see RayScheduler.preempt_task."""
+        return self.scheduler.preempt_task(task_id, agent_name, for_pool)
+
+    def execute_preemption(self, task_id: str, agent_name: str) -> results.PreemptionResult:
+        """Save and cancel a task; its agent stays. See RayScheduler.execute_preemption."""
+        return self.scheduler.execute_preemption(task_id, agent_name)
+
+    def register_state_handlers(
+        self,
+        pool: str,
+        preserver: Preserver | None = None,
+        restorer: Restorer | None = None,
+    ) -> results.Result:
+        """Set the functions that save and restore the states of a pool's tasks."""
+        return self.scheduler.register_state_handlers(pool, preserver, restorer)
+
+    def save_task_state(self, task_id: str) -> results.SavedStateResult:
+        """Save a running task's state now, and let the task continue; returns ``saved_state``."""
+        return self.scheduler.save_task_state(task_id)
+
+    def list_saved_states(self) -> listings.SavedStatesResult:
+        """Return ``saved_states``: every task with a stored state, and every task that was lost."""
+        return self.scheduler.list_saved_states()
+
+    def get_saved_state(self, task_id: str) -> results.SavedStateResult:
+        """Return the state last saved of a task as ``saved_state``, for ``restore_task``."""
         return self.scheduler.get_saved_state(task_id)
 
-    def restore_task(self, saved_state: Mapping[str, Any]) -> dict[str, Any]:
-        """Run a preempted task again from its saved state."""
+    def restore_task(self, saved_state: Mapping[str, UserValue]) -> results.RestoreResult:
+        """Start a preempted task again from its saved state; see RayScheduler.restore_task."""
         return self.scheduler.restore_task(saved_state)
 
-    def pg_pool_stats(self, pool: str | None = None) -> dict[str, Any]:
-        """The placement groups of all pools (of one), in numbers and one by one."""
+    def pg_pool_stats(self, pool: str | None = None) -> listings.GroupsResult:
+        """Count the placement groups of all pools, or of one; see RayScheduler.pg_pool_stats."""
         return self.scheduler.pg_pool_stats(pool)
 
-    def stats(self) -> dict[str, Any]:
-        """The preemption stats, and the pools' quotas."""
+    def stats(self) -> listings.Stats:
+        """Return the counts of preemptions, the pools by name, and how many agents and nodes there are."""
         return self.scheduler.stats()
 
-    def get_preemption_stats(self) -> dict[str, Any]:
-        """Preemptions so far, by kind, running tasks, and the last preemptions."""
+    def get_preemption_stats(self) -> listings.PreemptionStats:
+        """Return how many preemptions there were, by kind, and the last ones."""
         return self.scheduler.get_preemption_stats()
 
-    def shutdown(self, force: bool = False) -> dict[str, Any]:
-        """End every agent and the scheduler, and a Ray that was started here; see RayScheduler.shutdown."""
+    def strategies(self) -> listings.StrategiesResult:
+        """Return ``strategies``: those that the scheduler was made with, and how often each was called."""
+        return self.scheduler.strategies()
+
+    def cluster_snapshot(self) -> listings.NodesResult:
+        """Return ``nodes``: every living node with its resources and agents."""
+        return self.scheduler.cluster_snapshot()
+
+    def cordon_node(self, node_id: str, cordoned: bool = True) -> results.Result:
+        """Close a node to new agents, or open it again (False). Agents on it stay."""
+        return self.scheduler.cordon_node(node_id, cordoned)
+
+    def list_orphans(self) -> listings.OrphansResult:
+        """Return ``orphans``: actors and placement groups that a restored journal does not know."""
+        return self.scheduler.list_orphans()
+
+    def end_orphans(self, names: Iterable[str] | None = None) -> listings.EndedOrphans:
+        """End the orphaned actors with these names in Ray, or all of them; returns ``ended``."""
+        return self.scheduler.end_orphans(names)
+
+    def about(self) -> listings.AboutResult:
+        """Return what serves this scheduler, and where: name, node, process, journal, counts."""
+        return self.scheduler.about()
+
+    def detach(self) -> None:
+        """Use this object no more; the scheduler keeps running. A Ray that was started here stays, too."""
+        self.scheduler.detach()
+
+    def shutdown(self, force: bool = False) -> results.Result:
+        """End every agent and the scheduler, and the Ray that was started here; see RayScheduler.shutdown."""
         answer = self.scheduler.shutdown(force)
         if not answer["success"]:
             logger.warning("%s; %s", answer["error"], answer["hint"])
+        self._end_ray()
+        return answer
+
+    def _end_ray(self) -> None:
+        """End the Ray that was started here, if one was."""
         if self._started_ray:
             ray.shutdown()
             self._started_ray = False
-        return answer

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 PROMISED = {
-    "schedulemesh": ["__version__"],
+    "schedulemesh": ["__version__", "RayScheduler", "SimpleScheduler", "SimpleTaskSpec"],
     "schedulemesh.simple": ["SimpleScheduler", "SimpleTaskSpec"],
     "schedulemesh.core": ["RayScheduler"],
     "schedulemesh.core.client.scheduler": ["RayScheduler"],
@@ -30,10 +30,24 @@ def test_promised_names_are_where_they_are_promised(module, names):
         assert getattr(found, name) is not None
 
 
+def test_the_package_offers_its_public_names_and_every_error():
+    import schedulemesh
+    from schedulemesh import errors
+
+    raised = {n for n, v in vars(errors).items() if inspect.isclass(v)}
+    assert raised <= set(schedulemesh.__all__)
+    assert set(schedulemesh.__all__) <= set(dir(schedulemesh))
+    for name in schedulemesh.__all__:
+        assert getattr(schedulemesh, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'Nonsense'"):
+        _ = schedulemesh.Nonsense
+
+
 def test_there_is_one_ray_scheduler():
     import schedulemesh.core
     from schedulemesh.core.client.scheduler import RayScheduler
 
+    assert schedulemesh.RayScheduler is RayScheduler
     assert schedulemesh.core.RayScheduler is RayScheduler
     with pytest.raises(AttributeError, match="Nonsense"):
         _ = schedulemesh.core.Nonsense

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import ray
 import typer
@@ -13,8 +12,11 @@ from rich.console import Console
 from rich.table import Table
 
 from schedulemesh.core.client.head import ScheduleMeshHead
+from schedulemesh.core.client.listings import PoolInfo
 from schedulemesh.core.client.ray_cluster import join
+from schedulemesh.core.client.results import AgentInfo
 from schedulemesh.core.client.scheduler import RayScheduler
+from schedulemesh.domain.resources import Amounts
 from schedulemesh.errors import ScheduleMeshError
 
 
@@ -109,17 +111,17 @@ def _fail(sentence: str) -> int:
     return 1
 
 
-def _pools(pools: list[dict[str, Any]]) -> Table:
+def _pools(pools: list[PoolInfo]) -> Table:
     table = Table(title="pools", title_justify="left")
     for heading in ("pool", "total", "free", "lent", "borrowed", "agents"):
         table.add_column(heading, overflow="fold")
     for pool in pools:
-        amounts = [_amounts(pool[key]) for key in ("resources", "free", "lent", "borrowed")]
-        table.add_row(pool["name"], *amounts, str(len(pool["agents"])))
+        amounts = (pool["resources"], pool["free"], pool["lent"], pool["borrowed"])
+        table.add_row(pool["name"], *map(_amounts, amounts), str(len(pool["agents"])))
     return table
 
 
-def _agents(agents: list[dict[str, Any]]) -> Table:
+def _agents(agents: list[AgentInfo]) -> Table:
     table = Table(title="agents", title_justify="left")
     for heading in ("agent", "pool", "holds", "state", "tasks", "process"):
         table.add_column(heading, overflow="fold")
@@ -135,6 +137,11 @@ def _agents(agents: list[dict[str, Any]]) -> Table:
     return table
 
 
-def _amounts(amounts: dict[str, Any]) -> str:
-    flat = {**{k: v for k, v in amounts.items() if k != "custom"}, **amounts.get("custom", {})}
-    return ", ".join(f"{kind} {amount:.12g}" for kind, amount in flat.items()) or "-"
+def _amounts(amounts: Amounts) -> str:
+    own = (
+        ("cpu", amounts.get("cpu")),
+        ("memory", amounts.get("memory")),
+        ("gpu", amounts.get("gpu")),
+    )
+    shown = [*own, *amounts.get("custom", {}).items()]
+    return ", ".join(f"{kind} {n:.12g}" for kind, n in shown if n is not None) or "-"

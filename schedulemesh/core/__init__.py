@@ -1,9 +1,9 @@
-"""Everything that touches Ray. What is exported here is loaded when it is asked for."""
+"""Everything that touches Ray. Exported names are loaded when they are first used."""
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from schedulemesh.core.client.scheduler import RayScheduler
@@ -19,7 +19,7 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_MODULES[name]), name)

@@ -7,7 +7,7 @@ Ray itself uses, so that sums are exact after any number of reservations and rel
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TypedDict
 
 import msgspec
 
@@ -38,6 +38,17 @@ _MEANT = {
 _MOST_UNITS = int(MAX_AMOUNT) * UNIT
 #: Kinds of custom resources of one amount.
 _MAX_CUSTOM = 1_000
+
+
+class Amounts(TypedDict, total=False):
+    """Amounts of resources; kinds whose amount is zero are left out."""
+
+    cpu: float
+    #: MB.
+    memory: float
+    gpu: float
+    #: By the name of the custom resource.
+    custom: dict[str, float]
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -121,12 +132,18 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
                 yield kind, amount
         yield from self.custom
 
-    def public(self) -> dict[str, Any]:
-        """The documented dict of floats; kinds with amount zero are omitted."""
-        shown: dict[str, Any] = {k: getattr(self, k) / UNIT for k in _KINDS if getattr(self, k)}
+    def public(self) -> Amounts:
+        """The documented dict of floats."""
+        amounts: Amounts = {}
+        if self.cpu:
+            amounts["cpu"] = self.cpu / UNIT
+        if self.memory:
+            amounts["memory"] = self.memory / UNIT
+        if self.gpu:
+            amounts["gpu"] = self.gpu / UNIT
         if self.custom:
-            shown["custom"] = {name: amount / UNIT for name, amount in self.custom}
-        return shown
+            amounts["custom"] = {name: amount / UNIT for name, amount in self.custom}
+        return amounts
 
     def __str__(self) -> str:
         """Short and readable, such as ``cpu 2, memory 512 MB``."""

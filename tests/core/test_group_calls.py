@@ -8,8 +8,7 @@ import pytest
 from msgspec import UNSET
 
 from schedulemesh.config.groups import NO_LIMIT
-from schedulemesh.core.client.pool_calls import PoolCalls
-from schedulemesh.core.client.submit_calls import SubmitCalls
+from schedulemesh.core.client.scheduler import RayScheduler
 from schedulemesh.core.client.task_request import Caller
 from schedulemesh.domain.placement import WarmSpec
 from schedulemesh.domain.reasons import Change, Reason
@@ -32,9 +31,11 @@ from tests.integration.agents import Counter, Plain
 class FakeConnection:
     """Answers with what it was given, in turn, and remembers what it was asked; all of it as bytes."""
 
-    def __init__(self, *answers):
+    def __init__(self, *answers, env=None):
         self.answers = list(answers)
         self.asked = []
+        self.caller = Caller(namespace="space", runtime_env=env or {})
+        self.shipped = set()
 
     def call(self, method, data, *refs, what):
         assert method == "ask"
@@ -43,11 +44,9 @@ class FakeConnection:
         return encode_answer(answer(self.asked[-1]) if callable(answer) else answer)
 
 
-class Calls(PoolCalls, SubmitCalls):
+class Calls(RayScheduler):
     def __init__(self, *answers, env=None):
-        self._connection = FakeConnection(*answers)
-        self._caller = Caller(namespace="space", runtime_env=env or {})
-        self._sent = set()
+        self._connection = FakeConnection(*answers, env=env)
 
     @property
     def asked(self):

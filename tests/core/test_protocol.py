@@ -9,7 +9,7 @@ import pytest
 from ray import cloudpickle
 
 from schedulemesh.core.agent.host import public_state, restorable
-from schedulemesh.core.client.state_calls import given_state
+from schedulemesh.core.client.states import given_state
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.protocol.agents import (
     AgentInit,

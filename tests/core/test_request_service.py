@@ -11,7 +11,7 @@ import pytest
 
 from schedulemesh.config.settings import SchedulerSettings
 from schedulemesh.core.agent_actor import AgentActor
-from schedulemesh.core.client import state_calls
+from schedulemesh.core.client import states
 from schedulemesh.core.client.scheduler import RayScheduler
 from schedulemesh.core.client.task_request import Caller
 from schedulemesh.engine.placement.strategies import Strategies
@@ -67,6 +67,8 @@ class Connection:
     def __init__(self, service):
         self.service = service
         self.settings = service._settings
+        self.caller = Caller(namespace="space", runtime_env={})
+        self.shipped = set()
 
     def call(self, method, data, *refs, what):
         return self.service.do(self.service.ask(data, *refs))
@@ -75,8 +77,6 @@ class Connection:
 def client(service):
     scheduler = RayScheduler.__new__(RayScheduler)
     scheduler._connection = Connection(service)
-    scheduler._caller = Caller(namespace="space", runtime_env={})
-    scheduler._sent = set()
     return scheduler
 
 
@@ -143,7 +143,7 @@ def test_a_restore_that_is_asked_for_again_gets_its_first_answer(service, monkey
     assert submitted["success"], submitted
     saved = asked.preempt_task("t")["preempted"][0]["saved_state"]
     same = SimpleNamespace(uuid4=lambda: SimpleNamespace(hex="the-same-request"))
-    monkeypatch.setattr(state_calls, "uuid", same)
+    monkeypatch.setattr(states, "uuid", same)
     first, again = asked.restore_task(saved), asked.restore_task(saved)
     assert first["success"], first
     assert {**again, "agent": None} == {**first, "agent": None}

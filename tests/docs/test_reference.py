@@ -60,11 +60,16 @@ def test_every_signature_is_as_described(name):
         assert described(text) == actual(name, text), text
 
 
+def without_class(text: str) -> str:
+    """A described call without the class before its name."""
+    return re.sub(r"^\w+\.", "", text)
+
+
 def described(text: str) -> list[tuple[str, str]]:
     """Parameters of a described call: kind and name, with the default as it is written. ``**fields`` stands
     for the keyword arguments of every submission.
     """
-    plain = text.removeprefix("RayScheduler.")
+    plain = without_class(text)
     function = ast.parse(f"def {plain}: ...").body[0]
     assert isinstance(function, ast.FunctionDef)
     listed = list(_parameters(inspect.signature(_compiled(plain))))
@@ -84,7 +89,7 @@ def _compiled(plain: str):
 
 def actual(class_name: str, text: str) -> list[tuple[str, str]]:
     cls = CLASSES[class_name]
-    called = text.removeprefix("RayScheduler.").partition("(")[0]
+    called = without_class(text).partition("(")[0]
     function = cls.__init__ if called == class_name else inspect.getattr_static(cls, called)
     function = getattr(function, "__func__", function)
     return list(_parameters(inspect.signature(function), skip=("self", "cls")))

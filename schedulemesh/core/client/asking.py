@@ -1,17 +1,26 @@
-"""Sends one request to the supervisor and opens its answer."""
+"""Sends one typed request to the supervisor and returns its answer, or the public dict made from it."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
+from ray import ObjectRef
+from ray.actor import ActorHandle
+
+from schedulemesh.core.client import results
 from schedulemesh.core.client.connection import Connection
+from schedulemesh.core.client.results import ResultT, combined
 from schedulemesh.engine.messages.outcomes import Refused
-from schedulemesh.protocol.answers import AnswerT, decode_answer
+from schedulemesh.protocol.answers import AnswerT, Details, Listed, Response, decode_answer
 from schedulemesh.protocol.requests import AnyRequest, encode_request
 
 
 def ask(connection: Connection, request: AnyRequest, expected: type[AnswerT]) -> AnswerT | Refused:
-    """The answer of the expected kind, or why the request was turned down."""
+    """The answer of the expected type, or the refusal.
+
+    Raises InvalidRequestError where the supervisor finds the request malformed, and
+    SchedulerUnavailableError where it does not answer.
+    """
     return ask_with_handles(connection, request, expected)[0]
 
 
@@ -19,13 +28,39 @@ def ask_with_handles(
     connection: Connection,
     request: AnyRequest,
     expected: type[AnswerT],
-    refs: tuple[list[Any], list[Any]] | None = None,
-) -> tuple[AnswerT | Refused, list[Any]]:
-    """As ``ask``, with the Ray handles that came beside the answer; ``refs`` are object references that go
-    along: whole arguments, and those within others.
+    refs: tuple[list[ObjectRef], list[ObjectRef]] | None = None,
+) -> tuple[AnswerT | Refused, list[ActorHandle]]:
+    """As ``ask``, with the Ray handles that were sent beside the answer.
+
+    ``refs``: object references that are sent beside the request: those that are whole arguments, and those
+    nested in other values.
     """
     beside = () if refs is None or not any(refs) else (refs,)
     tag = str(type(request).__struct_config__.tag)
-    found = connection.call("ask", encode_request(request), *beside, what=tag)
-    data, handles = found if isinstance(found, tuple) else (found, [])
+    answer = connection.call("ask", encode_request(request), *beside, what=tag)
+    data, handles = answer if isinstance(answer, tuple) else (answer, [])
     return decode_answer(data, expected), handles
+
+
+def respond(connection: Connection, request: AnyRequest) -> Response:
+    """The response to a request that ends in an outcome; a refusal is an outcome like any other."""
+    answer = ask(connection, request, Response)
+    return Response(outcome=answer) if isinstance(answer, Refused) else answer
+
+
+def details(connection: Connection, request: AnyRequest, result: Callable[..., ResultT]) -> ResultT:
+    """The public result of a request that is answered with plain data by name."""
+    answer = ask(connection, request, Details)
+    if isinstance(answer, Refused):
+        return combined(result, results.refused(answer))
+    return combined(result, {"success": True}, answer.facts)
+
+
+def listed(
+    connection: Connection, request: AnyRequest, key: str, result: Callable[..., ResultT]
+) -> ResultT:
+    """The public result of a request that is answered with rows, which stand under ``key``."""
+    answer = ask(connection, request, Listed)
+    if isinstance(answer, Refused):
+        return combined(result, results.refused(answer))
+    return combined(result, {"success": True, key: answer.rows})

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import platform
 import time
-from typing import Any
+from typing import Literal, Union, cast
 
 import msgspec
 import ray
+from ray.actor import ActorHandle
 from ray.exceptions import ActorDiedError, ActorUnschedulableError, RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from schedulemesh.config.settings import PROTOCOL_VERSION, SchedulerSettings
 from schedulemesh.core.backend.ray_backend import actor_id
 from schedulemesh.core.backend.supervisor_actor import Supervisor
-from schedulemesh.core.client.contradictions import refuse_contradictions
+from schedulemesh.core.client.contradictions import refuse_contradictions, without_password
 from schedulemesh.core.client.deadline import SilentSchedulerError, answer, ask_ray
+from schedulemesh.core.client.task_request import Caller
 from schedulemesh.errors import (
     InvalidRequestError,
     ProtocolMismatchError,
@@ -35,42 +38,98 @@ _WITHDRAW_S = 5.0
 _NAME_S = 2.0
 
 
-class Connection:
-    """A line to one supervisor; threads may share it."""
+#: What the supervisor answers: bytes, with the Ray handles that belong to them where there are any.
+RawAnswer = Union[bytes, tuple[bytes, list[ActorHandle]]]
 
-    def __init__(self, handle: Any, settings: SchedulerSettings, hello: Hello) -> None:
-        self.handle = handle
+
+class Connection:
+    """The connection of one scheduler object to its supervisor; threads may share it.
+
+    ``owned``: whether it ends with the job of this process, so that the object may end it.
+    """
+
+    def __init__(
+        self,
+        handle: ActorHandle,
+        settings: SchedulerSettings,
+        hello: Hello,
+        *,
+        owned: bool = False,
+    ) -> None:
+        self._handle = handle
         self.settings = settings
         self.hello = hello
+        self.owned = owned
+        #: "left": this object has detached; "ended": it has shut the scheduler down.
+        self.state: Literal["open", "left", "ended"] = "open"
+        #: Keys of the classes whose bytes the supervisor has.
+        self.shipped: set[str] = set()
+
+    @property
+    def handle(self) -> ActorHandle:
+        """The supervisor's Ray handle. Raises InvalidRequestError once this object has detached."""
+        if self.state == "left":
+            raise InvalidRequestError(
+                f"this object has detached from scheduler {self.settings.name!r}; attach again with "
+                "RayScheduler.attach"
+            )
+        return self._handle
+
+    @functools.cached_property
+    def caller(self) -> Caller:
+        """What submissions take from the calling job."""
+        context = ray.get_runtime_context()
+        return Caller(namespace=context.namespace, runtime_env=dict(context.runtime_env))
 
     @property
     def standing(self) -> bool:
-        """Whether it was to be tied to this job, and a detached scheduler of that name was found."""
+        """Whether the scheduler was to end with this job, but a detached one of that name was found."""
         return self.hello.detached and not self.settings.detached
 
-    def call(self, method: str, *args: Any, what: str | None = None) -> Any:
+    def call(self, method: str, *args: object, what: str | None = None) -> RawAnswer:
         """Call the supervisor and wait. Raises SchedulerUnavailableError where it is gone or silent.
 
-        ``what``: what is asked for, which tells how long it may take; None: the method says it.
+        ``what``: the name of the request, which decides how long it may take; None: the method's name.
         """
+        handle = self.handle
         require_ray()
         name = self.settings.name
         try:
-            ref = getattr(self.handle, method).remote(*args)
-            return answer(self.handle, name, what or method, ref)
+            ref = getattr(handle, method).remote(*args)
+            return cast("RawAnswer", answer(handle, name, what or method, ref))
         except ActorUnschedulableError as error:
             raise SchedulerUnavailableError(_without_node(name)) from error
         except SchedulerUnavailableError as error:
-            raise _as_told(error) from None
+            raise _without_traceback(error) from None
         except RayActorError as error:
             raise SchedulerUnavailableError(_gone(name, error)) from None
 
+    def leave(self) -> None:
+        """Use the scheduler no more, and let it run."""
+        if self.state == "open":
+            self.state = "left"
+
     def end(self) -> None:
-        """Have the supervisor end everything, then end it."""
+        """Have the supervisor end everything, then end it. Nothing happens if this object did so before."""
+        if self.state == "ended":
+            return
         end(self.handle, self.settings)
+        self.state = "ended"
+
+    def described(self) -> str:
+        """What ``repr`` shows of a scheduler object; nothing is asked of the supervisor."""
+        path = self.hello.settings.state_path
+        shown = {
+            "name": self.settings.name,
+            "namespace": self.settings.namespace,
+            "detached": self.hello.detached,
+            "state_path": None if path is None else without_password(path),
+        }
+        state = {"open": "", "left": ", detached from it", "ended": ", shut down"}[self.state]
+        return ", ".join(f"{name}={value!r}" for name, value in shown.items()) + state
 
 
-def end(handle: Any, settings: SchedulerSettings) -> bool:
+def end(handle: ActorHandle, settings: SchedulerSettings) -> bool:
     """Have a supervisor end everything, also one that cannot begin, then end it; its name is free then.
     False: it had ended already.
     """
@@ -80,7 +139,7 @@ def end(handle: Any, settings: SchedulerSettings) -> bool:
     except RayActorError:
         return False
     except SchedulerUnavailableError as error:
-        raise _as_told(error) from None
+        raise _without_traceback(error) from None
     except ActorUnschedulableError:
         # It can never come back, but its name is taken until it is killed.
         ray.kill(handle)
@@ -114,7 +173,7 @@ def connect(settings: SchedulerSettings, node_id: str | None = None) -> Connecti
             f"{hello.job_id}; choose another name, or make it detached to share it"
         )
     refuse_contradictions(settings, hello.settings)
-    connection = Connection(handle, settings, hello)
+    connection = Connection(handle, settings, hello, owned=not hello.detached)
     if connection.standing:
         logger.warning(
             "scheduler %r is a standing one, made with detached=True: this object is attached to it, and it "
@@ -124,7 +183,9 @@ def connect(settings: SchedulerSettings, node_id: str | None = None) -> Connecti
     return connection
 
 
-def _registered_or_new(settings: SchedulerSettings, job_id: str, node_id: str | None) -> Any:
+def _registered_or_new(
+    settings: SchedulerSettings, job_id: str, node_id: str | None
+) -> ActorHandle:
     """The handle of the supervisor of this name, made now if there is none."""
     actor = ray.remote(Supervisor).options(
         name=actor_name(settings.name),
@@ -146,7 +207,7 @@ def _registered_or_new(settings: SchedulerSettings, job_id: str, node_id: str | 
     return actor.remote(pack(settings), job_id)
 
 
-def _withdraw(handle: Any, settings: SchedulerSettings) -> None:
+def _withdraw(handle: ActorHandle, settings: SchedulerSettings) -> None:
     """End a new supervisor that cannot begin; its name is free then."""
     try:
         ray.get(handle.withdraw.remote(), timeout=_WITHDRAW_S)
@@ -154,14 +215,14 @@ def _withdraw(handle: Any, settings: SchedulerSettings) -> None:
         _await_free_name(handle, settings)
 
 
-def _await_free_name(handle: Any, settings: SchedulerSettings) -> None:
+def _await_free_name(handle: ActorHandle, settings: SchedulerSettings) -> None:
     """An actor's end is known a moment before its name is free."""
     until = time.monotonic() + _NAME_S
     while time.monotonic() < until and _is_named(handle, settings):
         time.sleep(0.005)
 
 
-def _is_named(handle: Any, settings: SchedulerSettings) -> bool:
+def _is_named(handle: ActorHandle, settings: SchedulerSettings) -> bool:
     """Whether this actor still has the supervisor's name."""
     try:
         found = ray.get_actor(actor_name(settings.name), namespace=settings.namespace)
@@ -178,7 +239,7 @@ def find(settings: SchedulerSettings) -> Connection:
     return Connection(handle, settings, hello)
 
 
-def registered(settings: SchedulerSettings) -> Any:
+def registered(settings: SchedulerSettings) -> ActorHandle:
     """The handle of the supervisor of this name, which may be unable to begin. Raises
     SchedulerNotFoundError.
     """
@@ -210,17 +271,17 @@ def require_ray() -> None:
         )
 
 
-def _greet(handle: Any, settings: SchedulerSettings) -> Hello:
+def _greet(handle: ActorHandle, settings: SchedulerSettings) -> Hello:
     name = settings.name
     try:
-        found = answer(handle, name, "hello", handle.hello.remote())
-        hello = msgspec.msgpack.decode(found, type=Hello)
+        packed = cast("bytes", answer(handle, name, "hello", handle.hello.remote()))
+        hello = msgspec.msgpack.decode(packed, type=Hello)
     except ActorUnschedulableError as error:
         raise SchedulerUnavailableError(_without_node(name)) from error
     except SilentSchedulerError:
         raise
     except SchedulerUnavailableError as error:
-        raise _as_told(error) from None
+        raise _without_traceback(error) from None
     except RayActorError as error:
         raise SchedulerUnavailableError(_gone(name, error)) from None
     except RayError as error:
@@ -267,7 +328,7 @@ def _gone(name: str, error: RayActorError) -> str:
     return f"scheduler {name!r} cannot be reached at the moment: {message}"
 
 
-def _as_told(error: SchedulerUnavailableError) -> SchedulerUnavailableError:
+def _without_traceback(error: SchedulerUnavailableError) -> SchedulerUnavailableError:
     """What the supervisor raised, without Ray's traceback around it."""
     return SchedulerUnavailableError(str(getattr(error, "cause", error)))
 

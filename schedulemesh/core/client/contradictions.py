@@ -1,4 +1,4 @@
-"""Settings that contradict those of the living scheduler: told, instead of silently not used."""
+"""Refuses settings that contradict those of the living scheduler, instead of silently not using them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from schedulemesh.config.settings import SchedulerSettings
 from schedulemesh.errors import SchedulerExistsError
 
-#: What a scheduler is made with beside its name; a default says nothing.
+#: The settings of a scheduler beside its name; one that has its default contradicts nothing.
 _FIELDS = (
     "state_path",
     "node_strategy",
@@ -40,9 +40,14 @@ def _same(field: str, wanted: object, found: object) -> bool:
     return wanted == found
 
 
+def without_password(address: str) -> str:
+    """The address of a journal as it may be shown: the password in a database's URL is hidden."""
+    return _PASSWORD.sub(r"\1:***@", address)
+
+
 def _shown(field: str, value: object) -> str:
     if field == "state_path":
-        return "none" if value is None else repr(_PASSWORD.sub(r"\1:***@", str(value)))
+        return "none" if value is None else repr(without_password(str(value)))
     if field == "strategies" and isinstance(value, tuple):
         return "[" + ", ".join(ref.name for ref in value) + "]"
     return repr(value)

@@ -1,7 +1,7 @@
-"""Waiting for a supervisor: no longer than it shows that it lives, and not for ever.
+"""Waits for a supervisor's answer as long as the supervisor is alive and within its time limits.
 
-A submission may take minutes, because an agent is saved, cancelled and started meanwhile, so no fixed time
-suits every call. While a call is open the supervisor is asked for a sign of life, which it gives at once
+A submission may take minutes, because agents are saved, cancelled and started meanwhile, so no fixed time
+suits every call. While a call is open, the supervisor is asked for a sign of life, which it gives at once
 whatever else it does.
 """
 
@@ -10,22 +10,24 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import ray
+from ray import ObjectRef
+from ray.actor import ActorHandle
 from ray.exceptions import GetTimeoutError, RayTaskError
 
 from schedulemesh.errors import SchedulerUnavailableError
 
 Value = TypeVar("Value")
 
-#: Seconds after which a supervisor that has not answered is asked whether it lives, again and again.
+#: Seconds between two requests for a sign of life from a supervisor that has not answered yet.
 LOOK_S = 5.0
-#: Seconds that it has to give that sign. A supervisor that Ray is restarting needs some of them.
+#: Seconds that it may take to give that sign. A supervisor that Ray is restarting needs some of them.
 SILENCE_S = 25.0
-#: Seconds for calls that only read or write the books.
+#: Seconds for calls that only read or change the scheduler's state.
 BOOKS_S = 60.0
-#: Seconds for a question to Ray itself.
+#: Seconds for a call of Ray itself.
 RAY_S = 30.0
 
 #: Requests that start, save or end agents, which takes as long as the policy allows.
@@ -52,11 +54,11 @@ class SilentSchedulerError(SchedulerUnavailableError):
     """The supervisor's process gives no sign of life."""
 
 
-def answer(handle: Any, name: str, method: str, ref: Any) -> Any:
-    """What a call of the supervisor gives; ``method`` is what was asked for.
+def answer(handle: ActorHandle, name: str, method: str, ref: ObjectRef) -> object:
+    """The result of a call of the supervisor; ``method`` is the request's name.
 
-    Raises what it raised, and SchedulerUnavailableError where the supervisor shows no sign of life or exceeds
-    the time that its policy allows.
+    Raises what the call raised, and SchedulerUnavailableError where the supervisor gives no sign of life or
+    exceeds the time that its policy allows.
     """
     began = time.monotonic()
     while True:
@@ -64,7 +66,7 @@ def answer(handle: Any, name: str, method: str, ref: Any) -> Any:
             return ray.get(ref, timeout=LOOK_S)
         except GetTimeoutError as error:
             if isinstance(error, RayTaskError):
-                # The call itself ended in one; it is its answer.
+                # The call itself raised it.
                 raise
             sign = handle.alive.remote()
             done, _ = ray.wait([ref, sign], num_returns=1, timeout=SILENCE_S)
@@ -80,7 +82,7 @@ def answer(handle: Any, name: str, method: str, ref: Any) -> Any:
 
 
 def _silent(name: str, method: str, waited_s: float) -> str:
-    """What is said of a supervisor whose process gives no sign of life."""
+    """The message for a supervisor whose process gives no sign of life."""
     message = (
         f"scheduler {name!r} shows no sign of life after {waited_s:.0f} s of waiting for {method!r}: its "
         "process is stopped, not started yet or cut off, or its node hangs"
@@ -105,7 +107,7 @@ def _late(name: str, method: str, waited_s: float, is_ready: bool) -> str:
 
 
 def ask_ray(what: str, call: Callable[[], Value]) -> Value:
-    """What a blocking call of Ray gives. Raises SchedulerUnavailableError where Ray does not answer."""
+    """The result of a blocking call of Ray. Raises SchedulerUnavailableError where Ray does not answer."""
     box: list[Value | BaseException] = []
 
     def run() -> None:

@@ -1,9 +1,8 @@
-"""A standing scheduler on the head node, for jobs that come and go."""
+"""Starts, checks and stops a detached scheduler on the cluster's head node."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import ray
 
@@ -15,7 +14,7 @@ from schedulemesh.config.settings import (
     parse_state_path,
 )
 from schedulemesh.core.client.arguments import public_calls
-from schedulemesh.core.client.asking import ask
+from schedulemesh.core.client.asking import details
 from schedulemesh.core.client.connection import (
     Connection,
     connect,
@@ -24,11 +23,11 @@ from schedulemesh.core.client.connection import (
     registered,
     require_ray,
 )
+from schedulemesh.core.client.listings import AboutResult, HeadHealth, HeadStopped
+from schedulemesh.core.client.results import combined
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_timeout
-from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import SchedulerNotFoundError, SchedulerUnavailableError
-from schedulemesh.protocol.answers import Details
 from schedulemesh.protocol.requests import GetAbout
 
 #: The name of a head's scheduler where none is given.
@@ -37,10 +36,11 @@ HEAD_NAME = "head"
 
 @public_calls
 class ScheduleMeshHead:
-    """Starts and stops a detached scheduler that lives on the cluster's head node.
+    """Starts, checks and stops a detached scheduler on the cluster's head node.
 
-    Jobs attach with ``RayScheduler.attach(name, namespace=...)``. ``state_path`` is the folder of its
-    journal on the head node (None: Ray's session folder).
+    Jobs attach to it with ``RayScheduler.attach(name, namespace=...)``. ``state_path`` is the folder of its
+    journal on the head node, or the URL of a PostgreSQL database (None: a folder of Ray's session).
+    ``health_interval_s``: seconds between two health checks that it makes by itself (None: it makes none).
     """
 
     def __init__(
@@ -67,27 +67,33 @@ class ScheduleMeshHead:
             journal=parse_journal_settings(journal),
         )
 
-    def start(self) -> dict[str, Any]:
-        """Start the scheduler, or find it alive; returns ``health()``."""
+    def start(self) -> HeadHealth:
+        """Start the scheduler, or find it alive; returns what ``health`` returns.
+
+        Raises SchedulerExistsError where one of that name is alive with other settings, and
+        SchedulerUnavailableError where it cannot start.
+        """
         require_ray()
-        return self._health(connect(self._settings, node_id=head_node_id()))
+        return _health(connect(self._settings, node_id=head_node_id()))
 
-    def health(self) -> dict[str, Any]:
-        """Whether it lives, and if so: name, namespace, node, process, journal, epoch, and its counts.
+    def health(self) -> HeadHealth:
+        """Return ``alive``, and with it what ``RayScheduler.about`` returns.
 
-        If not: the ``error``, and whether its name is ``registered``, so that it can be stopped.
+        Where it is not alive: ``error``, and ``registered``: whether its name is taken, so that ``stop`` is
+        needed to free it.
         """
         try:
-            return self._health(find(self._settings))
+            return _health(find(self._settings))
         except SchedulerUnavailableError as error:
             return {"success": False, "alive": False, "registered": True, "error": str(error)}
         except SchedulerNotFoundError as error:
             return {"success": False, "alive": False, "registered": False, "error": str(error)}
 
-    def stop(self) -> dict[str, Any]:
-        """End every agent of it, forget everything, and end it; one that is gone is no error.
+    def stop(self) -> HeadStopped:
+        """End every agent and the scheduler, and remove its journal.
 
-        One that cannot begin is ended, too; its journal stays as it is.
+        One that had ended before is a success with ``already_gone``. One that cannot start is ended with its
+        agents, and its journal stays.
         """
         try:
             ended = end(registered(self._settings), self._settings)
@@ -95,11 +101,12 @@ class ScheduleMeshHead:
             ended = False
         return {"success": True} if ended else {"success": True, "already_gone": True}
 
-    def _health(self, connection: Connection) -> dict[str, Any]:
-        found = ask(connection, GetAbout(), Details)
-        if isinstance(found, Refused):
-            return {"success": False, "alive": True, "registered": True, "error": found.error}
-        return {"success": True, "alive": True, **found.facts}
+
+def _health(connection: Connection) -> HeadHealth:
+    about = details(connection, GetAbout(), AboutResult)
+    if not about["success"]:
+        return combined(HeadHealth, about, {"alive": True, "registered": True})
+    return combined(HeadHealth, about, {"alive": True})
 
 
 def head_node_id() -> str:

@@ -1,8 +1,8 @@
-"""The Ray of this process: join the cluster that was named, else the one on this machine, else start one.
+"""Connects this process to a Ray: the one at RAY_ADDRESS, else the one on this machine, else a new one.
 
-``ray.init`` tries a dead address for minutes, and reads ``RAY_ADDRESS`` where it is told "auto", too. So an
-address is looked at first: whether anything listens there, whether it is a Ray that takes this process's
-token, and whether one of its nodes runs here, which Ray wants of a driver.
+``ray.init`` retries a dead address for minutes, and reads ``RAY_ADDRESS`` even when its argument is "auto".
+So an address is checked first: whether anything listens there, whether it is a Ray that accepts this
+process's token, and whether one of its nodes runs on this machine, which Ray requires of a driver.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import ray
 from ray._private import services
@@ -28,7 +27,7 @@ from schedulemesh.core.client.console import show_log
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that looking at one address may take, and those that a connection to it may take.
+#: Seconds that checking one address may take, and connecting to it.
 ATTEMPT_S, _CONNECT_S = 10.0, 4.0
 
 _ADDRESS = "RAY_ADDRESS"
@@ -38,35 +37,48 @@ class NoRayHereError(ConnectionError):
     """No Ray runs on this machine."""
 
 
-def join_or_start(local_options: Mapping[str, Any]) -> bool:
-    """Connect this process to a Ray, and say to which; whether a new one had to be started.
+def join_or_start(local_options: Mapping[str, object]) -> bool:
+    """Connect this process to a Ray, and log to which; returns whether a new one had to be started.
 
-    The order is ``RAY_ADDRESS``, the cluster that runs on this machine, a new one (``local_options`` are
-    those of ``ray.init``). What failed is logged.
+    ``local_options`` are options of ``ray.init`` for a new one.
+    """
+    if join_running(otherwise="; starting one"):
+        return False
+    _start({"namespace": _own_namespace(), **local_options})
+    return True
+
+
+def join_running(otherwise: str = "") -> bool:
+    """Connect this process to the Ray at ``RAY_ADDRESS`` or, failing that, on this machine.
+
+    Returns whether one was joined. What failed is logged; ``otherwise`` ends the message that no Ray runs.
     """
     show_log()
-    # A namespace of this process alone, as Ray would give it, but of a form that Ray does not warn of
-    # whenever an agent has a name of the user's.
-    namespace = f"job-{secrets.token_hex(4)}"
     named = os.environ.get(_ADDRESS, "")
     attempts = [] if named in ("", "auto", "local") else [(named, f"{_ADDRESS}={named}")]
     if named != "local":
         attempts.append(("auto", "the cluster on this machine"))
     for address, what in attempts:
         try:
-            joined = join(address, namespace=namespace)
+            joined = join(address, namespace=_own_namespace())
         except NoRayHereError:
-            logger.info("no Ray runs on this machine yet; starting one")
+            logger.info("no Ray runs on this machine yet%s", otherwise)
         except ConnectionError as error:
             logger.warning("%s is not joined: %s", what, error)
         else:
             logger.info("joined the Ray cluster at %s (%s)", joined, what)
-            return False
-    _start({"namespace": namespace, **local_options})
-    return True
+            return True
+    return False
 
 
-def join(address: str, **options: Any) -> str:
+def _own_namespace() -> str:
+    """A Ray namespace of this process alone, as Ray would choose it, but in a form that Ray does not warn of
+    whenever an agent has a name of the user's.
+    """
+    return f"job-{secrets.token_hex(4)}"
+
+
+def join(address: str, **options: object) -> str:
     """Connect this process to a running Ray with these options of ``ray.init``; returns its host:port.
 
     Raises ConnectionError, in one sentence and within seconds, where that cannot be.
@@ -85,8 +97,8 @@ def join(address: str, **options: Any) -> str:
     return found
 
 
-def _start(options: dict[str, Any]) -> None:
-    """Start a local Ray, and say where its dashboard is."""
+def _start(options: Mapping[str, object]) -> None:
+    """Start a local Ray, and log where its dashboard is."""
     with _quiet(), _without_address():
         context = ray.init(address="local", logging_level=logging.ERROR, **options)
     cpus = ray.cluster_resources().get("CPU", 0.0)
@@ -149,7 +161,7 @@ def _look(address: str) -> None:
 
 @contextmanager
 def _without_address() -> Iterator[None]:
-    """RAY_ADDRESS is not set, because Ray would take it for whatever it is told."""
+    """Within, RAY_ADDRESS is not set, because Ray prefers it to the address that it is given."""
     named = os.environ.pop(_ADDRESS, None)
     try:
         yield
@@ -160,7 +172,7 @@ def _without_address() -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Ray says nothing of connecting, which is told here in one line."""
+    """Within, Ray logs nothing about connecting, which is logged here in one line."""
     log = logging.getLogger("ray")
     level = log.level or logging.INFO
     log.setLevel(logging.ERROR)

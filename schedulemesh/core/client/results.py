@@ -1,15 +1,18 @@
-"""Outcomes as the documented dicts; the only place where they are made."""
+"""The documented result dicts of submissions and preemptions: their types, and how outcomes become them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypedDict, cast
+from collections.abc import Callable, Mapping
+from typing import TypedDict, TypeVar, cast
 
 import msgspec
+from ray.actor import ActorHandle
 
 from schedulemesh.core.agent.host import public_state
 from schedulemesh.domain.reasons import Change, PreemptionReason, Reason
+from schedulemesh.domain.resources import Amounts
 from schedulemesh.domain.task import task_row
+from schedulemesh.domain.user_data import UserValue
 from schedulemesh.engine.messages.outcomes import (
     Accepted,
     Candidate,
@@ -21,6 +24,9 @@ from schedulemesh.engine.messages.outcomes import (
 )
 from schedulemesh.protocol.agents import SavedState
 from schedulemesh.protocol.answers import GroupPlace
+
+#: The TypedDict of a public result.
+ResultT = TypeVar("ResultT")
 
 
 class PlacementGroupInfo(TypedDict, total=False):
@@ -50,11 +56,12 @@ class AgentInfo(TypedDict, total=False):
     """An agent: its name, Ray handle, resources and labels (``pool`` among them)."""
 
     name: str
-    handle: Any
-    resources: dict[str, Any]
+    #: None: a dry run, which starts no agent.
+    handle: ActorHandle
+    resources: Amounts
     labels: dict[str, str]
     pool: str
-    ray_options: dict[str, Any]
+    ray_options: dict[str, object]
     state: str
     node_id: str | None
     placement_group: PlacementGroupInfo | None
@@ -62,7 +69,7 @@ class AgentInfo(TypedDict, total=False):
     #: The ids of its tasks.
     tasks: list[str]
     task_details: list[TaskInfo]
-    last_metrics: dict[str, Any]
+    last_metrics: dict[str, UserValue]
 
 
 class CandidateInfo(TaskInfo, total=False):
@@ -80,22 +87,43 @@ class CandidateInfo(TaskInfo, total=False):
     save_error: str
 
 
+class HolderInfo(TypedDict, total=False):
+    """An agent that holds resources which a refused request lacked."""
+
+    agent_name: str
+    pool_name: str
+    resources: Amounts
+    task_ids: list[str]
+
+
 class Result(TypedDict, total=False):
-    """What every call answers: ``success``, and for a refusal ``error`` and ``reason``; ``hint`` is what
-    the caller can do.
+    """What every call answers: ``success``, and for a refusal ``error`` (a sentence), ``reason`` (a code) and
+    what explains it.
     """
 
     success: bool
     error: str
     reason: str
+    #: What the caller can do next.
     hint: str
     detail: str
     #: What the caller may not have meant, in sentences.
     warnings: list[str]
+    #: Of a refusal: the amounts that the quota and the best node lacked.
+    short: dict[str, Amounts]
+    #: Of a refusal: who holds most of what was short.
+    holders: list[HolderInfo]
+    #: Of a refusal: how many running tasks each rule turned away as victims.
+    turned_away: dict[str, int]
+    #: Of a refusal: the lowest priority with which it would have been accepted, where there is one.
+    sufficient_priority: float
+    #: Of a start that failed: victims that were started again, and those that could not be.
+    restarted: list[str]
+    not_restarted: list[str]
 
 
 class SubmitResult(Result, total=False):
-    """The answer to a submission. Amounts of ``short`` are what quota and the best node lacked."""
+    """The answer to a submission."""
 
     agent: AgentInfo
     task_id: str | None
@@ -109,13 +137,26 @@ class SubmitResult(Result, total=False):
     lost_work: float
     restartable: bool
     state_restored: bool
-    short: dict[str, dict[str, Any]]
-    holders: list[dict[str, Any]]
-    turned_away: dict[str, int]
-    #: The lowest priority with which it would have been accepted, where there is one.
-    sufficient_priority: float
-    restarted: list[str]
-    not_restarted: list[str]
+
+
+class RestoreResult(SubmitResult, total=False):
+    """The answer of ``restore_task``."""
+
+    #: Whether an agent was started for the task.
+    resubmitted: bool
+
+
+class DeletionResult(Result, total=False):
+    """The answer of ``delete_agent``."""
+
+    #: The agent had ended before.
+    already_gone: bool
+
+
+class SavedStateResult(Result, total=False):
+    """The answer of ``get_saved_state`` and ``save_task_state``."""
+
+    saved_state: dict[str, UserValue]
 
 
 class EvaluationResult(TypedDict, total=False):
@@ -130,22 +171,40 @@ class EvaluationResult(TypedDict, total=False):
     turned_away: dict[str, int]
 
 
+class EvictedTask(TypedDict, total=False):
+    """A task that ``preempt_task`` evicted."""
+
+    task_id: str
+    reason: str
+    saved_state: dict[str, UserValue] | None
+    state_saved: bool
+    save_error: str
+
+
 class PreemptionResult(Result, total=False):
     """The answer of ``execute_preemption`` and ``preempt_task``."""
 
     task_id: str
     agent_name: str
-    saved_state: dict[str, Any] | None
+    saved_state: dict[str, UserValue] | None
     cancel_success: bool
     #: Whether the state of that moment was saved; a task that has none beside its payload counts as saved.
     state_saved: bool
     save_error: str
-    preempted: list[dict[str, Any]]
+    preempted: list[EvictedTask]
 
 
-def refused(outcome: Refused) -> SubmitResult:
+def combined(result: Callable[..., ResultT], *parts: Mapping[str, object]) -> ResultT:
+    """A result of this TypedDict with the keys of all parts; a later part overwrites an earlier one."""
+    merged: dict[str, object] = {}
+    for part in parts:
+        merged.update(part)
+    return result(**merged)
+
+
+def refused(outcome: Refused) -> Result:
     """A refusal: an ordinary answer with ``success`` False."""
-    answer: SubmitResult = {
+    answer: Result = {
         "success": False,
         "error": outcome.error,
         "reason": outcome.reason.value,
@@ -188,7 +247,7 @@ def standing_scheduler(name: str) -> Result:
 
 def submitted(
     outcome: RequestOutcome,
-    handle: Any,
+    handle: ActorHandle | None,
     *,
     dry_run: bool,
     group: GroupPlace | None = None,
@@ -196,7 +255,7 @@ def submitted(
 ) -> SubmitResult:
     """The answer to a submission. ``named_resources`` False: it took what the pool gives by default."""
     if isinstance(outcome, Refused):
-        return refused(outcome)
+        return combined(SubmitResult, refused(outcome))
     if not isinstance(outcome, Accepted):
         raise TypeError(f"a submission cannot end in {outcome!r}")
     agent: AgentInfo = {
@@ -284,9 +343,9 @@ def done(outcome: RequestOutcome) -> Result:
     return answer
 
 
-def deleted(outcome: RequestOutcome) -> dict[str, Any]:
+def deleted(outcome: RequestOutcome) -> DeletionResult:
     """The answer of ``delete_agent``."""
-    answer: dict[str, Any] = dict(done(outcome))
+    answer = combined(DeletionResult, done(outcome))
     if isinstance(outcome, Done) and outcome.change is Change.ALREADY_GONE:
         del answer["detail"]
         answer["already_gone"] = True
@@ -309,7 +368,7 @@ def preempted(outcome: RequestOutcome, saved: bytes | None) -> PreemptionResult:
         "success": True,
         "task_id": outcome.task_id,
         "agent_name": outcome.agent_name,
-        "saved_state": saved_state(saved),
+        "saved_state": None if saved is None else saved_state(saved),
         "cancel_success": outcome.cancel_success,
         "state_saved": saved is not None and not outcome.save_error,
         "reason": outcome.reason.value,
@@ -328,13 +387,13 @@ def preempted(outcome: RequestOutcome, saved: bytes | None) -> PreemptionResult:
     return {**answer, "success": False, "reason": Reason.NOT_CANCELLED.value, "error": message}
 
 
-def evicted_task(task_id: str, reason: PreemptionReason, saved: bytes | None) -> dict[str, Any]:
+def evicted_task(task_id: str, reason: PreemptionReason, saved: bytes | None) -> EvictedTask:
     """A task evicted by hand, with the state that is stored of it."""
     state = None if saved is None else msgspec.msgpack.decode(saved, type=SavedState)
-    answer: dict[str, Any] = {
+    answer: EvictedTask = {
         "task_id": task_id,
         "reason": reason.value,
-        "saved_state": saved_state(saved),
+        "saved_state": None if saved is None else saved_state(saved),
         "state_saved": state is not None and state.current,
     }
     if state is None or not state.current:
@@ -347,6 +406,6 @@ def _counts(turned_away: Mapping[Reason, int]) -> dict[str, int]:
     return {reason.value: count for reason, count in turned_away.items()}
 
 
-def saved_state(saved: bytes | None) -> dict[str, Any] | None:
-    """A stored state as its dict; None: there is none."""
-    return None if saved is None else public_state(msgspec.msgpack.decode(saved, type=SavedState))
+def saved_state(saved: bytes) -> dict[str, UserValue]:
+    """A stored state as its dict."""
+    return public_state(msgspec.msgpack.decode(saved, type=SavedState))

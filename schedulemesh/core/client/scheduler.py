@@ -1,13 +1,18 @@
-"""RayScheduler: validate, send one request, wait, and answer in the documented words."""
+"""RayScheduler: the public calls of one scheduler, each a function of a module of this package."""
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
 
 import msgspec
+from msgspec import UNSET, UnsetType
+from ray.actor import ActorHandle
+from typing_extensions import Self, Unpack
 
+from schedulemesh.config.policy import PreemptionAggressiveness
 from schedulemesh.config.settings import (
     DEFAULT_NAMESPACE,
     JournalSettings,
@@ -15,47 +20,59 @@ from schedulemesh.config.settings import (
     parse_journal_settings,
     parse_state_path,
 )
-from schedulemesh.core.client import results
-from schedulemesh.core.client.arguments import public_calls
-from schedulemesh.core.client.asking import ask_with_handles
+from schedulemesh.core.client import (
+    agents,
+    cluster,
+    listings,
+    pools,
+    preemption,
+    results,
+    states,
+    submissions,
+    tasks,
+)
+from schedulemesh.core.client.arguments import public, public_calls
 from schedulemesh.core.client.connection import Connection, connect, find
-from schedulemesh.core.client.pool_calls import PoolCalls
-from schedulemesh.core.client.preemption_calls import PreemptionCalls
-from schedulemesh.core.client.state_calls import StateCalls
+from schedulemesh.core.client.console import show_log
 from schedulemesh.core.client.strategies import check_built_in, chosen_strategies
-from schedulemesh.core.client.submit_calls import SubmitCalls
+from schedulemesh.core.client.task_fields import (
+    AgentFields,
+    OptionalFields,
+    SubmitFields,
+    TaskFields,
+)
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_flag, parse_timeout
-from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.domain.task import DEFAULT_PRIORITY
+from schedulemesh.domain.user_data import UserClass, UserValue
 from schedulemesh.engine.placement.strategies import POOL_STRATEGY
-from schedulemesh.errors import InvalidRequestError
-from schedulemesh.protocol.answers import Listed
-from schedulemesh.protocol.requests import (
-    CordonNode,
-    DeleteAgent,
-    GetAbout,
-    GetStats,
-    ListAgents,
-    ListNodes,
-    ListStrategies,
-)
+from schedulemesh.errors import ScheduleMeshError
+from schedulemesh.plugins.scheduling import SchedulingStrategyPlugin
+
+logger = logging.getLogger(__name__)
 
 
 @public_calls
-class RayScheduler(PoolCalls, SubmitCalls, PreemptionCalls, StateCalls):
-    """The scheduler of one name: finds its supervisor or makes it, and speaks for it.
+class RayScheduler:
+    """The scheduler of one name in one Ray namespace: finds its supervisor or creates it, and calls it.
 
-    ``detached`` False ties it to this job: when the job ends, nothing of it stays in Ray. True lets it
-    outlive the job; making it again attaches to the living one. ``state_path`` is the folder of its
-    journal on this node (None: Ray's session folder). ``node_strategy`` chooses among nodes with room,
-    ``pool_strategy`` among matching pools: "bin_pack", "spread", "best_fit", "dominant_share" or
-    "fragmentation_aware". ``strategies`` are asked before those: instances of SchedulingStrategyPlugin,
-    import paths "module:Class", or names of installed ones (see docs/plugins.md). ``health_interval_s`` has
-    the scheduler itself look after agents every so many seconds, as ``ensure_agent_health`` does when asked.
-    ``journal`` says how much is kept, and for how long.
+    ``detached`` False: the scheduler ends with this job, and nothing of it stays in Ray. True: it outlives
+    the job, and creating it again attaches to the living one. ``state_path`` is the folder of its journal on
+    this node, or the URL of a PostgreSQL database (None: a folder of Ray's session). ``node_strategy``
+    chooses among nodes with room, ``pool_strategy`` among pools that match a task: "bin_pack", "spread",
+    "best_fit", "dominant_share" or "fragmentation_aware". ``strategies`` are asked before those: instances
+    of SchedulingStrategyPlugin, import paths "module:Class", or names of installed ones (see
+    docs/plugins.md).
+    ``health_interval_s``: seconds between two health checks that the scheduler makes by itself, as
+    ``ensure_agent_health`` does on request (None: it makes none). ``journal`` limits what the journal keeps.
 
-    Malformed requests raise InvalidRequestError (a ValueError) before anything happens; refusals are
-    answers with ``success`` False.
+    Every call returns a dict with ``success``. A refusal has ``success`` False, ``error`` (a sentence) and
+    ``reason`` (a code), and changes nothing. A malformed request raises InvalidRequestError (a ValueError)
+    before anything happens; SchedulerUnavailableError is raised where the supervisor does not answer. Times
+    are in seconds, memory is in MB.
+
+    As a context manager it is shut down at the end of the block if it ends with this job anyway. A detached
+    scheduler and one that was attached to are left running. See ``detach`` and ``shutdown``.
     """
 
     def __init__(
@@ -67,7 +84,7 @@ class RayScheduler(PoolCalls, SubmitCalls, PreemptionCalls, StateCalls):
         state_path: str | os.PathLike[str] | None = None,
         node_strategy: str = "bin_pack",
         pool_strategy: str = POOL_STRATEGY,
-        strategies: Sequence[Any] = (),
+        strategies: Sequence[str | SchedulingStrategyPlugin] = (),
         health_interval_s: float | None = None,
         journal: JournalSettings | None = None,
     ) -> None:
@@ -84,7 +101,8 @@ class RayScheduler(PoolCalls, SubmitCalls, PreemptionCalls, StateCalls):
             ),
             journal=parse_journal_settings(journal),
         )
-        self._take(connect(settings))
+        show_log()
+        self._connection: Connection = connect(settings)
 
     @classmethod
     def attach(
@@ -93,84 +111,445 @@ class RayScheduler(PoolCalls, SubmitCalls, PreemptionCalls, StateCalls):
         *,
         namespace: str | None = None,
         state_path: str | os.PathLike[str] | None = None,
-    ) -> RayScheduler:
-        """The scheduler of this name that lives already. Raises SchedulerNotFoundError where none does."""
-        settings = _settings(name, namespace, state_path, detached=True, strategy="bin_pack")
-        return cls._over(find(settings))
+    ) -> Self:
+        """The living scheduler of this name, which is never ended by a ``with`` block.
 
-    @classmethod
-    def _over(cls, connection: Connection) -> RayScheduler:
+        Raises SchedulerNotFoundError where there is none, and SchedulerExistsError for a ``state_path`` that
+        is not the living one's.
+        """
+        settings = _settings(name, namespace, state_path, detached=True, strategy="bin_pack")
+        show_log()
         scheduler = cls.__new__(cls)
-        scheduler._take(connection)  # noqa: SLF001  # its own class
+        scheduler._connection = find(settings)  # noqa: SLF001  # its own class
         return scheduler
 
-    def list_agents(self, pool_name: str | None = None) -> dict[str, Any]:
-        """Every agent (of one pool): resources, labels, Ray options, state, node, tasks and handle."""
-        name = None if pool_name is None else parse_name(pool_name, "pool_name")
-        listed, handles = ask_with_handles(self._connection, ListAgents(pool_name=name), Listed)
-        if isinstance(listed, Refused):
-            return dict(results.refused(listed))
-        agents = zip(listed.rows, handles, strict=True)
-        return {"success": True, "agents": [{**info, "handle": h} for info, h in agents]}
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._connection.described()}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._connection.state != "open":
+            return
+        if not self._connection.owned:
+            self.detach()
+            return
+        try:
+            self.shutdown()
+        except ScheduleMeshError as failed:
+            if error is None:
+                raise
+            # The error of the block matters more than that of leaving it.
+            logger.warning("%r was not shut down: %s", self, failed)
+
+    @property
+    def name(self) -> str:
+        """The scheduler's name."""
+        return self._connection.settings.name
+
+    def supervisor_handle(self) -> ActorHandle:
+        """The Ray handle of the supervisor, for agents that report metrics by themselves."""
+        return self._connection.handle
+
+    def create_pool(
+        self,
+        name: str,
+        labels: Mapping[str, str] | None = None,
+        resources: Mapping[str, object] | None = None,
+        target_agents: int = 0,
+        placement_strategy: str = "STRICT_PACK",
+        pg_pool_config: Mapping[str, object] | None = None,
+    ) -> listings.PoolResult:
+        """Create a pool whose total quota is ``resources``, which need not exist in the cluster.
+
+        The same definition again changes nothing; another one is refused with ``pool_exists``. An agent that
+        names no resources gets the quota divided by ``target_agents``, or all of it if that is 0. With
+        ``pg_pool_config`` every agent of the pool runs in a placement group.
+
+        Returns ``pool`` (the definition) and ``detail`` ("created" or "unchanged"). For a pool that keeps
+        placement groups it returns when the reserved ones are ready, or cannot be created:
+        ``placement_groups`` has ``reserved``, ``ready`` and ``unplaced``.
+        """
+        return pools.create_pool(
+            self._connection,
+            name,
+            labels,
+            resources,
+            target_agents,
+            placement_strategy,
+            pg_pool_config,
+        )
+
+    def ensure_pool(
+        self,
+        name: str,
+        labels: Mapping[str, str] | UnsetType | None = UNSET,
+        resources: Mapping[str, object] | UnsetType | None = UNSET,
+        target_agents: int | UnsetType | None = UNSET,
+        placement_strategy: str | UnsetType | None = UNSET,
+        pg_pool_config: Mapping[str, object] | UnsetType | None = UNSET,
+    ) -> listings.PoolResult:
+        """Create a pool, or change what is given of one that exists.
+
+        What is left out stays as it is, ``pg_pool_config`` key by key; None or an empty value removes what
+        was there. Refused with ``pool_in_use`` where more is in use than the pool would have.
+
+        Returns what ``create_pool`` returns; ``detail`` may also be "changed".
+        """
+        return pools.ensure_pool(
+            self._connection,
+            name,
+            labels,
+            resources,
+            target_agents,
+            placement_strategy,
+            pg_pool_config,
+        )
+
+    def resize_pool(
+        self,
+        name: str,
+        resources: Mapping[str, object] | UnsetType | None = UNSET,
+        target_agents: int | UnsetType | None = UNSET,
+        pg_pool_config: Mapping[str, object] | UnsetType | None = UNSET,
+    ) -> listings.PoolResult:
+        """Change what is given of a pool that exists, and create destroyed reserved groups again.
+
+        As ``ensure_pool``; a pool that does not exist is refused with ``pool_not_found``.
+        """
+        return pools.resize_pool(self._connection, name, resources, target_agents, pg_pool_config)
+
+    def list_pools(self) -> listings.PoolsResult:
+        """Return ``pools``: each with its definition, its agents' names, and of its quota ``free``,
+        ``reserved``, ``used``, ``lent`` and ``borrowed``.
+        """
+        return pools.list_pools(self._connection)
+
+    def pg_pool_stats(self, pool: str | None = None) -> listings.GroupsResult:
+        """Count the placement groups of all pools, or of one.
+
+        Returns how many are ``reserved``, ``dynamic``, ``free`` and ``in_use``; how many were ``created``,
+        ``reused`` and ``destroyed`` so far; how many agents are ``waiting`` for one; and how many seconds
+        agents waited for theirs on average (``mean_wait``). ``pools`` has the same by pool, with its
+        ``groups``, the reserved ones that are ``unplaced`` and why, and its warm hosts (``warm``).
+        """
+        return pools.pg_pool_stats(self._connection, pool)
+
+    @public(AgentFields)
+    def create_agent(
+        self,
+        name: str,
+        pool: str,
+        actor_class: UserClass,
+        resources: Mapping[str, object] | None = None,
+        ray_options: Mapping[str, object] | None = None,
+        **fields: Unpack[AgentFields],
+    ) -> results.SubmitResult:
+        """Start an agent without a task, from free resources only; nothing is evicted for it.
+
+        ``resources`` None takes the pool's default. ``bundles`` are those of its placement group, in a pool
+        that keeps groups: the agent runs in the first, and ``resources`` are their sum. Returns when the
+        agent runs, with ``agent``.
+        """
+        given = {
+            "agent_name": name,
+            "pool_name": pool,
+            "actor_class": actor_class,
+            "resources": resources,
+            "ray_options": ray_options,
+            **fields,
+        }
+        return submissions.create_agent(self._connection, given)
+
+    @public(OptionalFields)
+    def submit_task_with_preemption(
+        self,
+        task_id: str,
+        pool_name: str | None = None,
+        actor_class: UserClass = None,
+        resources: Mapping[str, object] | None = None,
+        priority: float = DEFAULT_PRIORITY,
+        **fields: Unpack[OptionalFields],
+    ) -> results.SubmitResult:
+        """Start an agent for a task, evicting others where the policy allows and it is needed.
+
+        One transaction: it runs, or everything is as before. The class is built with ``name`` and
+        ``labels`` first, then ``actor_args`` and ``actor_kwargs``. ``estimated_duration`` is in seconds.
+        With ``pool_selector`` instead of ``pool_name`` the best matching pool is chosen. ``dry_run`` answers
+        where it would run and what would be evicted. The same ``request_id`` again gets the first answer.
+        ``bundles`` are those of its placement group, in a pool that keeps groups: the agent runs in the
+        first, its own tasks and actors in all, and ``resources`` are their sum.
+
+        Returns ``agent`` (with its Ray ``handle``), ``task_id`` and ``preempted``: the tasks that were
+        evicted for it. A refusal says what was short, by how much, and who holds it.
+        """
+        given = {
+            "task_id": task_id,
+            "pool_name": pool_name,
+            "actor_class": actor_class,
+            "resources": resources,
+            "priority": priority,
+            **fields,
+        }
+        return submissions.submit_task_with_preemption(self._connection, given)
+
+    @public(SubmitFields)
+    def submit_with_pg_preemption(
+        self,
+        task_id: str,
+        pool_name: str | None = None,
+        actor_class: UserClass = None,
+        *,
+        fallback: bool = False,
+        **fields: Unpack[SubmitFields],
+    ) -> results.SubmitResult:
+        """Start an agent for a task in a placement group of a pool that keeps them.
+
+        Takes the fields of ``submit_task_with_preemption``. Quota comes first: where it is short, the answer
+        is ``insufficient_quota`` and nothing is evicted. For a group others are evicted where the policy
+        allows; the group is kept for the incoming task. With ``fallback`` a refusal for want of quota or
+        group is followed by an ordinary submission, which may evict for both; ``path`` says which one
+        succeeded: "pg" or "fallback".
+        """
+        given = {"task_id": task_id, "pool_name": pool_name, "actor_class": actor_class, **fields}
+        return submissions.submit_with_pg_preemption(self._connection, given, fallback)
+
+    def list_agents(self, pool_name: str | None = None) -> listings.AgentsResult:
+        """Return ``agents``: every agent, or those of one pool, with name, pool, Ray handle, resources,
+        labels, Ray options, state, node, process, tasks and last metrics.
+        """
+        return agents.list_agents(self._connection, pool_name)
 
     def delete_agent(
         self, name: str, force: bool = False, destroy_pg: bool | None = None
-    ) -> dict[str, Any]:
-        """End an agent with its tasks and give its quota back; answered when its process is gone.
+    ) -> results.DeletionResult:
+        """End an agent with its tasks and free its quota; returns when its process has ended.
 
-        An agent that is gone already answers success with ``already_gone``. ``force`` is accepted for
-        callers of Ray's kill: an agent's end never fails here. ``destroy_pg`` True removes the placement
-        group that it lives in, too, which the answer waits for (a reserved one stays gone until the pool is
-        ensured or resized); False keeps it; None keeps reserved ones, and dynamic ones where the pool
-        reuses them.
+        An agent that has ended before is a success with ``already_gone``; a name that no agent had is refused
+        with ``agent_not_found``. ``force`` is accepted for callers of Ray's kill and changes nothing: ending
+        an agent never fails. ``destroy_pg`` True also removes its placement group and waits for that (a
+        reserved one stays removed until the pool is ensured or resized); False keeps it; None keeps reserved
+        groups, and dynamic ones where the pool reuses them.
         """
-        parse_flag(force, "force")
-        request = DeleteAgent(
-            agent_name=parse_name(name, "the agent's name"),
-            destroy_group=None if destroy_pg is None else parse_flag(destroy_pg, "destroy_pg"),
+        return agents.delete_agent(self._connection, name, force, destroy_pg)
+
+    def ensure_agent_health(self, timeout: float = 120.0) -> listings.HealthResult:
+        """Check every agent. Those that are dead, or that were silent for ``timeout`` seconds and do not
+        answer a ping, are removed and, where possible, rebuilt from their last saved state.
+
+        Returns ``checked`` and ``healthy`` (counts), ``rebuilt`` and ``removed`` (names), and ``details``:
+        for each agent that was not healthy the problem, what was done, and why not more. A removed agent is
+        reported once.
+        """
+        return agents.ensure_agent_health(self._connection, timeout)
+
+    def list_orphans(self) -> listings.OrphansResult:
+        """Return ``orphans``: actors and placement groups of this scheduler that its journal does not know,
+        because a backup was restored while they ran; each with ``name`` (in Ray) and ``kind``.
+        """
+        return agents.list_orphans(self._connection)
+
+    def end_orphans(self, names: Iterable[str] | None = None) -> listings.EndedOrphans:
+        """End the orphaned actors with these names in Ray, or all of them (None).
+
+        Orphaned placement groups are removed with the last orphaned actor. Returns ``ended`` (names).
+        """
+        return agents.end_orphans(self._connection, names)
+
+    @public(TaskFields)
+    def register_running_task(
+        self,
+        task_id: str,
+        agent_name: str,
+        pool_name: str,
+        priority: float = DEFAULT_PRIORITY,
+        **fields: Unpack[TaskFields],
+    ) -> results.Result:
+        """Register a task that runs on an agent, so that it can be evaluated and preempted.
+
+        Agent and pool may be unknown; then the task holds no quota. ``estimated_duration`` is in seconds.
+        The same task again is a success with ``detail`` "already_registered"; another task with the same id
+        is refused with ``duplicate_task``.
+        """
+        given = {"task_id": task_id, "pool_name": pool_name, "priority": priority, **fields}
+        return tasks.register_running_task(self._connection, agent_name, given)
+
+    def complete_task(self, task_id: str, end_agent: bool = False) -> results.Result:
+        """Report that a task is done. ``end_agent`` also ends its agent and frees the quota.
+
+        An agent that runs other tasks stays (``detail`` "agent_kept"). Returns when the process has ended.
+        """
+        return tasks.complete_task(self._connection, task_id, end_agent)
+
+    def list_tasks(self) -> listings.TasksResult:
+        """Return ``tasks``: every task with its agent, pool, priority, labels, phase, start time,
+        estimated and remaining duration (seconds), and last metrics.
+        """
+        return tasks.list_tasks(self._connection)
+
+    def evaluate_preemption(
+        self,
+        incoming_task_priority: float,
+        incoming_task_pool: str,
+        incoming_task_labels: Mapping[str, str] | None = None,
+        resources: Mapping[str, object] | None = None,
+        limit: int = 100,
+    ) -> results.EvaluationResult:
+        """Return the tasks that an incoming task may evict; nothing changes.
+
+        Returns ``should_preempt``, ``candidates`` (at most ``limit``, best first), and where none may be
+        evicted ``reason`` and ``turned_away`` (tasks by the rule that protects them). With ``resources`` it
+        also decides whether an eviction is needed and makes room; ``victims`` are the tasks that a submission
+        would evict.
+        """
+        return preemption.evaluate_preemption(
+            self._connection,
+            incoming_task_priority,
+            incoming_task_pool,
+            incoming_task_labels,
+            resources,
+            limit,
         )
-        return results.deleted(self._reply(request).outcome)
 
-    def stats(self) -> dict[str, Any]:
-        """The preemption stats, and the pools' quotas."""
-        return self._details(GetStats())
+    def execute_preemption(self, task_id: str, agent_name: str) -> results.PreemptionResult:
+        """Save a task's state and cancel the task; its agent stays, for another task.
 
-    def strategies(self) -> dict[str, Any]:
-        """Every strategy that the scheduler was made with: ``name``, ``hooks``, ``calls``, ``failures``,
-        ``slow_calls``, and why it is ``disabled`` (empty: it is not).
+        Returns ``saved_state``, ``state_saved``, ``cancel_success`` and ``reason``: that of the last
+        evaluation with this candidate, else "manual". A task that is not cancelled runs on, and the answer is
+        a refusal with ``not_cancelled`` that has the saved state all the same.
         """
-        return self._listed(ListStrategies(), "strategies")
+        return preemption.execute_preemption(self._connection, task_id, agent_name)
 
-    def cluster_snapshot(self) -> dict[str, Any]:
-        """Every living node: total, free by our own book, what others use, and who stands there."""
-        return self._listed(ListNodes(), "nodes")
+    def preempt_task(
+        self,
+        task_id: str | None = None,
+        agent_name: str | None = None,
+        for_pool: str | None = None,
+    ) -> results.PreemptionResult:
+        """Evict by hand: save and cancel the tasks of an agent, and end the agent.
+
+        Name the task or the agent; a single name may be either's. The freed quota is held for ``for_pool``
+        for 60 s; without it, for this process for 10 s, whatever pool it submits to. Returns ``preempted``:
+        the tasks with their saved states.
+        """
+        return preemption.preempt_task(self._connection, task_id, agent_name, for_pool)
+
+    def update_preemption_policy(
+        self,
+        *,
+        preemption_aggressiveness: PreemptionAggressiveness | str | None = None,
+        **changes: object,
+    ) -> listings.PolicyUpdate:
+        """Change the given fields of the policy.
+
+        Takes every field of PreemptionPolicy, and ``preemption_aggressiveness``: a member of
+        PreemptionAggressiveness, its name or alias, or "env:NAME" for a variable of this process. Returns the
+        whole policy in force, under ``policy`` and beside it.
+        """
+        given = {"preemption_aggressiveness": preemption_aggressiveness, **changes}
+        return preemption.update_preemption_policy(self._connection, given)
+
+    def get_preemption_policy(self) -> listings.PolicyResult:
+        """Return the ``policy`` in force, and its last ``changes``: when, by which client, what."""
+        return preemption.get_preemption_policy(self._connection)
+
+    def get_preemption_stats(self) -> listings.PreemptionStats:
+        """Return how many preemptions there were, by kind, how many tasks run, and
+        ``recent_preemptions``, the newest last.
+        """
+        return preemption.get_preemption_stats(self._connection)
+
+    def save_task_state(self, task_id: str) -> results.SavedStateResult:
+        """Save a running task's state now and let the task continue; a rebuilt agent starts from it.
+
+        Returns ``saved_state``, or a refusal: ``task_not_found``, ``save_failed`` or ``state_too_large``.
+        """
+        return states.save_task_state(self._connection, task_id)
+
+    def list_saved_states(self) -> listings.SavedStatesResult:
+        """Return ``saved_states``: every task with a stored state, and every task that was lost, with
+        ``status`` ("running", "preempted" or "lost") and ``state_saved``.
+        """
+        return states.list_saved_states(self._connection)
+
+    def get_saved_state(self, task_id: str) -> results.SavedStateResult:
+        """Return the state last saved of a task as ``saved_state``, for ``restore_task``.
+
+        Refused with ``state_not_found`` where none is stored.
+        """
+        return states.get_saved_state(self._connection, task_id)
+
+    def restore_task(self, saved_state: Mapping[str, UserValue]) -> results.RestoreResult:
+        """Start a preempted task again from its saved state.
+
+        The state is passed to the pool's restorer, if one is registered, and to the new object's
+        ``restore_state``. Returns what a submission returns, and ``resubmitted``: whether an agent was
+        started.
+        """
+        return states.restore_task(self._connection, saved_state)
+
+    def register_state_handlers(
+        self,
+        pool_name: str,
+        preserver: states.Preserver | None = None,
+        restorer: states.Restorer | None = None,
+    ) -> results.Result:
+        """Set the functions that save and restore the states of a pool's tasks; both are replaced.
+
+        ``preserver`` takes a TaskState and returns a dict; ``restorer`` takes that dict. They run in worker
+        processes of their own, for at most ``save_timeout`` seconds. Refused with ``pool_not_found``.
+        """
+        return states.register_state_handlers(self._connection, pool_name, preserver, restorer)
+
+    def stats(self) -> listings.Stats:
+        """Return the counts of ``get_preemption_stats``, the pools by name, and how many agents and nodes
+        there are.
+        """
+        return cluster.stats(self._connection)
+
+    def strategies(self) -> listings.StrategiesResult:
+        """Return ``strategies``: those that the scheduler was made with, how often each was called, failed
+        and was slow, and why it is ``disabled`` (empty: it is not).
+        """
+        return cluster.strategies(self._connection)
+
+    def cluster_snapshot(self) -> listings.NodesResult:
+        """Return ``nodes``: every living node with its total and free resources, what Ray work that is not
+        the scheduler's uses, whether it is cordoned, and its agents.
+        """
+        return cluster.cluster_snapshot(self._connection)
 
     def cordon_node(self, node_id: str, cordoned: bool = True) -> results.Result:
-        """Let a node take no new agents (or take them again); who is there stays."""
-        request = CordonNode(
-            node_id=parse_name(node_id, "node_id"), cordoned=parse_flag(cordoned, "cordoned")
-        )
-        return results.done(self._reply(request).outcome)
+        """Close a node to new agents, or open it again (False). Agents on it stay."""
+        return cluster.cordon_node(self._connection, node_id, cordoned)
 
-    def about(self) -> dict[str, Any]:
-        """What serves this scheduler: ``name``, ``namespace``, ``detached``, ``node_id``, ``pid``,
-        ``journal`` (its address), ``epoch`` (one more with each life), and counts of ``pools``, ``agents``
-        and ``running_tasks``.
+    def about(self) -> listings.AboutResult:
+        """Return what serves this scheduler: ``name``, ``namespace``, ``detached``, ``node_id``, ``pid``,
+        ``journal`` (its address), ``epoch`` (one more with each life of the supervisor), and how many
+        ``pools``, ``agents`` and ``running_tasks`` there are.
         """
-        return self._details(GetAbout())
+        return cluster.about(self._connection)
 
     def detach(self) -> None:
-        """Leave; the scheduler lives on if it is detached."""
-        self._connection = _gone(self.name)
-
-    def shutdown(self, force: bool = False) -> dict[str, Any]:
-        """End every agent, forget everything, and end the scheduler, without asking.
-
-        Without ``force`` it is refused with ``standing_scheduler`` where this object was made without
-        ``detached`` and found a standing scheduler of that name, which others may be using.
+        """Use this object no more. The scheduler keeps running: a detached one until it is shut down, others
+        until their job ends.
         """
-        if self._connection.standing and not force:
-            return dict(results.standing_scheduler(self.name))
+        self._connection.leave()
+
+    def shutdown(self, force: bool = False) -> results.Result:
+        """End every agent and the scheduler, and remove its journal.
+
+        Refused with ``standing_scheduler`` where this object was made without ``detached`` and found a
+        detached scheduler of that name, which others may be using, unless ``force`` is given.
+        """
+        if self._connection.standing and not parse_flag(force, "force"):
+            return results.standing_scheduler(self.name)
         self._connection.end()
         return {"success": True}
 
@@ -189,15 +568,3 @@ def _settings(
         state_path=parse_state_path(state_path),
         node_strategy=strategy,
     )
-
-
-def _gone(name: str) -> Any:
-    class Detached:
-        """Stands for the connection of a scheduler object that has detached."""
-
-        def __getattr__(self, _attribute: str) -> Any:
-            raise InvalidRequestError(
-                f"this object has detached from scheduler {name!r}; attach again with RayScheduler.attach"
-            )
-
-    return Detached()

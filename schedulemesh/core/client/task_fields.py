@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from schedulemesh.domain.task import DEFAULT_PRIORITY
+from schedulemesh.domain.user_data import UserValue
 
 
 class TaskFields(TypedDict, total=False):
@@ -14,16 +15,16 @@ class TaskFields(TypedDict, total=False):
     labels: Mapping[str, str] | None
     #: Seconds from its start to its end.
     estimated_duration: float | None
-    payload: Any
+    payload: UserValue
 
 
 class ConstructionFields(TypedDict, total=False):
     """How an agent's object is built, and the bundles of its placement group."""
 
-    actor_args: Sequence[Any] | None
-    actor_kwargs: Mapping[str, Any] | None
+    actor_args: Sequence[UserValue] | None
+    actor_kwargs: Mapping[str, UserValue] | None
     #: The agent's resources are their sum.
-    bundles: Sequence[Mapping[str, Any]] | None
+    bundles: Sequence[Mapping[str, object]] | None
 
 
 class AgentFields(ConstructionFields, total=False):
@@ -36,8 +37,8 @@ class OptionalFields(TaskFields, ConstructionFields, total=False):
     """What ``submit_task_with_preemption`` takes by keyword only."""
 
     agent_name: str | None
-    ray_options: Mapping[str, Any] | None
-    pool_selector: Mapping[str, Any] | None
+    ray_options: Mapping[str, object] | None
+    pool_selector: Mapping[str, object] | None
     dry_run: bool
     request_id: str | None
 
@@ -45,7 +46,7 @@ class OptionalFields(TaskFields, ConstructionFields, total=False):
 class SubmitFields(OptionalFields, total=False):
     """What every submission of a task takes beside task_id, pool and class."""
 
-    resources: Mapping[str, Any] | None
+    resources: Mapping[str, object] | None
     priority: float
 
 

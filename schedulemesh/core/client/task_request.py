@@ -7,9 +7,9 @@ import socket
 import uuid
 import weakref
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
+from ray import ObjectRef
 from ray.actor import ActorClass
 
 from schedulemesh.config.groups import parse_bundles
@@ -24,6 +24,7 @@ from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.numbers import parse_flag
 from schedulemesh.domain.resources import NOTHING, Resources, parse_resources, sum_of
 from schedulemesh.domain.task import PARSERS, TaskSpec, parse_task
+from schedulemesh.domain.user_data import UserValue
 from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.requests import SubmitTask
@@ -40,23 +41,23 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
 
     request: SubmitTask
     #: Object references: whole arguments, and those within others.
-    refs: tuple[list[Any], list[Any]]
+    refs: tuple[list[ObjectRef], list[ObjectRef]]
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of the calling job."""
 
     namespace: str
-    runtime_env: dict[str, Any]
+    runtime_env: dict[str, object]
 
 
-def task_submission(caller: Caller, given: Mapping[str, Any]) -> Submission:
+def task_submission(caller: Caller, given: Mapping[str, object]) -> Submission:
     """The submission of a task from the arguments of the call, by name. Raises InvalidRequestError."""
     task, blobs = described_task(given)
     return submission(caller, given, task, blobs)
 
 
-def described_task(given: Mapping[str, Any]) -> tuple[TaskSpec, dict[str, bytes]]:
+def described_task(given: Mapping[str, object]) -> tuple[TaskSpec, dict[str, bytes]]:
     """The task that these arguments of a call describe, and the bytes to store with it.
 
     Raises InvalidRequestError naming what is wrong.
@@ -72,7 +73,7 @@ def described_task(given: Mapping[str, Any]) -> tuple[TaskSpec, dict[str, bytes]
 
 def submission(
     caller: Caller,
-    given: Mapping[str, Any],
+    given: Mapping[str, object],
     task: TaskSpec | None = None,
     blobs: Mapping[str, bytes] | None = None,
 ) -> Submission:
@@ -123,7 +124,7 @@ def client_name() -> str:
     return f"{socket.gethostname()[:_HOST_CHARS]}:{os.getpid()}"
 
 
-def unwrap(actor_class: object) -> tuple[type, Mapping[str, Any]]:
+def unwrap(actor_class: object) -> tuple[type, Mapping[str, object]]:
     """The plain class and the options of its ``@ray.remote``, if it has one."""
     if is_a(actor_class, ActorClass):
         metadata = actor_class.__ray_metadata__
@@ -170,19 +171,19 @@ def _pool(pool_name: object, pool_selector: object) -> tuple[str, Selector]:
     return parse_name(pool_name, "the pool's name"), ()
 
 
-def _name(given: Mapping[str, Any], argument: str) -> str | None:
+def _name(given: Mapping[str, object], argument: str) -> str | None:
     value = given.get(argument)
     return None if value is None else parse_name(value, argument)
 
 
-def _args(given: object) -> tuple[Any, ...]:
+def _args(given: object) -> tuple[UserValue, ...]:
     return () if given is None else tuple(as_elements(given, "actor_args", "a list"))
 
 
-def _kwargs(given: object) -> dict[str, Any]:
+def _kwargs(given: object) -> dict[str, UserValue]:
     if given is None:
         return {}
-    found: dict[str, Any] = {}
+    found: dict[str, UserValue] = {}
     for key, value in as_items(given, "actor_kwargs", "a dict of named arguments"):
         name = as_text(key)
         if name is None:

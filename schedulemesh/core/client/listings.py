@@ -1,0 +1,344 @@
+"""Types of the results that describe what the scheduler has: pools, agents, tasks, nodes, policy, counts."""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+from schedulemesh.core.client.results import AgentInfo, CandidateInfo, Result
+from schedulemesh.domain.resources import Amounts
+from schedulemesh.domain.user_data import UserValue
+
+
+class PoolDefinition(TypedDict, total=False):
+    """What a pool was defined as."""
+
+    name: str
+    labels: dict[str, str]
+    #: The total quota.
+    resources: Amounts
+    target_agents: int
+    placement_strategy: str
+    #: None: the pool keeps no placement groups.
+    pg_pool_config: dict[str, object] | None
+
+
+class PoolInfo(PoolDefinition, total=False):
+    """A pool, its quota by use, and the names of its agents."""
+
+    free: Amounts
+    #: Held for agents that do not run yet.
+    reserved: Amounts
+    used: Amounts
+    #: The part of its quota that agents of other pools hold.
+    lent: Amounts
+    #: The part of other pools' quota that its agents hold.
+    borrowed: Amounts
+    agents: list[str]
+
+
+class UnplacedGroup(TypedDict, total=False):
+    """A reserved placement group that cannot be created, and why."""
+
+    bundles: list[Amounts]
+    placement_strategy: str
+    bundle_label_selector: dict[str, str]
+    error: str
+
+
+class ReservedGroups(TypedDict, total=False):
+    """How many reserved placement groups a pool has, how many are ready, and which cannot be created."""
+
+    reserved: int
+    ready: int
+    unplaced: list[UnplacedGroup]
+
+
+class PoolResult(Result, total=False):
+    """The answer of a call that creates or changes a pool."""
+
+    pool: PoolDefinition
+    #: Only for pools that keep placement groups.
+    placement_groups: ReservedGroups
+
+
+class PoolsResult(Result, total=False):
+    """The answer of ``list_pools``."""
+
+    pools: list[PoolInfo]
+
+
+class GroupCounts(TypedDict, total=False):
+    """Placement groups that exist, by kind and use, and what happened to groups so far."""
+
+    reserved: int
+    dynamic: int
+    free: int
+    in_use: int
+    created: int
+    reused: int
+    destroyed: int
+    #: Agents that wait for a group now.
+    waiting: int
+    #: Seconds that agents with a group waited for it, on average.
+    mean_wait: float
+
+
+class GroupInfo(TypedDict, total=False):
+    """One placement group."""
+
+    id: str
+    #: In Ray.
+    name: str
+    reserved: bool
+    phase: str
+    bundles: list[Amounts]
+    placement_strategy: str
+    node_ids: list[str]
+    #: The agent that occupies it; None: it is free.
+    agent: str | None
+    #: Seconds since it became free; 0: it is not free.
+    idle_s: float
+
+
+class WarmHosts(TypedDict, total=False):
+    """The warm hosts of a pool, and why no more are started."""
+
+    ready: int
+    starting: int
+    errors: list[str]
+
+
+class PoolGroups(GroupCounts, total=False):
+    """The placement groups of one pool."""
+
+    groups: list[GroupInfo]
+    unplaced: list[UnplacedGroup]
+    warm: WarmHosts
+
+
+class GroupsResult(Result, GroupCounts, total=False):
+    """The answer of ``pg_pool_stats``."""
+
+    pools: dict[str, PoolGroups]
+
+
+class AgentsResult(Result, total=False):
+    """The answer of ``list_agents``."""
+
+    agents: list[AgentInfo]
+
+
+class HealthDetail(TypedDict, total=False):
+    """What was found and done about one agent."""
+
+    agent_name: str
+    pool_name: str
+    problem: Literal["dead", "silent"]
+    action: Literal["rebuilt", "removed"]
+    tasks: list[str]
+    state_restored: bool
+    #: Tasks that the rebuilt agent does not run.
+    left_out: list[str]
+    error: str
+
+
+class HealthResult(Result, total=False):
+    """The answer of ``ensure_agent_health``."""
+
+    checked: int
+    healthy: int
+    rebuilt: list[str]
+    removed: list[str]
+    details: list[HealthDetail]
+
+
+class TaskInfo(TypedDict, total=False):
+    """A task that holds resources or is registered; times are in seconds."""
+
+    task_id: str
+    agent_name: str
+    pool_name: str
+    priority: float
+    labels: dict[str, str]
+    phase: str
+    #: Since 1970; None: it does not run yet.
+    started_at: float | None
+    estimated_duration: float | None
+    remaining_time: float
+    last_metrics: dict[str, UserValue]
+
+
+class TasksResult(Result, total=False):
+    """The answer of ``list_tasks``."""
+
+    tasks: list[TaskInfo]
+
+
+class PolicyFields(TypedDict, total=False):
+    """The preemption policy as plain data; see PreemptionPolicy."""
+
+    same_pool_priority_threshold: float
+    cross_pool_priority_threshold: float
+    remaining_time_weight: float
+    victim_order: str
+    min_preempt_score: float
+    enable_cross_pool_preemption: bool
+    protected_pools: list[str]
+    label_preemption_rules: dict[str, dict[str, list[str]]]
+    label_priority_threshold: float
+    enable_label_preemption: bool
+    label_dominance_protects: bool
+    cancel_timeout: float
+    save_timeout: float
+    start_timeout: float
+    preemption_grace_s: float
+
+
+class PolicyUpdate(Result, PolicyFields, total=False):
+    """The answer of ``update_preemption_policy``: the whole policy, under ``policy`` and beside it."""
+
+    policy: PolicyFields
+
+
+class PolicyChange(TypedDict, total=False):
+    """One change of the policy: when (seconds since 1970), by which client (host:pid), and what."""
+
+    timestamp: float
+    client: str
+    changes: PolicyFields
+    preemption_aggressiveness: str | None
+
+
+class PolicyResult(Result, total=False):
+    """The answer of ``get_preemption_policy``; ``changes`` are ordered from oldest to newest."""
+
+    policy: PolicyFields
+    changes: list[PolicyChange]
+
+
+class PastPreemption(CandidateInfo, total=False):
+    """A preemption that took place, with the time in seconds since 1970."""
+
+    timestamp: float
+
+
+class PreemptionStats(Result, total=False):
+    """The answer of ``get_preemption_stats``; ``recent_preemptions`` are ordered from oldest to newest."""
+
+    total_preemptions: int
+    same_pool_preemptions: int
+    cross_pool_preemptions: int
+    label_preemptions: int
+    running_tasks: int
+    recent_preemptions: list[PastPreemption]
+
+
+class Stats(PreemptionStats, total=False):
+    """The answer of ``stats``: the preemption counts, the pools by name, and how many agents and nodes."""
+
+    pools: dict[str, PoolInfo]
+    agents: int
+    nodes: int
+
+
+class SavedStateInfo(TypedDict, total=False):
+    """A task whose state is stored, or that was lost. ``state_saved`` False: nothing of it is stored."""
+
+    task_id: str
+    status: Literal["running", "preempted", "lost"]
+    state_saved: bool
+
+
+class SavedStatesResult(Result, total=False):
+    """The answer of ``list_saved_states``."""
+
+    saved_states: list[SavedStateInfo]
+
+
+class OrphanInfo(TypedDict, total=False):
+    """An actor or a placement group of the scheduler that its journal does not know."""
+
+    #: In Ray.
+    name: str
+    kind: Literal["actor", "placement group"]
+
+
+class OrphansResult(Result, total=False):
+    """The answer of ``list_orphans``."""
+
+    orphans: list[OrphanInfo]
+
+
+class EndedOrphans(Result, total=False):
+    """The answer of ``end_orphans``: the names of the actors that were ended."""
+
+    ended: list[str]
+
+
+class NodeInfo(TypedDict, total=False):
+    """A living node of the cluster."""
+
+    node_id: str
+    labels: dict[str, str]
+    total: Amounts
+    #: By the scheduler's own accounting.
+    free: Amounts
+    #: What Ray work that is not the scheduler's uses.
+    external_usage: Amounts
+    cordoned: bool
+    agents: list[str]
+
+
+class NodesResult(Result, total=False):
+    """The answer of ``cluster_snapshot``."""
+
+    nodes: list[NodeInfo]
+
+
+class StrategyInfo(TypedDict, total=False):
+    """A strategy that the scheduler was made with, and how often it was called."""
+
+    name: str
+    hooks: list[str]
+    calls: int
+    failures: int
+    slow_calls: int
+    #: Why it is not called any more; empty: it is called.
+    disabled: str
+
+
+class StrategiesResult(Result, total=False):
+    """The answer of ``strategies``."""
+
+    strategies: list[StrategyInfo]
+
+
+class AboutResult(Result, total=False):
+    """The answer of ``about``."""
+
+    name: str
+    namespace: str
+    detached: bool
+    node_id: str
+    pid: int
+    #: The address of the journal.
+    journal: str
+    #: One more with each life of the supervisor.
+    epoch: int
+    pools: int
+    agents: int
+    running_tasks: int
+
+
+class HeadHealth(AboutResult, total=False):
+    """The answer of ``ScheduleMeshHead.start`` and ``health``."""
+
+    alive: bool
+    #: Whether its name is taken, so that it can be stopped; only where it is not alive.
+    registered: bool
+
+
+class HeadStopped(Result, total=False):
+    """The answer of ``ScheduleMeshHead.stop``."""
+
+    already_gone: bool

@@ -1,0 +1,165 @@
+"""Pool calls: parse the arguments, send the request, shape the result. RayScheduler documents each call."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from msgspec import UNSET, UnsetType
+
+from schedulemesh.config.groups import parse_groups, parse_strategy, public_groups
+from schedulemesh.config.pools import parse_pool, parse_target
+from schedulemesh.core.client import results
+from schedulemesh.core.client.asking import ask, details, listed
+from schedulemesh.core.client.connection import Connection
+from schedulemesh.core.client.listings import (
+    GroupsResult,
+    PoolDefinition,
+    PoolResult,
+    PoolsResult,
+    ReservedGroups,
+)
+from schedulemesh.core.client.warm import shipped_config
+from schedulemesh.domain.labels import Labels, parse_labels
+from schedulemesh.domain.names import as_text, parse_name
+from schedulemesh.domain.placement import WarmSpec
+from schedulemesh.domain.pool import PoolSpec
+from schedulemesh.domain.resources import NOTHING, Resources, parse_resources
+from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.protocol.answers import PoolResponse
+from schedulemesh.protocol.requests import (
+    CreatePool,
+    EnsurePool,
+    GetGroupStats,
+    ListPools,
+    ResizePool,
+)
+
+_DEFAULT_STRATEGY = "STRICT_PACK"
+
+
+class _Changes(TypedDict, total=False):
+    """The fields of PoolChanges that a caller gave."""
+
+    labels: Labels
+    resources: Resources
+    target_agents: int
+    placement_strategy: str
+    pg_pool_config: dict[str, object] | None
+    warm: WarmSpec | UnsetType | None
+    blobs: dict[str, bytes]
+
+
+def create_pool(
+    connection: Connection,
+    name: object,
+    labels: object,
+    resources: object,
+    target_agents: object,
+    placement_strategy: object,
+    pg_pool_config: object,
+) -> PoolResult:
+    """Create a pool that must not exist with another definition."""
+    shipped = shipped_config(pg_pool_config, connection.caller)
+    spec = parse_pool(
+        name,
+        labels,
+        {} if resources is None else resources,
+        target_agents,
+        placement_strategy,
+        shipped.whole,
+    )
+    return _result(ask(connection, CreatePool(spec=spec, blobs=shipped.blobs), PoolResponse))
+
+
+def ensure_pool(
+    connection: Connection,
+    name: object,
+    labels: object,
+    resources: object,
+    target_agents: object,
+    placement_strategy: object,
+    pg_pool_config: object,
+) -> PoolResult:
+    """Create a pool, or change what is given of it."""
+    changes = _changes(
+        connection, labels, resources, target_agents, placement_strategy, pg_pool_config
+    )
+    request = EnsurePool(name=parse_name(name, "the pool's name"), **changes)
+    return _result(ask(connection, request, PoolResponse))
+
+
+def resize_pool(
+    connection: Connection,
+    name: object,
+    resources: object,
+    target_agents: object,
+    pg_pool_config: object,
+) -> PoolResult:
+    """Change what is given of a pool that exists."""
+    changes = _changes(connection, UNSET, resources, target_agents, UNSET, pg_pool_config)
+    request = ResizePool(name=parse_name(name, "the pool's name"), **changes)
+    return _result(ask(connection, request, PoolResponse))
+
+
+def list_pools(connection: Connection) -> PoolsResult:
+    """Every pool."""
+    return listed(connection, ListPools(), "pools", PoolsResult)
+
+
+def pg_pool_stats(connection: Connection, pool: object) -> GroupsResult:
+    """The placement groups of every pool, or of one."""
+    name = None if pool is None else parse_name(pool, "the pool's name")
+    return details(connection, GetGroupStats(pool_name=name), GroupsResult)
+
+
+def _changes(
+    connection: Connection,
+    labels: object,
+    resources: object,
+    target_agents: object,
+    placement_strategy: object,
+    pg_pool_config: object,
+) -> _Changes:
+    """What was given; None and empty values stand for the default. Raises InvalidRequestError."""
+    changes: _Changes = {}
+    if labels is not UNSET:
+        changes["labels"] = parse_labels(labels)
+    if resources is not UNSET:
+        changes["resources"] = NOTHING if resources is None else parse_resources(resources)
+    if target_agents is not UNSET:
+        changes["target_agents"] = 0 if target_agents is None else parse_target(target_agents)
+    if placement_strategy is not UNSET:
+        is_default = placement_strategy is None or as_text(placement_strategy) == ""
+        changes["placement_strategy"] = parse_strategy(
+            _DEFAULT_STRATEGY if is_default else placement_strategy
+        )
+    if pg_pool_config is not UNSET:
+        shipped = shipped_config(pg_pool_config, connection.caller)
+        # What is wrong in itself is reported here; what contradicts the pool, by the supervisor.
+        parse_groups(shipped.whole, _DEFAULT_STRATEGY)
+        changes["pg_pool_config"], changes["warm"] = shipped.config, shipped.warm
+        changes["blobs"] = shipped.blobs
+    return changes
+
+
+def _result(response: PoolResponse | Refused) -> PoolResult:
+    if isinstance(response, Refused):
+        return results.combined(PoolResult, results.refused(response))
+    result = results.combined(PoolResult, results.done(response.outcome))
+    if response.spec is None:
+        return result
+    result["pool"] = _definition(response.spec)
+    if response.groups is not None:
+        result["pool"]["pg_pool_config"] = public_groups(response.spec.groups)
+        result["placement_groups"] = results.combined(ReservedGroups, response.groups)
+    return result
+
+
+def _definition(spec: PoolSpec) -> PoolDefinition:
+    return {
+        "name": spec.name,
+        "labels": spec.labels,
+        "resources": spec.resources.public(),
+        "target_agents": spec.target_agents,
+        "placement_strategy": spec.placement_strategy,
+    }

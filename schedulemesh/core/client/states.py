@@ -1,0 +1,140 @@
+"""Saved-state calls: save, list, get, restore, and the functions of a pool that do so. RayScheduler documents
+each call.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+
+from schedulemesh.core.client import results
+from schedulemesh.core.client.asking import ask, ask_with_handles, listed, respond
+from schedulemesh.core.client.connection import Connection
+from schedulemesh.core.client.listings import SavedStatesResult
+from schedulemesh.core.client.task_request import client_name
+from schedulemesh.core.transport.user_code import ship_function, ship_state
+from schedulemesh.domain.containers import as_items
+from schedulemesh.domain.names import as_text, parse_name
+from schedulemesh.domain.numbers import parse_priority
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.task import TaskSpec, TaskState
+from schedulemesh.domain.user_data import UserValue
+from schedulemesh.engine.messages.outcomes import Done, Refused
+from schedulemesh.errors import InvalidRequestError, shown
+from schedulemesh.protocol.agents import SavedState, key_of
+from schedulemesh.protocol.answers import Response, SavedBytes
+from schedulemesh.protocol.requests import (
+    AnyRequest,
+    GetSavedState,
+    ListSavedStates,
+    RegisterStateHandlers,
+    RestoreTask,
+    SaveTaskState,
+)
+
+#: Returns the state of a task that is about to be evicted.
+Preserver = Callable[[TaskState], dict[str, UserValue]]
+#: Takes the dict that a preserver returned.
+Restorer = Callable[[dict[str, UserValue]], None]
+
+
+def save_task_state(connection: Connection, task_id: object) -> results.SavedStateResult:
+    """Save a running task's state, and let it continue."""
+    name = parse_name(task_id, "task_id")
+    error = f"task {name!r} is not running, so there is no state to save"
+    absent = Refused(reason=Reason.TASK_NOT_FOUND, error=error)
+    return _saved_state(connection, SaveTaskState(task_id=name), absent)
+
+
+def get_saved_state(connection: Connection, task_id: object) -> results.SavedStateResult:
+    """The state last saved of a task."""
+    name = parse_name(task_id, "task_id")
+    error = f"no saved state of task {name!r}; it was never preempted, or long ago"
+    absent = Refused(reason=Reason.STATE_NOT_FOUND, error=error)
+    return _saved_state(connection, GetSavedState(task_id=name), absent)
+
+
+def list_saved_states(connection: Connection) -> SavedStatesResult:
+    """Every task with a stored state, and every lost task."""
+    return listed(connection, ListSavedStates(), "saved_states", SavedStatesResult)
+
+
+def restore_task(connection: Connection, saved_state: object) -> results.RestoreResult:
+    """Start a preempted task again from its saved state."""
+    saved = given_state(saved_state, time.time())
+    request = RestoreTask(saved=saved, client=client_name(), request_id=uuid.uuid4().hex)
+    answer, handles = ask_with_handles(connection, request, Response)
+    response = Response(outcome=answer) if isinstance(answer, Refused) else answer
+    if isinstance(response.outcome, Done):
+        return {"success": True, "task_id": saved.task.task_id, "resubmitted": False}
+    handle = handles[0] if handles else None
+    result = results.submitted(response.outcome, handle, dry_run=False, group=response.group)
+    return {**result, "resubmitted": result["success"]}
+
+
+def register_state_handlers(
+    connection: Connection,
+    pool_name: object,
+    preserver: Preserver | None,
+    restorer: Restorer | None,
+) -> results.Result:
+    """Register the functions that save and restore the states of a pool's tasks."""
+    blobs: dict[str, bytes] = {}
+    keys: list[str | None] = []
+    for what, function in (("preserver", preserver), ("restorer", restorer)):
+        data = None if function is None else ship_function(function, what)
+        keys.append(None if data is None else key_of(data))
+        if data is not None:
+            blobs[key_of(data)] = data
+    request = RegisterStateHandlers(
+        pool_name=parse_name(pool_name, "the pool's name"),
+        preserver_key=keys[0],
+        restorer_key=keys[1],
+        blobs=blobs,
+    )
+    return results.done(respond(connection, request).outcome)
+
+
+def given_state(given: object, now: float) -> SavedState:
+    """A saved state that a caller passed, as it is stored. Raises InvalidRequestError.
+
+    ``now``: seconds since 1970.
+    """
+    expected = "a dict with task_id, as preemption answers it"
+    items = as_items(given, "a saved state", expected)
+    fields = {as_text(key): value for key, value in items}
+    if "task_id" not in fields:
+        raise InvalidRequestError(f"a saved state must be {expected}, not {shown(given)}")
+    own = as_text(fields.get("source")) == "save_state" and "state" in fields
+    priority = fields.get("priority")
+    return SavedState(
+        task=TaskSpec(
+            task_id=parse_name(fields["task_id"], "saved_state['task_id']"),
+            pool_name=_optional_name(fields, "pool_name"),
+            priority=(
+                0.0 if priority is None else parse_priority(priority, "saved_state['priority']")
+            ),
+        ),
+        agent_name=_optional_name(fields, "agent_name"),
+        source="save_state" if own else "given",
+        saved_at=now,
+        state=ship_state(fields["state"] if own else dict(items)),
+    )
+
+
+def _saved_state(
+    connection: Connection, request: AnyRequest, absent: Refused
+) -> results.SavedStateResult:
+    """A saved state; ``absent`` is the refusal where there is none."""
+    answer = ask(connection, request, SavedBytes)
+    if isinstance(answer, Refused):
+        return results.combined(results.SavedStateResult, results.refused(answer))
+    if answer.state is None:
+        return results.combined(results.SavedStateResult, results.refused(absent))
+    return {"success": True, "saved_state": results.saved_state(answer.state)}
+
+
+def _optional_name(fields: Mapping[str | None, object], name: str) -> str:
+    given = fields.get(name)
+    return "" if given is None or given == "" else parse_name(given, f"saved_state[{name!r}]")

@@ -1,0 +1,92 @@
+"""Submission calls: start an agent, with a task or without. RayScheduler documents each call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+from ray.actor import ActorHandle
+
+from schedulemesh.core.client.asking import ask_with_handles
+from schedulemesh.core.client.connection import Connection
+from schedulemesh.core.client.results import SubmitResult, submitted
+from schedulemesh.core.client.task_request import Submission, submission, task_submission
+from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.numbers import parse_flag
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.engine.messages.outcomes import ProbeNeeded, Refused
+from schedulemesh.protocol.answers import Response
+from schedulemesh.protocol.requests import SubmitTask
+
+#: Reasons for a refusal that an eviction for quota and group together may avoid.
+_NO_GROUP = (
+    Reason.INSUFFICIENT_QUOTA,
+    Reason.GROUP_UNPLACEABLE,
+    Reason.NO_PG_POOL,
+    Reason.PREEMPTION_FAILED,
+)
+
+
+def create_agent(connection: Connection, given: Mapping[str, object]) -> SubmitResult:
+    """Start an agent without a task; ``given`` are the arguments of the call by name."""
+    named = {**given, "agent_name": parse_name(given["agent_name"], "the agent's name")}
+    return _send(connection, _changed(submission(connection.caller, named), may_preempt=False))
+
+
+def submit_task_with_preemption(
+    connection: Connection, given: Mapping[str, object]
+) -> SubmitResult:
+    """Start an agent for a task, and evict others for it where needed and allowed."""
+    return _send(connection, task_submission(connection.caller, given))
+
+
+def submit_with_pg_preemption(
+    connection: Connection, given: Mapping[str, object], fallback: object
+) -> SubmitResult:
+    """Start an agent for a task in a placement group; ``fallback``: else submit it without that condition."""
+    falls_back = parse_flag(fallback, "fallback")
+    request = task_submission(connection.caller, given)
+    answer = _send(connection, _changed(request, for_group=True))
+    if answer["success"]:
+        return {**answer, "path": "pg"}
+    if not falls_back or answer["reason"] not in _NO_GROUP:
+        return answer
+    # An id of its own, so that a repeated call gets both answers again.
+    second = f"{request.request.request_id}:fallback"
+    return {**_send(connection, _changed(request, request_id=second)), "path": "fallback"}
+
+
+def _changed(given: Submission, **fields: object) -> Submission:
+    request = msgspec.structs.replace(given.request, **fields)
+    return msgspec.structs.replace(given, request=request)
+
+
+def _send(connection: Connection, given: Submission) -> SubmitResult:
+    """Send a submission and wait until its agent runs, or cannot.
+
+    The class's bytes are sent only where the supervisor may not have them.
+    """
+    request, class_key = given.request, given.request.agent.class_key
+    if class_key in connection.shipped:
+        others = {key: data for key, data in request.blobs.items() if key != class_key}
+        request = msgspec.structs.replace(request, blobs=others)
+    response, handle = _responded(connection, given, request)
+    if isinstance(response.outcome, ProbeNeeded):
+        response, handle = _responded(connection, given, given.request)
+    if not request.dry_run and not isinstance(response.outcome, Refused):
+        connection.shipped.add(class_key)
+    return submitted(
+        response.outcome,
+        handle,
+        dry_run=request.dry_run,
+        group=response.group,
+        named_resources=not request.default_resources,
+    )
+
+
+def _responded(
+    connection: Connection, given: Submission, request: SubmitTask
+) -> tuple[Response, ActorHandle | None]:
+    answer, handles = ask_with_handles(connection, request, Response, given.refs)
+    response = Response(outcome=answer) if isinstance(answer, Refused) else answer
+    return response, handles[0] if handles else None

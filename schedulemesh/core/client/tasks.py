@@ -1,0 +1,39 @@
+"""Task calls: register, complete and list tasks. RayScheduler documents each call."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+
+from schedulemesh.core.client import results
+from schedulemesh.core.client.asking import listed, respond
+from schedulemesh.core.client.connection import Connection
+from schedulemesh.core.client.listings import TasksResult
+from schedulemesh.core.client.task_request import described_task
+from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.numbers import parse_flag
+from schedulemesh.protocol.requests import CompleteTask, ListTasks, RegisterTask
+
+
+def register_running_task(
+    connection: Connection, agent_name: object, given: Mapping[str, object]
+) -> results.Result:
+    """Register a task that runs on an agent; ``given`` are the fields of the task by name."""
+    task, blobs = described_task(given)
+    request = RegisterTask(task=task, agent_name=parse_name(agent_name, "agent_name"), blobs=blobs)
+    return results.done(respond(connection, request).outcome)
+
+
+def complete_task(connection: Connection, task_id: object, end_agent: object) -> results.Result:
+    """Report that a task is done."""
+    request = CompleteTask(
+        task_id=parse_name(task_id, "task_id"),
+        end_agent=parse_flag(end_agent, "end_agent"),
+        request_id=uuid.uuid4().hex,
+    )
+    return results.done(respond(connection, request).outcome)
+
+
+def list_tasks(connection: Connection) -> TasksResult:
+    """Every task."""
+    return listed(connection, ListTasks(), "tasks", TasksResult)

@@ -1,0 +1,182 @@
+"""Scheduler objects: what a ``with`` block ends, what ``repr`` shows, and which calls both classes have."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+
+import pytest
+
+from schedulemesh import simple as simple_module
+from schedulemesh.config.settings import PROTOCOL_VERSION
+from schedulemesh.core.client import connection as connections
+from schedulemesh.core.client import scheduler as scheduler_module
+from schedulemesh.core.client.connection import Connection
+from schedulemesh.core.client.scheduler import RayScheduler
+from schedulemesh.errors import (
+    InvalidRequestError,
+    SchedulerNotFoundError,
+    SchedulerUnavailableError,
+)
+from schedulemesh.protocol.answers import Hello
+from schedulemesh.simple import SimpleScheduler
+
+
+@pytest.fixture
+def ended(monkeypatch):
+    """The names of the schedulers that were ended, in order."""
+    names = []
+    monkeypatch.setattr(connections, "end", lambda handle, settings: names.append(settings.name))
+    return names
+
+
+@pytest.fixture
+def living(monkeypatch):
+    """Have schedulers be found, detached or not, as the argument says."""
+
+    def be(detached):
+        def connected(settings, owned):
+            hello = Hello(
+                protocol=PROTOCOL_VERSION,
+                python="3",
+                ray="2",
+                detached=detached,
+                job_id="j",
+                settings=settings,
+            )
+            return Connection("handle", settings, hello, owned=owned)
+
+        def connect(settings):
+            return connected(settings, not detached)
+
+        monkeypatch.setattr(scheduler_module, "connect", connect)
+        monkeypatch.setattr(scheduler_module, "find", lambda settings: connected(settings, False))
+
+    be(False)
+    return be
+
+
+def test_a_block_ends_a_scheduler_of_this_job(living, ended):
+    with RayScheduler("mesh") as scheduler:
+        assert ended == []
+        assert scheduler.name == "mesh"
+    assert ended == ["mesh"]
+    assert scheduler.shutdown() == {"success": True}
+    assert ended == ["mesh"], "it is ended once"
+
+
+def test_a_block_leaves_a_detached_scheduler(living, ended):
+    living(True)
+    for made in (RayScheduler("mesh", detached=True), RayScheduler("mesh")):
+        with made as scheduler:
+            assert scheduler.supervisor_handle() == "handle"
+        with pytest.raises(InvalidRequestError, match=r"detached from scheduler 'mesh'.*attach"):
+            scheduler.supervisor_handle()
+        with pytest.raises(InvalidRequestError, match="detached from scheduler"):
+            scheduler.list_pools()
+    assert ended == []
+
+
+def test_a_block_leaves_a_scheduler_that_was_attached_to(living, ended):
+    with RayScheduler.attach("mesh") as scheduler:
+        pass
+    assert ended == []
+    assert scheduler.name == "mesh"
+
+
+def test_what_the_block_did_itself_is_not_done_again(living, ended):
+    with RayScheduler("mesh") as scheduler:
+        scheduler.shutdown()
+    with RayScheduler("other") as scheduler:
+        scheduler.detach()
+    assert ended == ["mesh"]
+
+
+def test_the_error_of_a_block_is_not_replaced_by_that_of_leaving_it(living, monkeypatch, caplog):
+    def unavailable(handle, settings):
+        raise SchedulerUnavailableError("no sign of life")
+
+    monkeypatch.setattr(connections, "end", unavailable)
+    with caplog.at_level(logging.WARNING), pytest.raises(KeyError), RayScheduler("mesh"):
+        raise KeyError("x")
+    assert "was not shut down: no sign of life" in caplog.text
+    with pytest.raises(SchedulerUnavailableError), RayScheduler("mesh"):
+        pass
+
+
+def test_repr_shows_which_scheduler_it_is_and_what_became_of_it(living, ended, monkeypatch):
+    scheduler = RayScheduler("mesh", namespace="space", state_path="/data")
+    shown = "name='mesh', namespace='space', detached=False, state_path='/data'"
+    assert repr(scheduler) == f"<RayScheduler {shown}>"
+    scheduler.shutdown()
+    assert repr(scheduler) == f"<RayScheduler {shown}, shut down>"
+    living(True)
+    monkeypatch.setattr(simple_module.ray, "is_initialized", lambda: True)
+    simple = SimpleScheduler("m", detached=True, state_path="postgresql://me:secret@db/x")
+    simple.detach()
+    assert repr(simple) == (
+        "<SimpleScheduler name='m', namespace='schedulemesh', detached=True, "
+        "state_path='postgresql://me:***@db/x', detached from it>"
+    )
+
+
+def test_a_block_ends_the_ray_that_it_started_unless_a_detached_scheduler_runs_there(
+    living, ended, monkeypatch
+):
+    calls = []
+    monkeypatch.setattr(simple_module.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(simple_module.ray, "shutdown", lambda: calls.append("ray"))
+    monkeypatch.setattr(simple_module, "join_or_start", lambda options: True)
+    with SimpleScheduler("mesh"):
+        assert calls == []
+    assert (ended, calls) == (["mesh"], ["ray"])
+    living(True)
+    with SimpleScheduler("kept", detached=True):
+        pass
+    assert (ended, calls) == (["mesh"], ["ray"])
+
+
+def test_attaching_starts_no_ray(living, monkeypatch):
+    monkeypatch.setattr(simple_module.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(simple_module, "join_running", lambda: False)
+    with pytest.raises(SchedulerNotFoundError, match=r"no Ray to find scheduler 'mesh' on"):
+        SimpleScheduler.attach("mesh")
+    monkeypatch.setattr(simple_module, "join_running", lambda: True)
+    assert SimpleScheduler.attach("mesh").name == "mesh"
+
+
+#: Public methods of RayScheduler that SimpleScheduler has under another name.
+OTHER_NAMES = {
+    "create_pool": "ensure_pool",
+    "complete_task": "complete",
+    "submit_task_with_preemption": "submit",
+}
+
+
+def public(cls):
+    return {name for name, _ in inspect.getmembers(cls) if not name.startswith("_")}
+
+
+def test_both_classes_have_the_same_calls():
+    assert set(OTHER_NAMES) <= public(RayScheduler)
+    assert set(OTHER_NAMES.values()) <= public(SimpleScheduler)
+    assert public(RayScheduler) - public(SimpleScheduler) == set(OTHER_NAMES)
+
+
+#: Arguments that a call of SimpleScheduler names differently.
+SHORTER = {"pool_name": "pool"}
+
+
+def parameters(call):
+    return [
+        (SHORTER.get(p.name, p.name), p.default)
+        for p in inspect.signature(call).parameters.values()
+        if p.kind is not p.VAR_KEYWORD
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(public(RayScheduler) & public(SimpleScheduler)))
+def test_a_call_of_both_classes_takes_the_same_arguments(name):
+    there, here = (getattr(cls, name) for cls in (RayScheduler, SimpleScheduler))
+    if callable(there):
+        assert parameters(here) == parameters(there)
