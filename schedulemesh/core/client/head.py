@@ -6,13 +6,7 @@ import os
 
 import ray
 
-from schedulemesh.config.settings import (
-    DEFAULT_NAMESPACE,
-    JournalSettings,
-    SchedulerSettings,
-    parse_journal_settings,
-    parse_state_path,
-)
+from schedulemesh.config.settings import JournalSettings
 from schedulemesh.core.client.arguments import public_calls
 from schedulemesh.core.client.asking import details
 from schedulemesh.core.client.connection import (
@@ -24,9 +18,8 @@ from schedulemesh.core.client.connection import (
     require_ray,
 )
 from schedulemesh.core.client.listings import AboutResult, HeadHealth, HeadStopped
+from schedulemesh.core.client.new_settings import parse_settings
 from schedulemesh.core.client.results import combined
-from schedulemesh.domain.names import parse_name
-from schedulemesh.domain.numbers import parse_timeout
 from schedulemesh.errors import SchedulerNotFoundError, SchedulerUnavailableError
 from schedulemesh.protocol.requests import GetAbout
 
@@ -52,19 +45,14 @@ class ScheduleMeshHead:
         health_interval_s: float | None = None,
         journal: JournalSettings | None = None,
     ) -> None:
-        self._settings = SchedulerSettings(
-            name=parse_name(name, "the head's name"),
-            namespace=(
-                DEFAULT_NAMESPACE if namespace is None else parse_name(namespace, "namespace")
-            ),
+        self._settings = parse_settings(
+            name,
+            namespace,
+            state_path,
             detached=True,
-            state_path=parse_state_path(state_path),
-            health_interval_s=(
-                None
-                if health_interval_s is None
-                else parse_timeout(health_interval_s, "health_interval_s")
-            ),
-            journal=parse_journal_settings(journal),
+            health_interval_s=health_interval_s,
+            journal=journal,
+            what="the head's name",
         )
 
     def start(self) -> HeadHealth:

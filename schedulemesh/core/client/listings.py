@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
-from schedulemesh.core.client.results import AgentInfo, CandidateInfo, Result
+from schedulemesh.core.client.results import AgentInfo, CandidateInfo, Result, TaskInfo
 from schedulemesh.domain.resources import Amounts
 from schedulemesh.domain.user_data import UserValue
 
@@ -152,18 +152,13 @@ class HealthResult(Result, total=False):
     details: list[HealthDetail]
 
 
-class TaskInfo(TypedDict, total=False):
+class TaskListing(TaskInfo, total=False):
     """A task that holds resources or is registered; times are in seconds."""
 
-    task_id: str
     agent_name: str
-    pool_name: str
-    priority: float
-    labels: dict[str, str]
     phase: str
     #: Since 1970; None: it does not run yet.
     started_at: float | None
-    estimated_duration: float | None
     remaining_time: float
     last_metrics: dict[str, UserValue]
 
@@ -171,7 +166,7 @@ class TaskInfo(TypedDict, total=False):
 class TasksResult(Result, total=False):
     """The answer of ``list_tasks``."""
 
-    tasks: list[TaskInfo]
+    tasks: list[TaskListing]
 
 
 class PolicyFields(TypedDict, total=False):

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
 
-import msgspec
 from msgspec import UNSET, UnsetType
-from ray.actor import ActorHandle
 from typing_extensions import Self, Unpack
 
 from schedulemesh.config.policy import PreemptionAggressiveness
-from schedulemesh.config.settings import (
-    DEFAULT_NAMESPACE,
-    JournalSettings,
-    SchedulerSettings,
-    parse_journal_settings,
-    parse_state_path,
-)
+from schedulemesh.config.settings import JournalSettings
 from schedulemesh.core.client import (
     agents,
     cluster,
@@ -32,28 +22,24 @@ from schedulemesh.core.client import (
     tasks,
 )
 from schedulemesh.core.client.arguments import public, public_calls
-from schedulemesh.core.client.connection import Connection, connect, find
+from schedulemesh.core.client.connection import connect, find
 from schedulemesh.core.client.console import show_log
-from schedulemesh.core.client.strategies import check_built_in, chosen_strategies
+from schedulemesh.core.client.lifecycle import SchedulerObject
+from schedulemesh.core.client.new_settings import parse_settings
 from schedulemesh.core.client.task_fields import (
     AgentFields,
     OptionalFields,
     SubmitFields,
     TaskFields,
 )
-from schedulemesh.domain.names import parse_name
-from schedulemesh.domain.numbers import parse_flag, parse_timeout
 from schedulemesh.domain.task import DEFAULT_PRIORITY
 from schedulemesh.domain.user_data import UserClass, UserValue
 from schedulemesh.engine.placement.strategies import POOL_STRATEGY
-from schedulemesh.errors import ScheduleMeshError
 from schedulemesh.plugins.scheduling import SchedulingStrategyPlugin
-
-logger = logging.getLogger(__name__)
 
 
 @public_calls
-class RayScheduler:
+class RayScheduler(SchedulerObject):
     """The scheduler of one name in one Ray namespace: finds its supervisor or creates it, and calls it.
 
     ``detached`` False: the scheduler ends with this job, and nothing of it stays in Ray. True: it outlives
@@ -88,21 +74,19 @@ class RayScheduler:
         health_interval_s: float | None = None,
         journal: JournalSettings | None = None,
     ) -> None:
-        pool_strategy = check_built_in("pool_strategy", pool_strategy)
-        node_strategy, refs = chosen_strategies(node_strategy, strategies)
-        settings = msgspec.structs.replace(
-            _settings(name, namespace, state_path, parse_flag(detached, "detached"), node_strategy),
+        settings = parse_settings(
+            name,
+            namespace,
+            state_path,
+            detached=detached,
+            node_strategy=node_strategy,
             pool_strategy=pool_strategy,
-            strategies=refs,
-            health_interval_s=(
-                None
-                if health_interval_s is None
-                else parse_timeout(health_interval_s, "health_interval_s")
-            ),
-            journal=parse_journal_settings(journal),
+            strategies=strategies,
+            health_interval_s=health_interval_s,
+            journal=journal,
         )
         show_log()
-        self._connection: Connection = connect(settings)
+        self._connection = connect(settings)
 
     @classmethod
     def attach(
@@ -117,45 +101,11 @@ class RayScheduler:
         Raises SchedulerNotFoundError where there is none, and SchedulerExistsError for a ``state_path`` that
         is not the living one's.
         """
-        settings = _settings(name, namespace, state_path, detached=True, strategy="bin_pack")
+        settings = parse_settings(name, namespace, state_path, detached=True)
         show_log()
         scheduler = cls.__new__(cls)
         scheduler._connection = find(settings)  # noqa: SLF001  # its own class
         return scheduler
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._connection.described()}>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._connection.state != "open":
-            return
-        if not self._connection.owned:
-            self.detach()
-            return
-        try:
-            self.shutdown()
-        except ScheduleMeshError as failed:
-            if error is None:
-                raise
-            # The error of the block matters more than that of leaving it.
-            logger.warning("%r was not shut down: %s", self, failed)
-
-    @property
-    def name(self) -> str:
-        """The scheduler's name."""
-        return self._connection.settings.name
-
-    def supervisor_handle(self) -> ActorHandle:
-        """The Ray handle of the supervisor, for agents that report metrics by themselves."""
-        return self._connection.handle
 
     def create_pool(
         self,
@@ -176,15 +126,8 @@ class RayScheduler:
         placement groups it returns when the reserved ones are ready, or cannot be created:
         ``placement_groups`` has ``reserved``, ``ready`` and ``unplaced``.
         """
-        return pools.create_pool(
-            self._connection,
-            name,
-            labels,
-            resources,
-            target_agents,
-            placement_strategy,
-            pg_pool_config,
-        )
+        definition = (labels, resources, target_agents, placement_strategy, pg_pool_config)
+        return pools.create_pool(self._connection, name, *definition)
 
     def ensure_pool(
         self,
@@ -202,15 +145,8 @@ class RayScheduler:
 
         Returns what ``create_pool`` returns; ``detail`` may also be "changed".
         """
-        return pools.ensure_pool(
-            self._connection,
-            name,
-            labels,
-            resources,
-            target_agents,
-            placement_strategy,
-            pg_pool_config,
-        )
+        definition = (labels, resources, target_agents, placement_strategy, pg_pool_config)
+        return pools.ensure_pool(self._connection, name, *definition)
 
     def resize_pool(
         self,
@@ -257,14 +193,8 @@ class RayScheduler:
         that keeps groups: the agent runs in the first, and ``resources`` are their sum. Returns when the
         agent runs, with ``agent``.
         """
-        given = {
-            "agent_name": name,
-            "pool_name": pool,
-            "actor_class": actor_class,
-            "resources": resources,
-            "ray_options": ray_options,
-            **fields,
-        }
+        own = {"agent_name": name, "pool_name": pool, "actor_class": actor_class}
+        given = {**own, "resources": resources, "ray_options": ray_options, **fields}
         return submissions.create_agent(self._connection, given)
 
     @public(OptionalFields)
@@ -289,14 +219,8 @@ class RayScheduler:
         Returns ``agent`` (with its Ray ``handle``), ``task_id`` and ``preempted``: the tasks that were
         evicted for it. A refusal says what was short, by how much, and who holds it.
         """
-        given = {
-            "task_id": task_id,
-            "pool_name": pool_name,
-            "actor_class": actor_class,
-            "resources": resources,
-            "priority": priority,
-            **fields,
-        }
+        own = {"task_id": task_id, "pool_name": pool_name, "actor_class": actor_class}
+        given = {**own, "resources": resources, "priority": priority, **fields}
         return submissions.submit_task_with_preemption(self._connection, given)
 
     @public(SubmitFields)
@@ -427,10 +351,7 @@ class RayScheduler:
         return preemption.execute_preemption(self._connection, task_id, agent_name)
 
     def preempt_task(
-        self,
-        task_id: str | None = None,
-        agent_name: str | None = None,
-        for_pool: str | None = None,
+        self, task_id: str | None = None, agent_name: str | None = None, for_pool: str | None = None
     ) -> results.PreemptionResult:
         """Evict by hand: save and cancel the tasks of an agent, and end the agent.
 
@@ -535,36 +456,3 @@ class RayScheduler:
         ``pools``, ``agents`` and ``running_tasks`` there are.
         """
         return cluster.about(self._connection)
-
-    def detach(self) -> None:
-        """Use this object no more. The scheduler keeps running: a detached one until it is shut down, others
-        until their job ends.
-        """
-        self._connection.leave()
-
-    def shutdown(self, force: bool = False) -> results.Result:
-        """End every agent and the scheduler, and remove its journal.
-
-        Refused with ``standing_scheduler`` where this object was made without ``detached`` and found a
-        detached scheduler of that name, which others may be using, unless ``force`` is given.
-        """
-        if self._connection.standing and not parse_flag(force, "force"):
-            return results.standing_scheduler(self.name)
-        self._connection.end()
-        return {"success": True}
-
-
-def _settings(
-    name: object,
-    namespace: str | None,
-    state_path: str | os.PathLike[str] | None,
-    detached: bool,
-    strategy: str,
-) -> SchedulerSettings:
-    return SchedulerSettings(
-        name=parse_name(name, "the scheduler's name"),
-        namespace=DEFAULT_NAMESPACE if namespace is None else parse_name(namespace, "namespace"),
-        detached=detached,
-        state_path=parse_state_path(state_path),
-        node_strategy=strategy,
-    )

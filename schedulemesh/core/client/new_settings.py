@@ -1,0 +1,48 @@
+"""The settings that a scheduler is created with, or looked for, from the arguments of the public classes."""
+
+from __future__ import annotations
+
+from schedulemesh.config.settings import (
+    DEFAULT_NAMESPACE,
+    SchedulerSettings,
+    parse_journal_settings,
+    parse_state_path,
+)
+from schedulemesh.core.client.strategies import check_built_in, chosen_strategies
+from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.numbers import parse_flag, parse_timeout
+from schedulemesh.engine.placement.strategies import POOL_STRATEGY
+
+
+def parse_settings(
+    name: object,
+    namespace: object,
+    state_path: object,
+    *,
+    detached: object,
+    node_strategy: object = "bin_pack",
+    pool_strategy: object = POOL_STRATEGY,
+    strategies: object = (),
+    health_interval_s: object = None,
+    journal: object = None,
+    what: str = "the scheduler's name",
+) -> SchedulerSettings:
+    """The settings that these arguments say. Raises InvalidRequestError naming what is wrong.
+
+    ``what``: how an error calls the name.
+    """
+    node_strategy, refs = chosen_strategies(node_strategy, strategies)
+    interval_s = health_interval_s
+    return SchedulerSettings(
+        name=parse_name(name, what),
+        namespace=DEFAULT_NAMESPACE if namespace is None else parse_name(namespace, "namespace"),
+        detached=parse_flag(detached, "detached"),
+        state_path=parse_state_path(state_path),
+        node_strategy=node_strategy,
+        pool_strategy=check_built_in("pool_strategy", pool_strategy),
+        strategies=refs,
+        health_interval_s=(
+            None if interval_s is None else parse_timeout(interval_s, "health_interval_s")
+        ),
+        journal=parse_journal_settings(journal),
+    )
