@@ -25,9 +25,9 @@ from schedulemesh.engine.messages.instructions import EvictAgent, StartAgent
 from schedulemesh.engine.messages.outcomes import Accepted, Pending
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.placement.group_choice import Assignment, GroupRequest, NoAssignment
-from schedulemesh.engine.preemption.group_victims import GroupPlan
 from schedulemesh.engine.preemption.rules import Incoming
-from schedulemesh.engine.preemption.search import Plan, VictimAgent, evicted
+from schedulemesh.engine.preemption.search import Plan
+from schedulemesh.engine.preemption.victims import VictimAgent, evicted_tasks
 from schedulemesh.engine.state.devices import devices_for
 from schedulemesh.engine.state.groups import Group
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -76,14 +76,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return Incoming(priority=task.priority, pool_name=self.pool_name, labels=task.labels)
 
 
-def would_run(state: MeshState, request: Request, plan: Plan | GroupPlan | None) -> Accepted:
+def would_run(state: MeshState, request: Request, plan: Plan | None) -> Accepted:
     """The answer of a dry run."""
     agent, task = request.stimulus.agent, request.stimulus.task
     assignment = _assignment(request, plan)
     if assignment is not None:
         node_id: str | None = _node_ids(assignment)[0]
-    elif isinstance(plan, Plan):
-        node_id = plan.node_id
+    elif plan is not None and plan.placement is not None:
+        node_id = plan.placement.node_ids[0]
     else:
         node_id = request.node.node_id if request.node is not None else None
     return Accepted(
@@ -92,7 +92,7 @@ def would_run(state: MeshState, request: Request, plan: Plan | GroupPlan | None)
         resources=request.need,
         labels=_labels(state, request),
         task_id=None if task is None else task.task_id,
-        preempted=() if plan is None else evicted(plan.units),
+        preempted=() if plan is None else evicted_tasks(plan.victims),
         node_id=node_id,
         restartable=agent.restartable,
         group_id=(
@@ -103,10 +103,12 @@ def would_run(state: MeshState, request: Request, plan: Plan | GroupPlan | None)
     )
 
 
-def _assignment(request: Request, plan: Plan | GroupPlan | None) -> Assignment | None:
+def _assignment(request: Request, plan: Plan | None) -> Assignment | None:
     """The group that a request gets; None: it lives on a node."""
-    if isinstance(plan, GroupPlan):
-        return plan.assignment
+    if plan is not None and plan.handed_over is not None:
+        return Assignment(path="preempted", group=plan.handed_over)
+    if plan is not None and plan.placement is not None and request.group_request is not None:
+        return Assignment(path="created", placement=plan.placement, leaving=plan.removed)
     return request.assignment if isinstance(request.assignment, Assignment) else None
 
 
@@ -125,7 +127,7 @@ def _labels(state: MeshState, request: Request) -> Labels:
     }
 
 
-def admit(tx: Transaction, request: Request, plan: Plan | GroupPlan | None) -> Pending:
+def admit(tx: Transaction, request: Request, plan: Plan | None) -> Pending:
     """Put the agent on both books and send its victims, if any, on their way."""
     state, stimulus = tx.state, request.stimulus
     for hold_id, left in request.payment.holds_left:
@@ -145,7 +147,7 @@ def admit(tx: Transaction, request: Request, plan: Plan | GroupPlan | None) -> P
         at=tx.now,
         task=task,
         shares=request.payment.shares,
-        evicting=() if plan is None else evicted(plan.units),
+        evicting=() if plan is None else evicted_tasks(plan.victims),
         request_id=stimulus.request_id,
         state_key=stimulus.state_key,
     )
@@ -153,9 +155,9 @@ def admit(tx: Transaction, request: Request, plan: Plan | GroupPlan | None) -> P
     if assignment is not None:
         _move_in(tx, request, admitted, assignment)
     else:
-        _allocate_on_node(tx, request, admitted, plan if isinstance(plan, Plan) else None)
-    if plan is not None and plan.units:
-        _evict(tx, plan.units, agent.name)
+        _allocate_on_node(tx, request, admitted, plan)
+    if plan is not None and plan.victims:
+        _evict(tx, plan.victims, agent.name)
     if state.agents[agent.name].phase is AgentPhase.STARTING:
         tx.instruct(start_instruction(state, agent.name))
     return Pending(agent_name=agent.name)
@@ -165,9 +167,11 @@ def _allocate_on_node(
     tx: Transaction, request: Request, admitted: AgentAdmitted, plan: Plan | None
 ) -> None:
     """Its claim is on the node itself."""
-    node = request.node if plan is None else tx.state.cluster.nodes.get(plan.node_id or "")
+    node = request.node
+    if plan is not None and plan.placement is not None:
+        node = tx.state.cluster.nodes.get(plan.placement.node_ids[0])
     held, devices = _room_now(request.need, node, waits=plan is not None)
-    leaving = () if plan is None else plan.groups
+    leaving = () if plan is None else plan.removed
     tx.emit(
         msgspec.structs.replace(
             admitted,
@@ -232,9 +236,9 @@ def _room_now(need: Resources, node: Node | None, *, waits: bool) -> tuple[Resou
     return without_gpu, devices_for(node.devices, need.gpu) or _NO_DEVICES
 
 
-def _evict(tx: Transaction, units: tuple[VictimAgent, ...], newcomer: str) -> None:
+def _evict(tx: Transaction, victims: tuple[VictimAgent, ...], newcomer: str) -> None:
     """All victims of one submission go at the same time."""
-    for candidate in evicted(units):
+    for candidate in evicted_tasks(victims):
         tx.emit(
             EvictionStarted(
                 task_id=candidate.task_id,
@@ -244,8 +248,8 @@ def _evict(tx: Transaction, units: tuple[VictimAgent, ...], newcomer: str) -> No
                 for_agent=newcomer,
             )
         )
-    for unit in units:
-        name = unit.agent.spec.name
+    for victim in victims:
+        name = victim.name
         tx.emit(AgentEnding(agent_name=name, reason=EndReason.PREEMPTED, at=tx.now))
         tx.instruct(evict_instruction(tx.state, name))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import DEFAULT_PRIORITY
@@ -24,17 +25,19 @@ from schedulemesh.engine.messages.outcomes import (
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.placement.group_choice import (
     NoAssignment,
+    excess,
     find_assignment,
     group_request_of,
     idle_for_node,
 )
 from schedulemesh.engine.placement.plugin_views import submitted_view
+from schedulemesh.engine.placement.scenario import Demand
 from schedulemesh.engine.placement.strategies import Strategies
-from schedulemesh.engine.preemption.group_victims import GroupPlan, GroupSearch, with_groups
 from schedulemesh.engine.preemption.rules import PluginVeto
-from schedulemesh.engine.preemption.search import Plan, Search, evicted
+from schedulemesh.engine.preemption.search import Plan, search
 from schedulemesh.engine.preemption.sufficient_priority import sufficient_priority
 from schedulemesh.engine.preemption.veto import ask
+from schedulemesh.engine.preemption.victims import VictimAgents, evicted_tasks
 from schedulemesh.engine.state.agents import Preempted
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.quota import Account, pay
@@ -187,7 +190,7 @@ def _decide(tx: Transaction, request: Request) -> RequestOutcome:
             return would_run(tx.state, request, None)
         return admit(tx, request, None)
     veto = _veto(tx, request)
-    plan: Plan | GroupPlan | None = room_of_idle(tx, request)
+    plan = room_of_idle(tx, request)
     if plan is None and request.stimulus.may_preempt:
         plan = find_victims(tx, request, veto)
     if plan is None:
@@ -195,48 +198,53 @@ def _decide(tx: Transaction, request: Request) -> RequestOutcome:
     if request.stimulus.dry_run:
         return would_run(tx.state, request, plan)
     class_key = request.stimulus.agent.class_key
-    if plan.units and class_key and class_key not in tx.state.loaded:
+    if plan.victims and class_key and class_key not in tx.state.loaded:
         return ProbeNeeded(class_key=class_key)
     return admit(tx, request, plan)
 
 
 def room_of_idle(tx: Transaction, request: Request) -> Plan | None:
-    """Room on a node once placement groups that nobody uses have left; None: that is not enough."""
+    """Room on a node once placement groups that nobody uses are removed; None: that is not enough."""
     if not request.by_node or request.payment.short:
         return None
     found = idle_for_node(tx.state, request.need)
     if found is None:
         return None
     placement, groups = found
-    return Plan(units=(), node_id=placement.node_ids[0], groups=groups)
+    return Plan(victims=(), placement=placement, removed=groups)
 
 
-def find_victims(
-    tx: Transaction, request: Request, veto: PluginVeto | None
-) -> Plan | GroupPlan | None:
-    """Who leaves for a request, and where it goes then; None: no eviction would make room for it."""
-    search = search_for(tx.state, request, tx.now, veto)
-    if request.group_request is None or request.assignment is None:
-        return with_groups(search, search.plan())
-    return GroupSearch(
-        search=search,
-        group_request=request.group_request,
-        assignment=request.assignment,
-        for_group=request.stimulus.for_group,
-    ).plan()
+def find_victims(tx: Transaction, request: Request, veto: PluginVeto | None) -> Plan | None:
+    """Who is evicted for a request, and where it runs then; None: no eviction would make room for it."""
+    demand = _demand(tx.state, request)
+    if demand is None:
+        return None
+    asked = request.group_request if demand.needs_place else None
+    agents = VictimAgents(tx.state, request.incoming, tx.now, veto, asked)
+    return search(tx.state, demand, agents, tx.now)
 
 
-def search_for(state: MeshState, request: Request, now: float, veto: PluginVeto | None) -> Search:
-    """The victim search of a request."""
-    return Search(
-        state=state,
-        incoming=request.incoming,
-        need=request.need,
-        short_quota=request.payment.short,
-        node=request.node,
-        by_node=request.by_node,
-        now=now,
-        veto=veto,
+def _demand(state: MeshState, request: Request) -> Demand | None:
+    """What the request lacks; None: nobody may be evicted for that."""
+    short, asked = request.payment.short, request.group_request
+    if request.stimulus.for_group and short:
+        return None
+    if asked is None:
+        shape = GroupShape(bundles=(request.need,)) if request.by_node else None
+        return Demand(short_quota=short, needs_place=request.by_node, shape=shape)
+    if not isinstance(request.assignment, NoAssignment):
+        return Demand(short_quota=short, needs_place=False)
+    may_create = (
+        request.assignment.could_ever
+        and asked.spec.dynamic
+        and asked.spec.max_dynamic >= 1
+        and not request.stimulus.for_group
+    )
+    return Demand(
+        short_quota=short,
+        shape=asked.shape if may_create else None,
+        pool_name=asked.pool_name,
+        too_many_groups=excess(state, asked),
     )
 
 
@@ -289,7 +297,7 @@ def _sufficient_priority(tx: Transaction, request: Request) -> float | None:
         if isinstance(again, Refused) or again.fits_now:
             return None if isinstance(again, Refused) else ()
         plan = find_victims(tx, again, None)
-        return None if plan is None else evicted(plan.units)
+        return None if plan is None else evicted_tasks(plan.victims)
 
     return sufficient_priority(tx.state, request.incoming, victims)
 

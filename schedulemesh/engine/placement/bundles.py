@@ -79,6 +79,10 @@ class _Free:
         total = sum_of(needs)
         if not total.fits(self.amounts):
             return False
+        return self.takes_gpus(needs)
+
+    def takes_gpus(self, needs: Sequence[Resources]) -> bool:
+        """Whether there are devices for the GPU amounts of all of these together."""
         gpus = [need.gpu for need in needs if need.gpu]
         if not gpus:
             return True
@@ -95,14 +99,20 @@ class _Free:
         return (self.amounts, tuple(sorted(self.devices)), self.node_id if unlike else "")
 
     def put(self, need: Resources) -> None:
-        self.move(need, devices_for(self.devices, need.gpu) or Devices(), -1)
+        without_gpu = msgspec.structs.replace(need, gpu=0) if need.gpu else need
+        self.move(without_gpu, devices_for(self.devices, need.gpu) or Devices(), -1)
         self._gpus.append(need.gpu)
         self.taken = True
 
-    def move(self, amounts: Resources, devices: Devices, sign: int) -> None:
+    def move(self, held: Resources, devices: Devices, sign: int) -> None:
+        """Free (-1: take) so much CPU, memory and custom resources, and these devices."""
+        self.amounts = self.amounts + held if sign > 0 else self.amounts - held
+        gpu = 0
         for i, units in devices.units:
             self.devices[i] += sign * units
-        self.amounts = self.amounts + amounts if sign > 0 else self.amounts - amounts
+            gpu += units
+        if gpu:
+            self.amounts = self.amounts + Resources(gpu=sign * gpu)
 
     def order(self) -> tuple[int, int, str]:
         return (self.amounts.gpu, self.amounts.cpu, self.node_id)
@@ -125,12 +135,10 @@ class Room:
         allocations = None if node is None else node.allocations.get(key)
         if node is None or allocations is None:
             return
-        gpu = sum(units for _, units in allocations.devices.units)
-        held = msgspec.structs.replace(allocations.held, gpu=gpu) if gpu else allocations.held
         free = self._changed.get(node_id)
         if free is None:
             free = self._changed[node_id] = _Free(node, total=self._total, waits=self._waits)
-        free.move(held, allocations.devices, sign)
+        free.move(allocations.held, allocations.devices, sign)
         if sign > 0:
             free.gone.add(key)
         else:
@@ -141,13 +149,18 @@ class Room:
         changed = self._changed.get(node_id)
         return self._cluster.nodes[node_id].free if changed is None else changed.amounts
 
+    def short_on(self, node_id: str, shape: GroupShape) -> tuple[Resources, bool]:
+        """What the node lacks to hold the whole group: amounts, and whether its devices do not suffice."""
+        free = self._look(self._cluster.nodes[node_id])
+        return shape.total.beyond(free.amounts), not free.takes_gpus(shape.bundles)
+
     def place(self, shape: GroupShape) -> BundlePlacement | NoPlacement:
         """Where the group goes, or why it has no room. Changes nothing."""
         placement = self.placement(shape)
         if placement is not None:
             return placement
         nodes = self._cluster.nodes.values() if self._total else self._cluster.open_nodes()
-        return self._placed(shape, [node for node in nodes if _has_labels(node, shape)])
+        return self._placed(shape, [node for node in nodes if has_labels(node, shape)])
 
     def placement(
         self, shape: GroupShape, only: Collection[str] | None = None
@@ -159,14 +172,18 @@ class Room:
             return self._place_one(shape)
         every = self._cluster.nodes
         nodes = every.values() if only is None else [every[n] for n in only if n in every]
-        need = shape.total if on_one_node(shape) else least(shape.bundles)
+        one = on_one_node(shape)
+        need = shape.total if one else least(shape.bundles)
         able = [
             node
             for node in nodes
             if (self._total or not node.cordoned)
             and need.fits(node.total if self._total else self.free_on(node.node_id))
-            and _has_labels(node, shape)
+            and (not shape.node_labels or has_labels(node, shape))
         ]
+        if one:
+            free = sorted(map(self._look, able), key=_Free.order)
+            return next(filter(None, (_all_on(shape, node) for node in free)), None)
         found = self._placed(shape, able) if able else None
         return found if isinstance(found, BundlePlacement) else None
 
@@ -178,16 +195,19 @@ class Room:
         """The common case, by the index of nodes."""
         need = shape.bundles[0]
         for node in self._cluster.with_room(need, "bin_pack"):
-            if _has_labels(node, shape) and (not self._waits or has_room(node, need, waits=True)):
+            if has_labels(node, shape) and (not self._waits or has_room(node, need, waits=True)):
                 return BundlePlacement(node_ids=(node.node_id,))
         return None
 
     def _free(self, node: Node) -> _Free:
         """What is free on the node, for one attempt."""
         changed = self._changed.get(node.node_id)
-        return (
-            _Free(node, total=self._total, waits=self._waits) if changed is None else changed.copy()
-        )
+        return self._look(node) if changed is None else changed.copy()
+
+    def _look(self, node: Node) -> _Free:
+        """What is free on the node, to be read only."""
+        changed = self._changed.get(node.node_id)
+        return _Free(node, total=self._total, waits=self._waits) if changed is None else changed
 
 
 def on_one_node(shape: GroupShape) -> bool:
@@ -360,7 +380,8 @@ def _lack(need: Resources, node: _Free | None) -> Resources:
     return NOTHING if node is None else need.beyond(node.amounts)
 
 
-def _has_labels(node: Node, shape: GroupShape) -> bool:
+def has_labels(node: Node, shape: GroupShape) -> bool:
+    """Whether the node has the labels that the shape asks for."""
     return all(node.labels.get(key) == value for key, value in shape.node_labels)
 
 

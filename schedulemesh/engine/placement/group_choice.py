@@ -16,8 +16,9 @@ from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.labels import Labels, matches
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.resources import Resources
-from schedulemesh.engine.placement.bundles import BundlePlacement, NoPlacement, Room, on_one_node
+from schedulemesh.engine.placement.bundles import BundlePlacement, NoPlacement, Room
 from schedulemesh.engine.placement.minimise import minimise, release_until
+from schedulemesh.engine.placement.scenario import Demand, Scenario, bundle_allocations
 from schedulemesh.engine.state.groups import Group, GroupPhase, dynamic_shape
 from schedulemesh.engine.state.mesh_state import MeshState
 
@@ -211,62 +212,21 @@ def without_idle(
     placement, and who leaves. At least ``too_many`` of them are of the pool ``own``, which has as many
     idle ones.
     """
-    trial = _WithoutIdle(room, shape, own, too_many)
-    found = release_until(trial, idle, trial.enough)
+    demand = Demand(shape=shape, pool_name=own, too_many_groups=too_many)
+    scenario = Scenario(room, demand)
+    found = release_until(scenario, idle, scenario.enough)
     if found is None:
-        told = room.place(shape)
-        return told if isinstance(told, NoPlacement) else NoPlacement(bundle=0)
-    leaving = minimise(trial, found, trial.enough)
-    placement = trial.find()
+        reason = room.place(shape)
+        return reason if isinstance(reason, NoPlacement) else NoPlacement(bundle=0)
+    leaving = minimise(scenario, found, scenario.enough)
+    placement = scenario.placement()
     return NoPlacement(bundle=0) if placement is None else (placement, tuple(leaving))
 
 
-class _WithoutIdle:
-    """Room for a group, and its pool's limit, if some groups that nobody uses were gone."""
-
-    def __init__(self, room: Room, shape: GroupShape, own: str, too_many: int) -> None:
-        #: Where the group goes with nothing released.
-        self._first = room.placement(shape)
-        #: Where it goes now; None: nowhere, or that is to be looked at again.
-        self._placement = self._first
-        self._room = room
-        self._shape = shape
-        self._own = own
-        self._too_many = too_many
-        #: Nodes on which something was released: without that there is no placement.
-        self._changed: set[str] = set()
-
-    def release(self, group: Group) -> None:
-        """See Trial."""
-        release(self._room, group)
-        self._too_many -= group.pool_name == self._own
-        self._changed.update(group.node_ids)
-
-    def take_back(self, group: Group) -> None:
-        """See Trial."""
-        release(self._room, group, -1)
-        self._too_many += group.pool_name == self._own
-        if self._placement is not None and not set(group.node_ids).isdisjoint(
-            self._placement.node_ids
-        ):
-            self._placement = self._first
-
-    def enough(self) -> bool:
-        """Whether there is a placement, and as many of the pool's own are gone as must be."""
-        return self._too_many <= 0 and self.find() is not None
-
-    def find(self) -> BundlePlacement | None:
-        """Where the group goes as things are tried now."""
-        if self._placement is None:
-            only = self._changed if on_one_node(self._shape) else None
-            self._placement = self._room.placement(self._shape, only)
-        return self._placement
-
-
-def release(room: Room, group: Group, sign: int = 1) -> None:
-    """Try the group gone (-1: there after all)."""
-    for i, node_id in enumerate(group.node_ids):
-        room.release(node_id, group.key(i), sign)
+def release(room: Room, group: Group) -> None:
+    """Try the group gone."""
+    for node_id, key in bundle_allocations(group):
+        room.release(node_id, key)
 
 
 def lives_alone(group: Group, agent_name: str) -> bool:

@@ -12,8 +12,8 @@ from schedulemesh.engine.messages.stimuli import PreemptionQuery, TaskSubmitted
 from schedulemesh.engine.placement.plugin_views import query_view
 from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.preemption.rules import Incoming, PluginVeto, dominant
-from schedulemesh.engine.preemption.search import evicted
 from schedulemesh.engine.preemption.veto import ask
+from schedulemesh.engine.preemption.victims import evicted_tasks
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.transaction import Transaction
 
@@ -66,4 +66,4 @@ def _victims(
     if request.fits_now or room_of_idle(tx, request) is not None:
         return Evaluation(should_preempt=False, reason=Reason.RESOURCES_AVAILABLE)
     plan = find_victims(tx, request, veto)
-    return () if plan is None else tuple(c.task_id for c in evicted(plan.units))
+    return () if plan is None else tuple(c.task_id for c in evicted_tasks(plan.victims))

@@ -1,426 +1,399 @@
-"""The victim search: the fewest tasks whose leaving seats the newcomer, or none at all.
+"""The victim search: which agents are evicted so that an incoming task can start; none where that is in vain.
 
-First one victim that is enough, highest score first. Only if there is none: candidates in order until the
-newcomer fits, then everyone it turns out not to need is given back, lowest score first; so no single
-victim can be removed from the set. What is short decides who helps. For quota any victim that frees some of
-it; for nodes victims that make room on one node. Among nodes: lowest top priority of a victim, fewest
-victims, least lost work, node id.
+An incoming task may lack quota, and a place to run: room on one node, room for each bundle of a placement
+group, or a group that a victim hands over. The search is the same for all of them:
 
-An agent leaves with all its tasks, so it is a victim only if every one of them may be evicted; it counts
-with the lowest of their scores.
+1. One victim that is enough by itself, the first in the order of victims (``candidates``). Where the order
+   does not tell two apart, one that hands its group over, because then no group has to be created.
+2. If there is none, several. They are sought site by site. A site is where a place is to be made: one node;
+   all nodes together, for bundles that may be spread; a group that a victim hands over; or no node at all,
+   where only quota, or the pool's number of groups, is short. At each site
 
-Nodes are looked at by a lower bound of that order, summed up per node and kept until something changes
-there, so that of a thousand full nodes only the few that can still win are worked out.
+   a. as many victims with groups of the pool as there are groups too many,
+   b. the candidates of the site in order until there is a place,
+   c. any candidates in order that free a kind of quota still short, until quota suffices,
+   d. then everyone who turns out not to be needed is given back, last in the order first.
+
+   Of the sites that site is taken whose victims have the lowest top priority, then the fewest victims, then
+   the least lost work, then the first node id. Sites are visited by a lower bound of this, so that those
+   which cannot win any more are not worked out.
+3. Groups that nobody uses cost nobody's work: they count as removed while victims are sought. Of them only
+   those that are needed are removed in the end, the longest idle first.
+
+So no single victim can be left out, and nobody is evicted where the task could not start even so.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from functools import cached_property
 
 import msgspec
 
-from schedulemesh.domain.agent import AgentPhase
-from schedulemesh.domain.resources import NOTHING, Resources, least, most
-from schedulemesh.engine.messages.outcomes import Candidate
-from schedulemesh.engine.placement.minimise import minimise
-from schedulemesh.engine.preemption.rules import Incoming, PluginVeto, Verdict
-from schedulemesh.engine.preemption.scenario import Scenario
-from schedulemesh.engine.state.agents import Agent
+from schedulemesh.domain.placement import GroupShape
+from schedulemesh.domain.resources import NOTHING, Resources, least, sum_of
+from schedulemesh.engine.placement.bundles import (
+    BundlePlacement,
+    NoPlacement,
+    Room,
+    has_labels,
+    on_one_node,
+)
+from schedulemesh.engine.placement.group_choice import release, without_idle
+from schedulemesh.engine.placement.minimise import minimise, release_until
+from schedulemesh.engine.placement.scenario import Demand, Scenario
+from schedulemesh.engine.preemption.node_summary import (
+    NodeSummary,
+    Place,
+    agents_on,
+    place_of,
+    summary_of,
+)
+from schedulemesh.engine.preemption.victims import VictimAgent, VictimAgents, order_of
 from schedulemesh.engine.state.groups import Group
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
-from schedulemesh.engine.state.tasks import RunningTask, TaskClass
+from schedulemesh.engine.state.tasks import TaskClass
 
-#: Top priority, victims, lost work, node id: ascending is better.
-Bound = tuple[float, int, float, str]
-Keep = Callable[[TaskClass], bool]
-
-
-class VictimAgent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An agent that may leave, with its tasks."""
-
-    agent: Agent
-    candidates: tuple[Candidate, ...]
-    #: Its place among the others by the policy's order of victims: ascending is first.
-    order: tuple[float, float, float, str]
-
-    @property
-    def top_priority(self) -> float:
-        """The highest priority of its tasks."""
-        return max(c.priority for c in self.candidates)
-
-    @property
-    def lost_work(self) -> float:
-        """Seconds of work lost with it."""
-        return sum(c.lost_work for c in self.candidates)
-
-
-def order_of(unit: VictimAgent) -> tuple[float, float, float, str]:
-    """Its place in the policy's order of victims."""
-    return unit.order
+#: A site at which nothing is known of the victims beforehand.
+_NO_BOUND: Place = (float("-inf"), 0, 0.0, "")
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Who leaves, and where the newcomer goes."""
+    """Who is evicted, and where the incoming task runs then."""
 
-    units: tuple[VictimAgent, ...]
-    node_id: str | None
-    #: Placement groups that leave too: of victims, and such as nobody uses.
-    groups: tuple[Group, ...] = ()
-
-    @property
-    def evicting(self) -> tuple[Candidate, ...]:
-        """Every task that leaves, highest score first."""
-        return evicted(self.units)
+    victims: tuple[VictimAgent, ...]
+    #: Where it, or a new group for it, has room; None: its place is known already, or it gets a group.
+    placement: BundlePlacement | None = None
+    #: The group that a victim hands over.
+    handed_over: Group | None = None
+    #: Groups that are removed: those of victims, and those that nobody uses.
+    removed: tuple[Group, ...] = ()
 
 
-def evicted(units: Iterable[VictimAgent]) -> tuple[Candidate, ...]:
-    """Every task of these agents, highest score first."""
-    every = [c for unit in units for c in unit.candidates]
-    return tuple(sorted(every, key=lambda c: -c.preempt_score))
+class _Site(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Where a place is to be made; without a node, one that needs none."""
+
+    #: No victims of the site come before this.
+    bound: Place = _NO_BOUND
+    node: Node | None = None
+    #: What the node lacks, and what its agents would free.
+    lack: Resources = NOTHING
+    summary: NodeSummary | None = None
+    #: Whether the agents on all nodes are candidates.
+    everywhere: bool = False
+    #: The victim that hands its group over.
+    handing_over: VictimAgent | None = None
 
 
-class Search(msgspec.Struct, kw_only=True):
-    """One search: the newcomer, what it needs, and the books it looks at."""
+def search(state: MeshState, demand: Demand, agents: VictimAgents, now: float) -> Plan | None:
+    """The plan by which the demand is met; None: no eviction that is allowed would meet it."""
+    return _Search(state, demand, agents, now).plan()
 
-    state: MeshState
-    incoming: Incoming
-    need: Resources
-    short_quota: Resources
-    #: A node with room as things are; None with ``by_node``: there is none.
-    node: Node | None
-    #: Whether room on a node is short.
-    by_node: bool
-    now: float
-    #: What strategies say of single candidates; None: they have no say.
-    veto: PluginVeto | None = None
+
+class _Search:
+    """One search."""
+
+    def __init__(self, state: MeshState, demand: Demand, agents: VictimAgents, now: float) -> None:
+        self._state = state
+        self._demand = demand
+        self._shape = demand.shape
+        self._one_node = demand.shape is not None and on_one_node(demand.shape)
+        self._agents = agents
+        self._now = now
+        #: What single victims do that were not enough.
+        self._in_vain: set[frozenset[tuple[object, ...]]] = set()
 
     def plan(self) -> Plan | None:
-        """Who leaves; None: no eviction that the policy allows would make room for the newcomer."""
-        return self._plan_by_node() if self.by_node else self._plan_by_quota()
+        """See ``search``."""
+        single = self._single()
+        victims = self._several() if single is None else (single,)
+        return None if victims is None else self._plan_of(victims)
 
-    def _plan_by_quota(self) -> Plan | None:
-        """The node is chosen already; any victim that frees what is short will do."""
-        single = self.first_for_quota()
-        if single is not None:
-            return self._plan_of((single,), self.node)
-        taken = self.fill_quota(Scenario(self.need, self.short_quota, None), ())
-        return None if taken is None else self._plan_of(taken, self.node)
+    # what is tried
 
-    def first_for_quota(self) -> VictimAgent | None:
-        """The first victim that frees all the quota that is short."""
+    @cached_property
+    def _room(self) -> Room:
+        """The nodes with all idle groups removed. Victims leave before anything is put there."""
+        room = Room(self._state.cluster, waits=True)
+        if self._shape is not None:
+            for group in self._state.groups.idle():
+                release(room, group)
+        return room
 
-        def enough(task_class: TaskClass) -> bool:
-            return len(task_class) > 0 and self.short_quota.fits(task_class.resources)
+    @cached_property
+    def _scenario(self) -> Scenario:
+        """The scenario of all attempts, with nobody released; idle groups count as removed."""
+        too_many = self._demand.too_many_groups
+        if too_many > 0:
+            too_many -= self._state.groups.idle_count(self._demand.pool_name)
+        demand = msgspec.structs.replace(self._demand, too_many_groups=too_many)
+        return Scenario(self._room, demand)
 
-        return next(self.units(enough), None)
-
-    def quota_scenario(self) -> Scenario:
-        """Quota with nobody released."""
-        return Scenario(self.need, self.short_quota, None)
-
-    def fill_quota(
-        self, scenario: Scenario, taken: tuple[VictimAgent, ...]
-    ) -> tuple[VictimAgent, ...] | None:
-        """These, and more until quota suffices; None: it does not. All are released in the scenario."""
-        found = list(taken)
-        for unit in self.filling_quota(scenario, taken):
-            scenario.release(unit)
-            found.append(unit)
-        return None if scenario.short_quota else tuple(found)
-
-    def filling_quota(
-        self, scenario: Scenario, taken: Iterable[VictimAgent]
-    ) -> Iterator[VictimAgent]:
-        """Candidates in order until quota suffices, passing over those that free nothing still short; each is
-        to be released before the next one is asked for.
-        """
-        have = {unit.agent.spec.name for unit in taken}
-
-        def helps(task_class: TaskClass) -> bool:
-            return len(task_class) > 0 and task_class.resources.helps(scenario.short_quota)
-
-        for unit in self.units(helps):
-            if not scenario.short_quota:
-                return
-            if unit.agent.spec.name not in have:
-                yield unit
-
-    def _plan_by_node(self) -> Plan | None:
-        """One node must come to have all the room."""
-        allowed = self.allowed()
-        nodes = self._reachable_nodes(set(allowed))
-        return self._single_on_a_node(nodes) or self._best_node(nodes, allowed)
-
-    def allowed(self) -> dict[TaskClass, Verdict]:
-        """The classes of tasks that may go, by the rules."""
-        verdicts = self.state.preemption.verdicts(self.state.running, self.incoming, self.veto)
-        return {task_class: verdict for task_class, verdict in verdicts if verdict.rule}
-
-    def _reachable_nodes(self, allowed: set[TaskClass]) -> list[tuple[Bound, Node, _Summary]]:
-        """The nodes that could have room if all went who may, with a lower bound of their place."""
-        found = []
-        for node in self.state.cluster.open_nodes():
-            if not self.need.fits(node.total):
+    @cached_property
+    def _node_sites(self) -> list[_Site]:
+        """The nodes that would have room if all agents left that could be victims."""
+        sites = []
+        shape, state = self._shape, self._state
+        need = NOTHING if shape is None else shape.total
+        for node in state.cluster.open_nodes():
+            if shape is None or not need.fits(node.total) or not has_labels(node, shape):
                 continue
-            summary = _summary(self.state, node)
-            lack = self.need.beyond(node.free)
-            if not lack.fits(summary.freed) or summary.classes.isdisjoint(allowed):
-                continue
-            found.append((summary.bound(lack, node.node_id, self.now), node, summary))
-        return found
+            summary = summary_of(state, node)
+            lack = need.beyond(self._room.free_on(node.node_id))
+            if summary.count and lack.fits(summary.freed):
+                bound = summary.bound(lack, node.node_id, self._now)
+                sites.append(_Site(bound=bound, node=node, lack=lack, summary=summary))
+        return sites
 
-    def _single_on_a_node(self, nodes: list[tuple[Bound, Node, _Summary]]) -> Plan | None:
-        """The best single victim whose leaving is enough for its node, and for quota."""
-        lacks = {}
-        for _, node, summary in nodes:
-            lack = self.need.beyond(node.free)
-            if lack.fits(summary.largest):
-                lacks[node.node_id] = lack
-        if not lacks:
-            return None
-        smallest = least(lacks.values())
+    # one victim
 
-        def could(task_class: TaskClass) -> bool:
-            frees = task_class.resources
-            return len(task_class) > 0 and smallest.fits(frees) and self.short_quota.fits(frees)
-
-        for unit in self.units(could):
-            node_id = unit.agent.node_id
-            if node_id not in lacks or not lacks[node_id].fits(unit.agent.spec.resources):
-                continue
-            node = self.state.cluster.nodes[node_id]
-            scenario = Scenario(self.need, self.short_quota, node)
-            scenario.release(unit)
-            if scenario.fits():
-                return Plan(units=(unit,), node_id=node_id)
-        return None
-
-    def _best_node(
-        self,
-        nodes: list[tuple[Bound, Node, _Summary]],
-        allowed: dict[TaskClass, Verdict],
-    ) -> Plan | None:
-        """Work nodes out in the order of their bounds, until none that is left can do better."""
-        heap = [(bound, node.node_id, node) for bound, node, _ in nodes]
-        heapq.heapify(heap)
-        best: tuple[Bound, Plan] | None = None
-        while heap:
-            bound, _, node = heapq.heappop(heap)
-            if best is not None and best[0] <= bound:
+    def _single(self) -> VictimAgent | None:
+        """The first victim that is enough; of equal ones one that hands its group over."""
+        first: VictimAgent | None = None
+        for victim in self._agents.in_order(self._class_may_suffice):
+            if first is not None and victim.order[:2] != first.order[:2]:
                 break
-            plan = self._plan_on(node, allowed)
-            if plan is None:
+            if victim.handed_over is not None:
+                return victim
+            if first is None and self._suffices(victim):
+                if not self._agents.may_hand_over:
+                    return victim
+                first = victim
+        return first
+
+    def _class_may_suffice(self, task_class: TaskClass) -> bool:
+        """Whether one agent with tasks of this class could free all that is short."""
+        frees = task_class.resources
+        if not task_class.count or not self._demand.short_quota.fits(frees):
+            return False
+        if not self._demand.needs_place:
+            return True
+        if self._agents.may_hand_over and task_class.pool_name == self._demand.pool_name:
+            return True
+        if self._shape is None:
+            return False
+        return self._least_lack is not None and self._least_lack.fits(frees)
+
+    @cached_property
+    def _lacks(self) -> dict[str, Resources]:
+        """What one victim must free, by node."""
+        return {
+            site.node.node_id: site.lack
+            for site in self._node_sites
+            if site.node and site.summary and site.lack.fits(site.summary.largest)
+        }
+
+    @cached_property
+    def _least_lack(self) -> Resources | None:
+        """No victim is enough that frees less than this; None: none is enough."""
+        if self._scenario.initial is not None or not self._one_node:
+            return NOTHING
+        return least(self._lacks.values()) if self._lacks else None
+
+    def _suffices(self, victim: VictimAgent) -> bool:
+        """Whether this victim alone, which frees all the quota that is short, is enough."""
+        if not self._demand.needs_place:
+            return True
+        if self._shape is None or not self._may_make_room(victim):
+            return False
+        effect = self._effect(victim)
+        if effect in self._in_vain:
+            return False
+        self._scenario.release(victim)
+        enough = self._scenario.enough()
+        self._scenario.take_back(victim)
+        if not enough:
+            self._in_vain.add(effect)
+        return enough
+
+    def _may_make_room(self, victim: VictimAgent) -> bool:
+        """Whether the amounts that it frees could be enough, whatever the devices."""
+        if self._scenario.initial is not None:
+            return True
+        nodes = {node_id for node_id, _ in victim.allocations}
+        if self._one_node:
+            lacks = self._lacks
+            return any(n in lacks and lacks[n].fits(victim.room) for n in nodes)
+        known = nodes & self._state.cluster.nodes.keys()
+        return self._lack_everywhere.fits(victim.room + sum_of(map(self._room.free_on, known)))
+
+    @cached_property
+    def _lack_everywhere(self) -> Resources:
+        """What bundles on several nodes lack of all that is free on nodes which could take the least one."""
+        if self._shape is None:
+            return NOTHING
+        smallest = least(self._shape.bundles)
+        free = (self._room.free_on(node.node_id) for node in self._state.cluster.open_nodes())
+        return self._shape.total.beyond(sum_of(room for room in free if smallest.fits(room)))
+
+    def _effect(self, victim: VictimAgent) -> frozenset[tuple[object, ...]]:
+        """What its removal changes: victims of the same effect are enough, or none of them is."""
+        nodes, freed = self._state.cluster.nodes, []
+        for node_id, key in victim.allocations:
+            mine = nodes[node_id].allocations.get(key) if node_id in nodes else None
+            if mine is not None:
+                promised = key in nodes[node_id].promised
+                freed.append((node_id, mine.held, mine.devices, mine.reported, promised))
+        own = "" if victim.group is None else victim.group.pool_name
+        return frozenset([*freed, (own, victim.quota)])
+
+    # several victims
+
+    def _several(self) -> tuple[VictimAgent, ...] | None:
+        """The victims of the best site."""
+        best: tuple[Place, tuple[VictimAgent, ...]] | None = None
+        for site in sorted(self._sites(), key=_bound_of):
+            if best is not None and best[0] <= site.bound:
+                break
+            victims = self._worked_out(site, None if best is None else best[0])
+            if victims is None:
                 continue
-            place = place_of(plan.units, node.node_id)
+            place = place_of(victims, "" if site.node is None else site.node.node_id)
             if best is None or place < best[0]:
-                best = (place, plan)
+                best = (place, victims)
         return None if best is None else best[1]
 
-    def _plan_on(self, node: Node, allowed: dict[TaskClass, Verdict]) -> Plan | None:
-        """The victims for this node: its own candidates until it has room, then others for quota."""
-        scenario = Scenario(self.need, self.short_quota, node)
-        taken: list[VictimAgent] = []
-        for unit in sorted(self._units_on(node, allowed), key=order_of):
-            if scenario.has_room:
-                break
-            if self._helps_room(scenario, unit):
-                scenario.release(unit)
-                taken.append(unit)
-        if not scenario.has_room:
-            return None
-        units: tuple[VictimAgent, ...] | None = tuple(taken)
-        if scenario.short_quota:
-            units = self.fill_quota(scenario, tuple(taken))
-        return None if units is None else self._plan_of(units, node)
+    def _sites(self) -> Iterator[_Site]:
+        demand = self._demand
+        if self._agents.may_hand_over and demand.short_quota:
+            yield from self._handing_over()
+        if not demand.needs_place or self._scenario.initial is not None:
+            yield _Site()
+        elif self._one_node:
+            yield from self._node_sites
+        elif self._shape is not None:
+            yield _Site(everywhere=True)
 
-    def _helps_room(self, scenario: Scenario, unit: VictimAgent) -> bool:
-        """Whether it frees an amount that is short, or a part of a device while none is whole enough."""
-        frees = unit.agent.spec.resources
-        return frees.helps(scenario.short_room) or (frees.gpu > 0 and scenario.short_device)
+    def _handing_over(self) -> Iterator[_Site]:
+        """Of each priority the first victim whose group can be handed over."""
+        seen = set()
+        for victim in self._agents.in_order(self._of_own_pool):
+            if victim.handed_over is not None and victim.top_priority not in seen:
+                seen.add(victim.top_priority)
+                yield _Site(bound=(victim.top_priority, 1, 0.0, ""), handing_over=victim)
 
-    def _units_on(self, node: Node, allowed: dict[TaskClass, Verdict]) -> Iterator[VictimAgent]:
-        for agent_name in node.allocations:
-            unit = self.unit_of(agent_name, allowed)
-            if unit is not None:
-                yield unit
+    def _of_own_pool(self, task_class: TaskClass) -> bool:
+        return task_class.has_tasks() and task_class.pool_name == self._demand.pool_name
 
-    def unit_of(self, agent_name: str, allowed: dict[TaskClass, Verdict]) -> VictimAgent | None:
-        """The agent with its tasks; None: it does not run, or some task of its may not go."""
-        running, preemption = self.state.running, self.state.preemption
-        candidates = []
-        newest = 0.0
-        for task_id in running.on_agent(agent_name):
-            task = running.by_id[task_id]
-            verdict = None if task.task_class is None else allowed.get(task.task_class)
-            if verdict is None:
-                return None
-            found = preemption.candidate(task, verdict, self.incoming, self.now)
-            if found is None or not self._agreed(task, verdict):
-                return None
-            candidates.append(found)
-            newest = max(newest, task.started_at)
-        if not candidates or not _runs(self.state, agent_name):
-            return None
-        return self._unit(agent_name, candidates, newest)
-
-    def _plan_of(self, units: tuple[VictimAgent, ...], node: Node | None) -> Plan:
-        """The plan with these victims, less those that are not needed: lowest score first they stay."""
-        scenario = Scenario(self.need, self.short_quota, node if self.by_node else None)
-        for unit in units:
-            scenario.release(unit)
-        last_first = sorted(units, key=order_of, reverse=True)
-        kept = minimise(scenario, last_first, scenario.fits)
-        return Plan(units=tuple(reversed(kept)), node_id=None if node is None else node.node_id)
-
-    def units(self, keep: Keep) -> Iterator[VictimAgent]:
-        """Agents that may leave with tasks of classes that ``keep`` says yes to, in the order of victims."""
-        return self._units(self._ordered(keep))
-
-    def _ordered(self, keep: Keep) -> Iterator[Candidate]:
-        return self.state.preemption.ordered(
-            self.state.running, self.incoming, self.now, keep, veto=self.veto
-        )
-
-    def _agreed(self, task: RunningTask, verdict: Verdict) -> bool:
-        return self.veto is None or self.veto.gives(task, verdict)
-
-    def _units(self, candidates: Iterable[Candidate]) -> Iterator[VictimAgent]:
-        """Agents of these candidates, each when the last (lowest) of its tasks has come by."""
-        seen: dict[str, list[Candidate]] = {}
-        running = self.state.running
-        for candidate in candidates:
-            if not _runs(self.state, candidate.agent_name):
-                continue
-            mine = seen.setdefault(candidate.agent_name, [])
-            mine.append(candidate)
-            if len(mine) == len(running.on_agent(candidate.agent_name)):
-                newest = max(running.by_id[c.task_id].started_at for c in mine)
-                yield self._unit(candidate.agent_name, mine, newest)
-
-    def _unit(self, agent_name: str, candidates: list[Candidate], newest: float) -> VictimAgent:
-        ordered = tuple(sorted(candidates, key=lambda c: (-c.preempt_score, c.task_id)))
-        return VictimAgent(
-            agent=self.state.agents[agent_name],
-            candidates=ordered,
-            order=(
-                self._first_by(ordered),
-                -ordered[-1].preempt_score,
-                -newest,
-                ordered[0].task_id,
-            ),
-        )
-
-    def _first_by(self, candidates: tuple[Candidate, ...]) -> float:
-        """What the policy's order of victims looks at before the lowest score; of several tasks on one
-        agent the one that is to leave last counts.
+    def _worked_out(self, site: _Site, best: Place | None) -> tuple[VictimAgent, ...] | None:
+        """The victims for this site; None: not even all that may be evicted are enough, or others that were
+        found already are surely better.
         """
-        order = self.state.policy.victim_order
-        if order == "priority_first":
-            return max(c.priority for c in candidates)
-        if order == "least_lost_work":
-            return max(c.lost_work for c in candidates)
-        return 0.0
+        if site.summary is not None and not site.lack.fits(site.summary.freed_by(self._allowed)):
+            return None
+        scenario = self._scenario
+        scenario.reset()
+        candidates = self._candidates(site)
+        if site.node is None or self._shape is None:
+            taken = release_until(scenario, candidates, scenario.has_place)
+        else:
+            taken = self._fill_node(site.node.node_id, self._shape, candidates)
+        if taken is None or (best and taken and taken[-1].top_priority > best[0]):
+            # The last one is needed: without it there was no place.
+            return None
+        taken += self._fill_quota()
+        if scenario.short_quota:
+            return None
+        taken.sort(key=order_of, reverse=True)
+        return tuple(reversed(minimise(scenario, taken, scenario.enough)))
+
+    def _fill_node(
+        self, node_id: str, shape: GroupShape, candidates: Iterable[VictimAgent]
+    ) -> list[VictimAgent] | None:
+        """Release candidates in order until there is a place, passing over those that free nothing
+        still short on the node; None: there is none even without all of them.
+        """
+        scenario, taken = self._scenario, []
+        for victim in candidates:
+            lack, devices = self._room.short_on(node_id, shape)
+            too_many = scenario.too_many_groups > 0
+            if not lack and not devices and not too_many:
+                break
+            limit = too_many and self._has_own_group(victim)
+            if limit or victim.room.helps(lack) or (devices and victim.room.gpu):
+                scenario.release(victim)
+                taken.append(victim)
+        return taken if scenario.has_place() else None
+
+    @cached_property
+    def _allowed(self) -> frozenset[TaskClass]:
+        return frozenset(self._agents.allowed)
+
+    def _candidates(self, site: _Site) -> list[VictimAgent]:
+        """Those of the site in order; before them as many as must leave for the pool's number of groups,
+        those of the site before others.
+        """
+        if site.handing_over is not None:
+            return [site.handing_over]
+        nodes = list(self._state.cluster.open_nodes()) if site.everywhere else []
+        if site.node is not None:
+            nodes = [site.node]
+        names = {name: None for node in nodes for name, _ in agents_on(self._state, node)}
+        here = self._victims(names)
+        too_many = max(0, self._scenario.too_many_groups)
+        own = [victim for victim in here if self._has_own_group(victim)]
+        if len(own) < too_many:
+            own += [victim for victim in self._with_own_groups if victim.name not in names]
+        first = own[:too_many]
+        chosen = {victim.name for victim in first}
+        return [*first, *(victim for victim in here if victim.name not in chosen)]
+
+    @cached_property
+    def _with_own_groups(self) -> list[VictimAgent]:
+        """The candidates in dynamic groups of the incoming task's pool, in order."""
+        groups = self._state.groups
+        members = (groups.by_id[g].agent for g in groups.of_pool.get(self._demand.pool_name, ()))
+        return list(filter(self._has_own_group, self._victims(name for name in members if name)))
+
+    def _has_own_group(self, victim: VictimAgent) -> bool:
+        return victim.group is not None and victim.group.pool_name == self._demand.pool_name
+
+    def _victims(self, names: Iterable[str]) -> list[VictimAgent]:
+        """Those of these agents that may be evicted, in order."""
+        found = (self._agents.of(name) for name in names)
+        return sorted((victim for victim in found if victim is not None), key=order_of)
+
+    def _fill_quota(self) -> list[VictimAgent]:
+        """Release candidates in order until quota suffices, but none that frees nothing still short."""
+        scenario, taken = self._scenario, []
+
+        def helps(task_class: TaskClass) -> bool:
+            return task_class.count > 0 and task_class.resources.helps(scenario.short_quota)
+
+        if not scenario.short_quota:
+            return []
+        for victim in self._agents.in_order(helps):
+            if not scenario.short_quota:
+                break
+            if not scenario.is_released(victim.name):
+                scenario.release(victim)
+                taken.append(victim)
+        return taken
+
+    # the plan
+
+    def _plan_of(self, victims: tuple[VictimAgent, ...]) -> Plan | None:
+        """With the place that these victims leave, and those of the idle groups that must be removed."""
+        groups = (victim.handed_over for victim in victims)
+        handed_over = next((group for group in groups if group is not None), None)
+        if not self._demand.needs_place or self._shape is None or handed_over is not None:
+            return Plan(victims=victims, handed_over=handed_over)
+        room = Room(self._state.cluster, waits=True)
+        for victim in victims:
+            for node_id, key in victim.allocations:
+                room.release(node_id, key)
+        removed = [victim.group for victim in victims if victim.group is not None]
+        pool_name = self._demand.pool_name
+        own = sum(group.pool_name == pool_name for group in removed)
+        too_many = self._demand.too_many_groups - own
+        idle = self._state.groups.idle()
+        found = without_idle(room, self._shape, idle, pool_name, too_many)
+        if isinstance(found, NoPlacement):
+            return None
+        placement, unused = found
+        return Plan(victims=victims, placement=placement, removed=(*removed, *unused))
 
 
-class _Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node's agents with running tasks would free, summed up once per change of the node."""
-
-    version: int
-    classes: frozenset[TaskClass]
-    #: The sum over all, and kind by kind the most and least that one of them frees.
-    freed: Resources
-    largest: Resources
-    smallest: Resources
-    #: (priority, what agents of at most that priority free together), ascending.
-    levels: tuple[tuple[float, Resources], ...]
-    count: int
-    #: Sum over tasks of the time from which work would be lost.
-    since: float
-    tasks: int
-
-    def bound(self, lack: Resources, node_id: str, now: float) -> Bound:
-        """No set of victims on this node that makes up for ``lack`` comes before this."""
-        top = next(priority for priority, freed in self.levels if lack.fits(freed))
-        if self._all_must_go(lack):
-            return (top, self.count, self.tasks * now - self.since, node_id)
-        fewest = (
-            max(-(-units // self._largest_of(kind)) for kind, units in lack.items()) if lack else 1
-        )
-        return (top, fewest, 0.0, "")
-
-    def _largest_of(self, kind: str) -> int:
-        amounts = dict(self.largest.items())
-        return amounts.get(kind, 1)
-
-    def _all_must_go(self, lack: Resources) -> bool:
-        """Whether every agent frees more of some kind than could be spared."""
-        slack = self.freed - lack
-        return (
-            (lack.gpu > 0 and self.smallest.gpu > slack.gpu)
-            or (lack.cpu > 0 and self.smallest.cpu > slack.cpu)
-            or (lack.memory > 0 and self.smallest.memory > slack.memory)
-        )
-
-
-def _summary(state: MeshState, node: Node) -> _Summary:
-    """The node's summary, made anew only when something changed there."""
-    kept = node.summary
-    if isinstance(kept, _Summary) and kept.version == node.version:
-        return kept
-    node.summary = made = _summarise(state, node)
-    return made
-
-
-def _summarise(state: MeshState, node: Node) -> _Summary:
-    running = state.running
-    classes: set[TaskClass] = set()
-    by_priority: dict[float, Resources] = {}
-    each: list[Resources] = []
-    since, tasks = 0.0, 0
-    for agent_name in node.allocations:
-        found = [running.by_id[task_id] for task_id in running.on_agent(agent_name)]
-        its_classes = {task.task_class for task in found if task.task_class is not None}
-        if not found or any(task.task_class is None for task in found):
-            continue
-        if not _runs(state, agent_name):
-            continue
-        classes |= its_classes
-        frees = state.agents[agent_name].spec.resources
-        each.append(frees)
-        top = max(task.spec.priority for task in found)
-        by_priority[top] = by_priority.get(top, NOTHING) + frees
-        since += sum(max(task.started_at, task.saved_at or 0.0) for task in found)
-        tasks += len(found)
-    levels, freed = [], NOTHING
-    for priority in sorted(by_priority):
-        freed = freed + by_priority[priority]
-        levels.append((priority, freed))
-    return _Summary(
-        version=node.version,
-        classes=frozenset(classes),
-        freed=freed,
-        largest=most(each),
-        smallest=least(each),
-        levels=tuple(levels),
-        count=len(each),
-        since=since,
-        tasks=tasks,
-    )
-
-
-def _runs(state: MeshState, agent_name: str) -> bool:
-    """Whether the agent is ours and runs: only such a one frees what it holds by leaving."""
-    agent = state.agents.get(agent_name)
-    return agent is not None and agent.phase is AgentPhase.RUNNING
-
-
-def place_of(units: tuple[VictimAgent, ...], node_id: str) -> Bound:
-    """Where these victims stand among those of all nodes; ascending is better."""
-    return (
-        max((unit.top_priority for unit in units), default=float("-inf")),
-        len(units),
-        sum(unit.lost_work for unit in units),
-        node_id,
-    )
+def _bound_of(site: _Site) -> Place:
+    return site.bound

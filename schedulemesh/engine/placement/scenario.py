@@ -1,0 +1,143 @@
+"""What would be if some agents and placement groups were removed: quota, group limit, and room on the nodes.
+
+A scenario changes no state. Removals are tried and taken back one by one (``release``, ``take_back``), and
+all of them at once (``reset``). It answers whether an incoming task would then have all that it lacks; every
+search for victims and for idle groups asks it, and keeps no books of its own.
+
+Releasing more never makes it worse: ``minimise`` depends on that. A placement that was found is kept until
+something that it might need is taken back.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+
+from schedulemesh.domain.placement import GroupShape
+from schedulemesh.domain.resources import NOTHING, Resources
+from schedulemesh.engine.placement.bundles import BundlePlacement, Room, on_one_node
+from schedulemesh.engine.state.groups import Group
+
+#: Allocations as (node id, the name under which they are held there).
+Allocations = tuple[tuple[str, str], ...]
+
+
+class Demand(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What an incoming task lacks before it can start."""
+
+    short_quota: Resources = NOTHING
+    #: Whether it lacks a place to run; it has one as soon as ``shape`` has room or a group is handed over.
+    needs_place: bool = True
+    #: The bundles that must find room on the nodes; None: only a group that is handed over will do.
+    shape: GroupShape | None = None
+    #: Its pool, and how many dynamic groups of that must be removed before there may be a new one.
+    pool_name: str = ""
+    too_many_groups: int = 0
+
+
+class Removal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What becomes free when one agent, or one group without an agent, is removed."""
+
+    name: str
+    quota: Resources = NOTHING
+    allocations: Allocations = ()
+    #: The dynamic group that is removed with it.
+    group: Group | None = None
+    #: The group that the incoming task gets from it; that one stays.
+    handed_over: Group | None = None
+
+
+class Scenario:
+    """What would be if some agents and groups were removed, for one demand."""
+
+    def __init__(self, room: Room, demand: Demand) -> None:
+        #: ``room`` may have removals that are not in question, such as all idle groups.
+        self._room = room
+        self._demand = demand
+        self._one_node = demand.shape is not None and on_one_node(demand.shape)
+        self._released: dict[str, Removal] = {}
+        self._freed = NOTHING
+        self._handing_over: set[str] = set()
+        #: How many removals there are on each node.
+        self._changed: Counter[str] = Counter()
+        #: How many groups of the demand's pool are still too many.
+        self.too_many_groups = demand.too_many_groups
+        #: Where the shape has room with nothing released; None: nowhere.
+        self.initial = None if demand.shape is None else room.placement(demand.shape)
+        #: Where it has room now; None: nowhere, or not known.
+        self._placement = self.initial
+
+    def release(self, item: Removal | Group) -> None:
+        """Try this removed."""
+        removal = _removal(item)
+        self._released[removal.name] = removal
+        self._move(removal, 1)
+
+    def take_back(self, item: Removal | Group) -> None:
+        """Let this stay after all."""
+        removal = self._released.pop(_removal(item).name)
+        self._move(removal, -1)
+        if self._placement is not None:
+            node_ids = self._placement.node_ids
+            if any(node_id in node_ids for node_id, _ in removal.allocations):
+                self._placement = self.initial
+
+    def reset(self) -> None:
+        """Let everything stay."""
+        for removal in list(self._released.values()):
+            self.take_back(removal)
+
+    def is_released(self, name: str) -> bool:
+        """Whether the agent or group of this name is tried removed."""
+        return name in self._released
+
+    @property
+    def short_quota(self) -> Resources:
+        """The quota still lacking."""
+        return self._demand.short_quota.beyond(self._freed)
+
+    def has_place(self) -> bool:
+        """Whether there is a place to run, whatever quota says."""
+        if not self._demand.needs_place or self._handing_over:
+            return True
+        return self.too_many_groups <= 0 and self.placement() is not None
+
+    def enough(self) -> bool:
+        """Whether the incoming task has all that it lacks."""
+        return not self.short_quota and self.has_place()
+
+    def placement(self) -> BundlePlacement | None:
+        """Where the shape has room; None: nowhere."""
+        if self._placement is None and self._demand.shape is not None:
+            # On a node from which nothing is removed there was no room before.
+            changed = [node_id for node_id, count in self._changed.items() if count]
+            only = changed if self._one_node else None
+            self._placement = self._room.placement(self._demand.shape, only) if changed else None
+        return self._placement
+
+    def _move(self, removal: Removal, sign: int) -> None:
+        quota, group = removal.quota, removal.group
+        if self._demand.short_quota:
+            self._freed = self._freed + quota if sign > 0 else self._freed - quota
+        if group is not None and group.pool_name == self._demand.pool_name:
+            self.too_many_groups -= sign
+        if removal.handed_over is not None:
+            (self._handing_over.add if sign > 0 else self._handing_over.discard)(removal.name)
+        if self._demand.shape is None:
+            return
+        for node_id, key in removal.allocations:
+            self._room.release(node_id, key, sign)
+            self._changed[node_id] += sign
+
+
+def _removal(item: Removal | Group) -> Removal:
+    """What becomes free with it; a group is one without an agent."""
+    if isinstance(item, Removal):
+        return item
+    return Removal(name=item.group_id, allocations=bundle_allocations(item), group=item)
+
+
+def bundle_allocations(group: Group) -> Allocations:
+    """What the bundles of a group hold on the nodes."""
+    return tuple((node_id, group.key(i)) for i, node_id in enumerate(group.node_ids))

@@ -1,0 +1,148 @@
+"""What the agents on a node would free: summed up per node, and kept until something changes there.
+
+From the summary follows a lower bound for the best victims on the node, so that of a thousand full nodes only
+the few that can still win are searched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import msgspec
+
+from schedulemesh.domain.resources import NOTHING, Resources, least, most
+from schedulemesh.engine.placement.group_choice import goes_along
+from schedulemesh.engine.preemption.victims import VictimAgent, is_running
+from schedulemesh.engine.state.groups import MARK
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.nodes import Node
+from schedulemesh.engine.state.tasks import RunningTask, TaskClass
+
+#: Top priority of a victim, number of victims, lost work, node id: ascending is better.
+Place = tuple[float, int, float, str]
+
+
+def place_of(victims: Collection[VictimAgent], node_id: str) -> Place:
+    """Where these victims stand among those of other nodes."""
+    return (
+        max((victim.top_priority for victim in victims), default=float("-inf")),
+        len(victims),
+        sum(victim.lost_work for victim in victims),
+        node_id,
+    )
+
+
+class NodeSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node's agents with running tasks would free."""
+
+    version: int
+    #: By the classes of an agent's tasks: what such agents free together.
+    by_classes: dict[frozenset[TaskClass], Resources]
+    #: The sum over all agents, and kind by kind the most and least that one of them frees.
+    freed: Resources
+    largest: Resources
+    smallest: Resources
+    #: (priority, what agents of at most that priority free together), ascending.
+    levels: tuple[tuple[float, Resources], ...]
+    count: int
+    #: Sum over tasks of the time from which work would be lost.
+    since: float
+    tasks: int
+
+    def freed_by(self, allowed: frozenset[TaskClass]) -> Resources:
+        """What becomes free if every agent leaves all of whose tasks are of these classes."""
+        freed = self.freed
+        for classes, amount in self.by_classes.items():
+            if not classes <= allowed:
+                freed = freed - amount
+        return freed
+
+    def bound(self, lack: Resources, node_id: str, now: float) -> Place:
+        """No set of victims on this node that makes up for ``lack`` comes before this."""
+        top = next(priority for priority, freed in self.levels if lack.fits(freed))
+        if self._all_must_go(lack):
+            return (top, self.count, self.tasks * now - self.since, node_id)
+        largest = dict(self.largest.items())
+        fewest = max((-(-units // largest[kind]) for kind, units in lack.items()), default=1)
+        return (top, fewest, 0.0, "")
+
+    def _all_must_go(self, lack: Resources) -> bool:
+        """Whether every agent frees more of some kind than could be spared."""
+        slack = self.freed - lack
+        return (
+            (lack.gpu > 0 and self.smallest.gpu > slack.gpu)
+            or (lack.cpu > 0 and self.smallest.cpu > slack.cpu)
+            or (lack.memory > 0 and self.smallest.memory > slack.memory)
+        )
+
+
+def summary_of(state: MeshState, node: Node) -> NodeSummary:
+    """The node's summary."""
+    kept = node.summary
+    if isinstance(kept, NodeSummary) and kept.version == node.version:
+        return kept
+    made = _summarise(state, node)
+    if not any(key.startswith(MARK) for key in node.allocations):
+        # Changes of a group and of its agent's tasks do not show in the node's version.
+        node.summary = made
+    return made
+
+
+def agents_on(state: MeshState, node: Node) -> Iterator[tuple[str, Resources]]:
+    """The agents whose eviction frees something there, and how much; several times where an agent's group
+    has several bundles there.
+    """
+    for key in node.allocations:
+        if not key.startswith(MARK):
+            agent = state.agents.get(key)
+            if agent is not None:
+                yield key, agent.spec.resources
+            continue
+        group_id, _, bundle = key[len(MARK) :].rpartition("/")
+        group = state.groups.by_id[group_id]
+        if group.agent is not None and goes_along(group, group.agent):
+            yield group.agent, group.shape.bundles[int(bundle)]
+
+
+def _summarise(state: MeshState, node: Node) -> NodeSummary:
+    frees: dict[str, Resources] = {}
+    for name, amount in agents_on(state, node):
+        frees[name] = frees[name] + amount if name in frees else amount
+    by_classes: dict[frozenset[TaskClass], Resources] = {}
+    by_priority: dict[float, Resources] = {}
+    each: list[Resources] = []
+    since, tasks = 0.0, 0
+    for name, amount in frees.items():
+        found = _tasks_of(state, name)
+        if not found:
+            continue
+        each.append(amount)
+        classes = frozenset(task.task_class for task in found if task.task_class is not None)
+        by_classes[classes] = by_classes.get(classes, NOTHING) + amount
+        top = max(task.spec.priority for task in found)
+        by_priority[top] = by_priority.get(top, NOTHING) + amount
+        since += sum(max(task.started_at, task.saved_at or 0.0) for task in found)
+        tasks += len(found)
+    levels, freed = [], NOTHING
+    for priority in sorted(by_priority):
+        freed = freed + by_priority[priority]
+        levels.append((priority, freed))
+    return NodeSummary(
+        version=node.version,
+        by_classes=by_classes,
+        freed=freed,
+        largest=most(each),
+        smallest=least(each),
+        levels=tuple(levels),
+        count=len(each),
+        since=since,
+        tasks=tasks,
+    )
+
+
+def _tasks_of(state: MeshState, agent_name: str) -> list[RunningTask]:
+    """The tasks of a running agent; none where one of them can be no victim at all."""
+    if not is_running(state, agent_name):
+        return []
+    tasks = [state.running.by_id[task_id] for task_id in state.running.on_agent(agent_name)]
+    return [] if any(task.task_class is None for task in tasks) else tasks

@@ -1,0 +1,182 @@
+"""Victim agents: candidates grouped by agent, because an agent is evicted with all its tasks.
+
+An agent may be evicted only if every one of its tasks may. It is as far down the order of victims as the last
+of its tasks: it counts with the lowest of their scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+
+from schedulemesh.domain.agent import AgentPhase
+from schedulemesh.domain.resources import NOTHING, Resources
+from schedulemesh.engine.messages.outcomes import Candidate
+from schedulemesh.engine.placement.group_choice import GroupRequest, goes_along, lives_alone, suits
+from schedulemesh.engine.placement.scenario import Allocations, Removal, bundle_allocations
+from schedulemesh.engine.preemption.rules import Incoming, PluginVeto, Verdict
+from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.state.groups import Group
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.tasks import RunningTask, TaskClass
+
+#: Ascending is first; see ``VictimAgents``.
+Order = tuple[float, float, float, str]
+
+
+class VictimAgent(Removal, frozen=True, kw_only=True, gc=False):
+    """An agent that may be evicted, with its tasks and what becomes free without it."""
+
+    #: Its tasks, highest score first.
+    tasks: tuple[Candidate, ...]
+    #: Its place in the order of victims.
+    order: Order
+
+    @property
+    def top_priority(self) -> float:
+        """The highest priority of its tasks."""
+        return max(task.priority for task in self.tasks)
+
+    @property
+    def lost_work(self) -> float:
+        """Seconds of work lost with it."""
+        return sum(task.lost_work for task in self.tasks)
+
+    @property
+    def room(self) -> Resources:
+        """What becomes free on the nodes, in sum."""
+        if self.group is not None:
+            return self.group.shape.total
+        return self.quota if self.allocations else NOTHING
+
+
+def order_of(victim: VictimAgent) -> Order:
+    """Its place in the order of victims."""
+    return victim.order
+
+
+def evicted_tasks(victims: Iterable[VictimAgent]) -> tuple[Candidate, ...]:
+    """Every task of these agents, highest score first."""
+    every = [task for victim in victims for task in victim.tasks]
+    return tuple(sorted(every, key=lambda task: -task.preempt_score))
+
+
+class VictimAgents:
+    """The agents that may be evicted for one incoming task."""
+
+    def __init__(
+        self,
+        state: MeshState,
+        incoming: Incoming,
+        now: float,
+        veto: PluginVeto | None = None,
+        group_request: GroupRequest | None = None,
+    ) -> None:
+        #: ``veto``: what strategies decide about individual candidates. ``group_request``: what the incoming
+        #: task asks of its pool's groups, where a victim may hand its group over.
+        self._state = state
+        self._incoming = incoming
+        self._now = now
+        self._veto = veto
+        self._group_request = group_request
+
+    @cached_property
+    def allowed(self) -> dict[TaskClass, Verdict]:
+        """The classes whose tasks the rules allow to evict, empty ones included."""
+        verdicts = self._state.preemption.verdicts(self._state.running, self._incoming, self._veto)
+        return {task_class: verdict for task_class, verdict in verdicts if verdict.rule}
+
+    @property
+    def may_hand_over(self) -> bool:
+        """Whether the incoming task may get the group of a victim."""
+        return self._group_request is not None
+
+    def in_order(self, keep: Callable[[TaskClass], bool]) -> Iterator[VictimAgent]:
+        """Those with tasks of classes that ``keep`` accepts, in the order of victims, found lazily; ``keep``
+        is asked again before each task. An agent appears when the last of its tasks does.
+        """
+        state = self._state
+        seen: dict[str, list[Candidate]] = {}
+        for candidate in state.preemption.ordered(
+            state.running, self._incoming, self._now, keep, veto=self._veto
+        ):
+            name = candidate.agent_name
+            if not is_running(state, name):
+                continue
+            tasks = seen.setdefault(name, [])
+            tasks.append(candidate)
+            if len(tasks) == len(state.running.on_agent(name)):
+                yield self._victim(state.agents[name], tasks)
+
+    def of(self, agent_name: str) -> VictimAgent | None:
+        """The agent as a victim; None: it does not run, or one of its tasks may not be evicted."""
+        state = self._state
+        if not is_running(state, agent_name):
+            return None
+        tasks = []
+        for task_id in state.running.on_agent(agent_name):
+            candidate = self._candidate(state.running.by_id[task_id])
+            if candidate is None:
+                return None
+            tasks.append(candidate)
+        return self._victim(state.agents[agent_name], tasks) if tasks else None
+
+    def _candidate(self, task: RunningTask) -> Candidate | None:
+        verdict = None if task.task_class is None else self.allowed.get(task.task_class)
+        if verdict is None:
+            return None
+        found = self._state.preemption.candidate(task, verdict, self._incoming, self._now)
+        if found is None or (self._veto is not None and not self._veto.gives(task, verdict)):
+            return None
+        return found
+
+    def _victim(self, agent: Agent, tasks: list[Candidate]) -> VictimAgent:
+        name = agent.spec.name
+        alone = self._group_of(agent)
+        removed = alone if alone is not None and goes_along(alone, name) else None
+        return VictimAgent(
+            name=name,
+            quota=agent.spec.resources,
+            allocations=_allocations(agent, removed),
+            group=removed,
+            handed_over=alone if alone is not None and self._suits(alone) else None,
+            tasks=tuple(sorted(tasks, key=lambda task: (-task.preempt_score, task.task_id))),
+            order=self._order(tasks),
+        )
+
+    def _group_of(self, agent: Agent) -> Group | None:
+        """The group that it lives in, if nobody else was promised that."""
+        group = self._state.groups.by_id.get(agent.group_id or "")
+        alone = group is not None and lives_alone(group, agent.spec.name)
+        return group if alone else None
+
+    def _suits(self, group: Group) -> bool:
+        request = self._group_request
+        return request is not None and suits(self._state, request, group)
+
+    def _order(self, tasks: list[Candidate]) -> Order:
+        by_id = self._state.running.by_id
+        order = self._state.policy.victim_order
+        first = 0.0
+        if order == "priority_first":
+            first = max(task.priority for task in tasks)
+        elif order == "least_lost_work":
+            first = max(task.lost_work for task in tasks)
+        best = min(tasks, key=lambda task: (-task.preempt_score, task.task_id))
+        newest = max(by_id[task.task_id].started_at for task in tasks)
+        return (first, -min(task.preempt_score for task in tasks), -newest, best.task_id)
+
+
+def _allocations(agent: Agent, removed: Group | None) -> Allocations:
+    """What becomes free on the nodes; nothing where its group stays."""
+    if removed is not None:
+        return bundle_allocations(removed)
+    if agent.group_id is not None or agent.node_id is None:
+        return ()
+    return ((agent.node_id, agent.spec.name),)
+
+
+def is_running(state: MeshState, agent_name: str) -> bool:
+    """Whether the agent is ours and runs: only then does its eviction free what it holds."""
+    agent = state.agents.get(agent_name)
+    return agent is not None and agent.phase is AgentPhase.RUNNING
