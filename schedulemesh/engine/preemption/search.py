@@ -25,7 +25,7 @@ So no single victim can be left out, and nobody is evicted where the task could 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cached_property
 
 import msgspec
@@ -36,27 +36,20 @@ from schedulemesh.engine.placement.bundles import (
     BundlePlacement,
     NoPlacement,
     Room,
-    has_labels,
     on_one_node,
 )
-from schedulemesh.engine.placement.group_choice import release, without_idle
+from schedulemesh.engine.placement.group_choice import without_idle
 from schedulemesh.engine.placement.minimise import minimise, release_until
-from schedulemesh.engine.placement.scenario import Demand, Scenario
+from schedulemesh.engine.placement.scenario import Demand
 from schedulemesh.engine.preemption.node_summary import (
-    NodeSummary,
     Place,
-    agents_on,
     place_of,
-    summary_of,
 )
+from schedulemesh.engine.preemption.sites import Site, Sites
 from schedulemesh.engine.preemption.victims import VictimAgent, VictimAgents, order_of
 from schedulemesh.engine.state.groups import Group
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.nodes import Node
 from schedulemesh.engine.state.tasks import TaskClass
-
-#: A site at which nothing is known of the victims beforehand.
-_NO_BOUND: Place = (float("-inf"), 0, 0.0, "")
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -69,21 +62,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     handed_over: Group | None = None
     #: Groups that are removed: those of victims, and those that nobody uses.
     removed: tuple[Group, ...] = ()
-
-
-class _Site(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Where a place is to be made; without a node, one that needs none."""
-
-    #: No victims of the site come before this.
-    bound: Place = _NO_BOUND
-    node: Node | None = None
-    #: What the node lacks, and what its agents would free.
-    lack: Resources = NOTHING
-    summary: NodeSummary | None = None
-    #: Whether the agents on all nodes are candidates.
-    everywhere: bool = False
-    #: The victim that hands its group over.
-    handing_over: VictimAgent | None = None
 
 
 def search(state: MeshState, demand: Demand, agents: VictimAgents, now: float) -> Plan | None:
@@ -100,7 +78,7 @@ class _Search:
         self._shape = demand.shape
         self._one_node = demand.shape is not None and on_one_node(demand.shape)
         self._agents = agents
-        self._now = now
+        self._sites = Sites(state, demand, agents, now)
         #: What single victims do that were not enough.
         self._in_vain: set[frozenset[tuple[object, ...]]] = set()
 
@@ -109,42 +87,6 @@ class _Search:
         single = self._single()
         victims = self._several() if single is None else (single,)
         return None if victims is None else self._plan_of(victims)
-
-    # what is tried
-
-    @cached_property
-    def _room(self) -> Room:
-        """The nodes with all idle groups removed. Victims leave before anything is put there."""
-        room = Room(self._state.cluster, waits=True)
-        if self._shape is not None:
-            for group in self._state.groups.idle():
-                release(room, group)
-        return room
-
-    @cached_property
-    def _scenario(self) -> Scenario:
-        """The scenario of all attempts, with nobody released; idle groups count as removed."""
-        too_many = self._demand.too_many_groups
-        if too_many > 0:
-            too_many -= self._state.groups.idle_count(self._demand.pool_name)
-        demand = msgspec.structs.replace(self._demand, too_many_groups=too_many)
-        return Scenario(self._room, demand)
-
-    @cached_property
-    def _node_sites(self) -> list[_Site]:
-        """The nodes that would have room if all agents left that could be victims."""
-        sites = []
-        shape, state = self._shape, self._state
-        need = NOTHING if shape is None else shape.total
-        for node in state.cluster.open_nodes():
-            if shape is None or not need.fits(node.total) or not has_labels(node, shape):
-                continue
-            summary = summary_of(state, node)
-            lack = need.beyond(self._room.free_on(node.node_id))
-            if summary.count and lack.fits(summary.freed):
-                bound = summary.bound(lack, node.node_id, self._now)
-                sites.append(_Site(bound=bound, node=node, lack=lack, summary=summary))
-        return sites
 
     # one victim
 
@@ -180,14 +122,14 @@ class _Search:
         """What one victim must free, by node."""
         return {
             site.node.node_id: site.lack
-            for site in self._node_sites
+            for site in self._sites.nodes
             if site.node and site.summary and site.lack.fits(site.summary.largest)
         }
 
     @cached_property
     def _least_lack(self) -> Resources | None:
         """No victim is enough that frees less than this; None: none is enough."""
-        if self._scenario.initial is not None or not self._one_node:
+        if self._sites.scenario.initial is not None or not self._one_node:
             return NOTHING
         return least(self._lacks.values()) if self._lacks else None
 
@@ -200,23 +142,25 @@ class _Search:
         effect = self._effect(victim)
         if effect in self._in_vain:
             return False
-        self._scenario.release(victim)
-        enough = self._scenario.enough()
-        self._scenario.take_back(victim)
+        self._sites.scenario.release(victim)
+        enough = self._sites.scenario.enough()
+        self._sites.scenario.take_back(victim)
         if not enough:
             self._in_vain.add(effect)
         return enough
 
     def _may_make_room(self, victim: VictimAgent) -> bool:
         """Whether the amounts that it frees could be enough, whatever the devices."""
-        if self._scenario.initial is not None:
+        if self._sites.scenario.initial is not None:
             return True
         nodes = {node_id for node_id, _ in victim.allocations}
         if self._one_node:
             lacks = self._lacks
             return any(n in lacks and lacks[n].fits(victim.room) for n in nodes)
         known = nodes & self._state.cluster.nodes.keys()
-        return self._lack_everywhere.fits(victim.room + sum_of(map(self._room.free_on, known)))
+        return self._lack_everywhere.fits(
+            victim.room + sum_of(map(self._sites.room.free_on, known))
+        )
 
     @cached_property
     def _lack_everywhere(self) -> Resources:
@@ -224,7 +168,7 @@ class _Search:
         if self._shape is None:
             return NOTHING
         smallest = least(self._shape.bundles)
-        free = (self._room.free_on(node.node_id) for node in self._state.cluster.open_nodes())
+        free = (self._sites.room.free_on(node.node_id) for node in self._state.cluster.open_nodes())
         return self._shape.total.beyond(sum_of(room for room in free if smallest.fits(room)))
 
     def _effect(self, victim: VictimAgent) -> frozenset[tuple[object, ...]]:
@@ -243,7 +187,7 @@ class _Search:
     def _several(self) -> tuple[VictimAgent, ...] | None:
         """The victims of the best site."""
         best: tuple[Place, tuple[VictimAgent, ...]] | None = None
-        for site in sorted(self._sites(), key=_bound_of):
+        for site in sorted(self._sites.all(), key=_bound_of):
             if best is not None and best[0] <= site.bound:
                 break
             victims = self._worked_out(site, None if best is None else best[0])
@@ -254,37 +198,15 @@ class _Search:
                 best = (place, victims)
         return None if best is None else best[1]
 
-    def _sites(self) -> Iterator[_Site]:
-        demand = self._demand
-        if self._agents.may_hand_over and demand.short_quota:
-            yield from self._handing_over()
-        if not demand.needs_place or self._scenario.initial is not None:
-            yield _Site()
-        elif self._one_node:
-            yield from self._node_sites
-        elif self._shape is not None:
-            yield _Site(everywhere=True)
-
-    def _handing_over(self) -> Iterator[_Site]:
-        """Of each priority the first victim whose group can be handed over."""
-        seen = set()
-        for victim in self._agents.in_order(self._of_own_pool):
-            if victim.handed_over is not None and victim.top_priority not in seen:
-                seen.add(victim.top_priority)
-                yield _Site(bound=(victim.top_priority, 1, 0.0, ""), handing_over=victim)
-
-    def _of_own_pool(self, task_class: TaskClass) -> bool:
-        return task_class.has_tasks() and task_class.pool_name == self._demand.pool_name
-
-    def _worked_out(self, site: _Site, best: Place | None) -> tuple[VictimAgent, ...] | None:
+    def _worked_out(self, site: Site, best: Place | None) -> tuple[VictimAgent, ...] | None:
         """The victims for this site; None: not even all that may be evicted are enough, or others that were
         found already are surely better.
         """
         if site.summary is not None and not site.lack.fits(site.summary.freed_by(self._allowed)):
             return None
-        scenario = self._scenario
+        scenario = self._sites.scenario
         scenario.reset()
-        candidates = self._candidates(site)
+        candidates = self._sites.candidates(site)
         if site.node is None or self._shape is None:
             taken = release_until(scenario, candidates, scenario.has_place)
         else:
@@ -304,13 +226,13 @@ class _Search:
         """Release candidates in order until there is a place, passing over those that free nothing
         still short on the node; None: there is none even without all of them.
         """
-        scenario, taken = self._scenario, []
+        scenario, taken = self._sites.scenario, []
         for victim in candidates:
-            lack, devices = self._room.short_on(node_id, shape)
+            lack, devices = self._sites.room.short_on(node_id, shape)
             too_many = scenario.too_many_groups > 0
             if not lack and not devices and not too_many:
                 break
-            limit = too_many and self._has_own_group(victim)
+            limit = too_many and self._sites.has_own_group(victim)
             if limit or victim.room.helps(lack) or (devices and victim.room.gpu):
                 scenario.release(victim)
                 taken.append(victim)
@@ -320,43 +242,9 @@ class _Search:
     def _allowed(self) -> frozenset[TaskClass]:
         return frozenset(self._agents.allowed)
 
-    def _candidates(self, site: _Site) -> list[VictimAgent]:
-        """Those of the site in order; before them as many as must leave for the pool's number of groups,
-        those of the site before others.
-        """
-        if site.handing_over is not None:
-            return [site.handing_over]
-        nodes = list(self._state.cluster.open_nodes()) if site.everywhere else []
-        if site.node is not None:
-            nodes = [site.node]
-        names = {name: None for node in nodes for name, _ in agents_on(self._state, node)}
-        here = self._victims(names)
-        too_many = max(0, self._scenario.too_many_groups)
-        own = [victim for victim in here if self._has_own_group(victim)]
-        if len(own) < too_many:
-            own += [victim for victim in self._with_own_groups if victim.name not in names]
-        first = own[:too_many]
-        chosen = {victim.name for victim in first}
-        return [*first, *(victim for victim in here if victim.name not in chosen)]
-
-    @cached_property
-    def _with_own_groups(self) -> list[VictimAgent]:
-        """The candidates in dynamic groups of the incoming task's pool, in order."""
-        groups = self._state.groups
-        members = (groups.by_id[g].agent for g in groups.of_pool.get(self._demand.pool_name, ()))
-        return list(filter(self._has_own_group, self._victims(name for name in members if name)))
-
-    def _has_own_group(self, victim: VictimAgent) -> bool:
-        return victim.group is not None and victim.group.pool_name == self._demand.pool_name
-
-    def _victims(self, names: Iterable[str]) -> list[VictimAgent]:
-        """Those of these agents that may be evicted, in order."""
-        found = (self._agents.of(name) for name in names)
-        return sorted((victim for victim in found if victim is not None), key=order_of)
-
     def _fill_quota(self) -> list[VictimAgent]:
         """Release candidates in order until quota suffices, but none that frees nothing still short."""
-        scenario, taken = self._scenario, []
+        scenario, taken = self._sites.scenario, []
 
         def helps(task_class: TaskClass) -> bool:
             return task_class.count > 0 and task_class.resources.helps(scenario.short_quota)
@@ -395,5 +283,5 @@ class _Search:
         return Plan(victims=victims, placement=placement, removed=(*removed, *unused))
 
 
-def _bound_of(site: _Site) -> Place:
+def _bound_of(site: Site) -> Place:
     return site.bound

@@ -1,0 +1,149 @@
+"""Sites: where a place for an incoming task could be made, and the candidates there.
+
+Each kind of shortage has its site: a node for what needs one node; all nodes together for bundles that may be
+spread; the group of one victim; and a site without nodes where only quota or the number of groups is short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+
+import msgspec
+
+from schedulemesh.domain.resources import NOTHING, Resources
+from schedulemesh.engine.placement.bundles import Room, has_labels, on_one_node
+from schedulemesh.engine.placement.group_choice import release
+from schedulemesh.engine.placement.scenario import Demand, Scenario
+from schedulemesh.engine.preemption.node_summary import (
+    NodeSummary,
+    Place,
+    agents_on,
+    summary_of,
+)
+from schedulemesh.engine.preemption.victims import VictimAgent, VictimAgents, order_of
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.nodes import Node
+from schedulemesh.engine.state.tasks import TaskClass
+
+#: A site at which nothing is known of the victims beforehand.
+_NO_BOUND: Place = (float("-inf"), 0, 0.0, "")
+
+
+class Site(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Where a place is to be made; without a node, one that needs none."""
+
+    #: No victims of the site come before this.
+    bound: Place = _NO_BOUND
+    node: Node | None = None
+    #: What the node lacks, and what its agents would free.
+    lack: Resources = NOTHING
+    summary: NodeSummary | None = None
+    #: Whether the agents on all nodes are candidates.
+    everywhere: bool = False
+    #: The victim that hands its group over.
+    handing_over: VictimAgent | None = None
+
+
+class Sites:
+    """The sites of one demand."""
+
+    def __init__(self, state: MeshState, demand: Demand, agents: VictimAgents, now: float) -> None:
+        self._state = state
+        self._demand = demand
+        self._shape = demand.shape
+        self._one_node = demand.shape is not None and on_one_node(demand.shape)
+        self._agents = agents
+        self._now = now
+
+    @cached_property
+    def room(self) -> Room:
+        """The nodes with all idle groups removed. Victims leave before anything is put there."""
+        room = Room(self._state.cluster, waits=True)
+        if self._shape is not None:
+            for group in self._state.groups.idle():
+                release(room, group)
+        return room
+
+    @cached_property
+    def scenario(self) -> Scenario:
+        """The scenario of all attempts, with nobody released; idle groups count as removed."""
+        too_many = self._demand.too_many_groups
+        if too_many > 0:
+            too_many -= self._state.groups.idle_count(self._demand.pool_name)
+        demand = msgspec.structs.replace(self._demand, too_many_groups=too_many)
+        return Scenario(self.room, demand)
+
+    @cached_property
+    def nodes(self) -> list[Site]:
+        """The nodes that would have room if all agents left that could be victims."""
+        sites = []
+        shape, state = self._shape, self._state
+        need = NOTHING if shape is None else shape.total
+        for node in state.cluster.open_nodes():
+            if shape is None or not need.fits(node.total) or not has_labels(node, shape):
+                continue
+            summary = summary_of(state, node)
+            lack = need.beyond(self.room.free_on(node.node_id))
+            if summary.count and lack.fits(summary.freed):
+                bound = summary.bound(lack, node.node_id, self._now)
+                sites.append(Site(bound=bound, node=node, lack=lack, summary=summary))
+        return sites
+
+    def all(self) -> Iterator[Site]:
+        """Every site, in no order."""
+        demand = self._demand
+        if self._agents.may_hand_over and demand.short_quota:
+            yield from self._handing_over()
+        if not demand.needs_place or self.scenario.initial is not None:
+            yield Site()
+        elif self._one_node:
+            yield from self.nodes
+        elif self._shape is not None:
+            yield Site(everywhere=True)
+
+    def _handing_over(self) -> Iterator[Site]:
+        """Of each priority the first victim whose group can be handed over."""
+        seen = set()
+        for victim in self._agents.in_order(self._of_own_pool):
+            if victim.handed_over is not None and victim.top_priority not in seen:
+                seen.add(victim.top_priority)
+                yield Site(bound=(victim.top_priority, 1, 0.0, ""), handing_over=victim)
+
+    def _of_own_pool(self, task_class: TaskClass) -> bool:
+        return task_class.has_tasks() and task_class.pool_name == self._demand.pool_name
+
+    def candidates(self, site: Site) -> list[VictimAgent]:
+        """Those of the site in order; before them as many as must leave for the pool's number of groups,
+        those of the site before others.
+        """
+        if site.handing_over is not None:
+            return [site.handing_over]
+        nodes = list(self._state.cluster.open_nodes()) if site.everywhere else []
+        if site.node is not None:
+            nodes = [site.node]
+        names = {name: None for node in nodes for name, _ in agents_on(self._state, node)}
+        here = self._victims(names)
+        too_many = max(0, self.scenario.too_many_groups)
+        own = [victim for victim in here if self.has_own_group(victim)]
+        if len(own) < too_many:
+            own += [victim for victim in self._with_own_groups if victim.name not in names]
+        first = own[:too_many]
+        chosen = {victim.name for victim in first}
+        return [*first, *(victim for victim in here if victim.name not in chosen)]
+
+    @cached_property
+    def _with_own_groups(self) -> list[VictimAgent]:
+        """The candidates in dynamic groups of the incoming task's pool, in order."""
+        groups = self._state.groups
+        members = (groups.by_id[g].agent for g in groups.of_pool.get(self._demand.pool_name, ()))
+        return list(filter(self.has_own_group, self._victims(name for name in members if name)))
+
+    def has_own_group(self, victim: VictimAgent) -> bool:
+        """Whether a dynamic group of the incoming task's pool is removed with this victim."""
+        return victim.group is not None and victim.group.pool_name == self._demand.pool_name
+
+    def _victims(self, names: Iterable[str]) -> list[VictimAgent]:
+        """Those of these agents that may be evicted, in order."""
+        found = (self._agents.of(name) for name in names)
+        return sorted((victim for victim in found if victim is not None), key=order_of)
