@@ -23,7 +23,7 @@ _SHOWN = 100
 
 
 def encode_facts(facts: Sequence[AnyFact]) -> bytes:
-    """A JSON list, each fact an object whose ``type`` is its name."""
+    """A JSON list, each fact an object whose ``type`` is its tag."""
     return _encoder.encode(facts)
 
 

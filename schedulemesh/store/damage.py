@@ -61,7 +61,7 @@ def _check_end(path: Path, newest: Mark) -> None:
         try:
             epoch, last = connection.execute(_ENDS).fetchone()
         except sqlite3.OperationalError:
-            return  # no journal, or one of an old format, which has no high mark
+            return  # not the tables of a journal, which opening it finds out
     if (last or 0) >= newest.last and (epoch or 0) >= newest.epoch:
         return
     raise JournalError(

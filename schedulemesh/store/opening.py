@@ -26,7 +26,7 @@ from schedulemesh.store.damage import check_file
 from schedulemesh.store.disk import probe
 from schedulemesh.store.files import check_folder, is_there
 from schedulemesh.store.migrations import migrate
-from schedulemesh.store.schema import journals, meta, metadata, notes
+from schedulemesh.store.schema import journals, meta, metadata
 
 #: The first half of the advisory locks that journals in PostgreSQL take; the second is the journal's id.
 LOCK_SPACE = 0x5343484D
@@ -82,7 +82,6 @@ def enter(connection: Connection, address: Address, *, must_exist: bool) -> int:
         connection.execute(text("SELECT pg_advisory_xact_lock(:space, 0)"), {"space": LOCK_SPACE})
         _make_tables(connection)
     migrate(connection, address, _format(connection, address))
-    notes.create(connection, checkfirst=True)
     entry = connection.execute(_row(address)).first()
     if entry is not None:
         return int(entry[0])

@@ -78,7 +78,7 @@ blobs = Table(
     Column("data", LargeBinary, nullable=False),
 )
 
-#: Small values beside the facts; see notes.py. Created where it is missing, without a format of its own.
+#: Small values beside the facts; see notes.py.
 notes = Table(
     "schedulemesh_notes",
     metadata,

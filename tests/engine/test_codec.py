@@ -15,10 +15,10 @@ from schedulemesh.errors import NotStorableError
 from tests.engine.builders import Mesh, amount, node, on, pool
 
 
-def test_a_fact_is_an_object_tagged_with_its_name():
+def test_a_fact_is_an_object_with_its_tag():
     written = encode_facts([f.PoolEnsured(spec=pool("p", cpu=1.5))])
     (read,) = json.loads(written)
-    assert (read["type"], read["spec"]["name"]) == ("PoolEnsured", "p")
+    assert (read["type"], read["spec"]["name"]) == ("pool_ensured", "p")
     assert read["spec"]["resources"] == {"cpu": 15000}
 
 

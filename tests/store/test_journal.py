@@ -67,17 +67,6 @@ def test_a_note_is_replaced_as_a_whole(journal):
     assert pools(journal) == ["a"]
 
 
-def test_the_notes_table_is_added_to_a_file_without_one(path):
-    journal = SqlJournal(path)
-    with journal._transaction("be made older") as connection:
-        connection.exec_driver_sql("DROP TABLE schedulemesh_notes")
-    journal.close()
-    again = SqlJournal(path)
-    again.put_note("n", b"v")
-    assert again.note("n") == b"v"
-    again.close()
-
-
 def test_a_changed_note_is_detected(path):
     journal = SqlJournal(path)
     journal.put_note("n", b"v")
@@ -221,7 +210,7 @@ def test_every_commit_is_on_disk_and_a_reader_does_not_block_it(path):
 def test_references_to_missing_rows_are_detected(path):
     journal = SqlJournal(path)
     journal.begin()
-    journal.append(b'[{"type":"NodeLost","node_id":"x"}]', {})
+    journal.append(b'[{"type":"node_lost","node_id":"x"}]', {})
     with pytest.raises(JournalError, match="facts contradict each other"):
         journal.load().fold()
     journal.append(b"[{}]", {})

@@ -42,7 +42,7 @@ def path(tmp_path):
         found.create_function("crc32", 1, zlib.crc32)
         found.execute(
             "UPDATE schedulemesh_commits SET facts ="
-            " CAST(replace(facts, 'EpochBegun', 'LifeBegun') AS BLOB)"
+            " CAST(replace(facts, 'epoch_begun', 'life_begun') AS BLOB)"
         )
         found.execute("UPDATE schedulemesh_commits SET crc = crc32(facts)")
     found.close()
@@ -53,8 +53,8 @@ def path(tmp_path):
 def two_formats_later(monkeypatch):
     """The present format is two formats ahead, in each of which that fact got another name."""
     monkeypatch.setattr(migrations, "FORMAT_VERSION", 3)
-    monkeypatch.setitem(migrations.MIGRATIONS, 1, renamed(b"LifeBegun", b"SupervisorBegun"))
-    monkeypatch.setitem(migrations.MIGRATIONS, 2, renamed(b"SupervisorBegun", b"EpochBegun"))
+    monkeypatch.setitem(migrations.MIGRATIONS, 1, renamed(b"life_begun", b"supervisor_begun"))
+    monkeypatch.setitem(migrations.MIGRATIONS, 2, renamed(b"supervisor_begun", b"epoch_begun"))
 
 
 def format_of(path):
@@ -82,7 +82,7 @@ def test_each_migration_runs_once_and_everything_is_read(path, two_formats_later
 def test_a_migration_that_leaves_an_unreadable_record_changes_nothing(
     path, two_formats_later, monkeypatch
 ):
-    monkeypatch.setitem(migrations.MIGRATIONS, 2, renamed(b"SupervisorBegun", b"Unknown"))
+    monkeypatch.setitem(migrations.MIGRATIONS, 2, renamed(b"supervisor_begun", b"unknown"))
     before = path.read_bytes()
     with pytest.raises(JournalError, match=r"format 1 and its commit 2 cannot .* left as it is"):
         SqlJournal(path)

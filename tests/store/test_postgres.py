@@ -122,7 +122,7 @@ def test_a_newer_format_is_refused(database):
     execute(address, "UPDATE schedulemesh_meta SET value = value + 1")
     try:
         with pytest.raises(
-            JournalError, match="has format 4, this ScheduleMesh reads formats 1 to 3"
+            JournalError, match="has format 2, this ScheduleMesh reads formats 1 to 1"
         ):
             SqlJournal(address)
     finally:

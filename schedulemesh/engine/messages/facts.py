@@ -1,7 +1,7 @@
 """Facts: what is now true. They are journalled, and folding them gives the state back.
 
 Each says all that it changes, so that a replay decides nothing. Facts are past tense, carry their time
-``at`` (seconds since 1970) where it matters, and are written as JSON tagged with their name.
+``at`` (seconds since 1970) where it matters, and are written as JSON objects with a tag.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from schedulemesh.engine.messages.outcomes import Candidate, RequestOutcome
 FORMAT_VERSION = 1
 
 
-class Fact(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True, gc=False):
-    """Base of all facts; its tag in JSON is the class's name."""
+class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """Base of all facts. The tag of each is explicit, so that renaming a class changes nothing stored."""
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -45,13 +45,13 @@ class Devices(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     units: tuple[tuple[int, int], ...] = ()
 
 
-class PoolEnsured(Fact, frozen=True, kw_only=True):
+class PoolEnsured(Fact, tag="pool_ensured", frozen=True, kw_only=True):
     """The pool exists and is like this; it replaces an earlier definition of the same name."""
 
     spec: PoolSpec
 
 
-class StateHandlersRegistered(Fact, frozen=True, kw_only=True):
+class StateHandlersRegistered(Fact, tag="state_handlers_registered", frozen=True, kw_only=True):
     """How states of this pool's tasks are saved and restored: keys of stored functions."""
 
     pool_name: str
@@ -59,7 +59,7 @@ class StateHandlersRegistered(Fact, frozen=True, kw_only=True):
     restorer_key: str | None = None
 
 
-class PolicyChanged(Fact, frozen=True, kw_only=True):
+class PolicyChanged(Fact, tag="policy_changed", frozen=True, kw_only=True):
     """The policy in force from now on, and who changed what of it."""
 
     policy: PreemptionPolicy
@@ -70,32 +70,32 @@ class PolicyChanged(Fact, frozen=True, kw_only=True):
     level: str | None = None
 
 
-class NodeSeen(Fact, frozen=True, kw_only=True):
+class NodeSeen(Fact, tag="node_seen", frozen=True, kw_only=True):
     """The node lives and is like this."""
 
     report: NodeReport
 
 
-class NodeLost(Fact, frozen=True, kw_only=True):
+class NodeLost(Fact, tag="node_lost", frozen=True, kw_only=True):
     """The node is gone; what claims stood there stand nowhere until their agents are known dead."""
 
     node_id: str
 
 
-class NodeCordoned(Fact, frozen=True, kw_only=True):
+class NodeCordoned(Fact, tag="node_cordoned", frozen=True, kw_only=True):
     """Whether the node takes new agents."""
 
     node_id: str
     cordoned: bool
 
 
-class ClassLoaded(Fact, frozen=True, kw_only=True):
+class ClassLoaded(Fact, tag="class_loaded", frozen=True, kw_only=True):
     """The class with this key has loaded in a worker at least once."""
 
     class_key: str
 
 
-class AgentAdmitted(Fact, frozen=True, kw_only=True):
+class AgentAdmitted(Fact, tag="agent_admitted", frozen=True, kw_only=True):
     """An agent is on the book with what is free of its claim; its task, if any, with it."""
 
     agent: AgentSpec
@@ -123,7 +123,7 @@ class AgentAdmitted(Fact, frozen=True, kw_only=True):
     waits_for_groups: tuple[str, ...] = ()
 
 
-class ClaimGrew(Fact, frozen=True, kw_only=True):
+class ClaimGrew(Fact, tag="claim_grew", frozen=True, kw_only=True):
     """A waiting agent took what a victim freed: quota, and room on its node."""
 
     agent_name: str
@@ -132,14 +132,14 @@ class ClaimGrew(Fact, frozen=True, kw_only=True):
     devices: Devices = Devices()
 
 
-class AgentReady(Fact, frozen=True, kw_only=True):
+class AgentReady(Fact, tag="agent_ready", frozen=True, kw_only=True):
     """The claim of a waiting agent is whole; its start may begin."""
 
     agent_name: str
     at: float = 0.0
 
 
-class AgentStarted(Fact, frozen=True, kw_only=True):
+class AgentStarted(Fact, tag="agent_started", frozen=True, kw_only=True):
     """The agent runs; node and devices are as it reports them. Its claim is committed."""
 
     agent_name: str
@@ -158,7 +158,7 @@ class AgentStarted(Fact, frozen=True, kw_only=True):
     state_restored: bool | None = None
 
 
-class AgentProcessRestarted(Fact, frozen=True, kw_only=True):
+class AgentProcessRestarted(Fact, tag="agent_process_restarted", frozen=True, kw_only=True):
     """Ray restarted the agent's process by itself; its object was built anew."""
 
     agent_name: str
@@ -169,13 +169,13 @@ class AgentProcessRestarted(Fact, frozen=True, kw_only=True):
     gpu_ids: tuple[str, ...] = ()
 
 
-class LossReported(Fact, frozen=True, kw_only=True):
+class LossReported(Fact, tag="loss_reported", frozen=True, kw_only=True):
     """Somebody was told that this agent is lost and cannot be rebuilt."""
 
     agent_name: str
 
 
-class AgentEnding(Fact, frozen=True, kw_only=True):
+class AgentEnding(Fact, tag="agent_ending", frozen=True, kw_only=True):
     """The agent is being ended; its claim is held until its process is gone."""
 
     agent_name: str
@@ -190,7 +190,7 @@ class AgentEnding(Fact, frozen=True, kw_only=True):
     destroy_group: bool | None = None
 
 
-class AgentEnded(Fact, frozen=True, kw_only=True):
+class AgentEnded(Fact, tag="agent_ended", frozen=True, kw_only=True):
     """The agent is gone; its claim is released and its tasks are off the book."""
 
     agent_name: str
@@ -199,7 +199,7 @@ class AgentEnded(Fact, frozen=True, kw_only=True):
     reason: EndReason
 
 
-class GroupPlanned(Fact, frozen=True, kw_only=True):
+class GroupPlanned(Fact, tag="group_planned", frozen=True, kw_only=True):
     """A placement group is on the book; it takes its room as that becomes free."""
 
     group_id: str
@@ -213,7 +213,7 @@ class GroupPlanned(Fact, frozen=True, kw_only=True):
     agent_name: str | None = None
 
 
-class GroupGrew(Fact, frozen=True, kw_only=True):
+class GroupGrew(Fact, tag="group_grew", frozen=True, kw_only=True):
     """One bundle of a planned group took room on its node."""
 
     group_id: str
@@ -222,27 +222,27 @@ class GroupGrew(Fact, frozen=True, kw_only=True):
     devices: Devices = Devices()
 
 
-class GroupWhole(Fact, frozen=True, kw_only=True):
+class GroupWhole(Fact, tag="group_whole", frozen=True, kw_only=True):
     """A planned group has all its room; Ray makes it now."""
 
     group_id: str
 
 
-class GroupReady(Fact, frozen=True, kw_only=True):
+class GroupReady(Fact, tag="group_ready", frozen=True, kw_only=True):
     """Ray has placed the group."""
 
     group_id: str
     at: float
 
 
-class GroupClaimed(Fact, frozen=True, kw_only=True):
+class GroupClaimed(Fact, tag="group_claimed", frozen=True, kw_only=True):
     """The group goes for this agent, which takes its room, as soon as nobody lives in it any more."""
 
     group_id: str
     for_agent: str
 
 
-class GroupEnding(Fact, frozen=True, kw_only=True):
+class GroupEnding(Fact, tag="group_ending", frozen=True, kw_only=True):
     """The group is being removed; its room is held until it is gone."""
 
     group_id: str
@@ -252,7 +252,7 @@ class GroupEnding(Fact, frozen=True, kw_only=True):
     dropped: bool = False
 
 
-class GroupEnded(Fact, frozen=True, kw_only=True):
+class GroupEnded(Fact, tag="group_ended", frozen=True, kw_only=True):
     """The group is gone."""
 
     group_id: str
@@ -261,7 +261,7 @@ class GroupEnded(Fact, frozen=True, kw_only=True):
     error: str = ""
 
 
-class TaskRegistered(Fact, frozen=True, kw_only=True):
+class TaskRegistered(Fact, tag="task_registered", frozen=True, kw_only=True):
     """A task runs on an agent; the agent may be unknown, then the task holds no quota."""
 
     task: TaskSpec
@@ -269,14 +269,14 @@ class TaskRegistered(Fact, frozen=True, kw_only=True):
     at: float
 
 
-class TaskCompleted(Fact, frozen=True, kw_only=True):
+class TaskCompleted(Fact, tag="task_completed", frozen=True, kw_only=True):
     """The task is done."""
 
     task_id: str
     at: float
 
 
-class EvictionStarted(Fact, frozen=True, kw_only=True):
+class EvictionStarted(Fact, tag="eviction_started", frozen=True, kw_only=True):
     """The task is a victim from now on, and why."""
 
     task_id: str
@@ -290,7 +290,7 @@ class EvictionStarted(Fact, frozen=True, kw_only=True):
     request_id: str | None = None
 
 
-class StateSaved(Fact, frozen=True, kw_only=True):
+class StateSaved(Fact, tag="state_saved", frozen=True, kw_only=True):
     """The state of a task is stored under a key."""
 
     task_id: str
@@ -302,14 +302,14 @@ class StateSaved(Fact, frozen=True, kw_only=True):
     source: str = "payload"
 
 
-class SavingFailed(Fact, frozen=True, kw_only=True):
+class SavingFailed(Fact, tag="saving_failed", frozen=True, kw_only=True):
     """The state of a task that is being evicted could not be saved; what was saved before stays."""
 
     task_id: str
     error: str
 
 
-class TaskPreempted(Fact, frozen=True, kw_only=True):
+class TaskPreempted(Fact, tag="task_preempted", frozen=True, kw_only=True):
     """The task was preempted: it is counted under its reason, and no longer part of the state."""
 
     task: TaskSpec
@@ -325,19 +325,19 @@ class TaskPreempted(Fact, frozen=True, kw_only=True):
     save_error: str = ""
 
 
-class EvictionFailed(Fact, frozen=True, kw_only=True):
+class EvictionFailed(Fact, tag="eviction_failed", frozen=True, kw_only=True):
     """The task could not be cancelled and runs on."""
 
     task_id: str
 
 
-class StatesForgotten(Fact, frozen=True, kw_only=True):
+class StatesForgotten(Fact, tag="states_forgotten", frozen=True, kw_only=True):
     """These saved states are kept no longer; the tasks that they were of stay on record without one."""
 
     state_keys: tuple[str, ...]
 
 
-class QuotaHeld(Fact, frozen=True, kw_only=True):
+class QuotaHeld(Fact, tag="quota_held", frozen=True, kw_only=True):
     """Quota freed by hand is kept, as a loan for one pool or for one client, until it is used or the time is
     up.
     """
@@ -349,14 +349,14 @@ class QuotaHeld(Fact, frozen=True, kw_only=True):
     until: float
 
 
-class HoldShrank(Fact, frozen=True, kw_only=True):
+class HoldShrank(Fact, tag="hold_shrank", frozen=True, kw_only=True):
     """What is left of a hold; nothing left ends it."""
 
     hold_id: str
     shares: tuple[Share, ...] = ()
 
 
-class RequestAnswered(Fact, frozen=True, kw_only=True):
+class RequestAnswered(Fact, tag="request_answered", frozen=True, kw_only=True):
     """The answer to a request, given again when the request is repeated."""
 
     request_id: str
@@ -364,13 +364,13 @@ class RequestAnswered(Fact, frozen=True, kw_only=True):
     outcome: RequestOutcome
 
 
-class AnswersForgotten(Fact, frozen=True, kw_only=True):
+class AnswersForgotten(Fact, tag="answers_forgotten", frozen=True, kw_only=True):
     """The oldest answers are no longer remembered, up to the first that was given at this time or later."""
 
     before: float
 
 
-class EpochBegun(Fact, frozen=True, kw_only=True):
+class EpochBegun(Fact, tag="epoch_begun", frozen=True, kw_only=True):
     """A supervisor took over with this epoch; commands of a lower one are void."""
 
     epoch: int

@@ -12,7 +12,7 @@ from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.domain.task import TaskSpec
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True, gc=False):
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Base of all outcomes."""
 
 
@@ -61,7 +61,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     task_ids: tuple[str, ...] = ()
 
 
-class Accepted(Outcome, frozen=True, kw_only=True):
+class Accepted(Outcome, tag="accepted", frozen=True, kw_only=True):
     """The agent runs, with its task if it has one (in a dry run: would run)."""
 
     agent_name: str
@@ -83,7 +83,7 @@ class Accepted(Outcome, frozen=True, kw_only=True):
     whole_pool: bool = False
 
 
-class Refused(Outcome, frozen=True, kw_only=True):
+class Refused(Outcome, tag="refused", frozen=True, kw_only=True):
     """The request was turned down and holds nothing."""
 
     reason: Reason
@@ -107,19 +107,19 @@ class Refused(Outcome, frozen=True, kw_only=True):
     not_restarted: tuple[str, ...] = ()
 
 
-class Pending(Outcome, frozen=True, kw_only=True):
+class Pending(Outcome, tag="pending", frozen=True, kw_only=True):
     """Accepted, and under way: an agent starts, or victims leave first. The final outcome follows."""
 
     agent_name: str
 
 
-class ProbeNeeded(Outcome, frozen=True, kw_only=True):
+class ProbeNeeded(Outcome, tag="probe_needed", frozen=True, kw_only=True):
     """Nothing was changed: the class must be seen to load before anyone is evicted for it."""
 
     class_key: str
 
 
-class Done(Outcome, frozen=True, kw_only=True):
+class Done(Outcome, tag="done", frozen=True, kw_only=True):
     """The request was carried out."""
 
     #: What that changed, where it may be several things; None: what was asked for.
@@ -128,7 +128,7 @@ class Done(Outcome, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
-class Evicted(Outcome, frozen=True, kw_only=True):
+class Evicted(Outcome, tag="evicted", frozen=True, kw_only=True):
     """A task was preempted by request."""
 
     task_id: str
@@ -145,7 +145,7 @@ class Evicted(Outcome, frozen=True, kw_only=True):
     error: str = ""
 
 
-class AgentEvicted(Outcome, frozen=True, kw_only=True):
+class AgentEvicted(Outcome, tag="agent_evicted", frozen=True, kw_only=True):
     """An agent was ended by request, with its tasks."""
 
     agent_name: str
