@@ -18,24 +18,13 @@ DEFAULT_PRIORITY = 5.0
 
 
 class TaskPhase(str, Enum):
-    """The phases of a task."""
+    """The phases of a task that have no data of their own; the fourth, ``Preempting``, has."""
 
     #: Its agent is not running yet.
     STARTING = "starting"
     RUNNING = "running"
-    #: Selected as a victim; no longer a candidate.
-    PREEMPTING = "preempting"
     #: Its agent is being terminated, for another reason than preemption.
     ENDING = "ending"
-
-
-#: The allowed next phases of each phase; a task that has ended is no longer part of the state.
-TRANSITIONS: dict[TaskPhase, tuple[TaskPhase, ...]] = {
-    TaskPhase.STARTING: (TaskPhase.RUNNING,),
-    TaskPhase.RUNNING: (TaskPhase.PREEMPTING, TaskPhase.ENDING),
-    TaskPhase.PREEMPTING: (TaskPhase.RUNNING,),
-    TaskPhase.ENDING: (),
-}
 
 
 class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

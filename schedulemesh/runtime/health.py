@@ -9,10 +9,10 @@ from typing import Any
 
 from schedulemesh.core.backend.ray_backend import RayApi
 from schedulemesh.domain.agent import AgentPhase
-from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.messages.outcomes import Accepted, Pending, Refused
 from schedulemesh.engine.messages.stimuli import AgentGone, RebuildRequested
 from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.state.tasks import Preempting
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.reactor import Reactor
 
@@ -66,7 +66,7 @@ class HealthCheck:
         """Whether the host is carrying out an eviction, which may take its own time."""
         running = self._reactor.state.running
         return any(
-            running.by_id[task_id].phase is TaskPhase.PREEMPTING
+            isinstance(running.by_id[task_id].phase, Preempting)
             for task_id in running.on_agent(agent_name)
         )
 

@@ -12,6 +12,7 @@ from schedulemesh.engine.lifecycle.registration import duplicate_task
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Refused, RequestOutcome
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.tasks import Preempting
 from schedulemesh.protocol.agents import key_of, pack
 from schedulemesh.protocol.answers import Refusal, Response, SavedBytes, WithHandles
 from schedulemesh.protocol.requests import RestoreTask
@@ -99,7 +100,7 @@ class StateService(Serving):
 def _leaving(state: MeshState, task_id: str) -> Refused | None:
     """The refusal where a task is still on its way out: nothing is restored before its agent has ended."""
     task = state.running.by_id.get(task_id)
-    if task is None or task.phase is not TaskPhase.PREEMPTING:
+    if task is None or not isinstance(task.phase, Preempting):
         return None
     return Refused(
         reason=Reason.ALREADY_BEING_PREEMPTED,

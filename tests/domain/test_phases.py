@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from schedulemesh.domain import agent, task
+from schedulemesh.domain import agent
 from schedulemesh.domain.task import DEFAULT_PRIORITY, TaskSpec, TaskState
 
 
 def test_every_phase_has_a_row_and_leads_only_to_phases():
-    for phases, table in (
-        (agent.AgentPhase, agent.TRANSITIONS),
-        (task.TaskPhase, task.TRANSITIONS),
-    ):
+    for phases, table in ((agent.AgentPhase, agent.TRANSITIONS),):
         assert set(table) == set(phases)
         for phase, following in table.items():
             assert set(following) <= set(phases)
@@ -19,7 +16,6 @@ def test_every_phase_has_a_row_and_leads_only_to_phases():
 
 def test_an_ending_agent_never_becomes_active_again():
     assert agent.TRANSITIONS[agent.AgentPhase.ENDING] == ()
-    assert task.TRANSITIONS[task.TaskPhase.ENDING] == ()
 
 
 def test_equal_specs_are_the_same_request():

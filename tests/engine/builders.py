@@ -16,8 +16,7 @@ from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources, parse_resources
-from schedulemesh.domain.task import TRANSITIONS as TASK_TRANSITIONS
-from schedulemesh.domain.task import TaskPhase, TaskSpec
+from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.codec import decode_chunk, decode_facts, encode_chunk, encode_facts
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import instructions as i
@@ -454,18 +453,8 @@ def shuffled(items: Iterable[Any], seed: int) -> list[Any]:
     return found
 
 
-_Phases = tuple[dict[tuple[str, int], AgentPhase], dict[tuple[str, str, int], TaskPhase]]
-
-
-def _phases(state: MeshState) -> _Phases:
-    lives = {name: agent.incarnation for name, agent in state.agents.items()}
-    return (
-        {(name, agent.incarnation): agent.phase for name, agent in state.agents.items()},
-        {
-            (task_id, task.agent_name, lives.get(task.agent_name, 0)): task.phase
-            for task_id, task in state.running.by_id.items()
-        },
-    )
+def _phases(state: MeshState) -> dict[tuple[str, int], AgentPhase]:
+    return {(name, agent.incarnation): agent.phase for name, agent in state.agents.items()}
 
 
 def _overfull(state: MeshState) -> set[str]:
@@ -477,15 +466,12 @@ def _overfull(state: MeshState) -> set[str]:
     }
 
 
-def _check_transitions(before: _Phases, after: _Phases) -> None:
-    for key, phase in after[0].items():
-        old = before[0].get(key, phase)
+def _check_transitions(
+    before: dict[tuple[str, int], AgentPhase], after: dict[tuple[str, int], AgentPhase]
+) -> None:
+    for key, phase in after.items():
+        old = before.get(key, phase)
         assert phase is old or phase in AGENT_TRANSITIONS[old], f"{key}: {old} to {phase}"
-    for task, task_phase in after[1].items():
-        was = before[1].get(task, task_phase)
-        assert (
-            task_phase is was or task_phase in TASK_TRANSITIONS[was]
-        ), f"{task}: {was} to {task_phase}"
 
 
 DEFAULT_POLICY = PreemptionPolicy()

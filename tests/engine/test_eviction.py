@@ -27,7 +27,7 @@ def test_evicting_saves_and_counts_once_under_its_reason():
     order = mesh.ends["low"]
     assert isinstance(order, EvictAgent)
     assert (order.task_ids, order.grace_s) == (("low",), 3.0)
-    assert mesh.state.running.by_id["low"].phase is TaskPhase.PREEMPTING
+    assert mesh.state.running.by_id["low"].phase.value == "preempting"
 
     mesh.leave("low", saved=True)
 
@@ -286,7 +286,9 @@ def test_a_task_preempted_alone_whose_state_was_not_saved_says_so():
 def test_a_state_saved_later_makes_up_for_one_that_was_not():
     mesh = Mesh(pool("p", cpu=1))
     mesh.run("t", cpu=1)
+    assert mesh.handle(s.StateNotSaved(task_id="t", error="not preempted")).facts == ()
+    mesh.preempt(task_id="t", agent_name="t", reason=PreemptionReason.MANUAL, request_id="r")
     mesh.handle(s.StateNotSaved(task_id="t", error="too large"))
     mesh.save("t")
-    assert mesh.state.running.by_id["t"].save_error == ""
+    assert cancel(mesh, "t").save_error == ""
     assert mesh.handle(s.StateNotSaved(task_id="gone", error="no")).facts == ()

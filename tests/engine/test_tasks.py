@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
+from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.domain.task import TaskPhase, TaskSpec
-from schedulemesh.engine.state.tasks import RunningTask, RunningTasks
+from schedulemesh.engine.messages import facts as f
+from schedulemesh.engine.state.tasks import Preempting, RunningTask, RunningTasks
+from schedulemesh.engine.state.transitions import ForbiddenTransitionError
 from tests.engine.builders import Mesh, amount, names, pool
 
 
@@ -98,7 +103,7 @@ def test_only_running_tasks_stand_in_a_class():
     assert not any(c.has_tasks() for c in running.classes.values())
     running.start("t", 3.0)
     assert running.by_id["t"].task_class is not None
-    running.set_phase("t", TaskPhase.PREEMPTING)
+    running.enter("t", Preempting(reason=PreemptionReason.MANUAL))
     assert running.by_id["t"].task_class is None
 
 
@@ -131,3 +136,42 @@ def test_a_task_announced_before_its_agent_belongs_to_the_agent_once_there_is_on
     assert mesh.state.running.by_id["early"].started_at == 1000.0
     assert names(mesh.dry("y", priority=9.0, cpu=4).preempted) == ["early"]
     mesh.complete("early")
+
+
+PREEMPTING = Preempting(reason=PreemptionReason.MANUAL)
+
+
+@pytest.mark.parametrize(
+    ("old", "allowed"),
+    [
+        (TaskPhase.STARTING, {"running"}),
+        (TaskPhase.RUNNING, {"preempting", "ending"}),
+        (PREEMPTING, {"running"}),
+        (TaskPhase.ENDING, set()),
+    ],
+)
+def test_a_forbidden_change_of_phase_raises_and_changes_nothing(old, allowed):
+    for new in (*TaskPhase, PREEMPTING):
+        changed = task("t", phase=old)
+        if new.value in allowed:
+            changed.enter(new)
+            assert changed.phase == new
+            continue
+        with pytest.raises(
+            ForbiddenTransitionError, match=f"is {old.value} and cannot become {new.value}"
+        ):
+            changed.enter(new)
+        assert changed.phase == old
+
+
+def test_a_fact_that_breaks_the_table_of_phases_raises():
+    mesh = Mesh(pool("p", cpu=4))
+    mesh.run("t", cpu=1)
+    mesh.state.evolve(f.EvictionStarted(task_id="t", at=0.0, reason=PreemptionReason.MANUAL))
+    with pytest.raises(
+        ForbiddenTransitionError, match="task 't' is preempting and cannot become preempting"
+    ):
+        mesh.state.evolve(f.EvictionStarted(task_id="t", at=0.0, reason=PreemptionReason.MANUAL))
+    mesh.state.evolve(f.EvictionFailed(task_id="t"))
+    with pytest.raises(ForbiddenTransitionError, match="cannot become"):
+        mesh.state.evolve(f.SavingFailed(task_id="t", error="no"))

@@ -7,7 +7,6 @@ import msgspec
 from schedulemesh.config.settings import CLIENT_HOLD_S, POOL_HOLD_S
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.reasons import Change, EndReason, Reason
-from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.pending import ended, undo
 from schedulemesh.engine.lifecycle.groups import is_placed
 from schedulemesh.engine.lifecycle.registration import register
@@ -30,6 +29,7 @@ from schedulemesh.engine.messages.outcomes import (
 )
 from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.mesh_state import FORMER, MeshState
+from schedulemesh.engine.state.tasks import Preempting
 from schedulemesh.engine.transaction import Transaction
 
 #: Tasks that a sentence names.
@@ -70,7 +70,7 @@ def finish_task(tx: Transaction, stimulus: s.TaskFinished) -> RequestOutcome:
             error=f"no task {stimulus.task_id!r} is running; it has ended or was never registered",
         )
     agent = state.agents.get(task.agent_name)
-    if task.phase is TaskPhase.PREEMPTING:
+    if isinstance(task.phase, Preempting):
         return Refused(
             reason=Reason.ALREADY_BEING_PREEMPTED,
             error=f"task {stimulus.task_id!r} is being preempted; its state is kept",
@@ -106,7 +106,7 @@ def _forget(tx: Transaction, agent_name: str) -> RequestOutcome:
     state = tx.state
     tasks = state.running.on_agent(agent_name)
     for task_id in tasks:
-        if state.running.by_id[task_id].phase is not TaskPhase.PREEMPTING:
+        if not isinstance(state.running.by_id[task_id].phase, Preempting):
             tx.emit(TaskCompleted(task_id=task_id, at=tx.now))
     if tasks:
         return Done()

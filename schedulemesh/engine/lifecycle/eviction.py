@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from schedulemesh.domain.agent import AgentPhase
-from schedulemesh.domain.reasons import EndReason, PreemptionReason, Reason
+from schedulemesh.domain.reasons import EndReason, Reason
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.admit import evict_instruction
 from schedulemesh.engine.explain import pool_not_found
@@ -26,7 +26,7 @@ from schedulemesh.engine.messages.outcomes import (
     RequestOutcome,
 )
 from schedulemesh.engine.state.agents import Agent
-from schedulemesh.engine.state.tasks import RunningTask
+from schedulemesh.engine.state.tasks import Preempting, RunningTask
 from schedulemesh.engine.transaction import Transaction
 
 
@@ -136,8 +136,9 @@ def state_stored(tx: Transaction, stimulus: s.StateStored) -> None:
 
 
 def state_not_saved(tx: Transaction, stimulus: s.StateNotSaved) -> None:
-    """A task's present state is not kept; who asked for its eviction is told."""
-    if stimulus.task_id in tx.state.running.by_id:
+    """The present state of a task that is being preempted could not be saved; the answer will say so."""
+    task = tx.state.running.by_id.get(stimulus.task_id)
+    if task is not None and isinstance(task.phase, Preempting):
         tx.emit(SavingFailed(task_id=stimulus.task_id, error=stimulus.error))
 
 
@@ -145,26 +146,26 @@ def cancel_answered(tx: Transaction, stimulus: s.CancelAnswered) -> RequestOutco
     """A task evicted alone is off the book, or runs on where it could not be cancelled; its agent stays."""
     state = tx.state
     task = state.running.by_id.get(stimulus.task_id)
-    if task is None or not task.evicted_as:
+    if task is None or not isinstance(task.phase, Preempting):
         return None
+    preempting = task.phase
     agent = state.agents.get(task.agent_name)
     runs_on = stimulus.runs_on and agent is not None and agent.phase is AgentPhase.RUNNING
     evicted = Evicted(
         task_id=stimulus.task_id,
         agent_name=task.agent_name,
-        reason=task.evicted_as,
+        reason=preempting.reason,
         state_key=task.state_key,
         cancel_success=stimulus.cancel_success,
         runs_on=runs_on,
-        save_error=task.save_error,
+        save_error=preempting.save_error,
         error=stimulus.error,
     )
-    request_id = task.evicted_by
     if runs_on:
         tx.emit(EvictionFailed(task_id=stimulus.task_id))
     else:
-        tx.emit(_preempted(tx, task, agent, task.evicted_as, counted=stimulus.cancel_success))
-    return tx.answer(request_id, evicted)
+        tx.emit(_preempted(tx, task, agent, preempting, counted=stimulus.cancel_success))
+    return tx.answer(preempting.request_id, evicted)
 
 
 def all_preempted(tx: Transaction, agent: Agent) -> tuple[str, ...]:
@@ -173,20 +174,21 @@ def all_preempted(tx: Transaction, agent: Agent) -> tuple[str, ...]:
     evicted = []
     for task_id in state.running.on_agent(agent.spec.name):
         task = state.running.by_id[task_id]
-        if not task.evicted_as:
+        preempting = task.phase
+        if not isinstance(preempting, Preempting):
             continue
         evicted.append(task_id)
-        tx.emit(_preempted(tx, task, agent, task.evicted_as))
-        if task.evicted_by is not None:
+        tx.emit(_preempted(tx, task, agent, preempting))
+        if preempting.request_id is not None:
             gone = Evicted(
                 task_id=task_id,
                 agent_name=task.agent_name,
-                reason=task.evicted_as,
+                reason=preempting.reason,
                 state_key=task.state_key,
-                save_error=task.save_error,
+                save_error=preempting.save_error,
                 error="the agent's process died before cancel() answered",
             )
-            tx.answer(task.evicted_by, gone)
+            tx.answer(preempting.request_id, gone)
     return tuple(evicted)
 
 
@@ -194,17 +196,17 @@ def _preempted(
     tx: Transaction,
     task: RunningTask,
     agent: Agent | None,
-    reason: PreemptionReason,
+    preempting: Preempting,
     *,
     counted: bool = True,
 ) -> TaskPreempted:
     return TaskPreempted(
         task=task.spec,
         agent_name=task.agent_name,
-        reason=reason,
+        reason=preempting.reason,
         at=tx.now,
-        preempt_score=task.preempt_score,
+        preempt_score=preempting.score,
         agent=None if agent is None else agent.spec,
         counted=counted,
-        save_error=task.save_error,
+        save_error=preempting.save_error,
     )

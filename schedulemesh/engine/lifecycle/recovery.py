@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from schedulemesh.domain.agent import AgentPhase
-from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.admit import evict_instruction, start_instruction
 from schedulemesh.engine.lifecycle.agents import current, process_gone
 from schedulemesh.engine.lifecycle.group_reports import reconcile_groups
@@ -11,6 +10,7 @@ from schedulemesh.engine.lifecycle.groups import is_placed
 from schedulemesh.engine.messages.instructions import EvictTask, StopAgent
 from schedulemesh.engine.messages.stimuli import RecoveryObserved
 from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.state.tasks import Preempting
 from schedulemesh.engine.transaction import Transaction
 
 
@@ -35,9 +35,9 @@ def reconcile(tx: Transaction, stimulus: RecoveryObserved) -> None:
         if starting is not None:
             _start_on(tx, starting, lives=(name, incarnation) in living)
     for task_id, task in tx.state.running.by_id.items():
-        alone = task.phase is TaskPhase.PREEMPTING and task.evicted_for is None
         agent_of = tx.state.agents.get(task.agent_name)
-        if alone and (agent_of is None or agent_of.phase is not AgentPhase.ENDING):
+        alone = agent_of is None or agent_of.phase is not AgentPhase.ENDING
+        if alone and isinstance(task.phase, Preempting):
             tx.instruct(EvictTask(task_id=task_id, agent_name=task.agent_name))
 
 
@@ -55,7 +55,7 @@ def _end_on(tx: Transaction, agent: Agent, *, lives: bool) -> None:
     """Go on with an eviction or a stop; what is gone already is struck off."""
     name = agent.spec.name
     tasks = [tx.state.running.by_id[t] for t in tx.state.running.on_agent(name)]
-    evicted = [task for task in tasks if task.evicted_as]
+    evicted = [task for task in tasks if isinstance(task.phase, Preempting)]
     # The payload of a task can be kept without its process.
     unsaved = any(task.state_key is None for task in evicted)
     if not lives and not unsaved:

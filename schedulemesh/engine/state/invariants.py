@@ -8,6 +8,7 @@ from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.state.groups import MARK, Group, GroupPhase
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
+from schedulemesh.engine.state.tasks import Preempting
 
 
 class BrokenInvariant(AssertionError):
@@ -143,7 +144,8 @@ def _check_requests(state: MeshState) -> None:
     """Every open request will be answered: by the start or the end of an agent, or the eviction of a task."""
     answering = {agent.request_id for agent in state.agents.values() if not agent.committed}
     answering |= {agent.ended_by for agent in state.agents.values()}
-    answering |= {task.evicted_by for task in state.running.by_id.values()}
+    tasks = state.running.by_id.values()
+    answering |= {t.phase.request_id for t in tasks if isinstance(t.phase, Preempting)}
     for request_id, agent_name in state.requests.items():
         _expect(request_id in answering, f"nobody will answer {request_id} about {agent_name}")
 

@@ -19,7 +19,7 @@ from schedulemesh.engine.state.cluster import Cluster
 from schedulemesh.engine.state.group_updates import GroupFacts
 from schedulemesh.engine.state.groups import GroupBook
 from schedulemesh.engine.state.quota import Hold, Ledger, merged
-from schedulemesh.engine.state.tasks import RunningTask, RunningTasks
+from schedulemesh.engine.state.tasks import Preempting, RunningTask, RunningTasks
 
 #: How many past preemptions, and how many lost agents, are kept for statistics and restoring.
 RECENT = 1000
@@ -269,7 +269,7 @@ class MeshState:
             self.requests[fact.request_id] = fact.agent_name
         for task_id in self.running.on_agent(fact.agent_name):
             if self.running.by_id[task_id].phase is TaskPhase.RUNNING:
-                self.running.set_phase(task_id, TaskPhase.ENDING)
+                self.running.enter(task_id, TaskPhase.ENDING)
         self._touch(agent)
 
     def _agent_ended(self, fact: f.AgentEnded) -> None:
@@ -386,11 +386,12 @@ class MeshState:
 
     def _eviction_started(self, fact: f.EvictionStarted) -> None:
         task = self.running.by_id[fact.task_id]
-        task.evicted_as, task.preempt_score = fact.reason, fact.preempt_score
-        task.evicted_for, task.evicted_by = fact.for_agent, fact.request_id
+        preempting = Preempting(
+            reason=fact.reason, score=fact.preempt_score, request_id=fact.request_id
+        )
+        self.running.enter(fact.task_id, preempting)
         if fact.request_id is not None:
             self.requests[fact.request_id] = task.agent_name
-        self.running.set_phase(fact.task_id, TaskPhase.PREEMPTING)
         agent = self.agents.get(task.agent_name)
         if agent is not None and fact.for_agent is not None:
             agent.leaves_for = fact.for_agent
@@ -403,7 +404,7 @@ class MeshState:
         self._touch(self.agents.get(self.running.by_id[fact.task_id].agent_name))
 
     def _saving_failed(self, fact: f.SavingFailed) -> None:
-        self.running.by_id[fact.task_id].save_error = fact.error
+        self.running.by_id[fact.task_id].note_saving(fact.error)
 
     def _task_preempted(self, fact: f.TaskPreempted) -> None:
         task_id = fact.task.task_id
@@ -420,9 +421,7 @@ class MeshState:
 
     def _eviction_failed(self, fact: f.EvictionFailed) -> None:
         task = self.running.by_id[fact.task_id]
-        task.evicted_as, task.preempt_score = None, None
-        task.evicted_for, task.evicted_by = None, None
-        self.running.set_phase(fact.task_id, TaskPhase.RUNNING)
+        self.running.enter(fact.task_id, TaskPhase.RUNNING)
         self._touch(self.agents.get(task.agent_name))
 
     def _states_forgotten(self, fact: f.StatesForgotten) -> None:

@@ -1,14 +1,15 @@
-"""Running tasks in classes, so that a decision looks at classes and not at every task.
+"""Tasks, their phases, and the classes of running tasks that decisions look at.
 
-Tasks alike in pool, priority, resources and those labels that the policy's rules name form a class:
-whether one may be evicted holds for all. Within a class only the remaining time differs, so the class
-keeps two orders: by end while time remains, and by start once it is over or unknown. Moving a task from
-the first to the second when its time is up happens on looking, once in its life.
+Tasks with the same pool, priority, resources and labels named by the policy's rules form a class: whether one
+of them may be evicted holds for all. Within a class only the remaining time differs, so a class keeps two
+orders: by end while time remains, and by start once it is over or unknown. A task moves from the first order
+to the second when a decision finds its time is up, at most once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import ClassVar, Union
 
 import msgspec
 from sortedcontainers import SortedList
@@ -17,34 +18,70 @@ from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import TaskPhase, TaskSpec
+from schedulemesh.engine.state.transitions import ForbiddenTransitionError
 
 _INFINITY = float("inf")
 _FIRST_SWEEP = 1024
 
 
+class Preempting(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="preempting", gc=False
+):
+    """The phase of a task that was selected as a victim; it is no longer a candidate."""
+
+    value: ClassVar[str] = "preempting"
+    reason: PreemptionReason
+    score: float | None = None
+    #: The request that its eviction answers.
+    request_id: str | None = None
+    #: Why its present state could not be saved; empty: it was saved, or saving was not tried yet.
+    save_error: str = ""
+
+
+AnyTaskPhase = Union[TaskPhase, Preempting]
+
+#: The allowed next phases of each phase; ``RunningTask.enter`` checks it. A task that has ended is removed.
+TRANSITIONS: dict[TaskPhase | type[Preempting], tuple[TaskPhase | type[Preempting], ...]] = {
+    TaskPhase.STARTING: (TaskPhase.RUNNING,),
+    TaskPhase.RUNNING: (Preempting, TaskPhase.ENDING),
+    Preempting: (TaskPhase.RUNNING,),
+    TaskPhase.ENDING: (),
+}
+
+
 class RunningTask(msgspec.Struct, kw_only=True, gc=False):
-    """A task on the book, from its admission to its end."""
+    """A task, from its admission to its end."""
 
     spec: TaskSpec
     agent_name: str
     #: Seconds since 1970; the admission until it runs.
     started_at: float
-    phase: TaskPhase = TaskPhase.RUNNING
+    #: Changed by ``enter`` and ``note_saving`` only.
+    phase: AnyTaskPhase = TaskPhase.RUNNING
     #: What ending its agent frees; nothing for a task on an agent that is not ours.
     resources: Resources
-    #: Why it is being evicted; empty while it is not.
-    evicted_as: PreemptionReason | None = None
-    preempt_score: float | None = None
-    #: The agent that it leaves for; None: by hand.
-    evicted_for: str | None = None
-    #: Which request its eviction answers.
-    evicted_by: str | None = None
     #: When its state was last saved.
     saved_at: float | None = None
+    #: The key of its last saved state.
     state_key: str | None = None
-    #: Why its present state could not be saved when it was to be evicted; empty: it was, or nobody tried.
-    save_error: str = ""
+    #: Its class while it runs.
     task_class: TaskClass | None = None
+
+    def enter(self, phase: AnyTaskPhase) -> None:
+        """Change the phase; raises ForbiddenTransitionError where ``TRANSITIONS`` does not allow it."""
+        if _kind(phase) not in TRANSITIONS[_kind(self.phase)]:
+            who = f"task {self.spec.task_id!r}"
+            raise ForbiddenTransitionError(who, self.phase.value, phase.value)
+        self.phase = phase
+
+    def note_saving(self, error: str) -> None:
+        """Record whether the state of a task that is being preempted could be saved; empty: it could."""
+        if not isinstance(self.phase, Preempting):
+            who = f"task {self.spec.task_id!r}"
+            raise ForbiddenTransitionError(
+                who, self.phase.value, "one that is saved to be preempted"
+            )
+        self.phase = msgspec.structs.replace(self.phase, save_error=error)
 
     @property
     def ends_at(self) -> float | None:
@@ -63,11 +100,15 @@ class RunningTask(msgspec.Struct, kw_only=True, gc=False):
         return max(0.0, now - max(self.started_at, self.saved_at or 0.0))
 
 
+def _kind(phase: AnyTaskPhase) -> TaskPhase | type[Preempting]:
+    return phase if isinstance(phase, TaskPhase) else type(phase)
+
+
 ClassKey = tuple[str, float, Resources, tuple[tuple[str, str], ...]]
 
 
 class TaskClass:
-    """Tasks that the policy cannot tell apart but by their remaining time."""
+    """Tasks that differ for the policy only in their remaining time."""
 
     __slots__ = (
         "advanced_to",
@@ -87,10 +128,10 @@ class TaskClass:
 
     def __init__(self, key: ClassKey, *, by_time: bool = True, by_lost_work: bool = False) -> None:
         self.key = key
-        #: Whether the second order goes by what an eviction would lose, instead of by start; then no task
-        #: is ``timed`` either.
+        #: Whether the second order is by the work that an eviction would lose, instead of by start; then no
+        #: task is ``timed`` either.
         self.by_lost_work = by_lost_work
-        #: Whether remaining time counts; where it weighs nothing, no task is ``timed``.
+        #: Whether remaining time counts; where its weight is 0, no task is ``timed``.
         self.by_time = by_time and not by_lost_work
         self.pool_name, self.priority, self.resources, labels = key
         self.labels: Labels = dict(labels)
@@ -105,7 +146,7 @@ class TaskClass:
         self.latest = -_INFINITY
         #: No end among ``timed`` is before this.
         self.soonest = _INFINITY
-        #: The time for which tasks were last told apart; a look back from there moves some again.
+        #: The time for which the two orders are right; an earlier time moves some tasks back.
         self.advanced_to = -_INFINITY
 
     def __len__(self) -> int:
@@ -116,7 +157,7 @@ class TaskClass:
         return self.count > 0
 
     def add(self, task: RunningTask) -> None:
-        """Put a task into its order."""
+        """Add a task to its order."""
         self.count += 1
         ends_at = self._end(task)
         if ends_at == -_INFINITY:
@@ -127,7 +168,7 @@ class TaskClass:
         self.soonest = min(self.soonest, ends_at)
 
     def discard(self, task: RunningTask) -> None:
-        """Take a task out of the order that it stands in."""
+        """Remove a task from its order."""
         self.count -= 1
         ends_at = self._end(task)
         entry = (-self._start(task), task.spec.task_id)
@@ -140,11 +181,11 @@ class TaskClass:
             self.latest = -self.timed[0][0] if self.timed else -_INFINITY
 
     def is_stale(self, now: float) -> bool:
-        """Whether some task may stand in the wrong order for this time."""
+        """Whether some task may be in the wrong order for this time."""
         return self.soonest <= now or now < self.advanced_to
 
     def advance(self, now: float) -> None:
-        """Move the tasks whose time is up to the second order; and back, after a look ahead."""
+        """Move the tasks whose time is up to the second order; and back, if the time is an earlier one."""
         timed = self.timed
         if now < self.advanced_to:
             for entry in [entry for entry in self.overdue if entry[2] > now]:
@@ -158,14 +199,14 @@ class TaskClass:
         self.latest = -timed[0][0] if timed else -_INFINITY
 
     def ordered(self, now: float) -> Iterator[tuple[float, float, str]]:
-        """Each task as (remaining seconds, -start, task id), most remaining first. Settle before."""
+        """Each task as (remaining seconds, -start, task id), most remaining first; after ``advance``."""
         for end, start, task_id in self.timed:
             yield (-end - now, start, task_id)
         for start, task_id, _ in self.overdue:
             yield (0.0, start, task_id)
 
     def _end(self, task: RunningTask) -> float:
-        """When its time is up; -inf where that is unknown or counts for nothing."""
+        """When its time is up; -inf where that is unknown or does not count."""
         return _known_end(task) if self.by_time else -_INFINITY
 
     def _start(self, task: RunningTask) -> float:
@@ -180,7 +221,7 @@ def _known_end(task: RunningTask) -> float:
 
 
 class RunningTasks:
-    """All tasks on the book, by id, by agent and, while they may be victims, by class."""
+    """All tasks by id and by agent, and those that run by class."""
 
     def __init__(self) -> None:
         self.by_id: dict[str, RunningTask] = {}
@@ -193,9 +234,10 @@ class RunningTasks:
         self._by_time = True
         #: Whether lost work alone does.
         self._by_lost_work = False
-        #: Grows when classes come or go; decisions cached per class hold while it stays.
+        #: Increases when classes are added or removed; decisions cached per class are valid while it is the
+        #: same.
         self.version = 0
-        #: Empty classes stay until there are this many, so that a class that comes and goes costs little.
+        #: Empty classes are removed when there are this many, so that one that is needed again costs little.
         self._next_sweep = _FIRST_SWEEP
 
     def __len__(self) -> int:
@@ -209,7 +251,7 @@ class RunningTasks:
         return (found,) if isinstance(found, str) else tuple(found)
 
     def add(self, task: RunningTask) -> None:
-        """Put a task on the book."""
+        """Add a task."""
         task_id = task.spec.task_id
         self.by_id[task_id] = task
         others = self._by_agent.setdefault(task.agent_name, task_id)
@@ -220,7 +262,7 @@ class RunningTasks:
         self._classify(task)
 
     def remove(self, task_id: str) -> RunningTask:
-        """Take a task off the book."""
+        """Remove a task."""
         task = self.by_id.pop(task_id)
         self._declassify(task)
         on_agent = self._by_agent[task.agent_name]
@@ -233,28 +275,30 @@ class RunningTasks:
         return task
 
     def start(self, task_id: str, now: float) -> None:
-        """The task runs from now."""
+        """The task runs from now on."""
         task = self.by_id[task_id]
         task.started_at = now
-        task.phase = TaskPhase.RUNNING
+        task.enter(TaskPhase.RUNNING)
         self._classify(task)
 
-    def set_phase(self, task_id: str, phase: TaskPhase) -> None:
-        """Only a running task is a candidate."""
+    def enter(self, task_id: str, phase: AnyTaskPhase) -> None:
+        """Change the phase of a task; only a running one is a candidate."""
         task = self.by_id[task_id]
         self._declassify(task)
-        task.phase = phase
+        task.enter(phase)
         self._classify(task)
 
     def save(self, task_id: str, at: float, state_key: str) -> None:
-        """The task's state is stored; work up to now would not be lost."""
+        """Record that the task's state is stored; work up to now would not be lost."""
         task = self.by_id[task_id]
         self._declassify(task)
-        task.saved_at, task.state_key, task.save_error = at, state_key, ""
+        task.saved_at, task.state_key = at, state_key
+        if isinstance(task.phase, Preempting):
+            task.note_saving("")
         self._classify(task)
 
     def adopt(self, task_id: str, resources: Resources) -> None:
-        """A task that ran on an agent not on the book: now it is, and ending it frees this much."""
+        """Set the resources of a task whose agent was unknown so far: ending it frees this much."""
         task = self.by_id[task_id]
         self._declassify(task)
         task.resources = resources
@@ -267,8 +311,8 @@ class RunningTasks:
         by_time: bool = True,
         by_lost_work: bool = False,
     ) -> None:
-        """Tell classes apart by these labels, and order them by remaining time or not, or by lost work,
-        from now on; does nothing where that is so already.
+        """Define what separates classes (these labels) and orders them (remaining time or not, or lost work);
+        does nothing where that is unchanged.
         """
         if (named, by_time, by_lost_work) == (self._named, self._by_time, self._by_lost_work):
             return
@@ -310,7 +354,7 @@ class RunningTasks:
         task_class.discard(task)
 
     def _sweep(self) -> None:
-        """Forget empty classes whenever the number of classes has doubled."""
+        """Remove empty classes whenever the number of classes has doubled."""
         if len(self.classes) < self._next_sweep:
             return
         for key in [key for key, found in self.classes.items() if not len(found)]:
