@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from schedulemesh.core.client.head import ScheduleMeshHead
-from schedulemesh.core.client.listings import PoolInfo
+from schedulemesh.core.client.listings import PoolInfo, TaskListing
 from schedulemesh.core.client.ray_cluster import join
 from schedulemesh.core.client.results import AgentInfo
 from schedulemesh.core.client.scheduler import RayScheduler
@@ -57,6 +57,7 @@ def status(name: str, namespace: str, address: str) -> int:
         scheduler = RayScheduler.attach(name, namespace=namespace)
         console.print(_pools(scheduler.list_pools()["pools"]))
         console.print(_agents(scheduler.list_agents()["agents"]))
+        console.print(_tasks(scheduler.list_tasks()["tasks"]))
         session.code = 0
     return session.code
 
@@ -133,6 +134,21 @@ def _agents(agents: list[AgentInfo]) -> Table:
             agent["state"],
             ", ".join(agent["tasks"]),
             str(agent["pid"] or ""),
+        )
+    return table
+
+
+def _tasks(tasks: list[TaskListing]) -> Table:
+    table = Table(title="tasks", title_justify="left")
+    for heading in ("task", "pool", "priority", "state", "agent"):
+        table.add_column(heading, overflow="fold")
+    for task in tasks:
+        table.add_row(
+            task["task_id"],
+            task["pool_name"],
+            f"{task['priority']:.12g}",
+            task["phase"],
+            task["agent_name"],
         )
     return table
 

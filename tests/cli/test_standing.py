@@ -84,3 +84,21 @@ def test_tables_keep_whole_names_and_amounts_on_a_narrow_terminal():
     cells = [line.split("│")[1:4] for line in lines if line.startswith("│")]
     assert "".join(row[0].strip() for row in cells) == name
     assert " ".join(row[2].strip() for row in cells).strip() == "cpu 1, memory 10485760"
+
+
+def test_the_table_of_tasks_keeps_whole_names_on_a_narrow_terminal():
+    name = "a-task-whose-owner-likes-names-that-say-everything-there-is-to-say-about-it"
+    task = {
+        "task_id": name,
+        "pool_name": "p",
+        "priority": 1_000_000.0,
+        "phase": "preempting",
+        "agent_name": "on-a-task",
+    }
+    console = Console(width=80, file=io.StringIO())
+    console.print(standing._tasks([task]))
+    lines = console.file.getvalue().splitlines()
+    assert max(len(line) for line in lines) <= 80
+    cells = [line.split("│")[1:6] for line in lines if line.startswith("│")]
+    whole = ["".join(row[column].strip() for row in cells) for column in range(5)]
+    assert whole == [name, "p", "1000000", "preempting", "on-a-task"]

@@ -1,0 +1,96 @@
+"""A field of TaskSpec is shown by every listing and given to every handler without code of its own."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+from ray import cloudpickle
+
+from schedulemesh.core.agent import user_workers
+from schedulemesh.core.agent.host import public_state
+from schedulemesh.core.client import results
+from schedulemesh.core.transport.user_code import ship_function
+from schedulemesh.domain.task import INTERNAL, TaskSpec
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.protocol.agents import Handled, SavedState, pack, unpack
+from schedulemesh.runtime.queries import View
+from tests.engine.builders import Mesh, pool
+
+#: By type, a value that is no default.
+VALUES = {str: "some text", float: 7.5, float | None: 60.0, dict[str, str]: {"team": "search"}}
+
+SPEC = TaskSpec(
+    **{
+        field.name: VALUES[field.type]
+        for field in msgspec.structs.fields(TaskSpec)
+        if field.name not in INTERNAL
+    }
+)
+SHOWN = {name: getattr(SPEC, name) for name in TaskSpec.__struct_fields__ if name not in INTERNAL}
+
+
+def as_in_spec(row):
+    return {name: row.get(name) for name in SHOWN}
+
+
+def view(mesh):
+    metrics = SimpleNamespace(of=lambda _agent: {})
+    agents = SimpleNamespace(metrics=metrics, handle=lambda *_: None)
+    return View(mesh.state, agents, SimpleNamespace(), mesh.now)
+
+
+@pytest.fixture
+def mesh():
+    """The task runs, registered on an agent that runs."""
+    mesh = Mesh(pool("p", cpu=4))
+    mesh.run("agent", task=False, cpu=1)
+    assert mesh.handle(s.TaskAnnounced(task=SPEC, agent_name="agent")).outcome is not None
+    return mesh
+
+
+def test_the_lists_of_tasks_and_agents(mesh):
+    (task,) = view(mesh).tasks()
+    assert as_in_spec(task) == SHOWN
+    (agent,) = view(mesh).agents().answer.rows
+    assert agent["tasks"] == [SPEC.task_id]
+    assert agent["task_details"] == [SHOWN]
+
+
+def test_saved_states_and_recent_preemptions(mesh):
+    mesh.handle(
+        s.StateStored(task_id=SPEC.task_id, state_key="k", consistent=True, source="payload")
+    )
+    (running,) = view(mesh).saved_states()
+    assert running == {**SHOWN, "status": "running"}
+    mesh.preempt(task_id=SPEC.task_id)
+    mesh.handle(s.CancelAnswered(task_id=SPEC.task_id, cancel_success=True))
+    (preempted,) = view(mesh).saved_states()
+    assert preempted == {**SHOWN, "status": "preempted"}
+    (record,) = view(mesh).preemption_stats()["recent_preemptions"]
+    assert as_in_spec(record) == SHOWN
+
+
+def test_candidates_of_a_preemption(mesh):
+    query = s.PreemptionQuery(priority=100.0, pool_name="p")
+    (found,) = mesh.engine.evaluate(query, mesh.now).candidates
+    assert as_in_spec(results.candidate(found)) == SHOWN
+
+
+def test_the_saved_state_and_what_a_preserver_gets():
+    saved = SavedState(task=SPEC, agent_name="agent", source="payload", saved_at=0.0)
+    assert as_in_spec(public_state(saved)) == SHOWN
+
+    def fields_of(state):
+        return vars(state)
+
+    handler = ship_function(fields_of, "preserver")
+    handled = unpack(user_workers.preserve(handler, pack(saved), 0.0, 10_000), Handled)
+    assert handled.error == ""
+    assert as_in_spec(cloudpickle.loads(handled.data)) == SHOWN
+
+
+def test_the_public_types_name_every_field():
+    for kind in (results.TaskInfo, results.CandidateInfo):
+        assert set(SHOWN) <= set(kind.__annotations__)
