@@ -12,8 +12,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from schedulemesh.config.pools import check_pool, parse_target
-from schedulemesh.domain.agent import AgentSpec, check_agent
-from schedulemesh.domain.labels import Labels, Selector, check_selector, parse_labels
+from schedulemesh.domain.agent import check_agent
+from schedulemesh.domain.labels import Labels, check_selector, parse_labels
 from schedulemesh.domain.names import parse_key, parse_name
 from schedulemesh.domain.numbers import (
     MAX_COUNT,
@@ -25,6 +25,7 @@ from schedulemesh.domain.placement import WarmSpec
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import Resources, check_resources
 from schedulemesh.domain.task import TaskSpec, check_task
+from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.protocol.agents import SavedState, key_of
 
@@ -137,30 +138,20 @@ class CordonNode(Request, tag="cordon_node", frozen=True, kw_only=True):
 class SubmitTask(RequestWithBlobs, tag="submit_task", frozen=True, kw_only=True):
     """Start an agent, with a task or without."""
 
-    #: Its pool_name may be empty: then ``selector`` chooses among the pools. So may its name.
-    agent: AgentSpec
-    #: Whether the agent takes its pool's default resources.
-    default_resources: bool = False
-    task: TaskSpec | None = None
-    selector: Selector = ()
-    request_id: str
-    #: False: the user's Ray options place it, and the book learns where.
-    choose_node: bool = True
-    may_preempt: bool = True
-    #: Evict for a placement group, never for quota.
-    for_group: bool = False
-    dry_run: bool = False
-    #: Who asks, as host:pid; quota that was freed for them is theirs.
-    client: str | None = None
+    #: What the engine is to decide; it reaches the engine as it is.
+    submission: TaskSubmitted
 
     def __post_init__(self) -> None:
-        check_agent(self.agent)
-        if self.client is not None:
-            parse_name(self.client, "the client's name")
-        if self.task is not None:
-            check_task(self.task)
-        check_selector(self.selector)
-        parse_name(self.request_id, "request_id")
+        given = self.submission
+        check_agent(given.agent)
+        if given.client is not None:
+            parse_name(given.client, "the client's name")
+        if given.task is not None:
+            check_task(given.task)
+        check_selector(given.selector)
+        parse_name(given.request_id, "request_id")
+        if given.state_key is not None:
+            raise InvalidRequestError("state_key is set by the scheduler, not by its callers")
 
 
 class RegisterTask(RequestWithBlobs, tag="register_task", frozen=True, kw_only=True):

@@ -109,7 +109,7 @@ class RequestService(StateService, PoolService):
     ) -> AnyAnswer | WithHandles:
         match request:
             case r.SubmitTask():
-                return await self.submit(_submitted(request), request.blobs, refs)
+                return await self.submit(request.submission, request.blobs, refs)
             case r.CreatePool():
                 return await self.create_pool(request)
             case r.EnsurePool():
@@ -390,21 +390,6 @@ def _failed(request: r.AnyRequest, error: Exception) -> Refusal:
     logger.error("request %s failed", type(request).__name__, exc_info=error)
     message = f"the scheduler failed at this request: {shown(error)}; its log says where"
     return Refusal(refused=Refused(reason=Reason.INTERNAL_ERROR, error=message))
-
-
-def _submitted(request: r.SubmitTask) -> s.TaskSubmitted:
-    return s.TaskSubmitted(
-        agent=request.agent,
-        default_resources=request.default_resources,
-        task=request.task,
-        selector=request.selector,
-        request_id=request.request_id,
-        choose_node=request.choose_node,
-        may_preempt=request.may_preempt,
-        for_group=request.for_group,
-        dry_run=request.dry_run,
-        client=request.client,
-    )
 
 
 def _handlers(request: r.RegisterStateHandlers) -> s.StateHandlersGiven:

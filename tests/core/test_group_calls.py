@@ -52,6 +52,10 @@ class Calls(RayScheduler):
     def asked(self):
         return self._connection.asked
 
+    @property
+    def submissions(self):
+        return [request.submission for request in self.asked]
+
 
 RUNS = Accepted(
     agent_name="a",
@@ -86,7 +90,7 @@ def test_a_success_tells_the_group_and_the_path():
         "path": "reserved",
     }
     assert (answer["path"], answer["success"]) == ("pg", True)
-    (asked,) = calls.asked
+    (asked,) = calls.submissions
     assert (asked.for_group, asked.may_preempt) == (True, True)
 
 
@@ -94,7 +98,7 @@ def test_an_ordinary_submission_is_none_for_a_group():
     calls = Calls(reply(RUNS))
     answer = calls.submit_task_with_preemption("t", "p", Plain)
     assert "path" not in answer
-    assert not calls.asked[0].for_group
+    assert not calls.submissions[0].for_group
 
 
 @pytest.mark.parametrize("reason", ["insufficient_quota", "group_unplaceable", "no_pg_pool"])
@@ -104,7 +108,7 @@ def test_short_quota_or_no_group_is_answered_or_falls_back(reason):
     calls = Calls(refused(reason), reply(RUNS))
     answer = submit(calls, fallback=True, request_id="r")
     assert (answer["success"], answer["path"]) == (True, "fallback")
-    first, second = calls.asked
+    first, second = calls.submissions
     assert (first.for_group, first.request_id) == (True, "r")
     assert (second.for_group, second.request_id) == (False, "r:fallback")
     assert first.agent == second.agent
@@ -149,7 +153,7 @@ def test_bundles_travel_with_their_sum():
     submit(calls, resources=None, bundles=bundles, ray_options={"num_cpus": 1, "num_gpus": 1})
     submit(calls, resources={"cpu": 3, "gpu": 1}, bundles=bundles)
     calls.create_agent("a", "p", Plain, bundles=bundles)
-    for asked in calls.asked:
+    for asked in calls.submissions:
         agent = asked.agent
         assert agent.resources == parse_resources({"cpu": 3, "gpu": 1})
         assert agent.bundles == tuple(map(parse_resources, bundles))
@@ -183,7 +187,7 @@ def test_the_warm_class_is_shipped_like_a_submissions():
     assert (list(calls.asked[0].blobs), spec.count) == ([spec.class_key], 2)
     assert json.loads(spec.options) == {"runtime_env": {"env_vars": {"A": "1", "B": "2"}}}
     submit(calls, actor_class=Counter, ray_options={"runtime_env": {"env_vars": {"B": "2"}}})
-    agent = calls.asked[1].agent
+    agent = calls.asked[1].submission.agent
     assert (agent.class_key, agent.options) == (spec.class_key, spec.options), "so it gets the host"
 
 

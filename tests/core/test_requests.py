@@ -10,7 +10,12 @@ from schedulemesh.domain.reasons import Change, PreemptionReason, Reason
 from schedulemesh.domain.resources import Resources, parse_resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.outcomes import Done, Refused
-from schedulemesh.engine.messages.stimuli import AgentGone, PreemptionRequested, SupervisorBegan
+from schedulemesh.engine.messages.stimuli import (
+    AgentGone,
+    PreemptionRequested,
+    SupervisorBegan,
+    TaskSubmitted,
+)
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.agents import SavedState, key_of
@@ -29,8 +34,9 @@ TASK = TaskSpec(task_id="t", pool_name="p", labels={"tier": "gold"}, estimated_d
 
 
 def submission(**changes):
-    given = {"agent": AGENT, "task": TASK, "request_id": "r", "blobs": {KEY: b"class"}}
-    return r.SubmitTask(**{**given, **changes})
+    blobs = changes.pop("blobs", {KEY: b"class"})
+    given = {"agent": AGENT, "task": TASK, "request_id": "r", **changes}
+    return r.SubmitTask(submission=TaskSubmitted(**given), blobs=blobs)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +84,13 @@ def test_unknown_fields_are_refused():
         r.decode_request(msgspec.msgpack.encode({"request": "list_pools", "end": True}))
 
 
+def test_unknown_fields_of_a_submission_are_refused():
+    plain = msgspec.to_builtins(submission(blobs={}))
+    plain["submission"]["incarnation"] = 3
+    with pytest.raises(InvalidRequestError, match="incarnation"):
+        r.decode_request(msgspec.msgpack.encode(plain))
+
+
 def wrong_agent(**changes):
     return submission(agent=msgspec.structs.replace(AGENT, **changes))
 
@@ -111,6 +124,8 @@ def wrong_task(**changes):
         (lambda: wrong_agent(options='{"lifetime": "detached"}'), "lifetime"),
         (lambda: wrong_agent(options='{"name": "a\\nb"}'), "name"),
         (lambda: submission(request_id=""), "request_id"),
+        (lambda: submission(request_id=None), "request_id"),
+        (lambda: submission(state_key=KEY), "state_key is set by the scheduler"),
         (lambda: r.PreemptTask(request_id="r"), "task_id or an agent_name"),
         (lambda: r.PreemptTask(task_id=["x"], request_id="r"), "task_id"),
         (lambda: r.CordonNode(node_id="", cordoned=True), "node_id"),

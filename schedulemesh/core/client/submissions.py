@@ -30,7 +30,7 @@ _NO_GROUP = (
 def create_agent(connection: Connection, given: Mapping[str, object]) -> SubmitResult:
     """Start an agent without a task; ``given`` are the arguments of the call by name."""
     named = {**given, "agent_name": parse_name(given["agent_name"], "the agent's name")}
-    return _send(connection, _changed(submission(connection.caller, named), may_preempt=False))
+    return _send(connection, submission(connection.caller, named).changed(may_preempt=False))
 
 
 def submit_task_with_preemption(
@@ -46,19 +46,14 @@ def submit_with_pg_preemption(
     """Start an agent for a task in a placement group; ``fallback``: else submit it without that condition."""
     falls_back = parse_flag(fallback, "fallback")
     request = task_submission(connection.caller, given)
-    answer = _send(connection, _changed(request, for_group=True))
+    answer = _send(connection, request.changed(for_group=True))
     if answer["success"]:
         return {**answer, "path": "pg"}
     if not falls_back or answer["reason"] not in _NO_GROUP:
         return answer
     # An id of its own, so that a repeated call gets both answers again.
-    second = f"{request.request.request_id}:fallback"
-    return {**_send(connection, _changed(request, request_id=second)), "path": "fallback"}
-
-
-def _changed(given: Submission, **fields: object) -> Submission:
-    request = msgspec.structs.replace(given.request, **fields)
-    return msgspec.structs.replace(given, request=request)
+    second = f"{request.submission.request_id}:fallback"
+    return {**_send(connection, request.changed(request_id=second)), "path": "fallback"}
 
 
 def _send(connection: Connection, given: Submission) -> SubmitResult:
@@ -66,21 +61,21 @@ def _send(connection: Connection, given: Submission) -> SubmitResult:
 
     The class's bytes are sent only where the supervisor may not have them.
     """
-    request, class_key = given.request, given.request.agent.class_key
+    request, class_key = given.request, given.submission.agent.class_key
     if class_key in connection.shipped:
         others = {key: data for key, data in request.blobs.items() if key != class_key}
         request = msgspec.structs.replace(request, blobs=others)
     response, handle = _responded(connection, given, request)
     if isinstance(response.outcome, ProbeNeeded):
         response, handle = _responded(connection, given, given.request)
-    if not request.dry_run and not isinstance(response.outcome, Refused):
+    if not given.submission.dry_run and not isinstance(response.outcome, Refused):
         connection.shipped.add(class_key)
     return submitted(
         response.outcome,
         handle,
-        dry_run=request.dry_run,
+        dry_run=given.submission.dry_run,
         group=response.group,
-        named_resources=not request.default_resources,
+        named_resources=not given.submission.default_resources,
     )
 
 

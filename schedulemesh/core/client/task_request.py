@@ -25,6 +25,7 @@ from schedulemesh.domain.numbers import parse_flag
 from schedulemesh.domain.resources import NOTHING, Resources, parse_resources, sum_of
 from schedulemesh.domain.task import PARSERS, TaskSpec, parse_task
 from schedulemesh.domain.user_data import UserValue
+from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.requests import SubmitTask
@@ -42,6 +43,17 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     request: SubmitTask
     #: Object references: whole arguments, and those within others.
     refs: tuple[list[ObjectRef], list[ObjectRef]]
+
+    @property
+    def submission(self) -> TaskSubmitted:
+        """What the engine is to decide."""
+        return self.request.submission
+
+    def changed(self, **fields: object) -> Submission:
+        """The same with these fields of its submission."""
+        submission = msgspec.structs.replace(self.submission, **fields)
+        request = msgspec.structs.replace(self.request, submission=submission)
+        return msgspec.structs.replace(self, request=request)
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +117,7 @@ def submission(
         bundles=parts,
         references=len(shipped.refs) + len(shipped.nested),
     )
-    request = SubmitTask(
+    requested = TaskSubmitted(
         agent=agent,
         default_resources=need is None,
         task=task,
@@ -114,8 +126,9 @@ def submission(
         choose_node=options.choose_node,
         dry_run=parse_flag(given.get("dry_run", False), "dry_run"),
         client=client_name(),
-        blobs={key_of(code): code, key_of(shipped.data): shipped.data, **(blobs or {})},
     )
+    stored = {key_of(code): code, key_of(shipped.data): shipped.data, **(blobs or {})}
+    request = SubmitTask(submission=requested, blobs=stored)
     return Submission(request=request, refs=(list(shipped.refs), list(shipped.nested)))
 
 

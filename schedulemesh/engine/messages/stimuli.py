@@ -16,8 +16,15 @@ from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import TaskSpec
 
 
-class Stimulus(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Base of all stimuli."""
+class Stimulus(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    forbid_unknown_fields=True,
+    gc=False,
+):
+    """Base of all stimuli. A client's submission is one from the start, and travels as bytes."""
 
 
 class Request(Stimulus, frozen=True, kw_only=True):
@@ -61,24 +68,24 @@ class CordonRequested(Stimulus, frozen=True, kw_only=True):
 
 
 class TaskSubmitted(Request, frozen=True, kw_only=True):
-    """Somebody wants an agent made, with or without a task on it."""
+    """A client requests an agent, with a task on it or without."""
 
-    #: Its pool_name may be empty: then ``selector`` chooses among the pools.
+    #: Its pool_name may be empty: then ``selector`` chooses among the pools. So may its name.
     agent: AgentSpec
     #: Whether the agent takes its pool's default resources.
     default_resources: bool = False
     task: TaskSpec | None = None
     selector: Selector = ()
-    #: False: the user's Ray options place it, and the book learns where.
+    #: False: the user's Ray options place it, and its node is known once it reports.
     choose_node: bool = True
     may_preempt: bool = True
     #: Evict for a placement group, never for quota; refused in a pool that keeps no groups.
     for_group: bool = False
     #: Nothing is changed or remembered.
     dry_run: bool = False
-    #: Who asks, who may use the quota that was freed for them; None: nobody in particular.
+    #: The client that requests it, as host:pid, which may use quota that is held for it; None: unknown.
     client: str | None = None
-    #: The key of the saved state that its object is built from.
+    #: The key of the saved state that its object is built from; clients cannot set it.
     state_key: str | None = None
 
 
