@@ -1,12 +1,16 @@
-"""The keyword arguments of the calls that submit: one definition for signatures, checks and help."""
+"""The keyword arguments of the calls that submit: one definition for signatures, checks and help, and how
+those of a task are read.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
-from schedulemesh.domain.task import DEFAULT_PRIORITY
+from schedulemesh.core.transport.user_code import ship_value
+from schedulemesh.domain.task import DEFAULT_PRIORITY, PARSERS, TaskSpec, parse_task
 from schedulemesh.domain.user_data import UserValue
+from schedulemesh.protocol.agents import key_of
 
 
 class TaskFields(TypedDict, total=False):
@@ -52,3 +56,17 @@ class SubmitFields(OptionalFields, total=False):
 
 #: The defaults of fields, where they are not None.
 DEFAULTS: dict[str, object] = {"priority": DEFAULT_PRIORITY, "dry_run": False}
+
+
+def described_task(given: Mapping[str, object]) -> tuple[TaskSpec, dict[str, bytes]]:
+    """The task that these arguments of a call describe, and the bytes to store with it.
+
+    Raises InvalidRequestError naming what is wrong.
+    """
+    fields = {name: given.get(name) for name in PARSERS}
+    payload = given.get("payload")
+    if payload is None:
+        return parse_task(fields), {}
+    data = ship_value(payload, "the payload")
+    key = key_of(data)
+    return parse_task({**fields, "payload_key": key}), {key: data}

@@ -15,7 +15,8 @@ from ray.actor import ActorClass
 from schedulemesh.config.groups import parse_bundles
 from schedulemesh.core.client.arguments import check_constructor
 from schedulemesh.core.client.ray_options import parse_options
-from schedulemesh.core.transport.user_code import ship_arguments, ship_class, ship_value
+from schedulemesh.core.client.task_fields import described_task
+from schedulemesh.core.transport.user_code import ship_arguments, ship_class
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.containers import as_elements, as_items
 from schedulemesh.domain.kinds import is_a
@@ -23,7 +24,7 @@ from schedulemesh.domain.labels import Selector, parse_labels, parse_selector
 from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.numbers import parse_flag
 from schedulemesh.domain.resources import NOTHING, Resources, parse_resources, sum_of
-from schedulemesh.domain.task import PARSERS, TaskSpec, parse_task
+from schedulemesh.domain.task import TaskSpec
 from schedulemesh.domain.user_data import UserValue
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.errors import InvalidRequestError, shown
@@ -67,20 +68,6 @@ def task_submission(caller: Caller, given: Mapping[str, object]) -> Submission:
     """The submission of a task from the arguments of the call, by name. Raises InvalidRequestError."""
     task, blobs = described_task(given)
     return submission(caller, given, task, blobs)
-
-
-def described_task(given: Mapping[str, object]) -> tuple[TaskSpec, dict[str, bytes]]:
-    """The task that these arguments of a call describe, and the bytes to store with it.
-
-    Raises InvalidRequestError naming what is wrong.
-    """
-    fields = {name: given.get(name) for name in PARSERS}
-    payload = given.get("payload")
-    if payload is None:
-        return parse_task(fields), {}
-    data = ship_value(payload, "the payload")
-    key = key_of(data)
-    return parse_task({**fields, "payload_key": key}), {key: data}
 
 
 def submission(

@@ -9,7 +9,7 @@ from schedulemesh.core.client import results
 from schedulemesh.core.client.asking import listed, respond
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.listings import TasksResult
-from schedulemesh.core.client.task_request import described_task
+from schedulemesh.core.client.task_fields import described_task
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_flag
 from schedulemesh.protocol.requests import CompleteTask, ListTasks, RegisterTask
