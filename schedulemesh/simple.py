@@ -47,6 +47,8 @@ class SimpleTaskSpec:
     agent_name: str | None = None
     #: Seconds.
     estimated_duration: float | None = None
+    #: None: the user that this process runs as.
+    owner: str | None = None
     payload: UserValue = None
     ray_options: Mapping[str, object] | None = None
     pool_selector: Mapping[str, object] | None = None

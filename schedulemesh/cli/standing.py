@@ -140,11 +140,12 @@ def _agents(agents: list[AgentInfo]) -> Table:
 
 def _tasks(tasks: list[TaskListing]) -> Table:
     table = Table(title="tasks", title_justify="left")
-    for heading in ("task", "pool", "priority", "state", "agent"):
+    for heading in ("task", "owner", "pool", "priority", "state", "agent"):
         table.add_column(heading, overflow="fold")
     for task in tasks:
         table.add_row(
             task["task_id"],
+            task["owner"],
             task["pool_name"],
             f"{task['priority']:.12g}",
             task["phase"],

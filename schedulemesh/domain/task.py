@@ -41,6 +41,8 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     labels: Labels = {}
     #: Seconds from its start to its end; None: unknown.
     estimated_duration: float | None = None
+    #: The user that it belongs to, as the submitting process says; empty: unknown.
+    owner: str = ""
     #: The key of its stored payload, which only user code reads; None: no payload.
     payload_key: str | None = None
     #: The requested priority, if a plugin changed it; None: not changed.
@@ -64,6 +66,7 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
     "priority": parse_priority,
     "labels": parse_labels,
     "estimated_duration": parse_duration,
+    "owner": lambda given: parse_name(given, "owner"),
     "payload_key": lambda given: parse_key(given, "the payload's key"),
 }
 
@@ -115,6 +118,8 @@ class TaskState:
     payload: Any = None
     #: Seconds from start to end; None: unknown.
     estimated_duration: float | None = None
+    #: The user that it belongs to; empty: unknown.
+    owner: str = ""
     #: When it started, in seconds since 1970.
     started_at: float = 0.0
     #: The metric ``progress`` as last reported; None: never reported.

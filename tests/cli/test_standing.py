@@ -90,6 +90,7 @@ def test_the_table_of_tasks_keeps_whole_names_on_a_narrow_terminal():
     name = "a-task-whose-owner-likes-names-that-say-everything-there-is-to-say-about-it"
     task = {
         "task_id": name,
+        "owner": "someone.with-a-long-name@research.example.com",
         "pool_name": "p",
         "priority": 1_000_000.0,
         "phase": "preempting",
@@ -99,6 +100,6 @@ def test_the_table_of_tasks_keeps_whole_names_on_a_narrow_terminal():
     console.print(standing._tasks([task]))
     lines = console.file.getvalue().splitlines()
     assert max(len(line) for line in lines) <= 80
-    cells = [line.split("│")[1:6] for line in lines if line.startswith("│")]
-    whole = ["".join(row[column].strip() for row in cells) for column in range(5)]
-    assert whole == [name, "p", "1000000", "preempting", "on-a-task"]
+    cells = [line.split("│")[1:7] for line in lines if line.startswith("│")]
+    whole = ["".join(row[column].strip() for row in cells) for column in range(6)]
+    assert whole == [name, task["owner"], "p", "1000000", "preempting", "on-a-task"]

@@ -93,6 +93,7 @@ def test_a_saved_state_as_callers_see_it():
         "priority": 5.0,
         "labels": {"tier": "gold"},
         "estimated_duration": None,
+        "owner": "",
         "source": "save_state",
         "saved_at": 12.5,
         "consistent": True,

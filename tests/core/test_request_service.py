@@ -177,3 +177,42 @@ def test_a_task_that_is_still_being_preempted_is_not_restored(service, monkeypat
     # The quota that it freed is held for this client, and a restore may take it like a submission.
     restored = asked.restore_task({"task_id": "t"})
     assert restored["success"], restored
+
+
+def owners(listing):
+    return {row["task_id"]: row["owner"] for row in listing}
+
+
+def test_every_listing_shows_the_owner_who_survives_eviction_and_restore(service, monkeypatch):
+    asked = client(service)
+    asked.create_pool("p", resources={"cpu": 1})
+    low = {"resources": {"cpu": 1}, "priority": 1.0, "owner": "ada"}
+    assert asked.submit_task_with_preemption("low", "p", AgentActor, **low)["success"]
+    assert asked.register_running_task("else", "elsewhere", "p", owner="grace")["success"]
+    assert owners(asked.list_tasks()["tasks"]) == {"low": "ada", "else": "grace"}
+    (agent,) = asked.list_agents()["agents"]
+    assert owners(agent["task_details"]) == {"low": "ada"}
+    candidates = asked.evaluate_preemption(9.0, "p")["candidates"]
+    assert owners(candidates) == {"low": "ada", "else": "grace"}
+    monkeypatch.setenv("LOGNAME", "linus")
+    high = asked.submit_task_with_preemption("high", "p", AgentActor, {"cpu": 1}, 9.0)
+    assert owners(high["preempted"]) == {"low": "ada"}
+    assert owners(asked.list_tasks()["tasks"]) == {"else": "grace", "high": "linus"}
+    assert owners(asked.get_preemption_stats()["recent_preemptions"]) == {"low": "ada"}
+    assert owners(asked.list_saved_states()["saved_states"]) == {"low": "ada"}
+    saved = asked.get_saved_state("low")["saved_state"]
+    assert saved["owner"] == "ada"
+    assert asked.complete_task("high", end_agent=True)["success"]
+    restored = asked.restore_task({**saved, "owner": "somebody else"})
+    assert restored["success"], restored
+    assert owners(asked.list_tasks()["tasks"]) == {"else": "grace", "low": "ada"}
+
+    async def reloaded():
+        await service._reactor.flushed()
+        return service.journal.load().fold()
+
+    tasks = service.do(reloaded()).running.by_id
+    assert {task_id: task.spec.owner for task_id, task in tasks.items()} == {
+        "else": "grace",
+        "low": "ada",
+    }

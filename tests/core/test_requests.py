@@ -112,6 +112,9 @@ def wrong_task(**changes):
         (lambda: wrong_task(estimated_duration=float("inf")), "estimated_duration"),
         (lambda: wrong_task(labels={"a": "\udcff"}), "labels"),
         (lambda: wrong_task(labels={f"k{i}": "v" * 250 for i in range(300)}), "65536"),
+        (lambda: wrong_task(owner="x" * 254), "owner.*253"),
+        (lambda: wrong_task(owner="a\nb"), "owner.*line breaks"),
+        (lambda: wrong_task(owner=" "), "owner"),
         (lambda: wrong_task(asked_priority=1.0), "asked_priority"),
         (lambda: wrong_task(payload_key="k"), "payload"),
         (lambda: wrong_agent(resources=Resources(cpu=10**17)), "resources"),
@@ -159,6 +162,8 @@ def test_a_request_out_of_range_cannot_be_made(make, says):
         ({"task_id": "t", "pool_name": "p", "priority": float("nan")}, "priority"),
         ({"task_id": "t", "pool_name": "p", "estimated_duration": -1.0}, "estimated_duration"),
         ({"task_id": 4711, "pool_name": "p"}, "Expected `str`"),
+        ({"task_id": "t", "pool_name": "p", "owner": "a\x00b"}, "owner"),
+        ({"task_id": "t", "pool_name": "p", "owner": None}, "Expected `str`"),
         ({"task_id": "t\x00", "pool_name": "p"}, "task_id"),
     ],
 )

@@ -40,6 +40,7 @@ SHOWN = {
     "priority": 1.0,
     "labels": {"tier": "gold"},
     "estimated_duration": None,
+    "owner": "",
     "preempt_score": 5.5,
     "priority_delta": 4.0,
     "effective_delta": 4.0,

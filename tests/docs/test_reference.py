@@ -21,7 +21,7 @@ from schedulemesh.core.agent.metrics_agent import MetricsReportingAgent
 from schedulemesh.core.client.head import ScheduleMeshHead
 from schedulemesh.core.client.scheduler import RayScheduler
 from schedulemesh.core.client.task_fields import DEFAULTS, SubmitFields
-from schedulemesh.domain.task import TaskState
+from schedulemesh.domain.task import INTERNAL, TaskSpec, TaskState
 from schedulemesh.simple import SimpleScheduler
 from tests.docs.documents import ROOT, headings, pages, section
 
@@ -116,6 +116,13 @@ def test_every_field_of_the_policy_is_in_the_guide_with_its_default():
             if not isinstance(value, bool | float)
             else told == str(value) or (float(told) == value)
         ), name
+
+
+def test_every_field_of_a_task_is_described():
+    public = set(TaskSpec.__struct_fields__) - INTERNAL
+    assert public == set(
+        re.findall(r"^\| `(\w+)` \|", section(API, "Fields of a task"), re.MULTILINE)
+    )
 
 
 def test_every_field_of_a_task_state_is_described():

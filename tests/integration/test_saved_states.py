@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import shutil
 import signal
@@ -37,7 +38,7 @@ def submit(scheduler, task_id, cls=Counter, **more):
 def test_a_preserver_sees_all_that_is_known_of_its_task_and_outlives_the_supervisor(scheduler):
     def preserver(task):
         fields = ("task_id", "agent_name", "pool_name", "priority", "labels", "payload")
-        more = ("estimated_duration", "started_at", "progress", "last_metrics")
+        more = ("estimated_duration", "owner", "started_at", "progress", "last_metrics")
         return {"seen": {name: getattr(task, name) for name in (*fields, *more)}}
 
     scheduler.create_pool("pool", resources=ONE)
@@ -49,6 +50,7 @@ def test_a_preserver_sees_all_that_is_known_of_its_task_and_outlives_the_supervi
         priority=3.0,
         labels={"tier": "x"},
         estimated_duration=60.0,
+        owner="ada",
         payload={"data": [1, 2]},
         agent_name="agent",
         actor_kwargs={"supervisor": scheduler.supervisor_handle(), "report_interval": 0.0},
@@ -66,10 +68,31 @@ def test_a_preserver_sees_all_that_is_known_of_its_task_and_outlives_the_supervi
         "labels": {"tier": "x"},
         "payload": {"data": [1, 2]},
         "estimated_duration": 60.0,
+        "owner": "ada",
         "started_at": started_at,
         "progress": 0.4,
         "last_metrics": {"step": 4, "progress": 0.4},
     }
+
+
+def test_the_owner_is_kept_through_eviction_death_of_the_supervisor_and_restore(scheduler):
+    def owners(rows):
+        return {row["task_id"]: row["owner"] for row in rows}
+
+    scheduler.create_pool("pool", resources=ONE)
+    submit(scheduler, "low", priority=1.0, owner="ada")
+    assert owners(submit(scheduler, "high", priority=9.0)["preempted"]) == {"low": "ada"}
+    os.kill(scheduler.about()["pid"], signal.SIGKILL)
+    assert owners(scheduler.list_tasks()["tasks"]) == {"high": getpass.getuser()}
+    assert owners(scheduler.list_saved_states()["saved_states"]) == {"low": "ada"}
+    assert owners(scheduler.get_preemption_stats()["recent_preemptions"]) == {"low": "ada"}
+    saved = scheduler.get_saved_state("low")["saved_state"]
+    scheduler.complete_task("high", end_agent=True)
+    assert scheduler.restore_task(saved)["success"]
+    (agent,) = scheduler.list_agents()["agents"]
+    assert (
+        owners(agent["task_details"]) == owners(scheduler.list_tasks()["tasks"]) == {"low": "ada"}
+    )
 
 
 def test_a_state_that_is_too_large_is_refused_and_the_one_before_kept(make_scheduler):

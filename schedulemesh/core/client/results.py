@@ -50,6 +50,8 @@ class TaskInfo(TypedDict, total=False):
     labels: dict[str, str]
     #: Seconds from its start to its end; None: unknown.
     estimated_duration: float | None
+    #: The user that it belongs to; empty: unknown.
+    owner: str
 
 
 class AgentInfo(TypedDict, total=False):

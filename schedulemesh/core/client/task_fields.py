@@ -4,10 +4,13 @@ those of a task are read.
 
 from __future__ import annotations
 
+import getpass
+import os
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from schedulemesh.core.transport.user_code import ship_value
+from schedulemesh.domain.names import is_name
 from schedulemesh.domain.task import DEFAULT_PRIORITY, PARSERS, TaskSpec, parse_task
 from schedulemesh.domain.user_data import UserValue
 from schedulemesh.protocol.agents import key_of
@@ -19,6 +22,8 @@ class TaskFields(TypedDict, total=False):
     labels: Mapping[str, str] | None
     #: Seconds from its start to its end.
     estimated_duration: float | None
+    #: The user that it belongs to; None: the one that this process runs as.
+    owner: str | None
     payload: UserValue
 
 
@@ -64,9 +69,21 @@ def described_task(given: Mapping[str, object]) -> tuple[TaskSpec, dict[str, byt
     Raises InvalidRequestError naming what is wrong.
     """
     fields = {name: given.get(name) for name in PARSERS}
+    if fields["owner"] is None:
+        fields["owner"] = user_name()
     payload = given.get("payload")
     if payload is None:
         return parse_task(fields), {}
     data = ship_value(payload, "the payload")
     key = key_of(data)
     return parse_task({**fields, "payload_key": key}), {key: data}
+
+
+def user_name() -> str:
+    """The user that this process runs as: by name, or by number where the system has no usable name."""
+    try:
+        name = getpass.getuser()
+    except (ImportError, KeyError, OSError):
+        # A container without an entry for its user.
+        name = ""
+    return name if is_name(name) else f"uid:{os.getuid()}"
