@@ -8,7 +8,7 @@ import time
 
 from benchmarks.rows import Row, at_most
 from schedulemesh.config.policy import PreemptionPolicy
-from schedulemesh.engine.preemption.rules import Preemption
+from schedulemesh.engine.preemption.rules import PreemptionRules
 
 MARK_MS = 50.0
 
@@ -35,7 +35,7 @@ def rules(number: int = 10_000, rounds: int = 7) -> list[Row]:
 def _put_in_force(of_key: Rules) -> float:
     """The CPU time of applying the rules in milliseconds; nothing in it waits."""
     start = time.process_time()
-    Preemption(PreemptionPolicy(label_preemption_rules={"tier": of_key}))
+    PreemptionRules(PreemptionPolicy(label_preemption_rules={"tier": of_key}))
     return (time.process_time() - start) * 1e3
 
 

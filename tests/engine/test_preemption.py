@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from schedulemesh.config.policy import PreemptionPolicy
+from schedulemesh.engine.preemption.candidates import Candidates
 from schedulemesh.engine.preemption.rules import Incoming, LabelRanks, judge
 from tests.engine.builders import Mesh, names, pool
 
@@ -403,9 +404,8 @@ def test_lost_work_does_not_hide_who_misses_the_least_score():
         victim_order="least_lost_work",
     )
     assert names(mesh.evaluate(5.0).candidates) == ["timed"]
-    found = mesh.state.preemption.turned_away(
-        mesh.state.running, Incoming(priority=5.0, pool_name="p"), mesh.now
-    )
+    state, incoming = mesh.state, Incoming(priority=5.0, pool_name="p")
+    found = Candidates(state.preemption, state.running, incoming, mesh.now).turned_away()
     assert found == {"below_min_preempt_score": 1, "would_not_make_room": 1}
 
 

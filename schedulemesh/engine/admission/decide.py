@@ -33,10 +33,10 @@ from schedulemesh.engine.placement.group_choice import (
 from schedulemesh.engine.placement.plugin_views import submitted_view
 from schedulemesh.engine.placement.scenario import Demand
 from schedulemesh.engine.placement.strategies import Strategies
-from schedulemesh.engine.preemption.rules import PluginVeto
+from schedulemesh.engine.preemption.candidates import Candidates
 from schedulemesh.engine.preemption.search import Plan, search
 from schedulemesh.engine.preemption.sufficient_priority import sufficient_priority
-from schedulemesh.engine.preemption.veto import ask
+from schedulemesh.engine.preemption.veto import PluginVeto, plugin_veto
 from schedulemesh.engine.preemption.victims import VictimAgents, evicted_tasks
 from schedulemesh.engine.state.agents import Preempted
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -220,8 +220,14 @@ def find_victims(tx: Transaction, request: Request, veto: PluginVeto | None) -> 
     if demand is None:
         return None
     asked = request.group_request if demand.needs_place else None
-    agents = VictimAgents(tx.state, request.incoming, tx.now, veto, asked)
+    agents = VictimAgents(tx.state, _candidates(tx, request, veto), asked)
     return search(tx.state, demand, agents, tx.now)
+
+
+def _candidates(tx: Transaction, request: Request, veto: PluginVeto | None) -> Candidates:
+    """The tasks that may be evicted for a request."""
+    state = tx.state
+    return Candidates(state.preemption, state.running, request.incoming, tx.now, veto)
 
 
 def _demand(state: MeshState, request: Request) -> Demand | None:
@@ -253,7 +259,7 @@ def _veto(tx: Transaction, request: Request) -> PluginVeto | None:
     if not tx.strategies.plugins:
         return None
     view = _view(request.stimulus, request.pool_name, request.need)
-    return ask(tx.strategies, tx.state.preemption, request.incoming, view, tx.now)
+    return plugin_veto(tx.strategies, tx.state.preemption, request.incoming, view, tx.now)
 
 
 def _no_victim(tx: Transaction, request: Request, veto: PluginVeto | None) -> Refused:
@@ -261,7 +267,7 @@ def _no_victim(tx: Transaction, request: Request, veto: PluginVeto | None) -> Re
     turned_away: dict[Reason, int] = {}
     enough = _sufficient_priority(tx, request)
     if request.stimulus.may_preempt:
-        turned_away = state.preemption.turned_away(state.running, request.incoming, tx.now, veto)
+        turned_away = _candidates(tx, request, veto).turned_away()
     refused = explain.preemption_failed(
         state,
         request.pool_name,

@@ -11,8 +11,9 @@ from schedulemesh.engine.messages.outcomes import Evaluation, Refused
 from schedulemesh.engine.messages.stimuli import PreemptionQuery, TaskSubmitted
 from schedulemesh.engine.placement.plugin_views import query_view
 from schedulemesh.engine.placement.strategies import Strategies
-from schedulemesh.engine.preemption.rules import Incoming, PluginVeto, dominant
-from schedulemesh.engine.preemption.veto import ask
+from schedulemesh.engine.preemption.candidates import Candidates, dominant
+from schedulemesh.engine.preemption.rules import Incoming
+from schedulemesh.engine.preemption.veto import PluginVeto, plugin_veto
 from schedulemesh.engine.preemption.victims import evicted_tasks
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.transaction import Transaction
@@ -23,21 +24,20 @@ def evaluate(
 ) -> Evaluation:
     """The dry run of the preemption decision, contract in Engine.evaluate."""
     incoming = Incoming(priority=query.priority, pool_name=query.pool_name, labels=query.labels)
-    veto = ask(strategies, state.preemption, incoming, query_view(query), now)
+    veto = plugin_veto(strategies, state.preemption, incoming, query_view(query), now)
     victims: tuple[str, ...] = ()
     if query.resources is not None:
         found = _victims(Transaction(state, now, strategies), query, veto)
         if isinstance(found, Evaluation):
             return found
         victims = found
-    candidates = tuple(
-        state.preemption.ordered(state.running, incoming, now, first=max(1, query.limit), veto=veto)
-    )
-    if candidates and (victims or query.resources is None):
+    candidates = Candidates(state.preemption, state.running, incoming, now, veto)
+    first = tuple(candidates.in_order(first=max(1, query.limit)))
+    if first and (victims or query.resources is None):
         return Evaluation(
-            should_preempt=True, candidates=candidates[: max(0, query.limit)], victims=victims
+            should_preempt=True, candidates=first[: max(0, query.limit)], victims=victims
         )
-    turned_away = state.preemption.turned_away(state.running, incoming, now, veto)
+    turned_away = candidates.turned_away()
     return Evaluation(
         should_preempt=False,
         reason=dominant(turned_away),

@@ -1,24 +1,23 @@
 """Victim agents: candidates grouped by agent, because an agent is evicted with all its tasks.
 
-An agent may be evicted only if every one of its tasks may. It is as far down the order of victims as the last
-of its tasks: it counts with the lowest of their scores.
+An agent may be evicted only if every one of its tasks may. In the order of victims (``candidates``) it stands
+where the last of its tasks does: it counts with the lowest of their scores.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.messages.outcomes import Candidate
 from schedulemesh.engine.placement.group_choice import GroupRequest, goes_along, lives_alone, suits
 from schedulemesh.engine.placement.scenario import Allocations, Removal, bundle_allocations
-from schedulemesh.engine.preemption.rules import Incoming, PluginVeto, Verdict
+from schedulemesh.engine.preemption.candidates import Candidates
 from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.groups import Group
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.tasks import RunningTask, TaskClass
+from schedulemesh.engine.state.tasks import TaskClass
 
 #: Ascending is first; see ``VictimAgents``.
 Order = tuple[float, float, float, str]
@@ -67,24 +66,18 @@ class VictimAgents:
     def __init__(
         self,
         state: MeshState,
-        incoming: Incoming,
-        now: float,
-        veto: PluginVeto | None = None,
+        candidates: Candidates,
         group_request: GroupRequest | None = None,
     ) -> None:
-        #: ``veto``: what strategies decide about individual candidates. ``group_request``: what the incoming
-        #: task asks of its pool's groups, where a victim may hand its group over.
+        #: ``group_request``: what the task asks of its pool's groups, where a victim may hand its group over.
         self._state = state
-        self._incoming = incoming
-        self._now = now
-        self._veto = veto
+        self._candidates = candidates
         self._group_request = group_request
 
-    @cached_property
-    def allowed(self) -> dict[TaskClass, Verdict]:
-        """The classes whose tasks the rules allow to evict, empty ones included."""
-        verdicts = self._state.preemption.verdicts(self._state.running, self._incoming, self._veto)
-        return {task_class: verdict for task_class, verdict in verdicts if verdict.rule}
+    @property
+    def allowed(self) -> Collection[TaskClass]:
+        """The classes whose tasks a rule allows to evict."""
+        return self._candidates.allowed
 
     @property
     def may_hand_over(self) -> bool:
@@ -97,9 +90,7 @@ class VictimAgents:
         """
         state = self._state
         seen: dict[str, list[Candidate]] = {}
-        for candidate in state.preemption.ordered(
-            state.running, self._incoming, self._now, keep, veto=self._veto
-        ):
+        for candidate in self._candidates.in_order(keep):
             name = candidate.agent_name
             if not is_running(state, name):
                 continue
@@ -115,20 +106,11 @@ class VictimAgents:
             return None
         tasks = []
         for task_id in state.running.on_agent(agent_name):
-            candidate = self._candidate(state.running.by_id[task_id])
+            candidate = self._candidates.of(state.running.by_id[task_id])
             if candidate is None:
                 return None
             tasks.append(candidate)
         return self._victim(state.agents[agent_name], tasks) if tasks else None
-
-    def _candidate(self, task: RunningTask) -> Candidate | None:
-        verdict = None if task.task_class is None else self.allowed.get(task.task_class)
-        if verdict is None:
-            return None
-        found = self._state.preemption.candidate(task, verdict, self._incoming, self._now)
-        if found is None or (self._veto is not None and not self._veto.gives(task, verdict)):
-            return None
-        return found
 
     def _victim(self, agent: Agent, tasks: list[Candidate]) -> VictimAgent:
         name = agent.spec.name

@@ -13,7 +13,7 @@ from schedulemesh.domain.reasons import EndReason, PreemptionReason
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.domain.task import TaskPhase, TaskSpec
 from schedulemesh.engine.messages import facts as f
-from schedulemesh.engine.preemption.rules import Preemption
+from schedulemesh.engine.preemption.rules import PreemptionRules
 from schedulemesh.engine.state.agents import Agent, Answer, LostAgent, Preempted
 from schedulemesh.engine.state.cluster import Cluster
 from schedulemesh.engine.state.group_updates import GroupFacts
@@ -46,7 +46,7 @@ class MeshState:
         #: Names of the agents of each pool.
         self.agents_of: dict[str, set[str]] = {}
         self.policy = PreemptionPolicy()
-        self.preemption = Preemption(self.policy)
+        self.preemption = PreemptionRules(self.policy)
         #: The last policy changes, oldest first.
         self.policy_changes: list[f.PolicyChanged] = []
         #: By pool.
@@ -135,7 +135,7 @@ class MeshState:
         self.handlers[fact.pool_name] = fact
 
     def _policy_changed(self, fact: f.PolicyChanged) -> None:
-        preemption = Preemption(fact.policy)
+        preemption = PreemptionRules(fact.policy)
         self.policy, self.preemption = fact.policy, preemption
         self.running.partition_by(
             self.preemption.ranks.named(),

@@ -17,7 +17,7 @@ from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.engine.messages import facts as f
-from schedulemesh.engine.preemption.rules import Preemption
+from schedulemesh.engine.preemption.rules import PreemptionRules
 from schedulemesh.engine.state.agents import Agent, Answer, LostAgent, Preempted
 from schedulemesh.engine.state.groups import Group, PoolCounts
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -173,7 +173,7 @@ def _node(node: Node) -> Node:
 def _put_head(state: MeshState, part: Snapshot) -> None:
     if part.policy is not None:
         state.policy = part.policy
-        state.preemption = Preemption(part.policy)
+        state.preemption = PreemptionRules(part.policy)
         state.running.partition_by(
             state.preemption.ranks.named(),
             by_time=part.policy.remaining_time_weight > 0,

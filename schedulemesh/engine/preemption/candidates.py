@@ -1,0 +1,262 @@
+"""Candidates: the running tasks that may be evicted for one incoming task, in the order of victims.
+
+The order of victims, unless the policy's ``victim_order`` says otherwise (``score``):
+
+1. the higher preempt score (Δ + κ · R, see ``rules``);
+2. of equal scores the task that started last;
+3. then the lower task id.
+
+With ``priority_first`` the lower priority of the running task comes before all that, so that no remaining
+time outweighs a priority: Borg and Kubernetes choose victims like this (Verma et al., EuroSys 2015). With
+``least_lost_work`` the order is:
+
+1. the fewest seconds of work lost, that is since the start or the last saved state;
+2. the higher effective difference of priority;
+3. then the lower task id.
+
+Losing the least work is the aim of Tiresias (NSDI 2019), too, and of Kueue's preference for the newest.
+
+Every order is total. An agent is evicted with all its tasks and stands where the last of them does
+(``victims``). How many victims are taken from the order, and which, is told in ``search``.
+
+Tasks are kept in classes within which only time differs, each in its own order (``engine.state.tasks``), so
+the order of all is a lazy merge of a few sorted lists. Strategies are asked for a task when its turn comes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from itertools import chain, groupby
+
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.engine.messages.outcomes import Candidate
+from schedulemesh.engine.preemption.rules import Incoming, PreemptionRules, Verdict
+from schedulemesh.engine.preemption.veto import PluginVeto
+from schedulemesh.engine.state.tasks import RunningTask, RunningTasks, TaskClass
+
+_Judged = list[tuple[TaskClass, Verdict]]
+#: A task of a class: seconds left, minus its start, id.
+_Entry = tuple[float, float, str]
+#: A task's place and id, its class with the verdict, and the tasks of the class after it.
+_Head = tuple[float, float, str, TaskClass, Verdict, Iterator[_Entry]]
+
+
+class Candidates:
+    """The running tasks that may be evicted for one incoming task."""
+
+    def __init__(
+        self,
+        rules: PreemptionRules,
+        running: RunningTasks,
+        incoming: Incoming,
+        now: float,
+        veto: PluginVeto | None = None,
+    ) -> None:
+        #: ``veto``: what strategies decide about individual tasks; None: nothing.
+        self._rules = rules
+        self._policy = rules.policy
+        self._running = running
+        self._incoming = incoming
+        self._now = now
+        self._veto = veto
+        #: Whether the score decides among the tasks of a group.
+        self._by_score = rules.policy.victim_order != "least_lost_work"
+
+    @cached_property
+    def allowed(self) -> dict[TaskClass, Verdict]:
+        """The classes whose tasks a rule allows to evict; some may have become empty."""
+        return {task_class: verdict for task_class, verdict in self._verdicts() if verdict.rule}
+
+    def of(self, task: RunningTask) -> Candidate | None:
+        """The task as a candidate; None: it may not be evicted."""
+        verdict = None if task.task_class is None else self.allowed.get(task.task_class)
+        if verdict is None:
+            return None
+        candidate = self._scored(task, verdict)
+        if candidate is None or (self._veto is not None and not self._veto.allows(task, verdict)):
+            return None
+        return candidate
+
+    def in_order(
+        self,
+        keep: Callable[[TaskClass], bool] = TaskClass.has_tasks,
+        first: int | None = None,
+    ) -> Iterator[Candidate]:
+        """The candidates in the order of victims, found lazily. ``keep`` is asked again for a class before
+        each of its tasks; once it says no, the class is skipped. ``first``: no more than this many.
+        """
+        # There may be as many classes as tasks, so no function is called for each.
+        likely = [entry for entry in self._verdicts() if entry[1].rule and entry[0].count]
+        if keep is not TaskClass.has_tasks:
+            likely = [entry for entry in likely if keep(entry[0])]
+        only = first if self._veto is None else None
+        given = 0
+        for group in self._groups(likely):
+            for candidate in self._merged(self._heads(group, only), keep):
+                if given == first:
+                    return
+                given += 1
+                yield candidate
+
+    def turned_away(self) -> dict[Reason, int]:
+        """How many tasks each rule turns away, most first, where nobody is evicted: candidates, too, because
+        their eviction would not make room. Strategies are not asked again: they have been asked already
+        for those that they turned away.
+        """
+        counts = {Reason.ALREADY_BEING_PREEMPTED: len(self._running)}
+
+        def count(reason: Reason, tasks: int) -> None:
+            counts[reason] = counts.get(reason, 0) + tasks
+
+        for task_class, verdict in self._verdicts():
+            size = len(task_class)
+            count(Reason.ALREADY_BEING_PREEMPTED, -size)
+            if verdict.refused is not None:
+                count(verdict.refused, size)
+                continue
+            below = self._below_score(task_class, verdict)
+            count(Reason.BELOW_MIN_PREEMPT_SCORE, below)
+            count(Reason.WOULD_NOT_MAKE_ROOM, size - below)
+        if self._veto is not None:
+            count(Reason.VETOED_BY_STRATEGY, self._veto.vetoed)
+            count(Reason.WOULD_NOT_MAKE_ROOM, -self._veto.vetoed)
+        order = sorted((-tasks, reason) for reason, tasks in counts.items() if tasks)
+        return {reason: -tasks for tasks, reason in order}
+
+    def _verdicts(self) -> _Judged:
+        return self._rules.verdicts(self._running, self._incoming, opened=self._veto is not None)
+
+    def _scored(self, task: RunningTask, verdict: Verdict) -> Candidate | None:
+        """The task with its score; None: no rule allows its eviction, or the score is too low."""
+        remaining = task.remaining(self._now)
+        score = verdict.delta + self._policy.remaining_time_weight * remaining
+        if verdict.rule is None or score < self._policy.min_preempt_score:
+            return None
+        return Candidate(
+            task=task.spec,
+            agent_name=task.agent_name,
+            preempt_score=score,
+            priority_delta=self._incoming.priority - task.spec.priority,
+            effective_delta=verdict.delta,
+            remaining_time=remaining,
+            reason=verdict.rule,
+            lost_work=task.lost_work(self._now),
+        )
+
+    def _groups(self, likely: _Judged) -> Iterable[_Judged]:
+        """The classes in groups, each of which comes before the next as a whole."""
+        if self._policy.victim_order != "priority_first":
+            return (likely,)
+        likely.sort(key=_priority_of)
+        return (list(group) for _, group in groupby(likely, key=_priority_of))
+
+    def _heads(self, likely: _Judged, first: int | None) -> list[_Head]:
+        """One entry per class: its best task, and an iterator over the others.
+
+        Of the classes only the ``first`` best can contribute, so the others are not opened.
+        """
+        now, weight = self._now, self._policy.remaining_time_weight
+        best = []
+        for task_class, verdict in likely:
+            if task_class.soonest <= now or now < task_class.advanced_to:
+                task_class.advance(now)
+            left = task_class.latest - now
+            best.append(verdict.delta + weight * left if left > 0.0 else verdict.delta)
+        if first is not None and self._by_score and len(likely) > first:
+            least = heapq.nlargest(first, best)[-1]
+            likely = [entry for entry, score in zip(likely, best, strict=True) if score >= least]
+        heads = []
+        for task_class, verdict in likely:
+            rest = self._ties_by_start(verdict, task_class.ordered(now))
+            heads.append((*self._rank(verdict, next(rest)), task_class, verdict, rest))
+        return heads
+
+    def _merged(self, heap: list[_Head], keep: Callable[[TaskClass], bool]) -> Iterator[Candidate]:
+        """The candidates of several classes in one order."""
+        heapq.heapify(heap)
+        veto = self._veto
+        while heap:
+            _, _, task_id, task_class, verdict, rest = heap[0]
+            if not keep(task_class):
+                heapq.heappop(heap)
+                continue
+            task = self._running.by_id[task_id]
+            candidate = self._scored(task, verdict)
+            if candidate is not None and (veto is None or veto.allows(task, verdict)):
+                yield candidate
+            elif candidate is None and self._by_score:
+                return
+            following = next(rest, None)
+            if following is None:
+                heapq.heappop(heap)
+            else:
+                rank = self._rank(verdict, following)
+                heapq.heapreplace(heap, (*rank, task_class, verdict, rest))
+
+    def _ties_by_start(self, verdict: Verdict, entries: Iterator[_Entry]) -> Iterator[_Entry]:
+        """The tasks of a class, those whose scores rounding made equal by newest start.
+
+        The tasks without time left are in that order already; they are not read before their turn.
+        """
+        tied: list[_Entry] = []
+        for entry in entries:
+            same = tied and self._score(verdict, entry) == self._score(verdict, tied[0])
+            if tied and not same:
+                yield from sorted(tied, key=_newest)
+                tied = []
+            if entry[0] == 0.0:
+                rest = chain((entry,), entries)
+                yield from heapq.merge(sorted(tied, key=_newest), rest, key=_newest)
+                return
+            tied.append(entry)
+        yield from sorted(tied, key=_newest)
+
+    def _score(self, verdict: Verdict, entry: _Entry) -> float:
+        return verdict.delta + self._policy.remaining_time_weight * entry[0]
+
+    def _rank(self, verdict: Verdict, entry: _Entry) -> tuple[float, float, str]:
+        """The place of a task among the others of its group, ascending: the numbered list above.
+
+        With ``least_lost_work`` the second element of an entry is minus the time from which work is lost.
+        """
+        _, start, task_id = entry
+        if not self._by_score:
+            return (start, -verdict.delta, task_id)
+        return (-self._score(verdict, entry), start, task_id)
+
+    def _below_score(self, task_class: TaskClass, verdict: Verdict) -> int:
+        """How many tasks of an allowed class miss the least score: the last ones in its order."""
+        policy, now = self._policy, self._now
+        if verdict.delta >= policy.min_preempt_score:
+            return 0
+        if task_class.is_stale(now):
+            task_class.advance(now)
+        weight = policy.remaining_time_weight
+        if not task_class.by_time and weight:
+            times = (max(0.0, end - now) for _, _, end in task_class.overdue)
+            return sum(verdict.delta + weight * left < policy.min_preempt_score for left in times)
+        timed = task_class.timed
+        least, most = 0, len(timed)
+        while least < most:
+            middle = (least + most) // 2
+            remaining = -timed[middle][0] - now
+            if verdict.delta + weight * remaining < policy.min_preempt_score:
+                most = middle
+            else:
+                least = middle + 1
+        return len(task_class) - least
+
+
+def _newest(entry: _Entry) -> tuple[float, str]:
+    return entry[1:]
+
+
+def _priority_of(entry: tuple[TaskClass, Verdict]) -> float:
+    return entry[0].priority
+
+
+def dominant(turned_away: Iterable[Reason]) -> Reason:
+    """The rule that turned away most tasks; the counts are in that order."""
+    return next(iter(turned_away), Reason.NO_RUNNING_TASKS)
