@@ -179,7 +179,7 @@ class Room:
             for node in nodes
             if (self._total or not node.cordoned)
             and need.fits(node.total if self._total else self.free_on(node.node_id))
-            and (not shape.node_labels or has_labels(node, shape))
+            and has_labels(node, shape)
         ]
         if one:
             free = sorted(map(self._look, able), key=_Free.order)
@@ -382,7 +382,8 @@ def _lack(need: Resources, node: _Free | None) -> Resources:
 
 def has_labels(node: Node, shape: GroupShape) -> bool:
     """Whether the node has the labels that the shape asks for."""
-    return all(node.labels.get(key) == value for key, value in shape.node_labels)
+    wanted = shape.node_labels
+    return not wanted or all(node.labels.get(key) == value for key, value in wanted)
 
 
 def _all_devices(node: Node) -> list[int]:

@@ -57,9 +57,11 @@ class NodeSummary(msgspec.Struct, frozen=True, kw_only=True):
                 freed = freed - amount
         return freed
 
-    def bound(self, lack: Resources, node_id: str, now: float) -> Place:
-        """No set of victims on this node that makes up for ``lack`` comes before this."""
-        top = next(priority for priority, freed in self.levels if lack.fits(freed))
+    def bound(self, lack: Resources, node_id: str, now: float) -> Place | None:
+        """No victims on this node that free ``lack`` come before this; None: there are none."""
+        top = next((priority for priority, freed in self.levels if lack.fits(freed)), None)
+        if top is None:
+            return None
         if self._all_must_go(lack):
             return (top, self.count, self.tasks * now - self.since, node_id)
         largest = dict(self.largest.items())

@@ -77,16 +77,17 @@ class Sites:
     @cached_property
     def nodes(self) -> list[Site]:
         """The nodes that would have room if all agents left that could be victims."""
-        sites = []
         shape, state = self._shape, self._state
-        need = NOTHING if shape is None else shape.total
+        if shape is None:
+            return []
+        sites, need, room = [], shape.total, self.room
         for node in state.cluster.open_nodes():
-            if shape is None or not need.fits(node.total) or not has_labels(node, shape):
+            if not need.fits(node.total) or not has_labels(node, shape):
                 continue
             summary = summary_of(state, node)
-            lack = need.beyond(self.room.free_on(node.node_id))
-            if summary.count and lack.fits(summary.freed):
-                bound = summary.bound(lack, node.node_id, self._now)
+            lack = need.beyond(room.free_on(node.node_id))
+            bound = summary.bound(lack, node.node_id, self._now)
+            if bound is not None:
                 sites.append(Site(bound=bound, node=node, lack=lack, summary=summary))
         return sites
 
