@@ -126,3 +126,49 @@ def test_broad_handlers_say_why():
             raises = any(isinstance(inner, ast.Raise) for inner in ast.walk(node))
             reason = line.replace("# noqa: BLE001", "")
             assert raises or "#" in reason, f"{path}:{node.lineno}: {line.strip()}"
+
+
+#: Fields and variables that hold sentences for a person.
+PROSE = {"error", "detail", "warning", "hint", "save_error", "message"}
+
+
+def is_prose(node: ast.expr) -> bool:
+    """Whether this is a message, or an exception's text."""
+    if isinstance(node, ast.Call):
+        return ast.unparse(node.func) in ("str", "repr") and len(node.args) == 1
+    return (isinstance(node, ast.Attribute) and node.attr in PROSE) or (
+        isinstance(node, ast.Name) and node.id in PROSE
+    )
+
+
+def branches_on_text(node: ast.AST) -> bool:
+    """Whether a message is compared with a text, or searched for one."""
+    if isinstance(node, ast.Compare):
+        sides = [node.left, *node.comparators]
+        told = [s for s in sides if isinstance(s, ast.Constant) and isinstance(s.value, str)]
+        return any(map(is_prose, sides)) and any(constant.value for constant in told)
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    return node.func.attr in ("startswith", "endswith") and is_prose(node.func.value)
+
+
+def test_nothing_branches_on_message_text():
+    found = [
+        f"{path.relative_to(PACKAGE.parent)}:{node.lineno}: {ast.unparse(node)}"
+        for path in MODULES
+        for node in ast.walk(tree(path))
+        if branches_on_text(node)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "answered.error.startswith('cancel() did not')",
+        "'in its creation task' in str(error)",
+        "outcome.detail == 'already_gone'",
+    ],
+)
+def test_a_branch_on_message_text_is_found(text):
+    assert branches_on_text(ast.parse(text, mode="eval").body)

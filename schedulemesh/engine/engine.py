@@ -81,7 +81,7 @@ class Engine:
         self._on(s.PreemptionRequested, eviction.preempt)
         self._on(s.StateStored, eviction.state_stored)
         self._on(s.StateNotSaved, eviction.state_not_saved)
-        self._on(s.CancelAnswered, eviction.cancel_answered)
+        self._on(s.CancelAnswered, lifecycle.cancel_answered)
         self._on(s.PoolRequested, _ensure_pool)
         self._on(s.PolicyChangeRequested, _change_policy)
         self._on(s.StateHandlersGiven, _register_handlers)

@@ -140,9 +140,8 @@ class Eviction(msgspec.Struct, kw_only=True):
             return self._answered(False, f"agent {self.task.agent_name!r} cannot be reached")
         result = await self._order("cancel", self.policy.cancel_timeout, task_id=task_id)
         if result is None:
-            return self._answered(
-                False, f"cancel() did not return within {self.policy.cancel_timeout:g} s"
-            )
+            late = f"cancel() did not return within {self.policy.cancel_timeout:g} s"
+            return self._answered(False, late, timed_out=True)
         if not result.able:
             error = "the agent's class has no cancel(), so nothing was cancelled"
             return self._answered(False, error + _going_on(result), runs_on=True)
@@ -241,13 +240,16 @@ class Eviction(msgspec.Struct, kw_only=True):
             self.task.agent_name, self.incarnation, kind, timeout_s, **fields
         )
 
-    def _answered(self, success: bool, error: str, *, runs_on: bool = False) -> CancelAnswered:
+    def _answered(
+        self, success: bool, error: str, *, runs_on: bool = False, timed_out: bool = False
+    ) -> CancelAnswered:
         if error:
             logger.info("cancelling task %s: %s", self.task.spec.task_id, error)
         return CancelAnswered(
             task_id=self.task.spec.task_id,
             cancel_success=success,
             runs_on=runs_on,
+            timed_out=timed_out,
             error=error,
         )
 

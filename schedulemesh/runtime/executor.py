@@ -258,11 +258,7 @@ class Executor:
         if eviction is None:
             return
         await eviction.save()
-        answered = await eviction.cancel()
-        await self.reactor.report(answered)
-        hung = answered.error.startswith("cancel() did not return")
-        if hung and order.agent_name in self.reactor.state.agents:
-            await self.reactor.report(s.AgentDeletionRequested(agent_name=order.agent_name))
+        await self.reactor.report(await eviction.cancel())
 
     async def eviction(self, task_id: str) -> Eviction | None:
         """What it takes to save and cancel a task; None: it is not on the book."""

@@ -165,6 +165,12 @@ def test_a_cancel_that_cancelled_nothing_says_what_runs_on(result, error):
     assert (answered.cancel_success, answered.error) == (False, error)
 
 
+def test_a_cancel_that_did_not_return_has_timed_out():
+    answered = asyncio.run(eviction_after(None, [], DeadAgents()).cancel())
+    assert (answered.cancel_success, answered.runs_on, answered.timed_out) == (False, False, True)
+    assert answered.error.startswith("cancel() did not return within")
+
+
 def test_a_cancel_that_worked_says_so():
     agents = Answering(cancel=Result(running=1))
     answered = asyncio.run(eviction_after(None, [], agents).cancel())

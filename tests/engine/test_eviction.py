@@ -8,7 +8,8 @@ from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.messages import stimuli as s
-from schedulemesh.engine.messages.instructions import EvictAgent
+from schedulemesh.engine.messages.facts import AgentEnding
+from schedulemesh.engine.messages.instructions import EvictAgent, StopAgent
 from schedulemesh.engine.messages.outcomes import Evicted, Pending
 from schedulemesh.engine.state.snapshot import referenced
 from tests.engine.builders import Mesh, amount, node, pool
@@ -171,6 +172,30 @@ def test_a_task_that_cannot_be_cancelled_runs_on_and_is_not_counted():
     assert mesh.state.preemption_counts == {}
     assert mesh.state.running.by_id["t"].phase is TaskPhase.RUNNING
     assert [c.task_id for c in mesh.evaluate(9.0).candidates] == ["t"]
+
+
+def test_an_agent_whose_cancel_does_not_return_is_ended_with_its_other_tasks():
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.run("t", priority=1.0, cpu=2)
+    mesh.announce("u", "t")
+    mesh.preempt(task_id="t", request_id="r")
+    evicted = cancelled(mesh, "t", cancel_success=False, timed_out=True, error="too slow")
+    assert (evicted.runs_on, evicted.error, mesh.told) == (False, "too slow", ["r"])
+    assert mesh.state.agents["t"].phase is AgentPhase.ENDING
+    assert isinstance(mesh.ends["t"], StopAgent)
+    assert mesh.state.running.by_id["u"].phase is TaskPhase.ENDING
+    mesh.leave("t")
+    assert (mesh.state.agents, mesh.state.running.by_id) == ({}, {})
+
+
+def test_an_agent_that_is_being_ended_already_is_not_ended_again():
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.run("t", priority=1.0, cpu=2)
+    mesh.preempt(task_id="t", request_id="r")
+    mesh.delete("t")
+    mesh.facts.clear()
+    cancelled(mesh, "t", cancel_success=False, timed_out=True)
+    assert not any(isinstance(fact, AgentEnding) for fact in mesh.facts)
 
 
 def test_a_task_that_could_not_be_cancelled_because_its_agent_is_unknown_is_off_the_book_and_not_counted():

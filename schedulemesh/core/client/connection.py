@@ -314,7 +314,7 @@ def _refuse_other_versions(name: str, hello: Hello) -> None:
 def _gone(name: str, error: RayActorError) -> str:
     """What is said of a supervisor that Ray calls dead or unreachable."""
     if isinstance(error, ActorDiedError):
-        if "error raised in its creation task" in str(error):
+        if error.actor_init_failed:
             why = str(error).strip().rpartition("\n")[2]
             return (
                 f"the supervisor of scheduler {name!r} could not start: {why}. Every node of the cluster "

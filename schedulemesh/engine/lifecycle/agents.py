@@ -8,6 +8,7 @@ from schedulemesh.config.settings import CLIENT_HOLD_S, POOL_HOLD_S
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.reasons import Change, EndReason, Reason
 from schedulemesh.engine.admission.pending import ended, undo
+from schedulemesh.engine.lifecycle.eviction import task_cancelled
 from schedulemesh.engine.lifecycle.groups import is_placed
 from schedulemesh.engine.lifecycle.registration import register
 from schedulemesh.engine.messages import stimuli as s
@@ -154,6 +155,16 @@ def _end(
         return Done()
     tx.instruct(StopAgent(agent_name=name, incarnation=agent.incarnation))
     return Pending(agent_name=name)
+
+
+def cancel_answered(tx: Transaction, stimulus: s.CancelAnswered) -> RequestOutcome | None:
+    """Finish the eviction of a task alone. Its agent is ended only where ``cancel()`` did not return."""
+    task = tx.state.running.by_id.get(stimulus.task_id)
+    agent = None if task is None else tx.state.agents.get(task.agent_name)
+    outcome = task_cancelled(tx, stimulus)
+    if stimulus.timed_out and agent is not None and agent.phase is AgentPhase.RUNNING:
+        _end(tx, agent, EndReason.DELETED)
+    return outcome
 
 
 def agent_reported(tx: Transaction, stimulus: s.AgentReported) -> RequestOutcome | None:

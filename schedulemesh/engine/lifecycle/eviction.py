@@ -142,8 +142,8 @@ def state_not_saved(tx: Transaction, stimulus: s.StateNotSaved) -> None:
         tx.emit(SavingFailed(task_id=stimulus.task_id, error=stimulus.error))
 
 
-def cancel_answered(tx: Transaction, stimulus: s.CancelAnswered) -> RequestOutcome | None:
-    """A task evicted alone is off the book, or runs on where it could not be cancelled; its agent stays."""
+def task_cancelled(tx: Transaction, stimulus: s.CancelAnswered) -> RequestOutcome | None:
+    """Remove a task that was evicted without its agent, or let it run on where it could not be cancelled."""
     state = tx.state
     task = state.running.by_id.get(stimulus.task_id)
     if task is None or not isinstance(task.phase, Preempting):

@@ -210,12 +210,14 @@ class StateNotSaved(Stimulus, frozen=True, kw_only=True):
 
 
 class CancelAnswered(Stimulus, frozen=True, kw_only=True):
-    """A task that was evicted alone was told to stop; its agent stays."""
+    """The cancellation of a task that is evicted without its agent has ended, with or without success."""
 
     task_id: str
     cancel_success: bool
     #: Whether the agent lives and its method runs on as if nothing had been asked.
     runs_on: bool = False
+    #: Whether ``cancel()`` did not return in time; it may never return, so the agent is ended.
+    timed_out: bool = False
     error: str = ""
 
 
