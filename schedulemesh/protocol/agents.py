@@ -23,6 +23,10 @@ class MessageError(ValueError):
     """What another process sent is no message of the type that is due."""
 
 
+class StateTooLargeError(ValueError):
+    """The state takes more bytes than may be kept."""
+
+
 class Parameter(msgspec.Struct, frozen=True, kw_only=True):
     """One parameter of a method, without its default's value."""
 

@@ -7,27 +7,21 @@ import json
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import msgspec
-from ray.exceptions import RayError
+from typing_extensions import TypedDict, Unpack
 
-from schedulemesh.core.agent.host import host_class
-from schedulemesh.core.agent.warm_host import warm_host_class
-from schedulemesh.core.backend.ray_backend import ActorView, RayApi
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.engine.messages.stimuli import AgentReported, AgentStartFailed
 from schedulemesh.engine.state.agents import Agent
-from schedulemesh.protocol.agents import Command, MessageError, Report, Result, ShippedClass, unpack
+from schedulemesh.protocol.agents import Command, MessageError, Report, Result, unpack
 from schedulemesh.runtime.agent_start import AgentStart, NoReport, first_report
+from schedulemesh.runtime.backend import ActorView, Backend, BackendError, Handle
 from schedulemesh.runtime.command_queue import CommandQueue
 from schedulemesh.runtime.process_cleanup import Place, ProcessCleanup
 from schedulemesh.runtime.reported_metrics import ReportedMetrics
 
 logger = logging.getLogger(__name__)
-
-#: Hosts made for classes that are kept ready.
-_CLASSES = 256
 
 
 class _Parts(msgspec.Struct, kw_only=True):
@@ -38,34 +32,40 @@ class _Parts(msgspec.Struct, kw_only=True):
     taken: list[bytes] = []
 
 
+class CommandFields(TypedDict, total=False):
+    """What commands of some kinds carry; see Command."""
+
+    task_id: str
+    seconds: float
+    limit_bytes: int
+
+
 class Agents:
     """Living agents by name: handles, lines and last metrics. Only what Ray knows, never what is decided."""
 
-    def __init__(self, ray_api: RayApi, scheduler: str, namespace: str) -> None:
-        self._ray = ray_api
+    def __init__(self, backend: Backend, scheduler: str, namespace: str) -> None:
+        self._backend = backend
         self._mark = f"schedulemesh:{scheduler}:"
         self.namespace = namespace
         self._epoch = 0
         #: When each was last heard of, on the monotonic clock.
         self._last_contact: dict[tuple[str, int], float] = {}
-        self._handles: dict[tuple[str, int], Any] = {}
+        self._handles: dict[tuple[str, int], Handle] = {}
         #: (namespace, name) in Ray of actors that the journal does not know: see orphans.py.
         self.orphans: set[tuple[str, str]] = set()
-        self._cleanup = ProcessCleanup(ray_api)
+        self._cleanup = ProcessCleanup(backend)
         #: Where each lives; one that began in a warm host has that one's name.
         self._places: dict[tuple[str, int], Place] = {}
         self._queues: dict[tuple[str, int], CommandQueue] = {}
         self._capabilities: dict[tuple[str, int], tuple[str, ...]] = {}
-        #: By class, and whether it stands ready.
-        self._hosts: dict[tuple[str, bool], type] = {}
         self._results: dict[int, asyncio.Future[Result | None]] = {}
         #: Parts of large results, by command.
         self._parts: dict[int, _Parts] = {}
         self._next_command = 1
         self.metrics = ReportedMetrics()
 
-    def handle(self, name: str, incarnation: int) -> Any:
-        """The agent's Ray handle; None: it is not known to live."""
+    def handle(self, name: str, incarnation: int) -> Handle | None:
+        """The agent's handle; None: it is not known to live."""
         return self._handles.get((name, incarnation))
 
     def can(self, name: str, incarnation: int, method: str) -> bool:
@@ -113,20 +113,18 @@ class Agents:
         mark = self.mark(f"{agent_name}#")
         return next((name for _, name in sorted(self.orphans) if name.startswith(mark)), None)
 
-    def find(self, namespace: str, name: str) -> Any:
-        """The handle of a living actor; None: there is none."""
-        return self._ray.find_actor(name, namespace)
-
     def begin_epoch(self, epoch: int) -> None:
         """Commands carry this from now on, and their ids differ from those of former lives."""
         self._epoch, self._next_command = epoch, epoch << 32
 
-    def adopt(self, agent: Agent) -> None:
+    async def adopt(self, agent: Agent) -> None:
         """Take over an agent that a former supervisor started."""
         key = (agent.spec.name, agent.incarnation)
         self.know(agent)
         place = self._places[key]
-        self._handles[key] = self._ray.find_actor(place.actor_name, place.namespace)
+        handle = await self._backend.find_actor(place.actor_name, place.namespace)
+        if handle is not None:
+            self._handles[key] = handle
         self._queues[key], self._capabilities[key] = CommandQueue(), agent.capabilities
         self._last_contact[key] = time.monotonic()
         self.metrics.take_over(agent.spec.name)
@@ -155,8 +153,8 @@ class Agents:
             address = self.namespace, ready.name
         self._place(key, address, start.order.node_id)
         try:
-            handle = ready.handle if ready is not None else self._actor(start, address)
-        except Exception as error:  # noqa: BLE001  # whatever it is must be answered
+            handle = ready.handle if ready is not None else await self._actor(start, address)
+        except BackendError as error:
             return start.failed(f"Ray refused to make the actor: {error}")
         self._handles[key], self._queues[key] = handle, CommandQueue()
         self._last_contact[key] = time.monotonic()
@@ -177,19 +175,21 @@ class Agents:
         if node_id is not None:
             self._cleanup.prepare(node_id)
 
-    def _actor(self, start: AgentStart, address: tuple[str, str]) -> Any:
+    async def _actor(self, start: AgentStart, address: tuple[str, str]) -> Handle:
         """The actor of a host of its own, new or made by a former supervisor."""
-        if start.order.adopt:
-            return self._ray.find_actor(address[1], address[0])
-        cls = self.host(start.order.agent.class_key, start.shipped)
-        return self._ray.start_actor(start.request(cls, address))
+        if not start.order.adopt:
+            return self._backend.start_agent(start.request(address))
+        found = await self._backend.find_actor(address[1], address[0])
+        if found is None:
+            raise BackendError(f"the actor {address[1]!r} that it is to be taken over from is dead")
+        return found
 
-    async def _first_report(self, start: AgentStart, handle: Any) -> Report | NoReport:
+    async def _first_report(self, start: AgentStart, handle: Handle) -> Report | NoReport:
         if start.ready is None:
-            return await first_report(self._ray, start, handle, "schedulemesh_report")
-        return await first_report(
-            self._ray, start, handle, "schedulemesh_build", *start.remaining_arguments
-        )
+            answer = self._backend.agent_report(handle)
+        else:
+            answer = self._backend.build_agent(handle, start.warm_init, start.refs)
+        return await first_report(self._backend, start, handle, answer)
 
     def record_contact(self, name: str, incarnation: int) -> None:
         """The host was heard of just now."""
@@ -241,19 +241,19 @@ class Agents:
 
     async def end_unclaimed(self, namespace: str, actor_name: str) -> None:
         """End an actor that carries our mark and is not on the book."""
-        handle = self.find(namespace, actor_name)
+        handle = await self._backend.find_actor(actor_name, namespace)
         if handle is not None:
             place = Place(namespace=namespace, actor_name=actor_name)
             await self.terminate(handle, place, actor_name)
 
-    async def terminate(self, handle: Any, place: Place, agent_name: str) -> None:
+    async def terminate(self, handle: Handle | None, place: Place, agent_name: str) -> None:
         """End an actor of ours, and return once its process and all that it started have ended.
 
         Both at once: a child that it forked may hold the sockets by which Ray learns that it is dead.
         """
         await asyncio.gather(self._kill(handle), self._clean_up(handle, place, agent_name))
 
-    async def _clean_up(self, handle: Any, place: Place, agent_name: str) -> None:
+    async def _clean_up(self, handle: Handle | None, place: Place, agent_name: str) -> None:
         if place.node_id is None and handle is not None:
             view = await self._look_up(handle)
             if view is not None and not view.has_process:
@@ -284,25 +284,26 @@ class Agents:
                 logger.warning("agent %s is dead; ending what it left behind", agent.spec.name)
                 await self._cleanup.kill(node_id, processes)
 
-    async def _look_up(self, handle: Any) -> ActorView | None:
+    async def _look_up(self, handle: Handle | None) -> ActorView | None:
         """What Ray knows of an actor."""
         if handle is None:
             return None
-        return await asyncio.get_running_loop().run_in_executor(None, self._ray.actor, handle)
+        return await self._backend.actor(handle)
 
-    async def _kill(self, handle: Any) -> None:
+    async def _kill(self, handle: Handle | None) -> None:
         """Kill an actor and wait until Ray knows it dead; None: there is none."""
         if handle is None:
             return
-        self._ray.kill_actor(handle)
-        try:
-            # Every actor of Ray has this one, also an orphan that is no host of ours.
-            await self._ray.call(handle, "__ray_ready__")
-        except RayError:
-            return
+        self._backend.kill_actor(handle)
+        await self._backend.actor_ended(handle)
 
     async def order(
-        self, name: str, incarnation: int, kind: str, timeout_s: float, **fields: Any
+        self,
+        name: str,
+        incarnation: int,
+        kind: str,
+        timeout_s: float,
+        **fields: Unpack[CommandFields],
     ) -> Result | None:
         """Have a host carry out a command; None: no answer in time, or there is no such agent any more."""
         line = self._queues.get((name, incarnation))
@@ -362,14 +363,3 @@ class Agents:
         if parts is None or parts.size != result.part_bytes:
             raise MessageError("parts of the result are missing")
         return msgspec.structs.replace(result, data=b"".join(parts.taken))
-
-    def host(self, class_key: str, shipped: bytes, *, ready: bool = False) -> type:
-        """The host class for a user's class: made once, because Ray exports each class anew."""
-        found = self._hosts.get((class_key, ready))
-        if found is None:
-            if len(self._hosts) >= _CLASSES:
-                self._hosts.pop(next(iter(self._hosts)))
-            make = warm_host_class if ready else host_class
-            found = make(msgspec.msgpack.decode(shipped, type=ShippedClass))
-            self._hosts[class_key, ready] = found
-        return found

@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from typing import Any
+from collections.abc import Awaitable
 
 import msgspec
-from ray.exceptions import RayError
 
-from schedulemesh.core.backend.ray_backend import ActorRequest, RayApi
-from schedulemesh.core.backend.ray_groups import BundleSlot
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.messages.instructions import StartAgent
 from schedulemesh.engine.messages.stimuli import AgentReported, AgentStartFailed
 from schedulemesh.protocol.agents import AgentInit, MessageError, Report, pack, unpack
+from schedulemesh.runtime.backend import (
+    AgentRequest,
+    Backend,
+    BackendError,
+    BundleSlot,
+    Handle,
+    Refs,
+)
 from schedulemesh.runtime.placement_watch import unplaced
 
 logger = logging.getLogger(__name__)
@@ -29,7 +34,7 @@ NO_ROOM_IN_RAY = Reason.CLUSTER_OUT_OF_RESOURCES
 class ReadyWarmHost(msgspec.Struct, frozen=True, kw_only=True):
     """A host that stands ready: its class is loaded, its object not built."""
 
-    handle: Any
+    handle: Handle
     #: In Ray, in the scheduler's namespace.
     name: str
 
@@ -40,9 +45,7 @@ class AgentStart(msgspec.Struct, frozen=True, kw_only=True):
     order: StartAgent
     shipped: bytes
     init: AgentInit
-    #: Object references: whole arguments, and those within others.
-    refs: tuple[list[Any], list[Any]]
-    supervisor: Any
+    refs: Refs
     timeout_s: float
     #: The placement group that it lives in; None: it lives on a node.
     slot: BundleSlot | None = None
@@ -55,15 +58,9 @@ class AgentStart(msgspec.Struct, frozen=True, kw_only=True):
         return self.order.agent.name, self.order.incarnation
 
     @property
-    def arguments(self) -> tuple[Any, ...]:
-        """What a new host builds the object from."""
-        return pack(self.init), self.supervisor, *self.refs
-
-    @property
-    def remaining_arguments(self) -> tuple[Any, ...]:
-        """What a warm host, which has the class, the supervisor and a mark, builds the object from."""
-        init = msgspec.structs.replace(self.init, shipped=b"", mark=0)
-        return pack(init), *self.refs
+    def warm_init(self) -> bytes:
+        """The init message for a warm host, which has the class and a mark already."""
+        return pack(msgspec.structs.replace(self.init, shipped=b"", mark=0))
 
     @property
     def is_pinned(self) -> bool:
@@ -71,20 +68,22 @@ class AgentStart(msgspec.Struct, frozen=True, kw_only=True):
         placed = self.order.node_id is not None or self.slot is not None
         return placed and self.ready is None and not self.order.adopt
 
-    def request(self, cls: type, address: tuple[str, str]) -> ActorRequest:
+    def request(self, address: tuple[str, str]) -> AgentRequest:
         """The actor of a host of its own, with this (namespace, name)."""
         options = json.loads(self.order.agent.options)
         for decided in ("name", "namespace"):
             options.pop(decided, None)
-        return ActorRequest(
-            cls=cls,
+        return AgentRequest(
+            class_key=self.order.agent.class_key,
+            shipped=self.shipped,
             name=address[1],
             namespace=address[0],
             resources=own_need(self.order.agent),
             node_id=self.order.node_id,
             slot=self.slot,
             options=options,
-            args=self.arguments,
+            init=pack(self.init),
+            refs=self.refs,
         )
 
     def reported(self, report: Report, address: tuple[str, str]) -> AgentReported:
@@ -130,15 +129,15 @@ def start_failed(
 
 
 async def first_report(
-    ray_api: RayApi, start: AgentStart, handle: Any, method: str, *args: Any
+    backend: Backend, start: AgentStart, handle: Handle, answer: Awaitable[object]
 ) -> Report | NoReport:
-    """The host's first report, or why there is none.
+    """The host's first report, which ``answer`` is to give, or why there is none.
 
     One that has its place given by the book, and that Ray has no room for, is given up within a second:
     somebody else took the room, and will not leave it for waiting.
     """
-    call = asyncio.ensure_future(ray_api.call(handle, method, *args))
-    watches = [asyncio.ensure_future(unplaced(ray_api, handle))] if start.is_pinned else []
+    call = asyncio.ensure_future(answer)
+    watches = [asyncio.ensure_future(unplaced(backend, handle))] if start.is_pinned else []
     try:
         await asyncio.wait(
             {call, *watches}, timeout=start.timeout_s, return_when=asyncio.FIRST_COMPLETED
@@ -150,28 +149,27 @@ async def first_report(
         call.cancel()
         if any(watch.done() for watch in watches):
             return NoReport(error="Ray has no room for it", reason=NO_ROOM_IN_RAY)
-        return await _too_late(ray_api, start, handle)
+        return await _too_late(backend, start, handle)
     try:
         report = unpack(call.result(), Report)
     except MessageError as error:
         return NoReport(error=f"its first report cannot be read: {error}")
-    except RayError as error:
-        message = f"its process died while the class was loaded and built. {_short(error)}"
+    except BackendError as error:
+        message = f"its process died while the class was loaded and built. {error}"
         return NoReport(error=message, died=True)
     return NoReport(error=report.error) if report.error else report
 
 
-async def _too_late(ray_api: RayApi, start: AgentStart, handle: Any) -> NoReport:
+async def _too_late(backend: Backend, start: AgentStart, handle: Handle) -> NoReport:
     """What it was doing when its time was over."""
-    loop = asyncio.get_running_loop()
     late = f"not ready after start_timeout = {start.timeout_s:g} s"
-    view = await loop.run_in_executor(None, ray_api.actor, handle)
+    view = await backend.actor(handle)
     if view is None or view.has_process:
         error = (
             f"{late}: its class was still loading or its constructor running; the process was ended"
         )
         return NoReport(error=error, reason=Reason.AGENT_START_TIMEOUT)
-    if await loop.run_in_executor(None, ray_api.waits_for_room, handle):
+    if await backend.waits_for_room(handle):
         error = (
             f"{late}: Ray has found no room for it; look at its ray_options and at what else runs"
         )
@@ -185,9 +183,3 @@ async def _too_late(ray_api: RayApi, start: AgentStart, handle: Any) -> NoReport
 def own_need(agent: AgentSpec) -> Resources:
     """What the agent's own actor takes: the first of its bundles, or all."""
     return agent.bundles[0] if agent.bundles else agent.resources
-
-
-def _short(error: RayError) -> str:
-    """What Ray says of a death, without the ids and the list of common causes."""
-    said = [line for line in str(error).splitlines() if not line.startswith("\t")]
-    return " ".join(said).partition(" Some common causes")[0]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
-from ray.exceptions import RayError
-
-from schedulemesh.core.backend.ray_backend import RayApi
-from schedulemesh.core.backend.ray_resources import bundle_amounts
+from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.explain import unplaced
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.runtime.backend import Backend, BackendError
 
 logger = logging.getLogger(__name__)
 
@@ -21,10 +18,10 @@ class AutoscalerRequest:
     Ray Train and Ray Data write the same slot, and the last writer wins: only one of them may be used.
     """
 
-    def __init__(self, ray_api: RayApi) -> None:
-        self._ray = ray_api
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
         #: What was asked for last; None: nothing yet, though a former supervisor may have.
-        self._asked: list[dict[str, float]] | None = None
+        self._asked: list[Resources] | None = None
 
     async def notify(self, state: MeshState) -> None:
         """Ask for what is wanted now, where that is something new; withdraw it when nothing is."""
@@ -36,7 +33,7 @@ class AutoscalerRequest:
         if not asking and not self._asked:
             return
         bundles = [
-            bundle_amounts(bundle)
+            bundle
             for name in asking
             for shape, _ in unplaced(state, name)
             for bundle in shape.bundles
@@ -49,11 +46,10 @@ class AutoscalerRequest:
         if self._asked:
             await self._ask([])
 
-    async def _ask(self, bundles: list[dict[str, float]]) -> None:
-        loop = asyncio.get_running_loop()
+    async def _ask(self, bundles: list[Resources]) -> None:
         try:
-            await loop.run_in_executor(None, self._ray.ask_autoscaler, bundles)
-        except (RayError, RuntimeError) as error:
+            await self._backend.request_capacity(bundles)
+        except BackendError as error:
             logger.warning("the autoscaler cannot be asked: %s", error)
             return
         self._asked = bundles

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
-from schedulemesh.core.backend.ray_backend import NodeView, RayApi
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.resources import NOTHING, Resources
@@ -20,10 +17,12 @@ from schedulemesh.engine.messages.stimuli import (
     GroupGone,
     RecoveryObserved,
 )
+from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.autoscaler import AutoscalerRequest
+from schedulemesh.runtime.backend import Backend, NodeView
 from schedulemesh.runtime.executor import Executor
 from schedulemesh.runtime.orphans import Orphans
 from schedulemesh.runtime.pg_manager import groups_gone, ready_groups
@@ -80,19 +79,19 @@ class ClusterMonitor:
 
     def __init__(
         self,
-        ray_api: RayApi,
+        backend: Backend,
         agents: Agents,
         executor: Executor,
         orphans: Orphans,
         witness: Witness,
     ) -> None:
-        self._ray = ray_api
+        self._backend = backend
         self._agents = agents
         self._orphans, self._witness = orphans, witness
         self._reactor = executor.reactor
         self._groups, self._ready = executor.groups, executor.ready
         self._spawn = executor.spawn
-        self._autoscaler = AutoscalerRequest(ray_api)
+        self._autoscaler = AutoscalerRequest(backend)
         self._watch = NodeWatch()
         self._recovered = False
 
@@ -102,8 +101,8 @@ class ClusterMonitor:
         before = agents_with_process(state)
         await self._agents.end_leftovers([state.agents[name] for name, _ in before])
         placed, were_ready = ready_groups(state.groups), self._ready.names()
-        views = await off_loop(self._ray.nodes)
-        living = await off_loop(self._ray.living_actors)
+        views = await self._backend.nodes()
+        living = await self._backend.living_actors()
         groups = await self._groups.living() if placed else {}
         now = self._reactor.now()
         nodes = self._watch.reports(self._reactor.state, views, now)
@@ -125,7 +124,7 @@ class ClusterMonitor:
         self._ready.reconcile(self._reactor.state)
         await self._autoscaler.notify(self._reactor.state)
         if self._recovered:
-            await off_loop(self._witness.note, self._reactor.height())
+            await self._witness.note(self._reactor.height())
 
     async def _remove_lost_group(self, group_id: str, why: str) -> None:
         """A placement group is not what it was; whatever of it is left goes, too."""
@@ -184,7 +183,7 @@ class ClusterMonitor:
     async def recover(self) -> None:
         """After a recovery: take over what lives, end what nobody claims, go on with what was under way."""
         state = self._reactor.state
-        living = await off_loop(self._ray.living_actors)
+        living = await self._backend.living_actors()
         addresses = {
             self._agents.where(agent): (name, agent.incarnation)
             for name, agent in state.agents.items()
@@ -199,22 +198,25 @@ class ClusterMonitor:
         ending = await self._end_all_dead(dead)
         groups = await self._groups.recover(state.groups, keep_all=rolled_back)
         await self._orphans.note()
-        await off_loop(self._witness.note, self._reactor.height())
+        await self._witness.note(self._reactor.height())
         self._recovered = True
         alive = frozenset(addresses.values()) - (frozenset(dead) - ending)
-        for agent in state.agents.values():
-            under_way = agent.phase in (AgentPhase.WAITING, AgentPhase.STARTING)
-            key = (agent.spec.name, agent.incarnation)
-            if key in alive - ending and not under_way:
+        surviving = alive - ending
+        await asyncio.gather(
+            *(
                 self._agents.adopt(agent)
+                for name, agent in state.agents.items()
+                if (name, agent.incarnation) in surviving and not _is_starting(agent)
+            )
+        )
         if state.agents or len(state.running) or state.groups.by_id:
             await self._reactor.step(RecoveryObserved(living=alive, groups=groups))
         self._ready.reconcile(self._reactor.state)
 
 
-async def off_loop(call: Callable[..., Any], *args: Any) -> Any:
-    """Run a blocking call of Ray beside the event loop."""
-    return await asyncio.get_running_loop().run_in_executor(None, call, *args)
+def _is_starting(agent: Agent) -> bool:
+    """Whether the agent's own start, which goes on after a recovery, finds out where it is."""
+    return agent.phase in (AgentPhase.WAITING, AgentPhase.STARTING)
 
 
 def agents_gone(

@@ -5,30 +5,33 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
 
 import msgspec
-from ray.exceptions import RayError
+from typing_extensions import Unpack
 
 from schedulemesh.config.policy import PreemptionPolicy
-from schedulemesh.core.agent.user_workers import preserve
-from schedulemesh.core.backend.ray_backend import RayApi
-from schedulemesh.core.transport.user_code import StateTooLargeError
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import TaskState
 from schedulemesh.engine.messages.outcomes import Refused
-from schedulemesh.engine.messages.stimuli import CancelAnswered, StateNotSaved, StateStored
+from schedulemesh.engine.messages.stimuli import (
+    AnyStimulus,
+    CancelAnswered,
+    StateNotSaved,
+    StateStored,
+)
 from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.protocol.agents import (
     Handled,
     MessageError,
     Result,
     SavedState,
+    StateTooLargeError,
     key_of,
     pack,
     unpack,
 )
-from schedulemesh.runtime.agent_registry import Agents
+from schedulemesh.runtime.agent_registry import Agents, CommandFields
+from schedulemesh.runtime.backend import Backend, BackendError
 
 __all__ = ["Eviction", "TaskState"]
 
@@ -43,13 +46,13 @@ _ENVELOPE_BYTES = 512
 _LARGE = 1024 * 1024
 
 #: Takes a stimulus and blobs; returns once they are durable.
-Feed = Callable[[Any, Mapping[str, bytes]], Awaitable[Any]]
+Feed = Callable[[AnyStimulus, Mapping[str, bytes]], Awaitable[object]]
 
 
 class Eviction(msgspec.Struct, kw_only=True):
     """The eviction of one task of one agent."""
 
-    ray: RayApi
+    backend: Backend
     agents: Agents
     policy: PreemptionPolicy
     feed: Feed
@@ -155,7 +158,7 @@ class Eviction(msgspec.Struct, kw_only=True):
         if self.preserver is not None:
             await self._newest_metrics()
             base = self._base()
-            handled = await self._preserve(base)
+            handled = await self._preserve(self.preserver, base)
             if not handled.error:
                 return msgspec.structs.replace(base, source="preserver", state=handled.data), False
             warning, too_large = f"the pool's preserver failed: {handled.error}", handled.too_large
@@ -197,12 +200,17 @@ class Eviction(msgspec.Struct, kw_only=True):
             current=False,
         )
 
-    async def _preserve(self, base: SavedState) -> Handled:
-        args = (self.preserver, pack(base), self.task.started_at, self._state_bytes())
+    async def _preserve(self, preserver: bytes, base: SavedState) -> Handled:
         try:
-            answer = await self.ray.run(preserve, args, self.policy.save_timeout, None)
+            answer = await self.backend.preserve_state(
+                preserver,
+                pack(base),
+                self.task.started_at,
+                self._state_bytes(),
+                self.policy.save_timeout,
+            )
             return unpack(answer, Handled)
-        except (TimeoutError, RayError, MessageError) as error:
+        except (BackendError, MessageError) as error:
             return Handled(error=str(error))
 
     async def _save_state(self) -> Result:
@@ -233,7 +241,9 @@ class Eviction(msgspec.Struct, kw_only=True):
             return False
         return self.agents.can(self.task.agent_name, self.incarnation, method)
 
-    async def _order(self, kind: str, timeout_s: float, **fields: Any) -> Result | None:
+    async def _order(
+        self, kind: str, timeout_s: float, **fields: Unpack[CommandFields]
+    ) -> Result | None:
         if self.incarnation is None:
             return None
         return await self.agents.order(

@@ -6,14 +6,9 @@ import asyncio
 import json
 import logging
 from collections.abc import Coroutine, Iterable, Mapping
-from typing import Any
 
 import msgspec
-from ray.exceptions import RayError
 
-from schedulemesh.core.agent.user_workers import probe_class
-from schedulemesh.core.backend.ray_backend import RayApi
-from schedulemesh.core.backend.ray_groups import GroupMember
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.messages import stimuli as s
@@ -33,6 +28,7 @@ from schedulemesh.errors import JournalError
 from schedulemesh.protocol.agents import AgentInit, Handled, MessageError, unpack
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.agent_start import NO_ROOM_IN_RAY, AgentStart, own_need, start_failed
+from schedulemesh.runtime.backend import Backend, BackendError, BackendTimeoutError, GroupMember
 from schedulemesh.runtime.blob_cache import BlobCache
 from schedulemesh.runtime.eviction import Eviction
 from schedulemesh.runtime.pg_manager import Groups
@@ -53,20 +49,18 @@ class Executor:
 
     def __init__(
         self,
-        ray_api: RayApi,
+        backend: Backend,
         agents: Agents,
         groups: Groups,
         journal: Journal,
         scheduler: str,
         strategies: Strategies,
-        supervisor: Any,
     ) -> None:
-        self._ray = ray_api
+        self._backend = backend
         self._agents = agents
         self.groups = groups
-        self.ready = WarmPool(ray_api, agents, groups, self.spawn, self._known_class, supervisor)
+        self.ready = WarmPool(backend, agents, groups, self.spawn, self._known_class)
         self._scheduler = scheduler
-        self._me = supervisor
         self.references = References()
         self._classes = BlobCache(_CLASS_BYTES)
         #: So that starts need not read them from the journal.
@@ -100,7 +94,7 @@ class Executor:
         elif isinstance(instruction, RemoveGroup):
             self.spawn(self._remove_group(instruction.group_id))
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[object, object, None]) -> None:
         """Run something beside everything else; what it raises is logged."""
         if self._stopped:
             work.close()
@@ -174,7 +168,7 @@ class Executor:
 
     async def _who_has(self, node_id: str, need: Resources) -> str:
         """Who has the room on a node that the book gave to an actor with this need; the book learns it."""
-        views = await asyncio.get_running_loop().run_in_executor(None, self._ray.nodes)
+        views = await self._backend.nodes()
         reports = seen_anew(self.reactor.state, views, node_id, need)
         await self.reactor.report(s.ClusterObserved(nodes=reports))
         node = self.reactor.state.cluster.nodes.get(node_id)
@@ -193,7 +187,6 @@ class Executor:
             shipped=init.shipped,
             init=init,
             refs=self.references.of(order.agent),
-            supervisor=self._me,
             timeout_s=self.reactor.state.policy.start_timeout,
             slot=self.groups.slot(order.group_id or ""),
         )
@@ -247,7 +240,7 @@ class Executor:
             s.AgentGone(agent_name=order.agent_name, incarnation=order.incarnation)
         )
 
-    async def _all(self, steps: Iterable[Coroutine[Any, Any, Any]]) -> None:
+    async def _all(self, steps: Iterable[Coroutine[object, object, object]]) -> None:
         """Take all steps; one that fails is logged, and the eviction goes on without it."""
         for result in await asyncio.gather(*steps, return_exceptions=True):
             if isinstance(result, Exception):
@@ -269,7 +262,7 @@ class Executor:
         agent = state.agents.get(task.agent_name)
         handlers = state.handlers.get(task.spec.pool_name)
         return Eviction(
-            ray=self._ray,
+            backend=self._backend,
             agents=self._agents,
             policy=state.policy,
             feed=self.reactor.report,
@@ -313,14 +306,14 @@ class Executor:
         env = json.loads(stimulus.agent.options).get("runtime_env")
         timeout_s = self.reactor.state.policy.start_timeout
         try:
-            answer = await self._ray.run(probe_class, (shipped,), timeout_s, env)
+            answer = await self._backend.probe_class(shipped, timeout_s, env)
             error = unpack(answer, Handled).error
-        except TimeoutError as late:
+        except BackendTimeoutError as late:
             return Refused(
                 reason=Reason.AGENT_START_TIMEOUT,
                 error=f"the class did not load, so nobody was evicted for it: {late}",
             )
-        except (RayError, MessageError) as died:
+        except (BackendError, MessageError) as died:
             error = str(died)
         if error:
             return Refused(
@@ -330,10 +323,10 @@ class Executor:
         await self.reactor.step(s.ClassProbed(class_key=class_key))
         return None
 
-    async def run_handler(self, function: Any, *args: Any) -> Handled:
-        """Run a state handler in a worker of its own, at most ``save_timeout``."""
+    async def restore_state(self, restorer: bytes, saved: bytes) -> Handled:
+        """Call a pool's restorer in a worker of its own, for at most ``save_timeout``."""
         timeout_s = self.reactor.state.policy.save_timeout
         try:
-            return unpack(await self._ray.run(function, args, timeout_s, None), Handled)
-        except (TimeoutError, RayError, MessageError) as error:
+            return unpack(await self._backend.restore_state(restorer, saved, timeout_s), Handled)
+        except (BackendError, MessageError) as error:
             return Handled(error=str(error))

@@ -7,13 +7,13 @@ import logging
 import uuid
 from typing import Any
 
-from schedulemesh.core.backend.ray_backend import RayApi
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.engine.messages.outcomes import Accepted, Pending, Refused
 from schedulemesh.engine.messages.stimuli import AgentGone, RebuildRequested
 from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.tasks import Preempting
 from schedulemesh.runtime.agent_registry import Agents
+from schedulemesh.runtime.backend import Backend
 from schedulemesh.runtime.reactor import Reactor
 
 logger = logging.getLogger(__name__)
@@ -25,8 +25,8 @@ PING_S = 5.0
 class HealthCheck:
     """One round: the dead are learnt from Ray, silence is asked about, the lost are made again."""
 
-    def __init__(self, ray_api: RayApi, agents: Agents, reactor: Reactor) -> None:
-        self._ray = ray_api
+    def __init__(self, backend: Backend, agents: Agents, reactor: Reactor) -> None:
+        self._backend = backend
         self._agents = agents
         self._reactor = reactor
 
@@ -34,8 +34,7 @@ class HealthCheck:
         """Look at every running agent. ``timeout_s``: a host that was not heard of for so long is pinged."""
         state = self._reactor.state
         running = [a for a in state.agents.values() if a.phase is AgentPhase.RUNNING]
-        loop = asyncio.get_running_loop()
-        living = await loop.run_in_executor(None, self._ray.living_actors)
+        living = await self._backend.living_actors()
         problems = await asyncio.gather(*(self._problem(a, living, timeout_s) for a in running))
         sick = [(a, problem) for a, problem in zip(running, problems, strict=True) if problem]
         for agent, problem in sick:

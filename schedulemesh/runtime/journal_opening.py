@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from schedulemesh.config.settings import SchedulerSettings
-from schedulemesh.core.backend.ray_backend import RayApi
 from schedulemesh.errors import JournalError
 from schedulemesh.runtime.agent_registry import Agents
-from schedulemesh.runtime.cluster_monitor import off_loop
+from schedulemesh.runtime.backend import Backend
 from schedulemesh.store.address import Address, address_of
 from schedulemesh.store.sql import SqlJournal
 
@@ -27,14 +26,14 @@ def mark_path(settings: SchedulerSettings, session_folder: Path) -> Path:
 
 
 async def opened(
-    settings: SchedulerSettings, ray_api: RayApi, agents: Agents, *, began: bool
+    settings: SchedulerSettings, backend: Backend, agents: Agents, *, began: bool
 ) -> SqlJournal:
     """The journal. It must be there if this scheduler lived before (``began``, or agents of it live): a new
     one would know nothing of the agents that it left behind, and would end them.
     """
-    living = await off_loop(ray_api.living_actors)
+    living = await backend.living_actors()
     left = [] if began else agents.unclaimed_actors(living, set())
-    address = journal_address(settings, ray_api.session_folder())
+    address = journal_address(settings, backend.session_folder())
     try:
         return SqlJournal(address, must_exist=began or bool(left))
     except JournalError as error:

@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from schedulemesh.core.backend.ray_backend import RayApi
 from schedulemesh.errors import JournalError
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.pg_manager import Groups
@@ -34,8 +33,7 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
 class Orphans:
     """Keeps, lists and ends orphans; which they are is noted in the journal for later lives."""
 
-    def __init__(self, ray_api: RayApi, agents: Agents, groups: Groups, journal: Journal) -> None:
-        self._ray = ray_api
+    def __init__(self, agents: Agents, groups: Groups, journal: Journal) -> None:
         self._agents = agents
         self._groups = groups
         self._journal = journal

@@ -6,19 +6,21 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from collections.abc import Collection, Iterable
 
-from ray.exceptions import RayError
-
-from schedulemesh.core.backend.ray_backend import RayApi
-from schedulemesh.core.backend.ray_groups import BundleSlot, GroupMember, GroupRequest, GroupView
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.messages.instructions import CreateGroup
 from schedulemesh.engine.messages.stimuli import GroupCreated, GroupCreateFailed
 from schedulemesh.engine.state.groups import Group, GroupBook, GroupPhase
+from schedulemesh.runtime.backend import (
+    Backend,
+    BackendError,
+    BundleSlot,
+    GroupMember,
+    GroupRequest,
+    GroupView,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +30,6 @@ _LOOK_S, _LOOK_MAX_S = 0.002, 0.5
 _LEAVE_S = 30.0
 #: Seconds for those who live in a group, and should not, to end; then it is removed.
 _VACATE_S = 5.0
-#: Threads for calls of Ray that block; each takes milliseconds.
-_THREADS = 4
 
 
 class Groups:
@@ -37,14 +37,15 @@ class Groups:
     their names.
     """
 
-    def __init__(self, ray_api: RayApi, scheduler: str, namespace: str) -> None:
-        self._ray = ray_api
+    def __init__(self, backend: Backend, scheduler: str, namespace: str) -> None:
+        self._backend = backend
         # Ray does not show a group's namespace, so the name says whose it is.
         self._mark = f"schedulemesh:{scheduler}@{namespace}:group:"
         self._namespace = namespace
-        self._threads = ThreadPoolExecutor(_THREADS, "placement-groups")
         #: Ray's id of every group that we made or took over, and its shape.
         self._slots: dict[str, BundleSlot] = {}
+        #: Requests to create a group that have no answer yet.
+        self._creating: set[asyncio.Future[str]] = set()
         #: One at a time makes or removes a group.
         self._locks: dict[str, asyncio.Lock] = {}
         #: Groups that are to be removed; whoever waits for them to be placed gives up.
@@ -79,7 +80,7 @@ class Groups:
         async with self._lock(order.group_id):
             try:
                 error = await self._made(order)
-            except RayError as refused:
+            except BackendError as refused:
                 error = f"Ray refused to make it: {refused}"
             if order.group_id in self._removing:
                 return None
@@ -110,30 +111,31 @@ class Groups:
             if time.monotonic() > until or any(member.name in kept for member in left):
                 return left
             for member in left:
-                await self._call(self._end, member)
+                await self._end(member)
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _LOOK_MAX_S)
         return []
 
     async def _strangers(self, ray_id: str, ours: Collection[str]) -> list[GroupMember]:
-        members: list[GroupMember] = await self._call(self._ray.members, ray_id)
+        members = await self._backend.members(ray_id)
         return [
             m for m in members if (m.namespace, m.name) not in {(self._namespace, n) for n in ours}
         ]
 
-    def _end(self, member: GroupMember) -> None:
+    async def _end(self, member: GroupMember) -> None:
         """One without a name can only be waited for: it ends with its owner, or with the group."""
-        handle = self._ray.find_actor(member.name, member.namespace) if member.name else None
+        if not member.name:
+            return
+        handle = await self._backend.find_actor(member.name, member.namespace)
         if handle is not None:
             logger.warning("actor %s lives in a placement group of ours; ending it", member.name)
-            self._ray.kill_actor(handle)
+            self._backend.kill_actor(handle)
 
     async def living(self) -> dict[str, GroupView]:
         """Every group with our mark that is not removed."""
-        listed: list[GroupView] = await self._call(self._ray.groups)
         return {
             view.name.removeprefix(self._mark): view
-            for view in listed
+            for view in await self._backend.groups()
             if view.name.startswith(self._mark)
         }
 
@@ -171,14 +173,14 @@ class Groups:
 
     async def remove_all(self) -> None:
         """Remove every group of ours, also one that is being made just now."""
-        await _beside(self._threads.shutdown)
-        self._threads = ThreadPoolExecutor(_THREADS, "placement-groups")
         try:
             await asyncio.wait_for(self._remove_all(), _LEAVE_S)
-        except (asyncio.TimeoutError, TimeoutError, RayError) as error:
+        except (asyncio.TimeoutError, TimeoutError, BackendError) as error:
             logger.warning("placement groups may be left in Ray: %s", error or "it does not answer")
 
     async def _remove_all(self) -> None:
+        if self._creating:
+            await asyncio.wait(self._creating)
         for group_id, view in (await self.living()).items():
             self._slots[group_id] = BundleSlot(ray_id=view.ray_id, shape=GroupShape(bundles=()))
         await asyncio.gather(*(self._withdraw(group_id) for group_id in list(self._slots)))
@@ -203,20 +205,28 @@ class Groups:
             name=self.name(order.group_id), shape=order.shape, node_ids=order.node_ids
         )
         try:
-            found: str = await self._call(self._ray.create_group, request)
-        except RayError:
+            return await self._created(request)
+        except BackendError:
             # The name is taken where a former supervisor's call was still on its way to Ray.
             view = (await self.living()).get(order.group_id)
             if view is None:
                 raise
             return view.ray_id
-        return found
+
+    async def _created(self, request: GroupRequest) -> str:
+        """Have the group created. Also where the caller is cancelled the answer is waited for, so that
+        ``remove_all`` misses no group.
+        """
+        creating = asyncio.ensure_future(self._backend.create_group(request))
+        self._creating.add(creating)
+        creating.add_done_callback(self._creating.discard)
+        return await asyncio.shield(creating)
 
     async def _placed(self, order: CreateGroup, ray_id: str) -> GroupView | None:
         """The group, once it is placed or its time is over."""
         until, wait_s = time.monotonic() + order.wait_s, _LOOK_S
         while True:
-            view: GroupView | None = await self._call(self._ray.group, ray_id)
+            view = await self._backend.group(ray_id)
             over = time.monotonic() >= until or order.group_id in self._removing
             if view is None or view.placed or over:
                 return view
@@ -229,24 +239,21 @@ class Groups:
         wait_s = _LOOK_S
         while slot is not None:
             try:
-                await self._call(self._ray.remove_group, slot.ray_id)
-                if await self._call(self._ray.group, slot.ray_id) is None:
+                await self._backend.remove_group(slot.ray_id)
+                if await self._backend.group(slot.ray_id) is None:
                     return
-            except RayError as error:
+            except BackendError as error:
                 logger.warning("placement group %s cannot be removed yet: %s", group_id, error)
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _LOOK_MAX_S)
 
     async def _why_not(self, order: CreateGroup) -> str:
         """Which bundle lacks what on which node, as Ray sees it."""
-        free = {view.node_id: view.free for view in await self._call(self._ray.nodes)}
+        free = {view.node_id: view.free for view in await self._backend.nodes()}
         return f"not placed within {order.wait_s:g} s: {lacking(order, free)}"
 
     def _lock(self, group_id: str) -> asyncio.Lock:
         return self._locks.setdefault(group_id, asyncio.Lock())
-
-    async def _call(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
 
 
 def lacking(order: CreateGroup, free: dict[str, Resources]) -> str:
@@ -289,7 +296,3 @@ def ready_groups(book: GroupBook) -> list[str]:
 def _is_elsewhere(group: Group, view: GroupView) -> bool:
     """Whether Ray has placed it on other nodes, or has to place it anew."""
     return view.state == "RESCHEDULING" or (view.placed and view.node_ids != group.node_ids)
-
-
-async def _beside(call: Callable[[], Any]) -> Any:
-    return await asyncio.get_running_loop().run_in_executor(None, call)

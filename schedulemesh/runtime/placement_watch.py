@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
 
-from schedulemesh.core.backend.ray_backend import NodeView, RayApi
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
+from schedulemesh.runtime.backend import Backend, Handle, NodeView
 
 logger = logging.getLogger(__name__)
 
@@ -21,17 +20,17 @@ _FIRST_S, _AGAIN_S = 0.5, 0.25
 _EVERY_S = 1.0
 
 
-async def unplaced(ray_api: RayApi, handle: Any) -> None:
+async def unplaced(backend: Backend, handle: Handle) -> None:
     """Return once Ray has had the actor wait for room for some time; never, where it gets a process."""
     wait_s = _FIRST_S
     seen = False
     while True:
         await asyncio.sleep(wait_s)
-        view = await _beside(ray_api.actor, handle)
+        view = await backend.actor(handle)
         if view is None or view.has_process:
             await asyncio.Event().wait()
         try:
-            waits = await _beside(ray_api.waits_for_room, handle)
+            waits = await backend.waits_for_room(handle)
         except Exception:  # a start must not fail because Ray could not be asked about it
             logger.exception("cannot tell whether Ray has room for an actor")
             waits = False
@@ -85,7 +84,3 @@ def _amounts(resources: Resources) -> dict[str, float]:
 def _external(state: MeshState, view: NodeView, not_placed: Resources) -> Resources | None:
     node = state.cluster.nodes.get(view.node_id)
     return None if node is None else external_use(node, view, not_placed)
-
-
-async def _beside(call: Any, *args: Any) -> Any:
-    return await asyncio.get_running_loop().run_in_executor(None, call, *args)

@@ -19,9 +19,7 @@ from typing import Any
 import msgspec
 
 from schedulemesh.config.settings import STRATEGY_HANG_S, STRATEGY_LOAD_S, StrategyRef
-from schedulemesh.core.transport.user_code import load_value, see_folders
 from schedulemesh.errors import InvalidRequestError, JournalError
-from schedulemesh.plugins.discovery import SCHEDULING_GROUP, load_class
 from schedulemesh.plugins.guard import Guarded
 from schedulemesh.plugins.scheduling import SchedulingStrategyPlugin
 from schedulemesh.runtime.call_mark import CallMark
@@ -31,6 +29,9 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two looks of the watchdog.
 _LOOK_S = 0.1
+#: Makes a plugin from its reference; it runs the plugin's code, and raises whatever that raises.
+LoadStrategy = Callable[[StrategyRef], object]
+
 #: The journal's note of those that are disabled.
 _NOTE = "disabled strategies"
 
@@ -47,8 +48,11 @@ class PluginWatchdog:
     being asked, in the file ``mark``.
     """
 
-    def __init__(self, refs: Sequence[StrategyRef], journal: Journal, mark: Path) -> None:
+    def __init__(
+        self, refs: Sequence[StrategyRef], journal: Journal, mark: Path, load: LoadStrategy
+    ) -> None:
         self._refs = refs
+        self._load_strategy = load
         #: Set only where there is anybody to be asked.
         self._mark = CallMark(mark) if refs else None
         #: Where it is noted who is disabled.
@@ -115,7 +119,7 @@ class PluginWatchdog:
         if self._mark is not None:
             self._mark.begin(ref.name, "to load")
         try:
-            plugin = _made(ref)
+            plugin = self._made(ref)
         except BaseException as error:  # logged  # whatever it raises, the supervisor begins
             reason = f"it cannot be loaded: {type(error).__name__}: {error}"
             logger.exception("scheduling strategy %s is disabled: %s", ref.name, reason)
@@ -126,6 +130,12 @@ class PluginWatchdog:
             if self._mark is not None:
                 self._mark.end()
         return Guarded(ref.name, plugin, time.monotonic, self._was_disabled, self._mark)
+
+    def _made(self, ref: StrategyRef) -> SchedulingStrategyPlugin:
+        made = self._load_strategy(ref)
+        if not isinstance(made, SchedulingStrategyPlugin):
+            raise InvalidRequestError(f"{made!r} is no SchedulingStrategyPlugin")
+        return made
 
     def _was_disabled(self, guarded: Guarded) -> None:
         self._disabled[guarded.name] = Record(reason=guarded.disabled, at=time.time())
@@ -165,19 +175,6 @@ class PluginWatchdog:
             if under_way is not None and now - under_way[1] > STRATEGY_HANG_S:
                 return guarded.name, f"{under_way[0]} did not return within {STRATEGY_HANG_S:g} s"
         return None
-
-
-def _made(ref: StrategyRef) -> SchedulingStrategyPlugin:
-    see_folders(ref.sys_path)
-    made = load_value(ref.code) if ref.code is not None else _constructed(ref.path)
-    if not isinstance(made, SchedulingStrategyPlugin):
-        raise InvalidRequestError(f"{made!r} is no SchedulingStrategyPlugin")
-    return made
-
-
-def _constructed(path: str) -> object:
-    make: Callable[[], object] = load_class(path, SCHEDULING_GROUP)
-    return make()
 
 
 def _noted(journal: Journal) -> dict[str, Record]:

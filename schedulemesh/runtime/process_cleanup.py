@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
 
 import msgspec
-from ray.exceptions import RayError
 
-from schedulemesh.core.agent.process_marks import Process, kill, left_behind, mark_of, terminate
-from schedulemesh.core.backend.ray_backend import RayApi
+from schedulemesh.runtime.backend import Backend, BackendError, NodeCleaner, Process
 
 logger = logging.getLogger(__name__)
 
@@ -22,8 +19,6 @@ _ANSWERS_S = 30.0
 _RETRY_S = 0.5
 #: Seconds that a look at what dead agents left behind may take; it is repeated anyway.
 _LOOK_S = 1.0
-
-Returned = TypeVar("Returned")
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,38 +30,22 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     node_id: str | None = None
 
 
-class NodeCleaner:
-    """The actor that ends processes on its own node; a child of the supervisor, with which it ends."""
-
-    async def terminate(self, mark: int) -> tuple[int, ...]:
-        """See process_marks.terminate."""
-        return await terminate(mark)
-
-    async def left_behind(self, hosts: Mapping[int, int]) -> dict[int, list[Process]]:
-        """See process_marks.left_behind."""
-        return left_behind(hosts)
-
-    async def kill(self, processes: Sequence[tuple[int, int]]) -> None:
-        """See process_marks.kill."""
-        kill(Process(*process) for process in processes)
-
-
 class ProcessCleanup:
-    """Ends what agents started: on the supervisor's own node by itself, on others through a NodeCleaner."""
+    """Ends what agents started, through the backend's cleaner of each node."""
 
-    def __init__(self, ray_api: RayApi) -> None:
-        self._ray = ray_api
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
         #: By node.
-        self._cleaners: dict[str, Any] = {}
+        self._cleaners: dict[str, NodeCleaner] = {}
 
     def mark(self, place: Place) -> int:
         """What the processes of this actor are marked with."""
-        return mark_of(self._ray.session_folder().name, place.namespace, place.actor_name)
+        return self._backend.process_mark(place.namespace, place.actor_name)
 
     def prepare(self, node_id: str) -> None:
         """Have the cleaner of a node ready where an agent is to run, so that no eviction waits for it."""
-        if node_id != self._ray.own_node_id() and node_id not in self._cleaners:
-            self._cleaners[node_id] = self._ray.start_helper(NodeCleaner, node_id)
+        if node_id not in self._cleaners:
+            self._cleaners[node_id] = self._backend.node_cleaner(node_id)
 
     async def terminate(self, place: Place, agent_name: str) -> None:
         """End everything that the agent started, and return when all of it has ended.
@@ -82,25 +61,18 @@ class ProcessCleanup:
         )
 
     async def left_behind(self, node_id: str, hosts: Mapping[int, int]) -> dict[int, list[Process]]:
-        """See process_marks.left_behind; nothing where the node does not answer now."""
-        if node_id == self._ray.own_node_id():
-            return await _beside(left_behind, hosts)
+        """See NodeCleaner.left_behind; nothing where the node does not answer in time."""
         try:
-            call = self._ray.call(self._cleaner(node_id), "left_behind", hosts)
-            found: dict[int, list[Process]] = await asyncio.wait_for(call, _LOOK_S)
-        except (RayError, TimeoutError, asyncio.TimeoutError):
+            return await asyncio.wait_for(self._cleaner(node_id).left_behind(hosts), _LOOK_S)
+        except (BackendError, TimeoutError, asyncio.TimeoutError):
             return {}
-        return found
 
     async def kill(self, node_id: str, processes: Sequence[Process]) -> None:
         """Kill these processes on a node."""
-        if node_id == self._ray.own_node_id():
-            kill(processes)
-        else:
-            with contextlib.suppress(RayError):
-                await self._ray.call(self._cleaner(node_id), "kill", list(processes))
+        with contextlib.suppress(BackendError):
+            await self._cleaner(node_id).kill(processes)
 
-    def _cleaner(self, node_id: str) -> Any:
+    def _cleaner(self, node_id: str) -> NodeCleaner:
         self.prepare(node_id)
         return self._cleaners[node_id]
 
@@ -130,25 +102,17 @@ class ProcessCleanup:
 
     async def _asked(self, node_id: str, mark: int) -> tuple[int, ...] | None:
         """The processes that do not end; None: the node's cleaner did not answer, and a new one is needed."""
-        if node_id == self._ray.own_node_id():
-            return await terminate(mark)
         cleaner = self._cleaner(node_id)
         try:
-            call = self._ray.call(cleaner, "terminate", mark)
-            left: tuple[int, ...] = await asyncio.wait_for(call, _ANSWERS_S)
-        except (RayError, TimeoutError, asyncio.TimeoutError) as error:
+            return await asyncio.wait_for(cleaner.terminate(mark), _ANSWERS_S)
+        except (BackendError, TimeoutError, asyncio.TimeoutError) as error:
             logger.warning(
                 "the process cleaner of node %s failed: %s", node_id, error or "no answer"
             )
             if self._cleaners.get(node_id) is cleaner:
                 del self._cleaners[node_id]
-                self._ray.kill_actor(cleaner)
+                cleaner.close()
             return None
-        return left
 
     async def _living_nodes(self) -> set[str]:
-        return {view.node_id for view in await _beside(self._ray.nodes)}
-
-
-async def _beside(call: Callable[..., Returned], *args: Any) -> Returned:
-    return await asyncio.get_running_loop().run_in_executor(None, call, *args)
+        return {view.node_id for view in await self._backend.nodes()}

@@ -8,16 +8,14 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import msgspec
 
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.runtime.backend import Refs
 
-#: Object references of a submission: whole arguments, and those within others.
-Refs = tuple[list[Any], list[Any]]
 NO_REFS: Refs = ([], [])
 
 #: Ended agents whose references are held, so that their preempted tasks can be restored; the last ones.

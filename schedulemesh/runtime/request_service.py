@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-import ray
 from typing_extensions import assert_never
 
 from schedulemesh.config.policy import changed_policy
@@ -41,6 +40,7 @@ from schedulemesh.protocol.answers import (
     WithHandles,
     encode_answer,
 )
+from schedulemesh.runtime.backend import Refs
 from schedulemesh.runtime.decision_log import log_refusal
 from schedulemesh.runtime.health import HealthCheck
 from schedulemesh.runtime.journal_opening import journal_address
@@ -48,7 +48,7 @@ from schedulemesh.runtime.orphans import Orphans
 from schedulemesh.runtime.plugin_watchdog import PluginWatchdog
 from schedulemesh.runtime.pool_service import PoolService
 from schedulemesh.runtime.queries import View
-from schedulemesh.runtime.references import NO_REFS, Refs
+from schedulemesh.runtime.references import NO_REFS
 from schedulemesh.runtime.restarts import with_real_restarts
 from schedulemesh.runtime.serving import unavailable
 from schedulemesh.runtime.state_service import StateService
@@ -338,7 +338,7 @@ class RequestService(StateService, PoolService):
 
     async def ensure_health(self, timeout_s: float) -> dict[str, Any]:
         """A round of looking after agents."""
-        return await HealthCheck(self._ray, self._agents, self._reactor).run(timeout_s)
+        return await HealthCheck(self._backend, self._agents, self._reactor).run(timeout_s)
 
     async def _evaluate(self, request: r.EvaluatePreemption) -> Evaluated:
         """The dry run of the preemption decision; its reasons count for evictions by hand that follow."""
@@ -364,9 +364,9 @@ class RequestService(StateService, PoolService):
             "name": self._settings.name,
             "namespace": self._settings.namespace,
             "detached": self._settings.detached,
-            "node_id": ray.get_runtime_context().get_node_id(),
+            "node_id": self._backend.own_node_id(),
             "pid": os.getpid(),
-            "journal": str(journal_address(self._settings, self._ray.session_folder())),
+            "journal": str(journal_address(self._settings, self._backend.session_folder())),
             "epoch": state.epoch,
             "pools": len(state.ledger.accounts),
             "agents": len(state.agents),

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from schedulemesh.config.settings import SchedulerSettings
-from schedulemesh.core.backend.ray_backend import RayApi
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import JournalError
 from schedulemesh.runtime.agent_registry import Agents
+from schedulemesh.runtime.backend import Backend
 from schedulemesh.runtime.executor import Executor
 from schedulemesh.runtime.pg_manager import Groups
 from schedulemesh.runtime.reactor import Reactor
@@ -23,7 +23,7 @@ class Serving:
     """One life of a supervisor, as far as all its calls share it."""
 
     _settings: SchedulerSettings
-    _ray: RayApi
+    _backend: Backend
     _agents: Agents
     _groups: Groups
     #: Set when it begins.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from schedulemesh.core.agent.user_workers import restore
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.lifecycle.agents import current
@@ -16,8 +15,9 @@ from schedulemesh.engine.state.tasks import Preempting
 from schedulemesh.protocol.agents import key_of, pack
 from schedulemesh.protocol.answers import Refusal, Response, SavedBytes, WithHandles
 from schedulemesh.protocol.requests import RestoreTask
+from schedulemesh.runtime.backend import Refs
 from schedulemesh.runtime.queries import past_of, saved_key
-from schedulemesh.runtime.references import NO_REFS, Refs
+from schedulemesh.runtime.references import NO_REFS
 from schedulemesh.runtime.serving import Serving, when_ready
 
 
@@ -47,7 +47,7 @@ class StateService(Serving):
         handlers = state.handlers.get(pool)
         restorer = None if handlers is None else await self._reactor.blob(handlers.restorer_key)
         if restorer is not None:
-            handled = await self._executor.run_handler(restore, restorer, given)
+            handled = await self._executor.restore_state(restorer, given)
             if handled.error:
                 return Response(outcome=Refused(reason=Reason.RESTORE_FAILED, error=handled.error))
         if agent is None or not agent.class_key:

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import platform
 import time
 
 import msgspec
-import ray
-from ray.exceptions import RayError
 
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.config.settings import PROTOCOL_VERSION, SchedulerSettings
-from schedulemesh.core.agent.control_channel import restarted_by_ray
-from schedulemesh.core.backend.ray_backend import LiveRay, RayApi, leave_unread_errors_closed
 from schedulemesh.engine.lifecycle.agents import current
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.placement.strategies import Strategies
@@ -24,13 +19,14 @@ from schedulemesh.plugins.guard import Guarded
 from schedulemesh.protocol.agents import MessageError, Report, pack, unpack
 from schedulemesh.protocol.answers import Hello
 from schedulemesh.runtime.agent_registry import Agents
-from schedulemesh.runtime.cluster_monitor import ClusterMonitor, off_loop
+from schedulemesh.runtime.backend import Backend, BackendError
+from schedulemesh.runtime.cluster_monitor import ClusterMonitor
 from schedulemesh.runtime.command_queue import POLL_S
 from schedulemesh.runtime.executor import Executor
 from schedulemesh.runtime.journal_opening import cannot_begin, mark_path, opened
 from schedulemesh.runtime.orphans import Orphans
 from schedulemesh.runtime.pg_manager import Groups
-from schedulemesh.runtime.plugin_watchdog import PluginWatchdog
+from schedulemesh.runtime.plugin_watchdog import LoadStrategy, PluginWatchdog
 from schedulemesh.runtime.request_service import RequestService
 from schedulemesh.runtime.serving import when_ready
 from schedulemesh.runtime.witness import Seen, Witness
@@ -50,30 +46,29 @@ _LEAVE_S = 30.0
 class SupervisorService(RequestService):
     """One life of a supervisor. Its public coroutines are the calls of clients and agent hosts."""
 
-    def __init__(self, settings: bytes, job_id: str) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        settings: SchedulerSettings,
+        job_id: str,
+        load_strategy: LoadStrategy,
+    ) -> None:
         super().__init__()
-        logging.basicConfig(level=logging.INFO, format="[%(levelname)s] %(message)s")
-        self._settings = msgspec.msgpack.decode(settings, type=SchedulerSettings)
-        name, namespace = self._settings.name, self._settings.namespace
-        self._job_id = job_id
-        leave_unread_errors_closed()
-        self._ray: RayApi = LiveRay()
-        self._agents = Agents(self._ray, name, namespace)
-        self._groups = Groups(self._ray, name, namespace)
-        self._me = ray.get_runtime_context().current_actor
+        self._backend, self._settings, self._job_id = backend, settings, job_id
+        self._load_strategy = load_strategy
+        name, namespace = settings.name, settings.namespace
+        self._agents = Agents(backend, name, namespace)
+        self._groups = Groups(backend, name, namespace)
         self._began: asyncio.Future[None] | None = None
         #: Whether a former life of it may have begun.
-        self._again = restarted_by_ray()
+        self._again = backend.was_restarted()
         self._patient_until = time.monotonic() + (_PATIENCE_S if self._again else 0.0)
         self._watching: asyncio.Future[None] | None = None
         self._watchdog = None
-        self._witness = Witness(self._ray, self._settings.namespace, self._settings.name)
+        self._witness = Witness(backend, namespace, name)
         self._orphans: Orphans = None  # type: ignore[assignment]  # set when it begins
         self._executor: Executor = None  # type: ignore[assignment]  # set when it begins
         self._monitor: ClusterMonitor = None  # type: ignore[assignment]  # set when it begins
-        _spare_the_collector()
-        # After a restart nobody may call for long; settling must not wait for that.
-        self._me.hello.remote()
 
     async def ready(self) -> None:
         """Begin, if nobody asked before or that failed: recover, reconcile, watch the cluster. All others
@@ -98,7 +93,7 @@ class SupervisorService(RequestService):
         hello = Hello(
             protocol=PROTOCOL_VERSION,
             python=platform.python_version(),
-            ray=ray.__version__,
+            ray=self._backend.version(),
             detached=self._settings.detached,
             job_id=self._job_id,
             settings=self._settings.told(),
@@ -156,14 +151,14 @@ class SupervisorService(RequestService):
             await self._reactor.close(destroy=True)
             if self._watchdog is not None:
                 self._watchdog.close()
-        await off_loop(self._witness.forget)
+        await self._witness.forget()
         # The caller kills it as soon as it has this answer.
-        asyncio.get_running_loop().call_later(_LAST_WORD_S, self._ray.kill_actor, self._me)
+        asyncio.get_running_loop().call_later(_LAST_WORD_S, self._backend.end_supervisor)
 
     async def withdraw(self) -> None:
         """End this actor if it is new and could not begin, so that its name is free again."""
         if not self.is_ready and not self._again:
-            self._ray.kill_actor(self._me)
+            self._backend.end_supervisor()
 
     async def poll(self, agent_name: str, incarnation: int) -> bytes:
         """A host asks for commands. The call that is made most often, and the one that stays open longest."""
@@ -203,23 +198,23 @@ class SupervisorService(RequestService):
 
     async def _begin(self) -> None:
         settings = self._settings
-        seen = await off_loop(self._witness.seen)
+        seen = await self._witness.seen()
         # One that was killed before it first had a journal never began.
         began = self._again and seen is not None
-        journal = await opened(settings, self._ray, self._agents, began=began)
+        journal = await opened(settings, self._backend, self._agents, began=began)
         strategies = Strategies(
             settings.node_strategy, settings.pool_strategy, self._strategies(journal)
         )
         self._executor = Executor(
-            self._ray, self._agents, self._groups, journal, settings.name, strategies, self._me
+            self._backend, self._agents, self._groups, journal, settings.name, strategies
         )
-        self._orphans = Orphans(self._ray, self._agents, self._groups, journal)
+        self._orphans = Orphans(self._agents, self._groups, journal)
         self._monitor = ClusterMonitor(
-            self._ray, self._agents, self._executor, self._orphans, self._witness
+            self._backend, self._agents, self._executor, self._orphans, self._witness
         )
         try:
             await self._recover(seen)
-        except (JournalError, RayError):
+        except (JournalError, BackendError):
             # The next attempt opens the journal anew.
             await self._reactor.close(destroy=False)
             raise
@@ -229,7 +224,7 @@ class SupervisorService(RequestService):
             self._executor.spawn(self._check_health(settings.health_interval_s))
 
     async def _recover(self, seen: Seen | None) -> None:
-        living = await off_loop(self._ray.living_actors)
+        living = await self._backend.living_actors()
         epoch = await self._reactor.begin(
             self._settings.journal,
             take_over=self._again,
@@ -245,7 +240,7 @@ class SupervisorService(RequestService):
         known = msgspec.structs.replace(
             seen or Seen(), epoch=epoch, unresolved=self._reactor.rolled_back
         )
-        await off_loop(self._witness.note, known)
+        await self._witness.note(known)
         self._agents.begin_epoch(epoch)
         await self._monitor.observe()
         await self._monitor.recover()
@@ -253,8 +248,10 @@ class SupervisorService(RequestService):
     def _strategies(self, journal: Journal) -> tuple[Guarded, ...]:
         """The plugins, loaded once in a life."""
         if self._watchdog is None:
-            mark = mark_path(self._settings, self._ray.session_folder())
-            self._watchdog = PluginWatchdog(self._settings.strategies, journal, mark)
+            mark = mark_path(self._settings, self._backend.session_folder())
+            self._watchdog = PluginWatchdog(
+                self._settings.strategies, journal, mark, self._load_strategy
+            )
             self._watchdog.load(again=self._again)
         self._watchdog.journal = journal
         return self._watchdog.plugins
@@ -264,7 +261,7 @@ class SupervisorService(RequestService):
             await asyncio.sleep(every_s)
             try:
                 await self.ensure_health(2 * POLL_S)
-            except (JournalError, RayError) as error:
+            except (JournalError, BackendError) as error:
                 logger.warning("health: %s", error)
 
     async def _monitor_cluster(self) -> None:
@@ -273,7 +270,7 @@ class SupervisorService(RequestService):
             try:
                 await self._monitor.observe()
                 self._executor.references.release_unused(self._reactor.state)
-            except (JournalError, RayError) as error:
+            except (JournalError, BackendError) as error:
                 logger.warning("cluster monitor: %s", error)
 
     async def _end_with_job(self) -> None:
@@ -281,26 +278,18 @@ class SupervisorService(RequestService):
         while True:
             await asyncio.sleep(self._settings.monitor_interval_s)
             try:
-                if await off_loop(self._ray.job_lives, self._job_id):
+                if await self._backend.job_runs(self._job_id):
                     continue
                 logger.info("job %s has ended; everything made for it ends too", self._job_id)
                 # What a former scheduler of this name left behind is not this job's.
                 await (self.shutdown() if self.is_ready or self._again else self.withdraw())
-                self._ray.kill_actor(self._me)
-            except (JournalError, RayError) as error:
+                self._backend.end_supervisor()
+            except (JournalError, BackendError) as error:
                 logger.warning("leaving: %s", error)
 
     async def _end_marked(self) -> None:
         """End every agent that carries this scheduler's mark, and its groups."""
-        living = await off_loop(self._ray.living_actors)
+        living = await self._backend.living_actors()
         for namespace, name in self._agents.unclaimed_actors(living, set()):
             await self._agents.end_unclaimed(namespace, name)
         await self._groups.remove_all()
-
-
-def _spare_the_collector() -> None:
-    """Collect garbage in cycles seldom: with a question open for each of 10,000 hosts a whole collection
-    walks a million living objects and takes a second. What is in no cycle is freed at once all the same.
-    """
-    gc.freeze()
-    gc.set_threshold(10_000, 20, 50)

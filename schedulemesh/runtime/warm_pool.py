@@ -8,22 +8,24 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from typing import Any
 
 import msgspec
-from ray.exceptions import RayError
 
-from schedulemesh.core.agent.user_workers import accelerators
-from schedulemesh.core.backend.ray_backend import ActorRequest, RayApi
-from schedulemesh.core.backend.ray_groups import BundleSlot
 from schedulemesh.domain.placement import WarmSpec
-from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.messages.instructions import StartAgent
 from schedulemesh.engine.state.groups import Group, GroupPhase
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.protocol.agents import Accelerators, Handled, MessageError, unpack
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.agent_start import ReadyWarmHost, own_need
+from schedulemesh.runtime.backend import (
+    Backend,
+    BackendError,
+    BackendTimeoutError,
+    BundleSlot,
+    Handle,
+    WarmHostRequest,
+)
 from schedulemesh.runtime.pg_manager import Groups
 from schedulemesh.runtime.process_cleanup import Place
 
@@ -46,7 +48,7 @@ class _Host(msgspec.Struct, kw_only=True):
     group_id: str
     class_key: str
     options: str
-    handle: Any = None
+    handle: Handle | None = None
     ready: bool = False
 
 
@@ -55,15 +57,13 @@ class WarmPool:
 
     def __init__(
         self,
-        ray_api: RayApi,
+        backend: Backend,
         agents: Agents,
         groups: Groups,
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        spawn: Callable[[Coroutine[object, object, None]], None],
         class_bytes: Callable[[str], Awaitable[bytes | None]],
-        supervisor: Any,
     ) -> None:
-        self._ray = ray_api
-        self._me = supervisor
+        self._backend = backend
         self._agents = agents
         self._groups = groups
         self._spawn = spawn
@@ -85,7 +85,7 @@ class WarmPool:
         agent = order.agent
         for host in self._hosts.get(order.group_id, []):
             same = (host.class_key, host.options) == (agent.class_key, agent.options)
-            if host.ready and same:
+            if host.handle is not None and host.ready and same:
                 self._hosts[order.group_id].remove(host)
                 self._not_before[order.group_id] = time.monotonic() + REPLACED_AFTER_S
                 return ReadyWarmHost(handle=host.handle, name=host.name)
@@ -136,7 +136,7 @@ class WarmPool:
         self._failed.pop(pool_name, None)
         self._errors.pop(pool_name, None)
 
-    def status(self, state: MeshState, pool_name: str) -> dict[str, Any]:
+    def status(self, state: MeshState, pool_name: str) -> dict[str, object]:
         """How many hosts of a pool are ready and starting, and why no more are made."""
         mine = [
             host
@@ -176,7 +176,7 @@ class WarmPool:
         async with self._at_once:
             try:
                 error = await self._made(host, timeout_s)
-            except (RayError, MessageError, TimeoutError, asyncio.TimeoutError) as failed:
+            except (BackendError, MessageError, TimeoutError, asyncio.TimeoutError) as failed:
                 self._fail(host, pool_name, str(failed) or f"not ready after {timeout_s:g} s")
                 return
         if error:
@@ -196,22 +196,24 @@ class WarmPool:
         if shipped is None:
             return "its bytes are not stored any more; define the pool again"
         slot = self._groups.slot(host.group_id)
-        devices = None if slot is None else await self._devices(host.group_id, slot)
+        if slot is None:
+            return ""
+        devices = await self._devices(host.group_id, slot)
         if devices is None or not self._is_wanted(host):
             return ""
         mark = self._agents.process_mark(self._agents.namespace, host.name)
-        request = ActorRequest(
-            cls=self._agents.host(host.class_key, shipped, ready=True),
+        request = WarmHostRequest(
+            class_key=host.class_key,
+            shipped=shipped,
             name=host.name,
             namespace=self._agents.namespace,
-            resources=NOTHING,
-            node_id=None,
             slot=slot,
             options=json.loads(host.options),
-            args=(shipped, devices, self._me, mark),
+            accelerators=devices,
+            mark=mark,
         )
-        host.handle = self._ray.start_actor(request)
-        call = self._ray.call(host.handle, "schedulemesh_ready")
+        host.handle = self._backend.start_warm_host(request)
+        call = self._backend.warm_host_report(host.handle)
         return unpack(await asyncio.wait_for(call, timeout_s), Handled).error
 
     async def _devices(self, group_id: str, slot: BundleSlot) -> Accelerators | None:
@@ -223,8 +225,8 @@ class WarmPool:
         known = self._accelerators.get(group_id)
         if known is None:
             try:
-                answer = await self._ray.run(accelerators, (), _PROBE_S, None, slot)
-            except TimeoutError:
+                answer = await self._backend.accelerators(slot, _PROBE_S)
+            except BackendTimeoutError:
                 return None
             known = self._accelerators[group_id] = unpack(answer, Accelerators)
         return known

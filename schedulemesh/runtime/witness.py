@@ -24,32 +24,32 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 class KeptByRay(Protocol):
     """Small values in Ray's own store."""
 
-    def recall(self, key: str) -> bytes | None:
-        """What was kept under a key; None: nothing. May block."""
+    async def recall(self, key: str) -> bytes | None:
+        """What was kept under a key; None: nothing."""
 
-    def keep(self, key: str, value: bytes | None) -> None:
-        """Keep a value, or with None nothing any more. May block."""
+    async def keep(self, key: str, value: bytes | None) -> None:
+        """Keep a value, or with None nothing any more."""
 
 
 class Witness:
-    """Reads and writes what Ray knows of one scheduler. Every method may block."""
+    """Reads and writes what Ray knows of one scheduler."""
 
     def __init__(self, kept: KeptByRay, namespace: str, name: str) -> None:
         self._kept = kept
         self._key = f"{namespace}/{name}"
         self._noted: Seen | None = None
 
-    def seen(self) -> Seen | None:
+    async def seen(self) -> Seen | None:
         """None: no supervisor of this scheduler ever began in this Ray."""
-        found = self._kept.recall(self._key)
+        found = await self._kept.recall(self._key)
         return None if found is None else msgspec.json.decode(found, type=Seen)
 
-    def note(self, seen: Seen) -> None:
+    async def note(self, seen: Seen) -> None:
         """Note how far it came, unless that is what was noted last."""
         if seen != self._noted:
-            self._kept.keep(self._key, msgspec.json.encode(seen))
+            await self._kept.keep(self._key, msgspec.json.encode(seen))
             self._noted = seen
 
-    def forget(self) -> None:
+    async def forget(self) -> None:
         """The scheduler is no more."""
-        self._kept.keep(self._key, None)
+        await self._kept.keep(self._key, None)

@@ -7,12 +7,11 @@ import asyncio
 import pytest
 
 from schedulemesh.config.policy import PreemptionPolicy
-from schedulemesh.core.transport.user_code import StateTooLargeError
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.stimuli import StateNotSaved, StateStored
 from schedulemesh.engine.state.tasks import RunningTask
-from schedulemesh.protocol.agents import Result, SavedState, pack
+from schedulemesh.protocol.agents import Result, SavedState, StateTooLargeError, pack
 from schedulemesh.runtime.eviction import Eviction
 from schedulemesh.runtime.reported_metrics import ReportedMetrics
 
@@ -58,7 +57,7 @@ def eviction_after(earlier, stored, agents=None, **more):
         resources=NOTHING,
     )
     return Eviction(
-        ray=None,
+        backend=None,
         agents=agents or DeadAgents(),
         policy=PreemptionPolicy(),
         feed=feed,

@@ -23,7 +23,7 @@ from ray.exceptions import RayError
 
 from schedulemesh.core.agent.metrics_sender import MetricsSender
 from schedulemesh.core.agent.user_errors import error_text
-from schedulemesh.core.transport.user_code import StateTooLargeError, pickled_state
+from schedulemesh.core.transport.user_code import pickled_state
 from schedulemesh.protocol.agents import (
     PART_BYTES,
     AgentInit,
@@ -31,6 +31,7 @@ from schedulemesh.protocol.agents import (
     MessageError,
     Report,
     Result,
+    StateTooLargeError,
     pack,
     unpack,
 )

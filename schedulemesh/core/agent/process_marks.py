@@ -20,7 +20,8 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+
+from schedulemesh.runtime.backend import Process
 
 logger = logging.getLogger(__name__)
 
@@ -37,14 +38,6 @@ _LOOK_S, _LOOKS = 0.001, 50
 _SUPPORTED = sys.platform == "linux"
 if _SUPPORTED:
     import resource
-
-
-class Process(NamedTuple):
-    """A process, told from a later one with the same id by when it began."""
-
-    #: In ticks since the machine started.
-    began: int
-    pid: int
 
 
 def mark_of(session: str, namespace: str, actor_name: str) -> int:

@@ -15,7 +15,7 @@ from ray import cloudpickle
 
 from schedulemesh.core.agent.host import public_state
 from schedulemesh.core.agent.user_errors import error_text
-from schedulemesh.core.transport.user_code import StateTooLargeError, load_class, pickled_state
+from schedulemesh.core.transport.user_code import load_class, pickled_state
 from schedulemesh.domain.task import TaskState, task_row
 from schedulemesh.protocol.agents import (
     Accelerators,
@@ -23,6 +23,7 @@ from schedulemesh.protocol.agents import (
     SavedState,
     ShippedClass,
     ShippedFunction,
+    StateTooLargeError,
     pack,
 )
 

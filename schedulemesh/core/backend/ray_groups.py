@@ -1,13 +1,13 @@
-"""Placement groups in Ray: made where the book says, looked at, removed."""
+"""Placement groups in Ray: creation on given nodes, queries, removal."""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
-import msgspec
-import ray
 from ray import PlacementGroupID
-from ray.core.generated import gcs_pb2
 from ray.util.placement_group import (
     PlacementGroup,
     placement_group,
@@ -16,118 +16,100 @@ from ray.util.placement_group import (
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from schedulemesh.core.backend.ray_errors import translated
+from schedulemesh.core.backend.ray_internals import group_members
 from schedulemesh.core.backend.ray_resources import bundle_amounts
-from schedulemesh.domain.placement import GroupShape
+from schedulemesh.domain.resources import Resources
+from schedulemesh.runtime.backend import (
+    BackendError,
+    BundleSlot,
+    GroupMember,
+    GroupRequest,
+    GroupView,
+)
 
 #: The label that every node carries with its own id.
 _NODE_ID = "ray.io/node-id"
+#: Threads for calls about groups, so that these do not queue behind others; each call takes milliseconds.
+_THREADS = 4
 
-
-class GroupRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A placement group to be made."""
-
-    name: str
-    shape: GroupShape
-    #: The node of each bundle.
-    node_ids: tuple[str, ...]
-
-
-class GroupView(msgspec.Struct, frozen=True, kw_only=True):
-    """A placement group as Ray sees it."""
-
-    ray_id: str
-    name: str
-    #: PENDING, PREPARED, CREATED or RESCHEDULING; removed ones are not shown.
-    state: str
-    #: The node of each bundle; empty where it has none.
-    node_ids: tuple[str, ...]
-
-    @property
-    def placed(self) -> bool:
-        """Whether every bundle stands on its node."""
-        return self.state == "CREATED"
-
-
-class GroupMember(msgspec.Struct, frozen=True, kw_only=True):
-    """An actor in a placement group, whosoever it is."""
-
-    #: Empty: it has none.
-    name: str
-    namespace: str
-    node_id: str
-    #: 0: it has no process yet.
-    pid: int
-
-
-class BundleSlot(msgspec.Struct, frozen=True, kw_only=True):
-    """A place in the first bundle of a placement group."""
-
-    ray_id: str
-    shape: GroupShape
+Value = TypeVar("Value")
 
 
 class RayGroups:
-    """The calls about placement groups; each may block for some milliseconds."""
+    """The calls about placement groups; see Backend."""
 
-    def create_group(self, request: GroupRequest) -> str:
-        """Ray's id of a new detached group, which Ray goes on to place. Raises RayError for a taken name."""
-        group = placement_group(
-            [bundle_amounts(bundle) for bundle in request.shape.bundles],
-            strategy=request.shape.strategy,
-            name=request.name,
-            lifetime="detached",
-            bundle_label_selector=[{_NODE_ID: node_id} for node_id in request.node_ids],
-        )
-        return str(group.id.hex())
+    def __init__(self) -> None:
+        self._group_threads = ThreadPoolExecutor(_THREADS, "placement-groups")
 
-    def groups(self) -> list[GroupView]:
-        """Every group that is not removed, whosoever it is."""
-        found = (_view(ray_id, entry) for ray_id, entry in placement_group_table().items())
-        return [view for view in found if view is not None]
+    async def create_group(self, request: GroupRequest) -> str:
+        """See Backend."""
+        return await self._group_call(_created, request)
 
-    def group(self, ray_id: str) -> GroupView | None:
-        """One group; None: it is removed."""
-        return _view(ray_id, placement_group_table(PlacementGroup(_id(ray_id))))
+    async def groups(self) -> list[GroupView]:
+        """See Backend."""
+        return await self._group_call(_all_groups)
 
-    def members(self, ray_id: str) -> list[GroupMember]:
-        """The actors in a group that are not dead."""
-        group_id = bytes.fromhex(ray_id)
-        # Ray shows this by no public call without its dashboard.
-        accessor = ray._private.state.state._connect_and_get_accessor()  # noqa: SLF001
-        entries = accessor.get_actor_table(None, None)
-        # Most actors are elsewhere: reading their entries would take longer than looking for the id.
-        read = (gcs_pb2.ActorTableData.FromString(e) for e in entries if group_id in e)
-        return [
-            GroupMember(
-                name=data.name,
-                namespace=data.ray_namespace,
-                node_id=data.address.node_id.hex(),
-                pid=data.pid,
-            )
-            for data in read
-            if data.placement_group_id == group_id and data.state != gcs_pb2.ActorTableData.DEAD
-        ]
+    async def group(self, ray_id: str) -> GroupView | None:
+        """See Backend."""
+        return await self._group_call(_one_group, ray_id)
 
-    def remove_group(self, ray_id: str) -> None:
-        """Begin to remove a group; Ray ends what lives in it."""
-        remove_placement_group(PlacementGroup(_id(ray_id)))
+    async def members(self, ray_id: str) -> list[GroupMember]:
+        """See Backend."""
+        return await self._group_call(group_members, ray_id)
 
-    def ask_autoscaler(self, bundles: list[dict[str, float]]) -> None:
-        """Have Ray's autoscaler make room for these bundles beside all else; none: for nothing more."""
-        from ray.autoscaler.sdk import request_resources
+    async def remove_group(self, ray_id: str) -> None:
+        """See Backend."""
+        await self._group_call(remove_placement_group, PlacementGroup(_id(ray_id)))
 
-        request_resources(bundles=bundles)
+    async def request_capacity(self, bundles: Sequence[Resources]) -> None:
+        """See Backend. Ray has one such request per cluster; the last one replaces all earlier ones."""
+        try:
+            await self._group_call(_request_capacity, [bundle_amounts(need) for need in bundles])
+        except RuntimeError as error:
+            raise BackendError(str(error)) from error
+
+    async def _group_call(self, function: Callable[..., Value], *args: Any) -> Value:
+        loop = asyncio.get_running_loop()
+        with translated():
+            return await loop.run_in_executor(self._group_threads, function, *args)
 
 
 def scheduling_strategy_of(slot: BundleSlot) -> PlacementGroupSchedulingStrategy:
-    """What puts an actor or task into a slot; where there are more bundles, its own children use them."""
+    """Places an actor or task in a slot; where the group has more bundles, its own children use them."""
     bundles = [bundle_amounts(bundle) for bundle in slot.shape.bundles]
     return PlacementGroupSchedulingStrategy(
-        # With its bundles told, Ray need not be asked for them.
+        # With its bundles given, Ray need not look them up.
         PlacementGroup(_id(slot.ray_id), bundle_cache=bundles),
         placement_group_bundle_index=0,
         placement_group_capture_child_tasks=len(bundles) > 1,
     )
+
+
+def _created(request: GroupRequest) -> str:
+    group = placement_group(
+        [bundle_amounts(bundle) for bundle in request.shape.bundles],
+        strategy=request.shape.strategy,
+        name=request.name,
+        lifetime="detached",
+        bundle_label_selector=[{_NODE_ID: node_id} for node_id in request.node_ids],
+    )
+    return str(group.id.hex())
+
+
+def _all_groups() -> list[GroupView]:
+    found = (_view(ray_id, entry) for ray_id, entry in placement_group_table().items())
+    return [view for view in found if view is not None]
+
+
+def _one_group(ray_id: str) -> GroupView | None:
+    return _view(ray_id, placement_group_table(PlacementGroup(_id(ray_id))))
+
+
+def _request_capacity(bundles: list[dict[str, float]]) -> None:
+    from ray.autoscaler.sdk import request_resources
+
+    request_resources(bundles=bundles)
 
 
 def _id(ray_id: str) -> PlacementGroupID:

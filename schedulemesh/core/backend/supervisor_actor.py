@@ -1,12 +1,16 @@
-"""The supervisor's Ray actor. It is thin, because every process that holds its handle imports this module.
+"""The supervisor's Ray actor, and where its parts are put together.
 
-What it does is in ``service.py``, which only the supervisor's own process loads.
+Every process that holds its handle imports this module, so it is thin: what the supervisor does is in
+``schedulemesh.runtime``, which its own process alone loads, and which knows nothing of Ray.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from schedulemesh.runtime.supervisor import SupervisorService
 
 #: The calls that clients and agent hosts make.
 CALLS = (
@@ -25,17 +29,52 @@ CALLS = (
 
 
 class Supervisor:
-    """One async Ray actor that takes requests, decides, remembers and has its executor carry it out."""
+    """One async Ray actor that accepts requests, decides, records and executes."""
 
-    def __init__(self, *args: Any) -> None:
-        from schedulemesh.runtime.supervisor import SupervisorService
+    def __init__(self, settings: bytes, job_id: str) -> None:
+        import ray
 
-        self._service = SupervisorService(*args)
+        self._service = _composed(settings, job_id)
+        # After a restart nobody may call for long, and recovery must not wait for that.
+        ray.get_runtime_context().current_actor.hello.remote()
+
+
+def _composed(settings: bytes, job_id: str) -> SupervisorService:
+    """The composition root of the supervisor's process: the one place where its parts are chosen."""
+    import logging
+
+    import msgspec
+
+    from schedulemesh.config.settings import SchedulerSettings
+    from schedulemesh.core.backend.ray_backend import RayBackend
+    from schedulemesh.core.backend.ray_internals import ignore_unread_errors
+    from schedulemesh.core.transport.user_code import load_strategy
+    from schedulemesh.runtime.supervisor import SupervisorService
+
+    logging.basicConfig(level=logging.INFO, format="[%(levelname)s] %(message)s")
+    ignore_unread_errors()
+    _collect_garbage_rarely()
+    return SupervisorService(
+        backend=RayBackend(),
+        settings=msgspec.msgpack.decode(settings, type=SchedulerSettings),
+        job_id=job_id,
+        load_strategy=load_strategy,
+    )
+
+
+def _collect_garbage_rarely() -> None:
+    """Collect cyclic garbage rarely: with a poll open for each of 10,000 hosts a full collection walks a
+    million living objects and takes a second. What is in no cycle is freed at once all the same.
+    """
+    import gc
+
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 50)
 
 
 def _call(name: str) -> Callable[..., Awaitable[Any]]:
     async def call(self: Supervisor, *args: Any) -> Any:
-        return await getattr(self._service, name)(*args)  # one of its own methods
+        return await getattr(self._service, name)(*args)
 
     call.__name__ = call.__qualname__ = name
     return call

@@ -15,11 +15,11 @@ from ray.exceptions import ActorDiedError, ActorUnschedulableError, RayActorErro
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from schedulemesh.config.settings import PROTOCOL_VERSION, SchedulerSettings
-from schedulemesh.core.backend.ray_backend import actor_id
 from schedulemesh.core.backend.supervisor_actor import Supervisor
 from schedulemesh.core.client.contradictions import refuse_contradictions, without_password
 from schedulemesh.core.client.deadline import SilentSchedulerError, answer, ask_ray
 from schedulemesh.core.client.task_request import Caller
+from schedulemesh.core.transport.handles import actor_id
 from schedulemesh.errors import (
     InvalidRequestError,
     ProtocolMismatchError,

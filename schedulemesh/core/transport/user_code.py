@@ -24,9 +24,17 @@ from typing import Any
 import msgspec
 from ray import ObjectRef, cloudpickle
 
-from schedulemesh.config.settings import MAX_BLOB_BYTES
+from schedulemesh.config.settings import MAX_BLOB_BYTES, StrategyRef
 from schedulemesh.errors import InvalidRequestError, shown
-from schedulemesh.protocol.agents import Method, Parameter, ShippedClass, ShippedFunction, pack
+from schedulemesh.plugins import discovery
+from schedulemesh.protocol.agents import (
+    Method,
+    Parameter,
+    ShippedClass,
+    ShippedFunction,
+    StateTooLargeError,
+    pack,
+)
 
 _by_value_lock = threading.Lock()
 
@@ -67,9 +75,13 @@ def ship_function(function: Callable[..., Any], what: str) -> bytes:
     return pack(ShippedFunction(code=_pickled(function, what), sys_path=job_folders()))
 
 
-def load_value(code: bytes) -> Any:
-    """What ship_value shipped; whatever its module raises passes through."""
-    return cloudpickle.loads(code)
+def load_strategy(ref: StrategyRef) -> object:
+    """The plugin that a reference stands for; whatever its module or its constructor raises passes through."""
+    see_folders(ref.sys_path)
+    if ref.code is not None:
+        loaded: object = cloudpickle.loads(ref.code)
+        return loaded
+    return discovery.load_class(ref.path, discovery.SCHEDULING_GROUP)()
 
 
 def see_folders(folders: Sequence[str]) -> None:
@@ -87,10 +99,6 @@ def ship_value(value: Any, what: str) -> bytes:
 def ship_state(value: Any) -> bytes:
     """A saved state as bytes, of any size. Raises InvalidRequestError where it cannot be pickled."""
     return _pickled(value, "the saved state")
-
-
-class StateTooLargeError(ValueError):
-    """The state takes more bytes than may be kept."""
 
 
 def pickled_state(value: Any, limit_bytes: int) -> bytes:

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import ray
 
-from schedulemesh.core.backend.ray_backend import actor_id
 from schedulemesh.core.client.arguments import public_calls
 from schedulemesh.core.transport.arrays import wrapped
+from schedulemesh.core.transport.handles import actor_id
 from schedulemesh.core.worker_groups.pending_result import PendingResult
 from schedulemesh.core.worker_groups.worker_calls import Call
 from schedulemesh.dispatch.layout import ParallelLayout

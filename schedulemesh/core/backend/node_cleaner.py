@@ -1,0 +1,65 @@
+"""Cleaners of nodes: the supervisor's own node in this process, every other node through an actor there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from schedulemesh.core.agent.process_marks import kill, left_behind, terminate
+from schedulemesh.core.backend.ray_errors import translated
+from schedulemesh.runtime.backend import Process
+
+
+class OwnNodeCleaner:
+    """Ends processes on the node of this process; see NodeCleaner."""
+
+    async def terminate(self, mark: int) -> tuple[int, ...]:
+        """See process_marks.terminate."""
+        return await terminate(mark)
+
+    async def left_behind(self, hosts: Mapping[int, int]) -> dict[int, list[Process]]:
+        """See process_marks.left_behind."""
+        return await asyncio.get_running_loop().run_in_executor(None, left_behind, hosts)
+
+    async def kill(self, processes: Sequence[Process]) -> None:
+        """See process_marks.kill."""
+        kill(Process(*process) for process in processes)
+
+    def close(self) -> None:
+        """Nothing is to be given up."""
+
+
+class RemoteNodeCleaner:
+    """Ends processes on another node through a child actor, which ends with the supervisor; see NodeCleaner."""
+
+    def __init__(self, node_id: str) -> None:
+        pinned = NodeAffinitySchedulingStrategy(node_id, soft=False)
+        options = ray.remote(OwnNodeCleaner).options(num_cpus=0, scheduling_strategy=pinned)
+        self._actor = options.remote()
+
+    async def terminate(self, mark: int) -> tuple[int, ...]:
+        """See process_marks.terminate."""
+        left: tuple[int, ...] = await self._call("terminate", mark)
+        return left
+
+    async def left_behind(self, hosts: Mapping[int, int]) -> dict[int, list[Process]]:
+        """See process_marks.left_behind."""
+        found: dict[int, list[Process]] = await self._call("left_behind", hosts)
+        return found
+
+    async def kill(self, processes: Sequence[Process]) -> None:
+        """See process_marks.kill."""
+        await self._call("kill", list(processes))
+
+    def close(self) -> None:
+        """End the actor."""
+        with translated():
+            ray.kill(self._actor, no_restart=True)
+
+    async def _call(self, method: str, *args: Any) -> Any:
+        with translated():
+            return await getattr(self._actor, method).remote(*args)

@@ -1,0 +1,34 @@
+"""Ray's errors as the runtime knows them. Nothing above this package's interface sees a RayError."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ray.exceptions import RayError
+
+from schedulemesh.runtime.backend import BackendError
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Within, a RayError becomes a BackendError whose cause it is."""
+    try:
+        yield
+    except RayError as error:
+        raise BackendError(short(error)) from error
+
+
+@contextmanager
+def refused() -> Iterator[None]:
+    """Within, whatever is raised becomes a BackendError: Ray raises many types for options that it refuses."""
+    try:
+        yield
+    except Exception as error:
+        raise BackendError(short(error)) from error
+
+
+def short(error: Exception) -> str:
+    """Ray's message on one line, without the ids and the list of common causes."""
+    said = [line for line in str(error).splitlines() if not line.startswith("\t")]
+    return " ".join(said).partition(" Some common causes")[0]

@@ -1,0 +1,152 @@
+"""What Ray offers through no public call without its dashboard: its tables, its store, its session folder.
+
+Every use of Ray's private interfaces is here, so that a new version of Ray is checked in one place. Each
+function may block for some milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.core.generated import gcs_pb2
+from ray.experimental import internal_kv
+from ray.util.placement_group import placement_group_table
+
+from schedulemesh.core.backend.ray_resources import resources_of
+from schedulemesh.domain.resources import NOTHING, Resources
+from schedulemesh.runtime.backend import ActorView, GroupMember
+
+#: The namespace of our values in Ray's internal key-value store.
+_NAMESPACE = b"schedulemesh"
+
+
+def ignore_unread_errors() -> None:
+    """Have Ray not unpickle errors that this process never asks for.
+
+    When the last reference to an object that holds an error and was never fetched is dropped, Ray unpickles
+    the error in order to log it, and so runs code of the user's exception class.
+    """
+    ray._private.worker.global_worker.raise_errors = lambda *_unread: None
+
+
+def session_folder() -> Path:
+    """Ray's own folder for this cluster on this node."""
+    return Path(ray._private.worker.global_worker.node.get_session_dir_path())
+
+
+def recall(key: str) -> bytes | None:
+    """A value in Ray's key-value store; None: there is none."""
+    found: bytes | None = internal_kv._internal_kv_get(key.encode(), namespace=_NAMESPACE)
+    return found
+
+
+def keep(key: str, value: bytes | None) -> None:
+    """Store a value in Ray's key-value store; None removes it."""
+    if value is None:
+        internal_kv._internal_kv_del(key.encode(), namespace=_NAMESPACE)
+    else:
+        internal_kv._internal_kv_put(key.encode(), value, overwrite=True, namespace=_NAMESPACE)
+
+
+def job_runs(job_id: str) -> bool:
+    """Whether a job still runs."""
+    client = ray._private.worker.global_worker.gcs_client
+    jobs = client.get_all_job_info(job_or_submission_id=job_id)
+    return any(not info.is_dead for key, info in jobs.items() if key.hex() == job_id)
+
+
+def free_by_node() -> dict[str, Resources]:
+    """What nobody holds, by node; it lags by about 0.1 s."""
+    free = ray._private.state.available_resources_per_node()
+    return {node_id: resources_of(amounts) for node_id, amounts in free.items()}
+
+
+def actor_view(handle: Any) -> ActorView | None:
+    """What Ray's table says of an actor; None: it has no entry."""
+    data = _actor_data(handle)
+    if data is None:
+        return None
+    lives = data.state == gcs_pb2.ActorTableData.ALIVE
+    return ActorView(
+        node_id=data.address.node_id.hex() or None,
+        has_process=bool(data.address.worker_id),
+        pid=data.pid if lives else None,
+    )
+
+
+def waits_for_room(handle: Any) -> bool:
+    """Whether Ray keeps an actor waiting because no node has room."""
+    data = _actor_data(handle)
+    if data is None or data.address.worker_id:
+        return False
+    node_id = data.address.node_id.hex()
+    need = resources_of(data.required_resources)
+    if node_id and need.beyond(_unallocated(node_id)):
+        # An actor that waits for others may have lent its CPUs, which the former sum counts as taken.
+        return bool(need.beyond(free_by_node().get(node_id, NOTHING)))
+    usage = gcs_pb2.ResourceUsageBatchData.FromString(_accessor().get_all_resource_usage())
+    return any(
+        demand.num_ready_requests_queued or demand.num_infeasible_requests_queued
+        for demand in usage.resource_load_by_shape.resource_demands
+        if dict(demand.shape) == dict(data.required_resources)
+    )
+
+
+def group_members(ray_id: str) -> list[GroupMember]:
+    """The actors in a placement group that are not dead."""
+    group_id = bytes.fromhex(ray_id)
+    return [
+        GroupMember(
+            name=data.name,
+            namespace=data.ray_namespace,
+            node_id=data.address.node_id.hex(),
+            pid=data.pid,
+        )
+        for data in _actors_with(group_id)
+        if data.placement_group_id == group_id and data.state != gcs_pb2.ActorTableData.DEAD
+    ]
+
+
+def _unallocated(node_id: str) -> Resources:
+    """What a node has beyond all actors and placement groups on it. Unlike Ray's view of what is free, it does
+    not lag, and it ignores what Ray has given to a process that is being started.
+    """
+    left = next(
+        (resources_of(n["Resources"]) for n in ray.nodes() if n["NodeID"] == node_id), NOTHING
+    )
+    node = bytes.fromhex(node_id)
+    for data in _actors_with(node):
+        if data.node_id == node and data.state == gcs_pb2.ActorTableData.ALIVE:
+            left = left - resources_of(
+                {
+                    held.name: sum(i.quantity for i in held.resource_ids)
+                    for held in data.resource_mapping
+                }
+            )
+    for group in placement_group_table().values():
+        for index, placed in group["bundles_to_node_id"].items():
+            if placed == node_id and group["state"] != "REMOVED":
+                left = left - resources_of(group["bundles"][index])
+    return left
+
+
+def _actors_with(part: bytes) -> Iterator[Any]:
+    """The entries of Ray's actor table that contain these bytes. Most entries do not, and decoding them takes
+    longer than searching them.
+    """
+    for entry in _accessor().get_actor_table(None, None):
+        if part in entry:
+            yield gcs_pb2.ActorTableData.FromString(entry)
+
+
+def _actor_data(handle: Any) -> Any:
+    """The actor's entry in Ray's table; None: there is none."""
+    entry = _accessor().get_actor_info(handle._actor_id)
+    return None if entry is None else gcs_pb2.ActorTableData.FromString(entry)
+
+
+def _accessor() -> Any:
+    return ray._private.state.state._connect_and_get_accessor()

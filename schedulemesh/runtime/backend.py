@@ -1,0 +1,295 @@
+"""What the runtime needs of the system that runs agents: the ``Backend`` protocol, its values and errors.
+
+Ray is one backend (``core/backend/ray_backend.py``); the tests of the runtime use a fake one. The runtime
+passes names, bytes and opaque handles; which class an actor is made of is the backend's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, NewType, Protocol
+
+import msgspec
+
+from schedulemesh.domain.placement import GroupShape
+from schedulemesh.domain.resources import Resources
+from schedulemesh.errors import ScheduleMeshError
+from schedulemesh.protocol.agents import Accelerators
+
+#: An actor as the backend refers to it. Only the backend looks inside.
+Handle = NewType("Handle", object)
+
+#: Object references of a submission: whole arguments, and references within other arguments.
+Refs = tuple[Sequence[object], Sequence[object]]
+
+
+class BackendError(ScheduleMeshError):
+    """The backend could not do what it was asked: an actor or worker died, or the cluster refused."""
+
+
+class BackendTimeoutError(BackendError, TimeoutError):
+    """Work in a worker of its own did not finish in time and was ended."""
+
+
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+    """A living node as the backend sees it."""
+
+    node_id: str
+    total: Resources
+    #: What nobody holds; in Ray it lags by about 0.1 s.
+    free: Resources
+    labels: dict[str, str]
+
+
+class ActorView(msgspec.Struct, frozen=True, kw_only=True):
+    """What the backend knows of an actor."""
+
+    #: The node where it is, or is to be, placed; None: none yet.
+    node_id: str | None
+    #: Whether it has a process; otherwise it waits for resources, or for the process to start.
+    has_process: bool
+    #: The id of its process if the backend considers it alive.
+    pid: int | None = None
+
+
+class BundleSlot(msgspec.Struct, frozen=True, kw_only=True):
+    """The first bundle of a placement group, as a place for an actor."""
+
+    #: The backend's id of the group.
+    ray_id: str
+    shape: GroupShape
+
+
+class AgentRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent's actor to be created."""
+
+    class_key: str
+    #: The user's class: a packed ShippedClass.
+    shipped: bytes
+    name: str
+    namespace: str
+    resources: Resources
+    #: None: wherever the options say.
+    node_id: str | None
+    #: The placement group in which it runs; None: it runs on a node.
+    slot: BundleSlot | None
+    #: The user's Ray options.
+    options: Mapping[str, object]
+    #: A packed AgentInit.
+    init: bytes
+    refs: Refs
+
+
+class WarmHostRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A warm host to be created in a placement group: it loads a class, and takes no resources."""
+
+    class_key: str
+    #: The user's class: a packed ShippedClass.
+    shipped: bytes
+    name: str
+    namespace: str
+    slot: BundleSlot
+    #: The user's Ray options.
+    options: Mapping[str, object]
+    #: The accelerators of the bundle.
+    accelerators: Accelerators
+    #: The mark of its process; see ``Backend.process_mark``.
+    mark: int
+
+
+class GroupRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A placement group to be created."""
+
+    name: str
+    shape: GroupShape
+    #: The node of each bundle.
+    node_ids: tuple[str, ...]
+
+
+class GroupView(msgspec.Struct, frozen=True, kw_only=True):
+    """A placement group as the backend sees it."""
+
+    ray_id: str
+    name: str
+    #: PENDING, PREPARED, CREATED or RESCHEDULING; removed groups are not shown.
+    state: str
+    #: The node of each bundle; empty where it has none.
+    node_ids: tuple[str, ...]
+
+    @property
+    def placed(self) -> bool:
+        """Whether every bundle is on its node."""
+        return self.state == "CREATED"
+
+
+class GroupMember(msgspec.Struct, frozen=True, kw_only=True):
+    """An actor in a placement group, ours or not."""
+
+    #: Empty: it has none.
+    name: str
+    namespace: str
+    node_id: str
+    #: 0: it has no process yet.
+    pid: int
+
+
+class Process(NamedTuple):
+    """A process, told from a later one with the same id by its start time."""
+
+    #: In ticks since the machine started.
+    began: int
+    pid: int
+
+
+class NodeCleaner(Protocol):
+    """Finds and ends the processes that agents left on one node. Calls raise BackendError where the node
+    does not answer.
+    """
+
+    async def terminate(self, mark: int) -> tuple[int, ...]:
+        """End every process with this mark; returns the ids of those that have not ended in time."""
+
+    async def left_behind(self, hosts: Mapping[int, int]) -> dict[int, list[Process]]:
+        """By mark, the processes that are left of agents whose own process is dead; ``hosts``: the ids of
+        the agents' processes by mark.
+        """
+
+    async def kill(self, processes: Sequence[Process]) -> None:
+        """Kill these processes, unless they have ended."""
+
+    def close(self) -> None:
+        """Give the cleaner up; it is not called again."""
+
+
+class Backend(Protocol):
+    """The system that runs agents, as one supervisor sees it.
+
+    Methods raise BackendError where the system refuses or cannot be reached. What a host or a worker
+    answers may come from hostile code, so it is returned as it came, and the runtime unpacks it.
+    """
+
+    # the supervisor's own process
+
+    def version(self) -> str:
+        """The version of the system."""
+
+    def own_node_id(self) -> str:
+        """The node of this process."""
+
+    def session_folder(self) -> Path:
+        """A folder on this node that belongs to this cluster."""
+
+    def was_restarted(self) -> bool:
+        """Whether an earlier process of this supervisor ran before this one."""
+
+    def end_supervisor(self) -> None:
+        """End this process at once, without a restart."""
+
+    # the cluster
+
+    async def nodes(self) -> list[NodeView]:
+        """The living nodes."""
+
+    async def job_runs(self, job_id: str) -> bool:
+        """Whether a job still runs."""
+
+    async def recall(self, key: str) -> bytes | None:
+        """A value that ``keep`` stored in the cluster; None: there is none."""
+
+    async def keep(self, key: str, value: bytes | None) -> None:
+        """Store a value in the cluster for as long as the cluster exists; None removes it."""
+
+    async def request_capacity(self, bundles: Sequence[Resources]) -> None:
+        """Ask the autoscaler to provide room for these bundles; none withdraws the request."""
+
+    # actors
+
+    def start_agent(self, request: AgentRequest) -> Handle:
+        """Create the actor of an agent; it may still fail. Raises BackendError for whatever is refused."""
+
+    def start_warm_host(self, request: WarmHostRequest) -> Handle:
+        """Create the actor of a warm host; it may still fail. Raises BackendError for whatever is refused."""
+
+    async def agent_report(self, handle: Handle) -> object:
+        """The first report of a new agent, once its object is built: a packed Report."""
+
+    async def warm_host_report(self, handle: Handle) -> object:
+        """Whether a warm host has loaded its class, once it has tried: a packed Handled."""
+
+    async def build_agent(self, handle: Handle, init: bytes, refs: Refs) -> object:
+        """Have a warm host build an agent's object from a packed AgentInit: a packed Report."""
+
+    async def find_actor(self, name: str, namespace: str) -> Handle | None:
+        """A living named actor; None: there is none."""
+
+    async def living_actors(self) -> set[tuple[str, str]]:
+        """(namespace, name) of every living named actor."""
+
+    async def actor(self, handle: Handle) -> ActorView | None:
+        """What is known of an actor, also of a dead one; None: nothing."""
+
+    async def waits_for_room(self, handle: Handle) -> bool:
+        """Whether an actor waits because no node has room; False: its process is starting or runs. In Ray
+        it lags by about 0.1 s.
+        """
+
+    def kill_actor(self, handle: Handle) -> None:
+        """Begin to end an actor, without a restart."""
+
+    async def actor_ended(self, handle: Handle) -> None:
+        """Return once an actor that is being ended is dead."""
+
+    # user code in a worker process of its own; BackendTimeoutError: it was ended
+
+    async def probe_class(
+        self, shipped: bytes, timeout_s: float, runtime_env: Mapping[str, object] | None
+    ) -> object:
+        """Whether a class loads: a packed Handled."""
+
+    async def preserve_state(
+        self,
+        handler: bytes,
+        task: bytes,
+        started_at: float,
+        duration: float | None,
+        limit_bytes: int,
+        timeout_s: float,
+    ) -> object:
+        """Call a pool's preserver for a task (a packed SavedState): a packed Handled with the state, which
+        takes at most ``limit_bytes``.
+        """
+
+    async def restore_state(self, handler: bytes, saved: bytes, timeout_s: float) -> object:
+        """Call a pool's restorer with a packed SavedState: a packed Handled."""
+
+    async def accelerators(self, slot: BundleSlot, timeout_s: float) -> object:
+        """The accelerators of a bundle, which must be free: packed Accelerators."""
+
+    # processes that agents start
+
+    def process_mark(self, namespace: str, actor_name: str) -> int:
+        """The number with which an actor's process and everything that it starts is marked."""
+
+    def node_cleaner(self, node_id: str) -> NodeCleaner:
+        """A cleaner for a node; it may still fail."""
+
+    # placement groups
+
+    async def create_group(self, request: GroupRequest) -> str:
+        """Create a detached placement group and return the backend's id of it; it is placed later.
+
+        Raises BackendError also where the name is taken.
+        """
+
+    async def groups(self) -> list[GroupView]:
+        """Every placement group that is not removed, also those of others."""
+
+    async def group(self, ray_id: str) -> GroupView | None:
+        """One placement group; None: it is removed."""
+
+    async def members(self, ray_id: str) -> list[GroupMember]:
+        """The actors in a placement group that are not dead, also those of others."""
+
+    async def remove_group(self, ray_id: str) -> None:
+        """Begin to remove a placement group; what runs in it is ended."""
