@@ -1,14 +1,17 @@
-"""What every test abides by: a real Ray starts in tests/integration only."""
+"""The rule for every test: a real Ray starts in tests/integration only."""
 
 from __future__ import annotations
 
 import pytest
-import ray
 
 
 @pytest.fixture(autouse=True)
 def ray_is_forbidden(monkeypatch):
-    """A unit test that starts Ray fails at once; tests/integration overrides this."""
+    """A unit test that starts Ray fails at once; tests/integration overrides this.
+
+    Ray is imported here and not above, so that tests/runtime, which overrides this too, runs without it.
+    """
+    import ray
 
     def refuse(*_args, **_kwargs):
         pytest.fail("a unit test must not start Ray; tests of real Ray live in tests/integration")

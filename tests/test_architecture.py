@@ -40,6 +40,14 @@ def test_importing_loads_no_more_than_it_needs(module, without):
     assert not without & loads(module)
 
 
+def test_the_runtime_loads_neither_ray_nor_core():
+    modules = [path.stem for path in (PACKAGE / "runtime").glob("*.py") if path.stem != "__init__"]
+    assert "supervisor" in modules
+    loaded = loads(", ".join(f"schedulemesh.runtime.{module}" for module in modules))
+    assert {name for name in loaded if name.partition(".")[0] == "ray"} == set()
+    assert {name for name in loaded if name.startswith("schedulemesh.core")} == set()
+
+
 def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 

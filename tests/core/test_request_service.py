@@ -1,4 +1,4 @@
-"""The service behind every public call, with a real engine and journal and a Ray that is made up."""
+"""The service behind every public call, with a real engine and journal and a fake backend."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from schedulemesh.runtime.executor import Executor
 from schedulemesh.runtime.pg_manager import Groups
 from schedulemesh.runtime.request_service import RequestService
 from schedulemesh.store.sql import SqlJournal
-from tests.core.fake_ray import FakeRay
 from tests.engine.builders import differences
 from tests.integration.request_fuzz import CALLS, Fuzz, Witness
+from tests.runtime.fake_backend import FakeBackend
 
 
 class Service(RequestService):
@@ -31,9 +31,9 @@ class Service(RequestService):
     def __init__(self, journal):
         super().__init__()
         self._settings = SchedulerSettings(name="s")
-        self._ray = FakeRay()
-        self._agents = Agents(self._ray, "s", "space")
-        self._groups = Groups(self._ray, "s", "space")
+        self._backend = FakeBackend()
+        self._agents = Agents(self._backend, "s", "space")
+        self._groups = Groups(self._backend, "s", "space")
         self._watchdog = None
         self.journal = journal
         self.is_ready = True
@@ -45,7 +45,7 @@ class Service(RequestService):
     async def _begin(self):
         strategies = Strategies()
         self._executor = Executor(
-            self._ray, self._agents, self._groups, self.journal, "s", strategies, None
+            self._backend, self._agents, self._groups, self.journal, "s", strategies
         )
         await self._reactor.begin()
 

@@ -22,7 +22,7 @@ from schedulemesh.runtime.reactor import Reactor
 from schedulemesh.runtime.witness import Seen
 from schedulemesh.store.journal import MemoryJournal
 from schedulemesh.store.sql import SqlJournal
-from tests.core.test_clock import Machine
+from tests.runtime.test_clock import Machine
 from tests.engine.builders import Mesh, differences, pool
 
 

@@ -34,7 +34,7 @@ class OwnNodeCleaner:
 
 
 class RemoteNodeCleaner:
-    """Ends processes on another node through a child actor, which ends with the supervisor; see NodeCleaner."""
+    """Ends processes on another node through a child actor of the supervisor; see NodeCleaner."""
 
     def __init__(self, node_id: str) -> None:
         pinned = NodeAffinitySchedulingStrategy(node_id, soft=False)

@@ -21,7 +21,7 @@ def translated() -> Iterator[None]:
 
 @contextmanager
 def refused() -> Iterator[None]:
-    """Within, whatever is raised becomes a BackendError: Ray raises many types for options that it refuses."""
+    """Within, any exception becomes a BackendError: Ray raises many types for options that it refuses."""
     try:
         yield
     except Exception as error:

@@ -111,8 +111,8 @@ def group_members(ray_id: str) -> list[GroupMember]:
 
 
 def _unallocated(node_id: str) -> Resources:
-    """What a node has beyond all actors and placement groups on it. Unlike Ray's view of what is free, it does
-    not lag, and it ignores what Ray has given to a process that is being started.
+    """What a node has beyond all actors and placement groups on it. Unlike Ray's view of what is free, it
+    does not lag, and it ignores what Ray has given to a process that is being started.
     """
     left = next(
         (resources_of(n["Resources"]) for n in ray.nodes() if n["NodeID"] == node_id), NOTHING

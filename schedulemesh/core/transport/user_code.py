@@ -76,7 +76,7 @@ def ship_function(function: Callable[..., Any], what: str) -> bytes:
 
 
 def load_strategy(ref: StrategyRef) -> object:
-    """The plugin that a reference stands for; whatever its module or its constructor raises passes through."""
+    """The plugin of a reference; whatever its module or its constructor raises passes through."""
     see_folders(ref.sys_path)
     if ref.code is not None:
         loaded: object = cloudpickle.loads(ref.code)

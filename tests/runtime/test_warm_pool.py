@@ -1,28 +1,27 @@
-"""Hosts that stand ready in reserved groups, on a Ray that is made up."""
+"""Hosts that stand ready in reserved groups, on a fake backend."""
 
 from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from schedulemesh.domain.agent import AgentPhase, AgentSpec
 from schedulemesh.domain.placement import GroupShape, GroupsSpec, WarmSpec
 from schedulemesh.domain.pool import PoolSpec
-from schedulemesh.domain.resources import NOTHING, parse_resources
+from schedulemesh.domain.resources import parse_resources
 from schedulemesh.engine.messages.facts import PoolEnsured
 from schedulemesh.engine.messages.instructions import CreateGroup, StartAgent
 from schedulemesh.engine.messages.stimuli import AgentReported, AgentStartFailed
 from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.groups import Group, GroupPhase
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.protocol.agents import AgentInit, Handled, Report, ShippedClass, pack, unpack
+from schedulemesh.protocol.agents import AgentInit, Handled, Report, ShippedClass, pack
 from schedulemesh.runtime import warm_pool as warm_hosts
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.agent_start import AgentStart
+from schedulemesh.runtime.backend import WarmHostRequest
 from schedulemesh.runtime.pg_manager import Groups
 from schedulemesh.runtime.warm_pool import WarmPool
-from tests.core.fake_ray import FakeRay
+from tests.runtime.fake_backend import FakeBackend
 
 CPU = parse_resources({"cpu": 1})
 GPU = parse_resources({"gpu": 1})
@@ -33,13 +32,11 @@ class Stage:
     """One pool with one reserved group, its executor, and the tasks that they began."""
 
     def __init__(self, need=CPU, **warm):
-        self.ray = FakeRay()
-        self.agents = Agents(self.ray, "mesh", "space")
-        self.groups = Groups(self.ray, "mesh", "space")
+        self.backend = FakeBackend()
+        self.agents = Agents(self.backend, "mesh", "space")
+        self.groups = Groups(self.backend, "mesh", "space")
         self.tasks = []
-        self.ready = WarmPool(
-            self.ray, self.agents, self.groups, self.spawn, self.class_bytes, "supervisor"
-        )
+        self.ready = WarmPool(self.backend, self.agents, self.groups, self.spawn, self.class_bytes)
         self.bytes = {"k": SHIPPED, "other": SHIPPED}
         self.state = MeshState()
         self.need = need
@@ -104,7 +101,6 @@ class Stage:
             shipped=SHIPPED,
             init=init,
             refs=([], []),
-            supervisor=None,
             timeout_s=5.0,
             slot=self.groups.slot("g"),
             ready=ready,
@@ -132,14 +128,14 @@ def story(stage=None):
 
 @story()
 async def test_a_host_stands_ready_in_the_groups_first_bundle_and_takes_nothing(stage):
-    (actor,) = stage.ray.actors
-    assert actor.request.resources == NOTHING
+    (actor,) = stage.backend.actors
+    assert isinstance(actor.request, WarmHostRequest)
     assert actor.request.slot == stage.groups.slot("g")
     assert actor.request.name.startswith("schedulemesh:mesh:ready:g:")
     assert stage.status() == {"ready": 1, "starting": 0, "errors": []}
     assert stage.ready.names() == {actor.request.name}
     await stage.reconcile()
-    assert len(stage.ray.actors) == 1, "there are as many as wanted"
+    assert len(stage.backend.actors) == 1, "there are as many as wanted"
 
 
 @story({"count": 2})
@@ -150,7 +146,7 @@ async def test_a_warm_host_is_used_once_and_replaced(stage):
     assert stage.ready.take(stage.order()) is None
     await stage.reconcile()
     assert stage.status()["ready"] == 2
-    assert len(stage.ray.actors) == 4
+    assert len(stage.backend.actors) == 4
 
 
 @story()
@@ -173,15 +169,16 @@ async def test_only_an_agent_of_the_same_class_and_options_gets_it(stage):
 
 @story({"need": GPU})
 async def test_with_gpus_it_sees_those_of_its_bundle_only(stage):
-    assert [name for name, _ in stage.ray.probes] == ["accelerators"]
-    (actor,) = stage.ray.actors
+    assert [name for name, _ in stage.backend.probes] == ["accelerators"]
+    (actor,) = stage.backend.actors
     mark = stage.agents.process_mark("space", actor.request.name)
-    assert actor.request.args == (SHIPPED, stage.ray.devices, "supervisor", mark)
+    assert (actor.request.shipped, actor.request.mark) == (SHIPPED, mark)
+    assert actor.request.accelerators == stage.backend.devices
     assert stage.ready.take(stage.order(need=parse_resources({"gpu": 0.5}))) is None
     assert stage.ready.take(stage.order()) is not None
     stage.group.agent = "a"
     await stage.reconcile()
-    assert len(stage.ray.probes) == 1, "a bundle keeps its devices"
+    assert len(stage.backend.probes) == 1, "a bundle keeps its devices"
     assert stage.status()["ready"] == 1
 
 
@@ -190,11 +187,11 @@ def test_a_bundle_whose_gpus_are_in_use_is_not_probed():
         stage = Stage(need=GPU)
         stage.group.agent = "somebody"
         await stage.begin()
-        assert (stage.ray.probes, stage.ray.actors) == ([], [])
+        assert (stage.backend.probes, stage.backend.actors) == ([], [])
         stage.group.agent = None
-        stage.ray.devices = None  # somebody comes just then
+        stage.backend.devices = None  # somebody comes just then
         await stage.reconcile()
-        assert (len(stage.ray.probes), stage.ray.actors) == (1, [])
+        assert (len(stage.backend.probes), stage.backend.actors) == (1, [])
         assert stage.status() == {"ready": 0, "starting": 0, "errors": []}
 
     asyncio.run(told())
@@ -204,46 +201,46 @@ def test_a_bundle_whose_gpus_are_in_use_is_not_probed():
 async def test_hosts_that_are_not_wanted_any_more_are_ended(stage):
     stage.want("other")
     await stage.reconcile()
-    old, new = stage.ray.actors
+    old, new = stage.backend.actors
     assert (old.alive, new.alive) == (False, True)
     stage.group.phase = GroupPhase.ENDING
     await stage.reconcile()
-    assert stage.ray.living() == set()
+    assert stage.backend.names() == set()
     assert stage.status() == {"ready": 0, "starting": 0, "errors": []}
 
 
 @story()
 async def test_a_group_that_is_left_has_no_hosts(stage):
     await stage.ready.leave("g")
-    assert stage.ray.living() == set()
+    assert stage.backend.names() == set()
     await stage.reconcile()
     await stage.ready.remove_all()
-    assert stage.ray.living() == set()
+    assert stage.backend.names() == set()
 
 
 @story()
 async def test_one_that_died_is_replaced(stage):
-    stage.ray.actors[0].alive = False
+    stage.backend.actors[0].alive = False
     stage.ready.mark_dead(stage.ready.names())
     await stage.reconcile()
-    assert stage.ready.names() == stage.ray.living()
+    assert stage.ready.names() == stage.backend.names()
 
 
 def unloadable(actor):
-    actor.answers["schedulemesh_ready"] = Handled(error="ModuleNotFoundError: nope")
+    actor.answers["class_loaded"] = Handled(error="ModuleNotFoundError: nope")
 
 
 def test_a_class_that_cannot_be_loaded_says_so_and_is_not_tried_for_ever():
     async def told():
         stage = Stage()
-        stage.ray.start = unloadable
+        stage.backend.start = unloadable
         await stage.begin()
         for _ in range(3):
             await stage.reconcile()
-        assert len(stage.ray.actors) == 1
-        assert stage.ray.living() == set()
+        assert len(stage.backend.actors) == 1
+        assert stage.backend.names() == set()
         assert stage.status()["errors"] == ["ModuleNotFoundError: nope"]
-        stage.ray.start = lambda actor: None
+        stage.backend.start = lambda actor: None
         stage.ready.forgive("p")
         await stage.reconcile()
         assert stage.status() == {"ready": 1, "starting": 0, "errors": []}
@@ -258,12 +255,12 @@ def test_what_fails_otherwise_is_tried_again_but_not_for_ever():
         def dead(actor):
             actor.alive = False
 
-        stage.ray.start = dead
+        stage.backend.start = dead
         await stage.begin()
         for _ in range(5):
             stage.ready._not_before.clear()
             await stage.reconcile()
-        assert len(stage.ray.actors) == 3
+        assert len(stage.backend.actors) == 3
         assert stage.status()["errors"][0].startswith("failed 3 times, lastly: ")
 
     asyncio.run(told())
@@ -285,8 +282,8 @@ async def test_an_agent_is_built_by_a_ready_host_and_has_its_address(stage):
     reported = await stage.agents.start(stage.start(order, ready))
     assert isinstance(reported, AgentReported)
     assert (reported.actor_namespace, reported.actor_name) == ("space", ready.name)
-    (actor,) = stage.ray.actors
-    assert [method for method, _ in actor.calls] == ["schedulemesh_ready", "schedulemesh_build"]
+    (actor,) = stage.backend.actors
+    assert [method for method, _ in actor.calls] == ["class_loaded", "build_agent"]
     agent = Agent(spec=order.agent, incarnation=7, phase=AgentPhase.STARTING, admitted_at=0.0)
     assert stage.agents.where(agent) == ("space", ready.name), "before the book knows it"
     agent.actor_name, agent.actor_namespace = "other", "elsewhere"
@@ -303,7 +300,7 @@ async def test_one_that_died_unseen_leaves_the_start_to_a_process_of_its_own(sta
     reported = await stage.agents.start(stage.start(order, ready))
     assert isinstance(reported, AgentReported)
     assert reported.actor_name == "schedulemesh:mesh:a#7"
-    assert stage.ray.actors[-1].request.resources == CPU
+    assert stage.backend.actors[-1].request.resources == CPU
 
 
 @story()
@@ -318,63 +315,14 @@ async def test_an_agent_that_is_ended_while_it_is_built_is_not_made_again(stage)
     ready.handle.stuck.set_result(None)
     assert isinstance(await start, AgentStartFailed)
     await end
-    assert len(stage.ray.actors) == 1
+    assert len(stage.backend.actors) == 1
 
 
 @story()
 async def test_a_constructor_that_raises_fails_the_start(stage):
     order = stage.order()
     ready = stage.ready.take(order)
-    ready.handle.answers["schedulemesh_build"] = Report(node_id="n", pid=1, error="ValueError: no")
+    ready.handle.answers["build_agent"] = Report(node_id="n", pid=1, error="ValueError: no")
     failed = await stage.agents.start(stage.start(order, ready))
     assert (failed.reason, failed.error) == ("agent_start_failed", "agent 'a': ValueError: no")
-    assert stage.ray.living() == set()
-
-
-@pytest.mark.parametrize("devices", [("1",), ("0", "1")])
-def test_a_ready_host_loads_before_it_builds(monkeypatch, devices):
-    import os
-
-    from schedulemesh.core.agent.control_channel import ControlChannel
-    from schedulemesh.core.agent.warm_host import AsyncWarmHost, WarmHost, warm_host_class
-    from schedulemesh.core.transport.user_code import ship_class
-    from schedulemesh.protocol.agents import Accelerators
-    from tests.integration.agents import Counter
-
-    marks = []
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "all")
-    monkeypatch.setattr(
-        "schedulemesh.core.agent.control_channel._current", None
-    )  # this process hosts no agent
-    monkeypatch.setattr(ControlChannel, "start", lambda self: None)
-    monkeypatch.setattr("schedulemesh.core.agent.warm_host.mark_this_process", marks.append)
-    monkeypatch.setattr(WarmHost, "_sm_report", lambda self: (self._sm_error, self._sm_gpu_ids))
-    shipped = ship_class(Counter)
-    seen = Accelerators(ids=devices, env_vars={"CUDA_VISIBLE_DEVICES": ",".join(devices)})
-    host = warm_host_class(described(shipped))(shipped, seen, None, 55)
-    assert marks == [55]
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == ",".join(devices)
-    assert unpack(host.schedulemesh_ready(), Handled).error == ""
-    assert (host._sm_object, isinstance(host, AsyncWarmHost)) == (None, False)
-    init = pack(
-        AgentInit(
-            scheduler="mesh",
-            agent_name="a",
-            incarnation=1,
-            mark=77,
-            labels={"x": "y"},
-            shipped=b"",
-            arguments=None,
-            saved=None,
-        )
-    )
-    assert host.schedulemesh_build(init, [], []) == ("", devices)
-    assert (host._sm_object.name, host.add(2)) == ("a", 2)
-    broken = warm_host_class(described(shipped))(b"\xc1", seen, None, 55)
-    assert "DecodeError" in unpack(broken.schedulemesh_ready(), Handled).error
-
-
-def described(shipped):
-    import msgspec
-
-    return msgspec.msgpack.decode(shipped, type=ShippedClass)
+    assert stage.backend.names() == set()

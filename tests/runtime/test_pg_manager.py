@@ -6,28 +6,27 @@ import asyncio
 
 import pytest
 
-from schedulemesh.core.backend.ray_backend import NodeView
-from schedulemesh.core.backend.ray_groups import GroupView
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, parse_resources
 from schedulemesh.engine.messages.instructions import CreateGroup
 from schedulemesh.engine.messages.stimuli import GroupCreated, GroupCreateFailed
 from schedulemesh.engine.state.groups import Group, GroupBook, GroupPhase
+from schedulemesh.runtime.backend import GroupView, NodeView
 from schedulemesh.runtime.pg_manager import Groups, groups_gone, ready_groups
-from tests.core.fake_ray import FakeRay
+from tests.runtime.fake_backend import FakeBackend, HeldCalls, Verdict
 
 CPU = parse_resources({"cpu": 1})
 SHAPE = GroupShape(bundles=(CPU, CPU), strategy="PACK")
 
 
 @pytest.fixture
-def ray():
-    return FakeRay()
+def backend():
+    return FakeBackend()
 
 
 @pytest.fixture
-def groups(ray):
-    return Groups(ray, "mesh", "space")
+def groups(backend):
+    return Groups(backend, "mesh", "space")
 
 
 def order(group_id="g", node_ids=("a", "b"), wait_s=10.0):
@@ -57,24 +56,24 @@ def book(**phases):
     return found
 
 
-def test_a_group_is_made_under_its_name_and_can_be_lived_in(ray, groups):
+def test_a_group_is_made_under_its_name_and_can_be_lived_in(backend, groups):
     assert run(groups.create(order())) == GroupCreated(group_id="g")
-    (made,) = ray.groups()
+    (made,) = list(backend.by_id.values())
     assert made.name == groups.name("g") == "schedulemesh:mesh@space:group:g"
     assert groups.slot("g").ray_id == made.ray_id
     assert groups.slot("g").shape == SHAPE
     assert groups.slot("other") is None
 
 
-def test_one_of_its_name_that_lives_is_taken_over(ray, groups):
-    ray.by_id["f" * 36] = view()
+def test_one_of_its_name_that_lives_is_taken_over(backend, groups):
+    backend.by_id["f" * 36] = view()
     assert isinstance(run(groups.create(order())), GroupCreated)
-    assert (ray.made, groups.slot("g").ray_id) == (0, "f" * 36)
+    assert (backend.made, groups.slot("g").ray_id) == (0, "f" * 36)
 
 
-def test_one_that_is_not_placed_in_time_is_withdrawn_and_says_why(ray, groups):
-    ray.full = {"b"}
-    ray.free = [
+def test_one_that_is_not_placed_in_time_is_withdrawn_and_says_why(backend, groups):
+    backend.full = {"b"}
+    backend.free = [
         NodeView(node_id="a", total=CPU, free=CPU, labels={}),
         NodeView(node_id="b", total=CPU, free=NOTHING, labels={}),
     ]
@@ -84,23 +83,23 @@ def test_one_that_is_not_placed_in_time_is_withdrawn_and_says_why(ray, groups):
     assert (
         "bundle 1 needs cpu 1 on node b, which lacks cpu 1: nothing is free there" in failed.error
     )
-    assert ray.groups() == []
+    assert list(backend.by_id.values()) == []
     assert groups.slot("g") is None
-    ray.full = set()
+    backend.full = set()
     assert isinstance(run(groups.create(order())), GroupCreated), "it may be tried again"
 
 
-def test_what_lacks_is_told_bundle_by_bundle(ray, groups):
-    ray.full = {"a"}
-    ray.free = [NodeView(node_id="a", total=CPU, free=CPU, labels={})]
+def test_what_lacks_is_told_bundle_by_bundle(backend, groups):
+    backend.full = {"a"}
+    backend.free = [NodeView(node_id="a", total=CPU, free=CPU, labels={})]
     both = run(groups.create(order(node_ids=("a", "a"), wait_s=0.01))).error
     assert "bundle 1 needs cpu 1 on node a" in both, "the first takes what is free"
     lost = run(groups.create(order(node_ids=("a", "c"), wait_s=0.01))).error
     assert "node c, which is gone" in lost
 
 
-def test_removing_one_that_is_being_made_ends_the_wait(ray, groups):
-    ray.full = {"a"}
+def test_removing_one_that_is_being_made_ends_the_wait(backend, groups):
+    backend.full = {"a"}
 
     async def story():
         making = asyncio.ensure_future(groups.create(order(wait_s=3600.0)))
@@ -109,18 +108,18 @@ def test_removing_one_that_is_being_made_ends_the_wait(ray, groups):
         assert await making is None
 
     run(story())
-    assert ray.groups() == []
+    assert list(backend.by_id.values()) == []
 
 
-def test_one_that_ray_put_elsewhere_is_withdrawn(ray, groups):
-    ray.by_id["f" * 36] = view(node_ids=("a", "c"))
+def test_one_that_ray_put_elsewhere_is_withdrawn(backend, groups):
+    backend.by_id["f" * 36] = view(node_ids=("a", "c"))
     failed = run(groups.create(order()))
     assert "on a, c instead of a, b" in failed.error
-    assert ray.groups() == []
+    assert list(backend.by_id.values()) == []
 
 
-def test_after_a_recovery_strays_go_and_the_rest_is_taken_over(ray, groups):
-    ray.by_id.update(
+def test_after_a_recovery_strays_go_and_the_rest_is_taken_over(backend, groups):
+    backend.by_id.update(
         {
             "1" * 36: view("known", ray_id="1" * 36),
             "2" * 36: view("orphan", ray_id="2" * 36),
@@ -143,7 +142,7 @@ def test_after_a_recovery_strays_go_and_the_rest_is_taken_over(ray, groups):
         gone=GroupPhase.READY,
     )
     assert run(groups.recover(on_book)) == {"known", "pending"}
-    assert sorted(v.ray_id[0] for v in ray.groups()) == ["1", "4", "5", "6"]
+    assert sorted(v.ray_id[0] for v in list(backend.by_id.values())) == ["1", "4", "5", "6"]
     assert groups.slot("known").ray_id == "1" * 36
     assert groups.slot("moved") is None
 
@@ -168,10 +167,12 @@ def test_a_look_finds_groups_that_are_gone_or_elsewhere():
     assert set(found) == {"gone", "moved", "torn"}
 
 
-def test_at_the_end_nothing_of_ours_is_left(ray, groups):
-    ray.by_id["5" * 36] = GroupView(ray_id="5" * 36, name="other", state="CREATED", node_ids=("a",))
-    ray.by_id["1" * 36] = view("unknown", ray_id="1" * 36)
-    ray.full = {"c"}
+def test_at_the_end_nothing_of_ours_is_left(backend, groups):
+    backend.by_id["5" * 36] = GroupView(
+        ray_id="5" * 36, name="other", state="CREATED", node_ids=("a",)
+    )
+    backend.by_id["1" * 36] = view("unknown", ray_id="1" * 36)
+    backend.full = {"c"}
 
     async def story():
         assert isinstance(await groups.create(order()), GroupCreated)
@@ -181,4 +182,31 @@ def test_at_the_end_nothing_of_ours_is_left(ray, groups):
         await groups.remove_all()
 
     run(story())
-    assert [v.name for v in ray.groups()] == ["other"]
+    assert [v.name for v in list(backend.by_id.values())] == ["other"]
+
+
+def test_the_end_waits_for_a_group_whose_creation_was_given_up(backend, groups):
+    async def story():
+        backend.control = held = HeldCalls("groups", "group", "remove_group")
+        creating = asyncio.ensure_future(groups.create(order()))
+        call = await held.next()
+        creating.cancel()
+        leaving = asyncio.ensure_future(groups.remove_all())
+        await asyncio.wait([creating])
+        assert not leaving.done()
+        call.let()
+        await leaving
+
+    run(story())
+    assert (backend.made, backend.by_id) == (1, {})
+
+
+def test_one_whose_creation_was_answered_with_an_error_is_found_by_its_name(backend, groups):
+    async def story():
+        backend.control = held = HeldCalls("groups", "group")
+        creating = asyncio.ensure_future(groups.create(order()))
+        (await held.next()).let(Verdict.ANSWER_LOST)
+        return await creating
+
+    assert isinstance(run(story()), GroupCreated)
+    assert backend.made == 1

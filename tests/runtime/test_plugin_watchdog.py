@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from schedulemesh.config.settings import STRATEGY_HANG_S, STRATEGY_LOAD_S, StrategyRef
-from schedulemesh.core.client.strategies import chosen_strategies
-from schedulemesh.errors import InvalidRequestError, JournalError
+from schedulemesh.errors import JournalError
 from schedulemesh.plugins import SchedulingStrategyPlugin
+from schedulemesh.plugins.discovery import SCHEDULING_GROUP, load_class
 from schedulemesh.runtime.call_mark import CallMark
 from schedulemesh.runtime.plugin_watchdog import PluginWatchdog
 from schedulemesh.store.journal import MemoryJournal
@@ -27,13 +27,24 @@ class Mine(SchedulingStrategyPlugin):
         return 1.0
 
 
-class Hookless(SchedulingStrategyPlugin):
-    pass
+class Other(SchedulingStrategyPlugin):
+    def score(self, task, resources):
+        return 1.0
 
 
-def keeper(journal, *given, mark=Path("/dev/null/nowhere"), again=False):
-    _, refs = chosen_strategies("bin_pack", given)
-    found = PluginWatchdog(refs, journal, mark)
+def ref(name):
+    """A strategy of this file; what follows # tells it from others of its class."""
+    return StrategyRef(
+        name=name, path=f"tests.runtime.test_plugin_watchdog:{name.partition('#')[0]}"
+    )
+
+
+def load(given):
+    return load_class(given.path, SCHEDULING_GROUP)()
+
+
+def keeper(journal, *names, mark=Path("/dev/null/nowhere"), again=False):
+    found = PluginWatchdog([ref(name) for name in names], journal, mark, load)
     found.load(again=again)
     return found
 
@@ -54,45 +65,16 @@ def journal(request, tmp_path):
     found.close()
 
 
-def test_strategies_are_told_apart_and_built_in_ones_chosen():
-    node, refs = chosen_strategies("bin_pack", [Mine(), "spread", Mine()])
-    assert node == "spread"
-    assert [ref.name for ref in refs] == ["Mine", "Mine#2"]
-    assert chosen_strategies("best_fit", ["best_fit"]) == ("best_fit", ())
-    assert chosen_strategies("best_fit", []) == ("best_fit", ())
-
-
-@pytest.mark.parametrize(
-    ("node", "given", "why"),
-    [
-        ("tetris", [], "node_strategy is 'tetris'"),
-        ("spread", ["best_fit"], "give one of them"),
-        ("bin_pack", ["best_fit", "spread"], "several built-in ones"),
-        ("bin_pack", "spread", "must be a list"),
-        ("bin_pack", [7], "not 7"),
-        ("bin_pack", [Hookless()], "none of the hooks"),
-        ("bin_pack", ["json:loads"], "no class under"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(node, given, why):
-    with pytest.raises(InvalidRequestError, match=why):
-        chosen_strategies(node, given)
-
-
-def test_an_instance_and_a_path_are_loaded():
-    found = keeper(MemoryJournal(), Mine(), "examples.plugin_demo:LongJobsLast")
-    assert [guarded.hooks for guarded in found.plugins] == [("priority",), ("priority",)]
-    assert [entry["name"] for entry in found.status()] == [
-        "Mine",
-        "examples.plugin_demo:LongJobsLast",
-    ]
+def test_they_are_loaded_in_their_order():
+    found = keeper(MemoryJournal(), "Mine", "Other")
+    assert [guarded.hooks for guarded in found.plugins] == [("priority",), ("score",)]
+    assert [entry["name"] for entry in found.status()] == ["Mine", "Other"]
 
 
 def test_one_that_cannot_be_loaded_is_disabled_in_this_life_only(caplog):
     journal = MemoryJournal()
-    found = PluginWatchdog(
-        [StrategyRef(name="gone", path="no_such_module:X")], journal, Path("/dev/null/nowhere")
-    )
+    gone = StrategyRef(name="gone", path="no_such_module:X")
+    found = PluginWatchdog([gone], journal, Path("/dev/null/nowhere"), load)
     with caplog.at_level(logging.ERROR):
         found.load()
     assert found.plugins == ()
@@ -101,19 +83,19 @@ def test_one_that_cannot_be_loaded_is_disabled_in_this_life_only(caplog):
 
 
 def test_one_that_is_disabled_stays_so_until_its_journal_is_gone(journal):
-    disable(keeper(journal, Mine(), Mine()).plugins[1], "too slow")
-    again = keeper(journal, Mine(), Mine())
+    disable(keeper(journal, "Mine", "Mine#2").plugins[1], "too slow")
+    again = keeper(journal, "Mine", "Mine#2")
     assert [guarded.name for guarded in again.plugins] == ["Mine"]
     assert [entry["disabled"] for entry in again.status()] == ["", "too slow"]
     disable(again.plugins[0], "slow, too")
-    assert keeper(journal, Mine(), Mine()).plugins == ()
+    assert keeper(journal, "Mine", "Mine#2").plugins == ()
 
 
 def test_a_record_that_cannot_be_read_disables_nobody(caplog):
     journal = MemoryJournal()
     journal.put_note("disabled strategies", b"{")
     with caplog.at_level(logging.WARNING):
-        assert len(keeper(journal, Mine()).plugins) == 1
+        assert len(keeper(journal, "Mine").plugins) == 1
     assert "cannot be read" in caplog.text
 
 
@@ -122,7 +104,7 @@ def test_a_record_that_cannot_be_written_disables_in_this_life(caplog):
         def put_note(self, name, data):
             raise JournalError("the disk is full")
 
-    found = keeper(Full(), Mine())
+    found = keeper(Full(), "Mine")
     with caplog.at_level(logging.ERROR):
         disable(found.plugins[0], "too slow")
     assert "the disk is full" in caplog.text
@@ -130,7 +112,7 @@ def test_a_record_that_cannot_be_written_disables_in_this_life(caplog):
 
 
 def test_who_hangs_is_known_by_the_clock():
-    found = keeper(MemoryJournal(), Mine())
+    found = keeper(MemoryJournal(), "Mine")
     assert found._hung(1e9) is None
     found.plugins[0].under_way = ("score", 100.0)
     assert found._hung(100.0 + STRATEGY_HANG_S) is None
@@ -160,10 +142,10 @@ LIFE = """
 import sys
 from pathlib import Path
 from schedulemesh.store.sql import SqlJournal
-from tests.core.test_plugin_watchdog import ProcessExiting, Mine, keeper
+from tests.runtime.test_plugin_watchdog import keeper
 folder, again, last = Path(sys.argv[1]), sys.argv[2] == "again", sys.argv[3]
 journal = SqlJournal(folder / "mesh.sqlite")
-found = keeper(journal, Mine(), ProcessExiting(), mark=folder / "mesh.asked", again=again)
+found = keeper(journal, "Mine", "ProcessExiting", mark=folder / "mesh.asked", again=again)
 print({entry["name"]: entry["disabled"] for entry in found.status()}, flush=True)
 for guarded in found.plugins:
     if guarded.name == "Mine":
@@ -231,9 +213,7 @@ def test_a_mark_follows_no_link(tmp_path, caplog):
 
 
 def test_one_that_is_interrupted_while_it_loads_is_disabled_alone(monkeypatch, tmp_path):
-    _, refs = chosen_strategies("bin_pack", [Mine(), "tests.core.test_plugin_watchdog:Interrupted"])
     monkeypatch.setenv("STRATEGY_TEST", "interrupt")
-    found = PluginWatchdog(refs, MemoryJournal(), tmp_path / "asked")
-    found.load()
+    found = keeper(MemoryJournal(), "Mine", "Interrupted", mark=tmp_path / "asked")
     assert [guarded.name for guarded in found.plugins] == ["Mine"]
     assert "KeyboardInterrupt" in found.status()[1]["disabled"]

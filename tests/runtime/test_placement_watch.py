@@ -6,19 +6,19 @@ import asyncio
 
 import pytest
 
-from schedulemesh.core.backend.ray_backend import ActorView, NodeView
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.resources import NOTHING, parse_resources
 from schedulemesh.engine.messages.facts import Devices, NodeSeen
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.runtime import placement_watch
+from schedulemesh.runtime.backend import ActorView, NodeView
 from schedulemesh.runtime.placement_watch import (
     external_use,
     no_room,
     seen_anew,
     unplaced,
 )
-from tests.core.fake_ray import FakeRay
+from tests.runtime.fake_backend import FakeBackend
 
 PENDING = ActorView(node_id="n", has_process=False)
 TWO = parse_resources({"cpu": 2})
@@ -30,12 +30,12 @@ def fast(monkeypatch):
         monkeypatch.setattr(placement_watch, name, 0.001)
 
 
-def watched(ray, within_s):
+def watched(backend, within_s):
     """Whether the watch says that Ray has no room for the actor."""
 
     async def story():
         try:
-            await asyncio.wait_for(unplaced(ray, "actor"), within_s)
+            await asyncio.wait_for(unplaced(backend, "actor"), within_s)
         except (asyncio.TimeoutError, TimeoutError):
             return False
         return True
@@ -43,19 +43,19 @@ def watched(ray, within_s):
     return asyncio.run(story())
 
 
-def goes_on(ray, looks):
+def goes_on(backend, looks):
     """Whether the watch has looked at Ray so many times and still says nothing."""
 
     async def story():
-        loop, enough, waiting = asyncio.get_running_loop(), asyncio.Event(), ray.waiting
+        loop, enough, waiting = asyncio.get_running_loop(), asyncio.Event(), backend.waiting
 
         def counted(actor):
-            if len(ray.looks) >= looks:
+            if len(backend.looks) >= looks:
                 loop.call_soon_threadsafe(enough.set)
             return waiting(actor)
 
-        ray.waiting = counted
-        watch = asyncio.ensure_future(unplaced(ray, "actor"))
+        backend.waiting = counted
+        watch = asyncio.ensure_future(unplaced(backend, "actor"))
         seen = asyncio.ensure_future(enough.wait())
         await asyncio.wait((watch, seen), return_when=asyncio.FIRST_COMPLETED)
         goes = not watch.done()
@@ -67,42 +67,42 @@ def goes_on(ray, looks):
 
 
 def test_one_that_waits_for_room_twice_in_a_row_is_not_placed():
-    ray = FakeRay()
-    ray.views["actor"] = PENDING
-    ray.waiting = lambda actor: True
-    assert watched(ray, 10.0)
-    assert len(ray.looks) == 2
+    backend = FakeBackend()
+    backend.views["actor"] = PENDING
+    backend.waiting = lambda actor: True
+    assert watched(backend, 10.0)
+    assert len(backend.looks) == 2
 
 
 def test_one_whose_process_is_being_started_is_waited_for():
-    ray = FakeRay()
-    ray.views["actor"] = PENDING
-    assert goes_on(ray, looks=4)
+    backend = FakeBackend()
+    backend.views["actor"] = PENDING
+    assert goes_on(backend, looks=4)
 
 
 def test_room_that_just_became_free_is_waited_for():
-    ray = FakeRay()
-    ray.views["actor"] = PENDING
-    ray.waiting = lambda actor: len(ray.looks) % 2 == 1
-    assert goes_on(ray, looks=6)
+    backend = FakeBackend()
+    backend.views["actor"] = PENDING
+    backend.waiting = lambda actor: len(backend.looks) % 2 == 1
+    assert goes_on(backend, looks=6)
 
 
 def test_a_start_goes_on_where_ray_cannot_be_asked(caplog):
     def broken(actor):
         raise RuntimeError("no answer")
 
-    ray = FakeRay()
-    ray.views["actor"] = PENDING
-    ray.waiting = broken
-    assert goes_on(ray, looks=2)
+    backend = FakeBackend()
+    backend.views["actor"] = PENDING
+    backend.waiting = broken
+    assert goes_on(backend, looks=2)
     assert "cannot tell whether Ray has room" in caplog.text
 
 
 def test_one_that_has_a_process_is_not_asked_about_again():
-    ray = FakeRay()
-    ray.waiting = lambda actor: True
-    assert not watched(ray, 0.02)
-    assert ray.looks == []
+    backend = FakeBackend()
+    backend.waiting = lambda actor: True
+    assert not watched(backend, 0.02)
+    assert backend.looks == []
 
 
 def eight_cpus():

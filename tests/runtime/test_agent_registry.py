@@ -9,26 +9,19 @@ from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.state.agents import Agent
 from schedulemesh.protocol.agents import Result, pack
 from schedulemesh.runtime.agent_registry import Agents
-from tests.core.fake_ray import FakeRay
+from tests.runtime.fake_backend import FakeBackend
 
 
-class NoActors(FakeRay):
-    """A Ray in which nothing lives."""
-
-    def find_actor(self, name, namespace):
-        return None
-
-
-def agents_with_one():
-    agents = Agents(NoActors(), "mesh", "namespace")
+async def agents_with_one():
+    agents = Agents(FakeBackend(), "mesh", "namespace")
     spec = AgentSpec(name="a", pool_name="p", resources=NOTHING)
-    agents.adopt(Agent(spec=spec, incarnation=1, phase=AgentPhase.RUNNING, admitted_at=0.0))
+    await agents.adopt(Agent(spec=spec, incarnation=1, phase=AgentPhase.RUNNING, admitted_at=0.0))
     return agents
 
 
 def test_who_waits_for_a_dead_agent_is_told_at_once():
     async def story():
-        agents = agents_with_one()
+        agents = await agents_with_one()
         order = asyncio.ensure_future(agents.order("a", 1, "save", 3600.0))
         (command,) = await agents.poll("a", 1)
         await agents.end("a", 1)
@@ -41,7 +34,7 @@ def test_who_waits_for_a_dead_agent_is_told_at_once():
 
 def test_an_answer_that_cannot_be_read_is_a_failure_of_that_command_alone():
     async def story():
-        agents = agents_with_one()
+        agents = await agents_with_one()
         orders = [asyncio.ensure_future(agents.order("a", 1, "save", 3600.0)) for _ in range(3)]
         await asyncio.sleep(0)
         commands = await agents.poll("a", 1)
@@ -57,7 +50,7 @@ def test_an_answer_that_cannot_be_read_is_a_failure_of_that_command_alone():
 
 def test_a_result_that_came_in_parts_is_put_together():
     async def story():
-        agents = agents_with_one()
+        agents = await agents_with_one()
         order = asyncio.ensure_future(agents.order("a", 1, "save", 3600.0, limit_bytes=8))
         await asyncio.sleep(0)
         (command,) = await agents.poll("a", 1)
@@ -76,7 +69,7 @@ def test_a_result_that_came_in_parts_is_put_together():
 
 def test_a_result_with_parts_missing_is_a_failure():
     async def story():
-        agents = agents_with_one()
+        agents = await agents_with_one()
         order = asyncio.ensure_future(agents.order("a", 1, "save", 3600.0, limit_bytes=8))
         await asyncio.sleep(0)
         (command,) = await agents.poll("a", 1)

@@ -13,7 +13,7 @@ from schedulemesh.engine.messages.facts import PoolEnsured
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.runtime import autoscaler as autoscaler_request
 from schedulemesh.runtime.autoscaler import AutoscalerRequest
-from tests.core.fake_ray import FakeRay
+from tests.runtime.fake_backend import FakeBackend
 
 
 @pytest.fixture
@@ -46,24 +46,24 @@ def told(ray, *states):
 
 
 def test_a_pool_that_does_not_say_so_asks_for_nothing(short):
-    ray, short["p"] = FakeRay(), [(SHAPE, "no room")]
+    ray, short["p"] = FakeBackend(), [(SHAPE, "no room")]
     told(ray, state(p=False), state(p=False))
     assert ray.asked == []
 
 
 def test_what_has_no_room_is_asked_for_once_and_withdrawn(short):
-    ray, short["p"], short["q"] = FakeRay(), [(SHAPE, "no room")], [(SHAPE, "no room")]
+    ray, short["p"], short["q"] = FakeBackend(), [(SHAPE, "no room")], [(SHAPE, "no room")]
     told(ray, state(p=True, q=False), state(p=True, q=False))
-    assert ray.asked == [[{"CPU": 1.0}, {"GPU": 2.0}], []]
+    assert ray.asked == [list(SHAPE.bundles), []]
 
 
 def test_a_wish_of_a_former_life_is_withdrawn(short):
-    ray = FakeRay()
+    ray = FakeBackend()
     told(ray, state(p=True), state(p=True))
     assert ray.asked == [[]]
 
 
 def test_a_pool_that_does_not_ask_any_more_has_no_wish(short):
-    ray, short["p"] = FakeRay(), [(SHAPE, "no room")]
+    ray, short["p"] = FakeBackend(), [(SHAPE, "no room")]
     told(ray, state(p=True), state(p=False), state(p=False))
-    assert ray.asked == [[{"CPU": 1.0}, {"GPU": 2.0}], []]
+    assert ray.asked == [list(SHAPE.bundles), []]
