@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from ray.exceptions import ActorDiedError, RaySystemError
+from ray.exceptions import RayError, RaySystemError
 
 from schedulemesh.core.backend import node_cleaner, ray_backend, ray_groups
 from schedulemesh.core.backend.node_cleaner import OwnNodeCleaner
@@ -132,7 +132,7 @@ def test_whatever_refuses_an_actor_is_a_backend_error(backend, monkeypatch):
 
 
 def test_an_error_of_ray_is_told_on_one_line_and_kept_as_the_cause():
-    died = ActorDiedError("it died\n\tactor_id: 1\nof this. Some common causes include: many")
+    died = RayError("it died\n\tactor_id: 1\nof this. Some common causes include: many")
     with pytest.raises(BackendError) as told, translated():
         raise died
     assert str(told.value) == "it died of this."
