@@ -22,8 +22,8 @@ from schedulemesh.runtime.reactor import Reactor
 from schedulemesh.runtime.witness import Seen
 from schedulemesh.store.journal import MemoryJournal
 from schedulemesh.store.sql import SqlJournal
-from tests.runtime.test_clock import Machine
 from tests.engine.builders import Mesh, differences, pool
+from tests.runtime.test_clock import Machine
 
 
 @pytest.fixture(autouse=True)
