@@ -252,7 +252,6 @@ class Backend(Protocol):
         handler: bytes,
         task: bytes,
         started_at: float,
-        duration: float | None,
         limit_bytes: int,
         timeout_s: float,
     ) -> object:

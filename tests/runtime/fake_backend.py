@@ -374,7 +374,6 @@ class FakeBackend:
         handler: bytes,
         task: bytes,
         started_at: float,
-        duration: float | None,
         limit_bytes: int,
         timeout_s: float,
     ) -> object:

@@ -166,12 +166,11 @@ class RayBackend(RayGroups):
         handler: bytes,
         task: bytes,
         started_at: float,
-        duration: float | None,
         limit_bytes: int,
         timeout_s: float,
     ) -> object:
         """See Backend."""
-        args = (handler, task, started_at, duration, limit_bytes)
+        args = (handler, task, started_at, limit_bytes)
         return await _run(preserve, args, timeout_s, {})
 
     async def restore_state(self, handler: bytes, saved: bytes, timeout_s: float) -> object:
