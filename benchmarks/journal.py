@@ -24,7 +24,6 @@ from schedulemesh.config.settings import JournalSettings
 from schedulemesh.engine.codec import encode_chunk
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import stimuli as s
-from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.state.snapshot import parts, take_snapshot
 from schedulemesh.runtime.reactor import Reactor
 from schedulemesh.store.sql import SqlJournal
@@ -68,8 +67,7 @@ def recovery(
 
 async def _day(path: Path, submissions: int, in_flight: int) -> int:
     """The maximum size of file and write-ahead log in bytes."""
-    reactor = _Clocked(SqlJournal(path), Strategies(), lambda _: None)
-    await reactor.begin()
+    reactor = await _Clocked.recover(SqlJournal(path))
     for stimulus in opening(20):
         await reactor.step(stimulus)
     largest = 0
@@ -98,8 +96,8 @@ async def _lives(reactor: _Clocked, numbers) -> None:
 
 async def _grow(path: Path, facts: int, in_flight: int) -> None:
     """A journal with this number of facts and no snapshot."""
-    reactor = _Clocked(SqlJournal(path), Strategies(), lambda _: None)
-    await reactor.begin(JournalSettings(snapshot_facts=10**9, snapshot_bytes=10**12))
+    settings = JournalSettings(snapshot_facts=10**9, snapshot_bytes=10**12)
+    reactor = await _Clocked.recover(SqlJournal(path), settings=settings)
     for stimulus in opening(20):
         await reactor.step(stimulus)
     numbers = itertools.count()

@@ -18,6 +18,7 @@ from schedulemesh.engine.messages.facts import (
 )
 from schedulemesh.engine.messages.outcomes import Refused, RequestOutcome
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
+from schedulemesh.engine.transaction import Step
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +33,13 @@ SHORTAGES = frozenset(
 )
 
 
+def log_step(step: Step) -> None:
+    """Log what became durable; subscribes to the reactor."""
+    log_facts(step.facts)
+
+
 def log_facts(facts: Iterable[AnyFact]) -> None:
-    """Tell what became durable."""
+    """Log these facts, as far as an operator cares."""
     for fact in facts:
         if isinstance(fact, AgentAdmitted):
             if fact.evicting:

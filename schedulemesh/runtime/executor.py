@@ -8,11 +8,13 @@ import logging
 from collections.abc import Coroutine, Iterable, Mapping
 
 import msgspec
+from typing_extensions import assert_never
 
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.instructions import (
+    AnswerRequest,
     AnyInstruction,
     CreateGroup,
     EvictAgent,
@@ -22,8 +24,8 @@ from schedulemesh.engine.messages.instructions import (
     StopAgent,
 )
 from schedulemesh.engine.messages.outcomes import Refused
-from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.state.tasks import RunningTask
+from schedulemesh.engine.transaction import Step
 from schedulemesh.errors import JournalError
 from schedulemesh.protocol.agents import AgentInit, Handled, MessageError, unpack
 from schedulemesh.runtime.agent_registry import Agents
@@ -36,7 +38,6 @@ from schedulemesh.runtime.placement_watch import no_room, seen_anew
 from schedulemesh.runtime.reactor import Reactor
 from schedulemesh.runtime.references import References
 from schedulemesh.runtime.warm_pool import WarmPool
-from schedulemesh.store.journal import Journal
 
 logger = logging.getLogger(__name__)
 
@@ -52,9 +53,8 @@ class Executor:
         backend: Backend,
         agents: Agents,
         groups: Groups,
-        journal: Journal,
+        reactor: Reactor,
         scheduler: str,
-        strategies: Strategies,
     ) -> None:
         self._backend = backend
         self._agents = agents
@@ -67,7 +67,8 @@ class Executor:
         self._arguments = BlobCache(_ARGUMENT_BYTES)
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
-        self.reactor = Reactor(journal, strategies, self.carry_out)
+        self.reactor = reactor
+        reactor.subscribe(self.take)
 
     def stop_all(self) -> None:
         """Drop whatever is under way, but for the task that says so, and begin nothing any more: a request
@@ -79,20 +80,29 @@ class Executor:
             if task is not mine:
                 task.cancel()
 
-    def carry_out(self, instruction: AnyInstruction) -> None:
-        """Begin what is instructed; its result is the next stimulus."""
-        if isinstance(instruction, StartAgent):
-            self.spawn(self._start(instruction))
-        elif isinstance(instruction, EvictAgent):
-            self.spawn(self._evict_agent(instruction))
-        elif isinstance(instruction, EvictTask):
-            self.spawn(self._evict_task(instruction))
-        elif isinstance(instruction, StopAgent):
-            self.spawn(self._stop(instruction.agent_name, instruction.incarnation))
-        elif isinstance(instruction, CreateGroup):
-            self.spawn(self._create_group(instruction))
-        elif isinstance(instruction, RemoveGroup):
-            self.spawn(self._remove_group(instruction.group_id))
+    def take(self, step: Step) -> None:
+        """Begin to execute the instructions of a durable step; each result is the next stimulus."""
+        for instruction in step.instructions:
+            self._execute(instruction)
+
+    def _execute(self, instruction: AnyInstruction) -> None:
+        match instruction:
+            case StartAgent():
+                self.spawn(self._start(instruction))
+            case EvictAgent():
+                self.spawn(self._evict_agent(instruction))
+            case EvictTask():
+                self.spawn(self._evict_task(instruction))
+            case StopAgent():
+                self.spawn(self._stop(instruction.agent_name, instruction.incarnation))
+            case CreateGroup():
+                self.spawn(self._create_group(instruction))
+            case RemoveGroup():
+                self.spawn(self._remove_group(instruction.group_id))
+            case AnswerRequest():
+                pass  # see answers.py
+            case _:
+                assert_never(instruction)
 
     def spawn(self, work: Coroutine[object, object, None]) -> None:
         """Run something beside everything else; what it raises is logged."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from typing import Any
 
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.engine.messages.outcomes import Accepted, Pending, Refused
@@ -13,6 +12,7 @@ from schedulemesh.engine.messages.stimuli import AgentGone, RebuildRequested
 from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.tasks import Preempting
 from schedulemesh.runtime.agent_registry import Agents
+from schedulemesh.runtime.answers import Answers
 from schedulemesh.runtime.backend import Backend
 from schedulemesh.runtime.reactor import Reactor
 
@@ -25,12 +25,15 @@ PING_S = 5.0
 class HealthCheck:
     """One round: the dead are learnt from Ray, silence is asked about, the lost are made again."""
 
-    def __init__(self, backend: Backend, agents: Agents, reactor: Reactor) -> None:
+    def __init__(
+        self, backend: Backend, agents: Agents, reactor: Reactor, answers: Answers
+    ) -> None:
         self._backend = backend
         self._agents = agents
         self._reactor = reactor
+        self._answers = answers
 
-    async def run(self, timeout_s: float) -> dict[str, Any]:
+    async def run(self, timeout_s: float) -> dict[str, object]:
         """Look at every running agent. ``timeout_s``: a host that was not heard of for so long is pinged."""
         state = self._reactor.state
         running = [a for a in state.agents.values() if a.phase is AgentPhase.RUNNING]
@@ -76,28 +79,29 @@ class HealthCheck:
         gone = AgentGone(agent_name=name, incarnation=agent.incarnation)
         await self._reactor.report(gone)
 
-    async def _rebuild(self, name: str, problem: str) -> dict[str, Any]:
+    async def _rebuild(self, name: str, problem: str) -> dict[str, object]:
         """What was done for one lost agent."""
         lost = self._reactor.state.lost[name]
         request_id = uuid.uuid4().hex
         step = await self._reactor.step(RebuildRequested(agent_name=name, request_id=request_id))
         outcome = step.outcome
         if isinstance(outcome, Pending):
-            outcome = await self._reactor.answer(request_id)
-        detail: dict[str, Any] = {
+            outcome = await self._answers.outcome(request_id)
+        tasks = [task.task_id for task, _ in lost.tasks]
+        detail: dict[str, object] = {
             "agent_name": name,
             "pool_name": lost.spec.pool_name,
             "problem": problem,
-            "tasks": [task.task_id for task, _ in lost.tasks],
+            "tasks": tasks,
             "action": "removed",
         }
         if isinstance(outcome, Accepted):
             detail["action"] = "rebuilt"
             detail["state_restored"] = bool(outcome.state_restored)
             again = set(self._reactor.state.running.on_agent(name))
-            if left_out := [t for t in detail["tasks"] if t not in again]:
+            if left_out := [task_id for task_id in tasks if task_id not in again]:
                 detail["left_out"] = left_out
-            detail["tasks"] = [t for t in detail["tasks"] if t in again]
+            detail["tasks"] = [task_id for task_id in tasks if task_id in again]
         elif isinstance(outcome, Refused):
             detail["error"] = outcome.error
         return detail

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Protocol
 
 from schedulemesh.config.settings import SchedulerSettings
 from schedulemesh.errors import JournalError
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.backend import Backend
 from schedulemesh.store.address import Address, address_of
-from schedulemesh.store.sql import SqlJournal
+from schedulemesh.store.journal import Journal
+
+
+class OpenJournal(Protocol):
+    """Opens the journal at an address. Raises JournalError where it cannot, or is not there and must be."""
+
+    def __call__(self, address: Address, *, must_exist: bool = False) -> Journal:
+        """The journal, of which this process is not the writer yet."""
 
 
 def journal_address(settings: SchedulerSettings, session_folder: Path) -> Address:
@@ -25,17 +33,22 @@ def mark_path(settings: SchedulerSettings, session_folder: Path) -> Path:
     return Path(f"{address.path}.asked")
 
 
-async def opened(
-    settings: SchedulerSettings, backend: Backend, agents: Agents, *, began: bool
-) -> SqlJournal:
+def opened(
+    open_journal: OpenJournal,
+    settings: SchedulerSettings,
+    backend: Backend,
+    agents: Agents,
+    living: set[tuple[str, str]],
+    *,
+    began: bool,
+) -> Journal:
     """The journal. It must be there if this scheduler lived before (``began``, or agents of it live): a new
     one would know nothing of the agents that it left behind, and would end them.
     """
-    living = await backend.living_actors()
     left = [] if began else agents.unclaimed_actors(living, set())
     address = journal_address(settings, backend.session_folder())
     try:
-        return SqlJournal(address, must_exist=began or bool(left))
+        return open_journal(address, must_exist=began or bool(left))
     except JournalError as error:
         if not left:
             raise

@@ -14,13 +14,13 @@ from schedulemesh.engine.state.groups import GroupPhase
 from schedulemesh.protocol.answers import Details, PoolResponse, Refusal
 from schedulemesh.protocol.requests import CreatePool, EnsurePool, ResizePool
 from schedulemesh.runtime.group_queries import GroupViews
-from schedulemesh.runtime.serving import Serving
+from schedulemesh.runtime.running import Service
 
 #: Seconds beyond the wait limit of a pool's groups after which its definition is answered all the same.
 _GRACE_S = 1.0
 
 
-class PoolService(Serving):
+class PoolService(Service):
     """Make pools, change them, tell of their groups."""
 
     async def create_pool(self, request: CreatePool) -> PoolResponse:

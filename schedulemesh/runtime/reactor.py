@@ -7,22 +7,26 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import msgspec
+from typing_extensions import Self
 
 from schedulemesh.config.settings import JournalSettings
 from schedulemesh.engine.engine import Engine
-from schedulemesh.engine.messages.facts import AgentEnded
-from schedulemesh.engine.messages.instructions import AnswerRequest, AnyInstruction
-from schedulemesh.engine.messages.outcomes import Refused, RequestOutcome
+from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.messages.stimuli import AnyStimulus, StateStored, SupervisorBegan
 from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.transaction import Step
 from schedulemesh.errors import JournalError, JournalTakenOverError, NotStorableError
-from schedulemesh.runtime.clock import ClockMark, SteadyClock
-from schedulemesh.runtime.decision_log import log_facts
+from schedulemesh.runtime.clock import SteadyClock
+from schedulemesh.runtime.journal_recovery import (
+    ClockNotes,
+    EarlierLives,
+    Recovered,
+    in_thread,
+    recovered_from,
+)
 from schedulemesh.runtime.snapshots import Snapshots
 from schedulemesh.runtime.witness import Seen
 from schedulemesh.store.journal import Journal
@@ -33,18 +37,19 @@ logger = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
 
+#: Called with a step once it is durable.
+Subscriber = Callable[[Step], None]
+
 #: Seconds between attempts to write a journal that failed: doubled from the first to the last.
 _RETRY_S, _RETRY_MAX_S = 0.2, 10.0
 #: Seconds for which stored bytes are asked for again where the journal cannot be read.
 _FETCH_S = 15.0
 #: Numbers that are left out where some may have been given after the backup that was put back.
 _GAP = 1_000_000
-#: The journal's note of where the clock stood, and the seconds between two of them.
-_CLOCK_NOTE, _CLOCK_S = "clock", 60.0
 
 
 class Reactor:
-    """Holds the engine and its journal. All of it runs on one event loop; ``begin`` comes first.
+    """Holds the engine and its journal; made by ``recover``. All of it runs on one event loop.
 
     While the journal cannot be written, the state is what is durable: reads go on, changes raise
     JournalError, and writing is tried again until it works.
@@ -53,32 +58,79 @@ class Reactor:
     def __init__(
         self,
         journal: Journal,
+        recovered: Recovered,
         strategies: Strategies,
-        carry_out: Callable[[AnyInstruction], None],
-        clock: SteadyClock | None = None,
+        settings: JournalSettings,
+        clock: SteadyClock,
     ) -> None:
         self._journal = journal
         self._strategies = strategies
-        self._carry_out = carry_out
-        self._settings = JournalSettings()
-        self._writer: GroupWriter = None  # type: ignore[assignment]  # set when it begins
+        self._settings = settings
+        self._clock = clock
+        self.engine = Engine(recovered.state, strategies=strategies)
+        self.epoch = recovered.epoch
         #: Whether the journal is older than what was already true: a backup was put in its place.
-        self.rolled_back = False
-        self._clock = clock or SteadyClock()
-        self._noted_at = 0.0
+        self.rolled_back = recovered.rolled_back
+        self._writer = GroupWriter(journal, recovered.stored)
+        self._snapshots = Snapshots(self, journal, self._writer, settings)
+        self._clock_notes = ClockNotes(journal, clock)
+        self._subscribers: list[Subscriber] = []
+        #: Clear while the journal cannot be written; then ``_trouble`` says why.
         self._healthy = asyncio.Event()
         self._healthy.set()
         self._trouble = ""
         #: Clear while the state holds half of a step that failed, and is being read again.
         self._whole = asyncio.Event()
         self._whole.set()
-        self._answers: dict[str, list[asyncio.Future[RequestOutcome]]] = {}
-        self._ends: dict[str, list[asyncio.Future[None]]] = {}
         self._healing: asyncio.Task[None] | None = None
         self._reloading: asyncio.Task[None] | None = None
-        self._noting: asyncio.Task[None] | None = None
-        self._snapshots: Snapshots | None = None
-        self.engine = Engine(strategies=strategies)
+
+    @classmethod
+    async def recover(
+        cls,
+        journal: Journal,
+        strategies: Strategies | None = None,
+        settings: JournalSettings | None = None,
+        clock: SteadyClock | None = None,
+        earlier: EarlierLives | None = None,
+    ) -> Self:
+        """Become the journal's writer, recover the state from it, and begin a new epoch.
+
+        Nobody has subscribed by then, and the new epoch has no instructions. Raises JournalError; then the
+        journal is closed.
+        """
+        try:
+            recovered = await recovered_from(journal, earlier or EarlierLives())
+        except JournalError:
+            journal.close()
+            raise
+        reactor = cls(
+            journal,
+            recovered,
+            strategies or Strategies(),
+            settings or JournalSettings(),
+            clock or SteadyClock(),
+        )
+        try:
+            await reactor._begin(recovered)
+        except JournalError:
+            await reactor.close(destroy=False)
+            raise
+        return reactor
+
+    async def _begin(self, recovered: Recovered) -> None:
+        await self._clock_notes.resume(recovered.state)
+        gap = _GAP if recovered.rolled_back else 0
+        await self.step(SupervisorBegan(epoch=recovered.epoch, gap=gap))
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """Have a subscriber called with every step from now on.
+
+        A step is published when its facts are durable, and before ``step`` returns; steps come in the order
+        of their facts, subscribers in the order in which they subscribed. A subscriber neither blocks nor
+        raises.
+        """
+        self._subscribers.append(subscriber)
 
     @property
     def state(self) -> MeshState:
@@ -93,40 +145,6 @@ class Reactor:
     def now(self) -> float:
         """Seconds since 1970, never going back."""
         return self._clock.now()
-
-    async def begin(
-        self,
-        settings: JournalSettings | None = None,
-        *,
-        take_over: bool = False,
-        seen: Seen | None = None,
-        newest_incarnation: int = 0,
-    ) -> int:
-        """Become the journal's writer and recover from it; returns the epoch of this life.
-
-        ``take_over``: also from one that lives. ``seen``: what is known of former lives from elsewhere, and
-        the highest ``newest_incarnation`` of an agent that lives. Raises JournalError.
-        """
-        self._settings = settings or self._settings
-        seen = seen or Seen()
-        epoch = await _beside(
-            functools.partial(self._journal.begin, take_over=take_over, above=seen.epoch)
-        )
-        stored = await _beside(self._journal.load)
-        self.engine = Engine(await _beside(stored.fold), strategies=self._strategies)
-        self.rolled_back = stored.last > 0 and (
-            seen.unresolved
-            or self.state.epoch < seen.epoch
-            or stored.last < seen.last
-            or self.state.next_incarnation <= newest_incarnation
-        )
-        self._clock.resume(await _beside(self._last_mark), _newest(self.state))
-        await _beside(self._note_clock)
-        self._writer = GroupWriter(self._journal, stored)
-        self._snapshots = Snapshots(self, self._journal, self._writer, self._settings)
-        gap = _GAP if self.rolled_back else 0
-        await self.step(SupervisorBegan(epoch=epoch, gap=gap))
-        return epoch
 
     def height(self) -> Seen:
         """How far the journal came."""
@@ -152,8 +170,9 @@ class Reactor:
         except JournalError:
             self._fall_back()
             raise
-        self._take_effect(step)
-        self._maintain_journal()
+        self._publish(step)
+        self._snapshots.take_if_due()
+        self._clock_notes.note_if_due()
         return step
 
     def _decide(
@@ -208,23 +227,6 @@ class Reactor:
         except JournalError:
             self._fall_back()
 
-    async def answer(self, request_id: str) -> RequestOutcome:
-        """The final outcome of a request, once it is durable."""
-        if request_id in self.state.answers:
-            await self.flushed()
-        known = self.state.answers.get(request_id)
-        if known is not None:
-            return known.outcome
-        return await _wait_for(self._answers, request_id)
-
-    async def end_of(self, agent_name: str) -> None:
-        """Return once the agent is durably off the book."""
-        if agent_name not in self.state.agents:
-            await self.flushed()
-        if agent_name not in self.state.agents:
-            return
-        await _wait_for(self._ends, agent_name)
-
     async def keep(self, blobs: Mapping[str, bytes]) -> None:
         """Store blobs for a fact that is about to come."""
         try:
@@ -235,7 +237,7 @@ class Reactor:
 
     async def blob(self, key: str | None) -> bytes | None:
         """Stored bytes; None: there are none."""
-        return None if key is None else await _beside(functools.partial(self._journal.blob, key))
+        return None if key is None else await in_thread(functools.partial(self._journal.blob, key))
 
     async def fetch(self, key: str | None) -> bytes | None:
         """As ``blob``, for the executor, which cannot ask its caller to come again: tried for a while."""
@@ -251,30 +253,24 @@ class Reactor:
 
     async def close(self, *, destroy: bool) -> None:
         """Write what is queued and let the journal go, or forget it all."""
-        for task in (self._healing, self._reloading, self._noting):
+        for task in (self._healing, self._reloading):
             if task is not None:
                 task.cancel()
-        if self._snapshots is not None:
-            self._snapshots.cancel()
-        if self._writer is not None:
-            await self._writer.close()
+        self._clock_notes.cancel()
+        self._snapshots.cancel()
+        await self._writer.close()
         if destroy:
             self._journal.destroy()
         else:
             self._journal.close()
 
-    def _take_effect(self, step: Step) -> None:
-        """What the step decided is durable: tell those who wait, and have the executor act."""
-        log_facts(step.facts)
-        for fact in step.facts:
-            if isinstance(fact, AgentEnded):
-                _resolve(self._ends.pop(fact.agent_name, []), None)
-        for instruction in step.instructions:
-            if isinstance(instruction, AnswerRequest):
-                known = self.state.answers[instruction.request_id]
-                _resolve(self._answers.pop(instruction.request_id, []), known.outcome)
-            else:
-                self._carry_out(instruction)
+    def _publish(self, step: Step) -> None:
+        """The step is durable: pass it to the subscribers."""
+        for subscriber in self._subscribers:
+            try:
+                subscriber(step)
+            except Exception:  # logged: what one subscriber breaks must not keep others from acting
+                logger.exception("a subscriber to durable steps failed")
 
     def _fall_back(self) -> None:
         """Go back to what is durable, and try to write again."""
@@ -300,7 +296,7 @@ class Reactor:
 
     async def _fold(self, stored: Stored) -> None:
         try:
-            self.engine = Engine(await _beside(stored.fold), strategies=self._strategies)
+            self.engine = Engine(await in_thread(stored.fold), strategies=self._strategies)
         except JournalError as error:
             self._trouble = str(error)
             self._healthy.clear()
@@ -335,68 +331,3 @@ class Reactor:
             limit,
         )
         return False
-
-    def _maintain_journal(self) -> None:
-        """Begin a snapshot, or note the time, when it is due."""
-        if self._snapshots is not None:
-            self._snapshots.take_if_due()
-        if self.now() - self._noted_at >= _CLOCK_S and (
-            self._noting is None or self._noting.done()
-        ):
-            self._noting = asyncio.ensure_future(self._note_clock_beside())
-
-    async def _note_clock_beside(self) -> None:
-        try:
-            await _beside(self._note_clock)
-        except JournalError as error:
-            logger.warning("the time cannot be noted: %s", error)
-
-    def _note_clock(self) -> None:
-        self._noted_at = self.now()
-        self._journal.put_note(_CLOCK_NOTE, msgspec.json.encode(self._clock.mark()))
-
-    def _last_mark(self) -> ClockMark | None:
-        """Where the clock of the last life stood; None: that is not known."""
-        try:
-            noted = self._journal.note(_CLOCK_NOTE)
-            return None if noted is None else msgspec.json.decode(noted, type=ClockMark)
-        except (JournalError, msgspec.MsgspecError) as error:
-            logger.warning("the time of the former life cannot be read: %s", error)
-            return None
-
-
-def _newest(state: MeshState) -> float:
-    """The newest time in the books."""
-    found = [0.0, *(answer.at for answer in state.answers.values())]
-    found += [max(task.started_at, task.saved_at or 0.0) for task in state.running.by_id.values()]
-    for agent in state.agents.values():
-        found.append(max(agent.admitted_at, agent.started_at or 0.0))
-    found += [past.fact.at for past in state.preempted.values()]
-    found += [lost.at for lost in state.lost.values()]
-    found += [change.at for change in state.policy_changes]
-    return max(found)
-
-
-async def _beside(call: Callable[[], Value]) -> Value:
-    """Run something that blocks beside the loop."""
-    return await asyncio.get_running_loop().run_in_executor(None, call)
-
-
-async def _wait_for(waiting: dict[str, list[asyncio.Future[Value]]], key: str) -> Value:
-    """Wait to be told; whoever gives up is forgotten."""
-    future: asyncio.Future[Value] = asyncio.get_running_loop().create_future()
-    waiting.setdefault(key, []).append(future)
-    try:
-        return await future
-    finally:
-        others = waiting.get(key, [])
-        if future in others:
-            others.remove(future)
-            if not others:
-                del waiting[key]
-
-
-def _resolve(futures: list[asyncio.Future[Any]], value: object) -> None:
-    for future in futures:
-        if not future.done():
-            future.set_result(value)

@@ -1,102 +1,62 @@
-"""The supervisor's one entry for clients: decode a request, carry it out, encode the answer."""
+"""Requests of clients: each is executed by the service for its subject, and answered."""
 
 from __future__ import annotations
 
 import logging
 import os
-import secrets
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
-import msgspec
 from typing_extensions import assert_never
 
 from schedulemesh.config.policy import changed_policy
-from schedulemesh.domain.reasons import PreemptionReason, Reason
-from schedulemesh.engine.admission.decide import pool_for
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages import stimuli as s
-from schedulemesh.engine.messages.outcomes import (
-    Accepted,
-    AgentEvicted,
-    Done,
-    Evicted,
-    Pending,
-    ProbeNeeded,
-    Refused,
-    RequestOutcome,
-)
+from schedulemesh.engine.messages.outcomes import Done, Pending, Refused, RequestOutcome
 from schedulemesh.errors import InvalidRequestError, JournalError, shown
 from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.answers import (
     AnyAnswer,
     Details,
-    Evaluated,
-    GroupPlace,
     Listed,
     Malformed,
     Refusal,
     Response,
     WithHandles,
-    encode_answer,
 )
 from schedulemesh.runtime.backend import Refs
-from schedulemesh.runtime.decision_log import log_refusal
 from schedulemesh.runtime.health import HealthCheck
 from schedulemesh.runtime.journal_opening import journal_address
-from schedulemesh.runtime.orphans import Orphans
-from schedulemesh.runtime.plugin_watchdog import PluginWatchdog
 from schedulemesh.runtime.pool_service import PoolService
+from schedulemesh.runtime.preemption_service import PreemptionService
 from schedulemesh.runtime.queries import View
-from schedulemesh.runtime.references import NO_REFS
-from schedulemesh.runtime.restarts import with_real_restarts
-from schedulemesh.runtime.serving import unavailable
+from schedulemesh.runtime.running import Running, Service, unavailable
 from schedulemesh.runtime.state_service import StateService
+from schedulemesh.runtime.submission_service import SubmissionService
 
 logger = logging.getLogger(__name__)
 
 #: Seconds that the answer to a deletion waits for the removal of the agent's placement group.
 _GROUP_GOES_S = 10.0
 
-#: Characters of its pool's name that an agent without a name is called by.
-_POOL_CHARS = 200
 
-#: Names of running tasks whose last evaluation is remembered.
-_NAMED = 100_000
-
-
-class RequestService(StateService, PoolService):
-    """Carries out what clients ask for. Only requests come in, so nobody but the runtime itself can make
-    the engine believe that something happened.
+class RequestService(Service):
+    """Executes what clients request. Only requests come in, so nobody but the runtime itself can make the
+    engine believe that something happened.
     """
 
-    #: Set when it begins.
-    _watchdog: PluginWatchdog | None
-    _orphans: Orphans
+    def __init__(self, running: Running) -> None:
+        super().__init__(running)
+        self.running = running
+        self._pools = PoolService(running)
+        self._submissions = SubmissionService(running)
+        self._preemptions = PreemptionService(running)
+        self.states = StateService(running, self._submissions)
 
-    def __init__(self) -> None:
-        #: By task: the reason and score under which the last evaluation named it.
-        self._named: dict[str, tuple[PreemptionReason, float]] = {}
-
-    async def ask(self, data: bytes, refs: Refs = NO_REFS) -> bytes | tuple[bytes, list[Any]]:
-        """Answer an encoded request, whose object references come beside it: an encoded answer, with the
-        Ray handles that belong to it beside it, if any do.
-        """
+    async def answer(self, request: r.AnyRequest, refs: Refs) -> AnyAnswer | WithHandles:
+        """Execute a request. Whatever fails becomes the answer, and concerns this caller alone."""
         try:
-            request = r.decode_request(data)
-        except InvalidRequestError as error:
-            return encode_answer(Malformed(error=str(error)))
-        if not self.is_ready:
-            await self.ready()
-        answer = await self._safely(request, refs)
-        if isinstance(answer, WithHandles):
-            return encode_answer(answer.answer), answer.handles
-        return encode_answer(answer)
-
-    async def _safely(self, request: r.AnyRequest, refs: Refs) -> AnyAnswer | WithHandles:
-        """Carry a request out; whatever goes wrong becomes the answer, and concerns this caller alone."""
-        try:
-            return await self._carry_out(request, refs)
+            return await self._execute(request, refs)
         except JournalError as error:
             return Refusal(refused=unavailable(error))
         except InvalidRequestError as error:
@@ -104,18 +64,16 @@ class RequestService(StateService, PoolService):
         except Exception as error:  # noqa: BLE001  # a broken promise; it is logged and answered
             return _failed(request, error)
 
-    async def _carry_out(  # one straight list
-        self, request: r.AnyRequest, refs: Refs
-    ) -> AnyAnswer | WithHandles:
+    async def _execute(self, request: r.AnyRequest, refs: Refs) -> AnyAnswer | WithHandles:
         match request:
             case r.SubmitTask():
-                return await self.submit(request.submission, request.blobs, refs)
+                return await self._submissions.submit(request.submission, request.blobs, refs)
             case r.CreatePool():
-                return await self.create_pool(request)
+                return await self._pools.create_pool(request)
             case r.EnsurePool():
-                return await self.ensure_pool(request)
+                return await self._pools.ensure_pool(request)
             case r.ResizePool():
-                return await self.resize_pool(request)
+                return await self._pools.resize_pool(request)
             case r.ChangePolicy():
                 return await self._change_policy(request)
             case r.RegisterStateHandlers():
@@ -131,25 +89,25 @@ class RequestService(StateService, PoolService):
             case r.DeleteAgent():
                 return await self._delete_agent(request)
             case r.ExecutePreemption():
-                return await self._execute_preemption(request)
+                return await self._preemptions.execute(request)
             case r.PreemptTask():
-                return await self._preempt_task(request)
+                return await self._preemptions.preempt(request)
             case r.SaveTaskState():
-                return await self.checkpoint(request.task_id)
+                return await self.states.checkpoint(request.task_id)
             case r.RestoreTask():
-                return await self.restore(request)
+                return await self.states.restore(request)
             case r.EndOrphans():
                 return Details(facts={"ended": await self._orphans.end(request.names)})
             case r.EnsureAgentHealth():
                 return Details(facts=await self.ensure_health(request.timeout_s))
             case r.EvaluatePreemption():
-                return await self._evaluate(request)
+                return await self._preemptions.evaluate(request)
             case r.GetSavedState():
-                return await self.saved_state(request.task_id)
+                return await self.states.saved_state(request.task_id)
             case r.GetGroupStats():
-                return await self.group_stats(request.pool_name)
+                return await self._pools.group_stats(request.pool_name)
             case r.ListStrategies():
-                return Listed(rows=[] if self._watchdog is None else self._watchdog.status())
+                return Listed(rows=self._plugins.status())
             case r.GetAbout():
                 return Details(facts=await self._reactor.read(self._about))
             case (
@@ -195,70 +153,10 @@ class RequestService(StateService, PoolService):
                 )
             )
             outcome = step.outcome
-        facts: dict[str, Any] = {"policy": self._reactor.state.policy.public()}
+        facts: dict[str, object] = {"policy": self._reactor.state.policy.public()}
         if isinstance(outcome, Done) and outcome.warnings:
             facts["warnings"] = list(outcome.warnings)
         return Details(facts=facts)
-
-    async def submit(
-        self, stimulus: s.TaskSubmitted, blobs: Mapping[str, bytes], refs: Refs
-    ) -> Response | WithHandles:
-        """A submission: answered when the agent runs, or cannot."""
-        class_key = stimulus.agent.class_key
-        known = await self._executor.class_bytes(class_key, blobs)
-        if known is None:
-            return Response(outcome=ProbeNeeded(class_key=class_key))
-        # The journal forgets classes that nothing refers to; this process may remember them for longer.
-        blobs = {**blobs, class_key: known}
-        self._executor.expect(stimulus.agent.arguments_key, blobs)
-        references = self._executor.references
-        stimulus = references.given_with(self._with_name(stimulus), refs)
-        with references.held_for(stimulus.agent, refs):
-            outcome = await self._admitted(stimulus, blobs)
-        references.release_unused(self._reactor.state)
-        return self._with_handle(outcome)
-
-    async def answered(self, request_id: str) -> Response | WithHandles:
-        """The first answer to a submission that is asked for again."""
-        outcome = await self._reactor.answer(request_id)
-        return self._with_handle(await with_real_restarts(self._reactor, outcome))
-
-    async def _admitted(
-        self, stimulus: s.TaskSubmitted, blobs: Mapping[str, bytes]
-    ) -> RequestOutcome:
-        """What becomes of a submission."""
-        class_key = stimulus.agent.class_key
-        step = await self._reactor.step(stimulus, blobs)
-        if isinstance(step.outcome, ProbeNeeded):
-            failed = await self._executor.probe(class_key, blobs[class_key], stimulus)
-            if failed is not None:
-                return failed
-            step = await self._reactor.step(stimulus, blobs)
-        outcome = step.outcome or Done()
-        log_refusal(stimulus, outcome)
-        if isinstance(outcome, Pending) and stimulus.request_id is not None:
-            outcome = await self._reactor.answer(stimulus.request_id)
-        return await with_real_restarts(self._reactor, outcome)
-
-    def _with_handle(self, outcome: RequestOutcome) -> Response | WithHandles:
-        """The outcome of a submission, with its group and the agent's Ray handle."""
-        reply = Response(outcome=outcome, group=self._group_of(outcome))
-        if not isinstance(outcome, Accepted):
-            return reply
-        agent = self._reactor.state.agents.get(outcome.agent_name)
-        if agent is None:
-            return reply
-        return WithHandles(reply, [self._agents.handle(agent.spec.name, agent.incarnation)])
-
-    def _group_of(self, outcome: RequestOutcome) -> GroupPlace | None:
-        """Where the placement group stands that a submission was given."""
-        if not isinstance(outcome, Accepted) or outcome.group_id is None:
-            return None
-        group = self._reactor.state.groups.by_id.get(outcome.group_id)
-        return GroupPlace(
-            name=self._groups.name(outcome.group_id),
-            node_ids=() if group is None else group.node_ids,
-        )
 
     async def _complete_task(self, request: r.CompleteTask) -> Response:
         stimulus = s.TaskFinished(
@@ -284,81 +182,16 @@ class RequestService(StateService, PoolService):
         step = await self._reactor.step(stimulus)
         outcome = step.outcome or Done()
         if isinstance(outcome, Pending):
-            await self._reactor.end_of(outcome.agent_name)
+            await self._answers.end_of(outcome.agent_name)
             outcome = Done()
         return Response(outcome=outcome)
 
-    async def _execute_preemption(self, request: r.ExecutePreemption) -> Response:
-        reason, score = self._named.get(request.task_id, (PreemptionReason.MANUAL, None))
-        return await self._preempted(
-            s.PreemptionRequested(
-                task_id=request.task_id,
-                agent_name=request.agent_name,
-                reason=reason,
-                preempt_score=score,
-                request_id=request.request_id,
-            ),
-            request.request_id,
-        )
+    async def ensure_health(self, timeout_s: float) -> dict[str, object]:
+        """Check all agents once; see HealthCheck.run."""
+        check = HealthCheck(self._backend, self._agents, self._reactor, self._answers)
+        return await check.run(timeout_s)
 
-    async def _preempt_task(self, request: r.PreemptTask) -> Response:
-        return await self._preempted(
-            s.PreemptionRequested(
-                task_id=request.task_id,
-                agent_name=request.agent_name,
-                end_agent=True,
-                for_pool=request.for_pool,
-                client=request.client,
-                request_id=request.request_id,
-            ),
-            request.request_id,
-        )
-
-    async def _preempted(self, stimulus: s.PreemptionRequested, request_id: str) -> Response:
-        """An eviction by hand: answered when the task was cancelled, or its agent is gone."""
-        step = await self._reactor.step(stimulus)
-        outcome = step.outcome or Done()
-        if isinstance(outcome, Pending):
-            outcome = await self._reactor.answer(request_id)
-        if isinstance(outcome, AgentEvicted):
-            return Response(outcome=outcome, evicted=await self._past(outcome.task_ids))
-        key = outcome.state_key if isinstance(outcome, Evicted) else None
-        return Response(outcome=outcome, saved=await self._reactor.fetch(key))
-
-    async def _past(
-        self, task_ids: Sequence[str]
-    ) -> tuple[tuple[str, PreemptionReason, bytes | None], ...]:
-        found = []
-        for task_id in task_ids:
-            past = self._reactor.state.preempted.get(task_id)
-            if past is not None:
-                saved = await self._reactor.fetch(past.state_key)
-                found.append((task_id, past.fact.reason, saved))
-        return tuple(found)
-
-    async def ensure_health(self, timeout_s: float) -> dict[str, Any]:
-        """A round of looking after agents."""
-        return await HealthCheck(self._backend, self._agents, self._reactor).run(timeout_s)
-
-    async def _evaluate(self, request: r.EvaluatePreemption) -> Evaluated:
-        """The dry run of the preemption decision; its reasons count for evictions by hand that follow."""
-        query = s.PreemptionQuery(
-            priority=request.priority,
-            pool_name=request.pool_name,
-            labels=request.labels,
-            resources=request.resources,
-            limit=request.limit,
-        )
-        found = await self._reactor.read(
-            lambda: self._reactor.engine.evaluate(query, self._reactor.now())
-        )
-        if len(self._named) > _NAMED:
-            self._named.clear()
-        for candidate in found.candidates:
-            self._named[candidate.task_id] = (candidate.reason, candidate.preempt_score)
-        return Evaluated(evaluation=found)
-
-    def _about(self) -> dict[str, Any]:
+    def _about(self) -> dict[str, object]:
         state = self._reactor.state
         return {
             "name": self._settings.name,
@@ -372,17 +205,6 @@ class RequestService(StateService, PoolService):
             "agents": len(state.agents),
             "running_tasks": len(state.running),
         }
-
-    def _with_name(self, stimulus: s.TaskSubmitted) -> s.TaskSubmitted:
-        """An agent without a name gets one that begins with its pool's."""
-        agent = stimulus.agent
-        if agent.name:
-            return stimulus
-        engine = self._reactor.engine
-        pool = pool_for(engine.state, engine.strategies, stimulus) or ""
-        name = f"{pool[:_POOL_CHARS]}-agent-{secrets.token_hex(3)}"
-        named = msgspec.structs.replace(agent, name=name, pool_name=pool)
-        return msgspec.structs.replace(stimulus, agent=named)
 
 
 def _failed(request: r.AnyRequest, error: Exception) -> Refusal:

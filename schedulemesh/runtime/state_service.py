@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.lifecycle.agents import current
@@ -15,31 +13,25 @@ from schedulemesh.engine.state.tasks import Preempting
 from schedulemesh.protocol.agents import key_of, pack
 from schedulemesh.protocol.answers import Refusal, Response, SavedBytes, WithHandles
 from schedulemesh.protocol.requests import RestoreTask
-from schedulemesh.runtime.backend import Refs
 from schedulemesh.runtime.queries import past_of, saved_key
 from schedulemesh.runtime.references import NO_REFS
-from schedulemesh.runtime.serving import Serving, when_ready
+from schedulemesh.runtime.running import Running, Service
+from schedulemesh.runtime.submission_service import SubmissionService
 
 
-class StateService(Serving):
-    """Save, hand back, restore."""
+class StateService(Service):
+    """Saves, returns and restores the states of tasks."""
 
-    async def submit(
-        self, stimulus: s.TaskSubmitted, blobs: Mapping[str, bytes], refs: Refs
-    ) -> Response | WithHandles:
-        """A submission."""
-        raise NotImplementedError
-
-    async def answered(self, request_id: str) -> Response | WithHandles:
-        """The first answer to a submission that is asked for again."""
-        raise NotImplementedError
+    def __init__(self, running: Running, submissions: SubmissionService) -> None:
+        super().__init__(running)
+        self._submissions = submissions
 
     async def restore(self, request: RestoreTask) -> Response | WithHandles:
         """Hand a saved state to the pool's restorer, and run the task again where it is known how."""
         state, task_id = self._reactor.state, request.saved.task.task_id
         given = pack(request.saved)
         if request.request_id in state.answers or request.request_id in state.requests:
-            return await self.answered(request.request_id)
+            return await self._submissions.answered(request.request_id)
         if (taken := _leaving(state, task_id) or duplicate_task(state, task_id)) is not None:
             return Response(outcome=taken)
         task, agent = past_of(state, task_id) or (None, None)
@@ -65,14 +57,13 @@ class StateService(Serving):
             state_key=key_of(given),
             client=request.client,
         )
-        return await self.submit(stimulus, {}, NO_REFS)
+        return await self._submissions.submit(stimulus, {}, NO_REFS)
 
     async def saved_state(self, task_id: str) -> SavedBytes:
         """The stored state of a task that was preempted."""
         key = await self._reactor.read(lambda: saved_key(self._reactor.state, task_id))
         return SavedBytes(state=await self._reactor.blob(key))
 
-    @when_ready
     async def last_saved(self, agent_name: str, incarnation: int) -> bytes | None:
         """The state last saved of any task of an agent that Ray restarted; None: there is none."""
         state = self._reactor.state

@@ -9,54 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from schedulemesh.config.settings import SchedulerSettings
 from schedulemesh.core.agent_actor import AgentActor
 from schedulemesh.core.client import states
 from schedulemesh.core.client.scheduler import RayScheduler
 from schedulemesh.core.client.task_request import Caller
-from schedulemesh.engine.placement.strategies import Strategies
-from schedulemesh.runtime.agent_registry import Agents
-from schedulemesh.runtime.executor import Executor
-from schedulemesh.runtime.pg_manager import Groups
-from schedulemesh.runtime.request_service import RequestService
-from schedulemesh.store.sql import SqlJournal
+from schedulemesh.runtime.preemption_service import PreemptionService
 from tests.engine.builders import differences
-from tests.integration.request_fuzz import CALLS, Fuzz, Witness
-from tests.runtime.fake_backend import FakeBackend
-
-
-class Service(RequestService):
-    """On a loop of its own, as in the supervisor's process."""
-
-    def __init__(self, journal):
-        super().__init__()
-        self._settings = SchedulerSettings(name="s")
-        self._backend = FakeBackend()
-        self._agents = Agents(self._backend, "s", "space")
-        self._groups = Groups(self._backend, "s", "space")
-        self._watchdog = None
-        self.journal = journal
-        self.is_ready = True
-        self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
-        self.thread.start()
-        self.do(self._begin())
-
-    async def _begin(self):
-        strategies = Strategies()
-        self._executor = Executor(
-            self._backend, self._agents, self._groups, self.journal, "s", strategies
-        )
-        await self._reactor.begin()
-
-    def do(self, work):
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
-
-    def close(self):
-        self.do(self._reactor.close(destroy=False))
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join()
-        self.loop.close()
+from tests.integration.request_fuzz import Fuzz, Witness
+from tests.runtime.composition import InThread
 
 
 class Connection:
@@ -66,12 +26,12 @@ class Connection:
 
     def __init__(self, service):
         self.service = service
-        self.settings = service._settings
+        self.settings = service.running.settings
         self.caller = Caller(namespace="space", runtime_env={})
         self.shipped = set()
 
     def call(self, method, data, *refs, what):
-        return self.service.do(self.service.ask(data, *refs))
+        return self.service.do(self.service.service.ask(data, *refs))
 
 
 def client(service):
@@ -83,7 +43,7 @@ def client(service):
 @pytest.fixture
 def service(tmp_path):
     """A service with an empty journal."""
-    found = Service(SqlJournal(tmp_path / "j.sqlite"))
+    found = InThread(tmp_path / "j.sqlite")
     yield found
     found.close()
 
@@ -91,9 +51,6 @@ def service(tmp_path):
 def test_no_value_breaks_anything_and_the_journal_reloads(service, tmp_path, monkeypatch):
     seed = random.randrange(2**32)
     fuzz, witness = Fuzz(client(service), seed), Witness(client(service))
-    for name in ("about", "end_orphans", "ensure_agent_health", "list_orphans"):
-        # Ray alone answers these.
-        monkeypatch.delitem(CALLS, name)
     witness.start()
     try:
         for number in range(2_000):
@@ -110,16 +67,16 @@ def test_no_value_breaks_anything_and_the_journal_reloads(service, tmp_path, mon
     assert succeeded > 200, fuzz.counts
 
     async def reloaded():
-        await service._reactor.flushed()
-        return service.journal.load().fold()
+        await service.running.reactor.flushed()
+        return service.running.reactor._journal.load().fold()
 
-    assert differences(service.do(reloaded()), service._reactor.state) == [], f"seed {seed}"
+    assert differences(service.do(reloaded()), service.running.reactor.state) == [], f"seed {seed}"
 
 
 def test_what_the_engine_did_not_foresee_is_answered_and_harms_nobody(service, monkeypatch):
     asked, other = client(service), client(service)
     monkeypatch.setattr(
-        type(service), "_evaluate", lambda *_: (_ for _ in ()).throw(KeyError("unforeseen"))
+        PreemptionService, "evaluate", lambda *_: (_ for _ in ()).throw(KeyError("unforeseen"))
     )
     answer = asked.evaluate_preemption(5.0, "p")
     assert (answer["success"], answer["reason"]) == (False, "internal_error")
@@ -152,7 +109,7 @@ def test_a_restore_that_is_asked_for_again_gets_its_first_answer(service, monkey
 
 def test_a_task_that_is_still_being_preempted_is_not_restored(service, monkeypatch):
     asked, ended = client(service), threading.Event()
-    agents = type(service._agents)
+    agents = type(service.running.agents)
     end = agents.end
 
     async def end_when_told(self, *agent):

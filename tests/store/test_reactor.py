@@ -12,12 +12,14 @@ import pytest
 from schedulemesh.config.settings import JournalSettings
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import PoolEnsured
+from schedulemesh.engine.messages.instructions import AnswerRequest
 from schedulemesh.engine.messages.outcomes import Accepted, Pending
-from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.state.invariants import check
 from schedulemesh.errors import JournalError, NotStorableError
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.runtime import reactor as scribe_module
+from schedulemesh.runtime.answers import Answers
+from schedulemesh.runtime.journal_recovery import EarlierLives
 from schedulemesh.runtime.reactor import Reactor
 from schedulemesh.runtime.witness import Seen
 from schedulemesh.store.journal import MemoryJournal
@@ -56,8 +58,8 @@ def on_loop(test):
         async def with_reactor():
             journal = Unsure(tmp_path / "j.sqlite")
             orders = []
-            reactor = Reactor(journal, Strategies(), orders.append)
-            await reactor.begin()
+            reactor = await Reactor.recover(journal)
+            reactor.subscribe(lambda step: orders.extend(instructed(step)))
             await test(reactor, journal, orders)
             journal.fails = None
             await asyncio.wait_for(reactor._healthy.wait(), 10)
@@ -71,6 +73,11 @@ def on_loop(test):
 
     run.__name__ = test.__name__
     return run
+
+
+def instructed(step):
+    """The instructions that an executor executes."""
+    return [i for i in step.instructions if not isinstance(i, AnswerRequest)]
 
 
 def wanted(name, cpu=4):
@@ -230,20 +237,19 @@ async def test_a_refused_submission_leaves_no_bytes(reactor, journal, orders):
 async def test_a_cancelled_waiter_is_forgotten(reactor, journal, orders):
     await reactor.step(wanted("p"))
     await reactor.step(submission("a"))
-    waiting = [asyncio.ensure_future(reactor.answer("r-a")) for _ in range(3)]
-    waiting.append(asyncio.ensure_future(reactor.end_of("a")))
+    answers = Answers(reactor)
+    waiting = [asyncio.ensure_future(answers.outcome("r-a")) for _ in range(3)]
+    waiting.append(asyncio.ensure_future(answers.end_of("a")))
     await asyncio.sleep(0)
     for each in waiting:
         each.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
-    assert (reactor._answers, reactor._ends) == ({}, {})
+    assert len(answers) == 0
 
 
 def restarts_of(machine, tmp_path):
     """A reactor of each life; the machine's clock is read anew."""
-    return Reactor(
-        SqlJournal(tmp_path / "j.sqlite"), Strategies(), lambda order: None, machine.clock()
-    )
+    return Reactor.recover(SqlJournal(tmp_path / "j.sqlite"), clock=machine.clock())
 
 
 @pytest.mark.parametrize("by_s", [-4 * 86_400.0, 86_400.0])
@@ -252,8 +258,7 @@ def test_a_clock_changed_between_two_runs_changes_no_duration(by_s, tmp_path):
 
     async def story():
         machine = Machine()
-        first = restarts_of(machine, tmp_path)
-        await first.begin()
+        first = await restarts_of(machine, tmp_path)
         await first.step(wanted("p"))
         task = s.TaskSpec(task_id="t", pool_name="p", estimated_duration=100.0)
         await first.step(s.TaskAnnounced(task=task, agent_name="x"))
@@ -262,8 +267,7 @@ def test_a_clock_changed_between_two_runs_changes_no_duration(by_s, tmp_path):
         await first.close(destroy=False)
         machine.system += by_s
         machine.passes(30.0)
-        second = restarts_of(machine, tmp_path)
-        await second.begin()
+        second = await restarts_of(machine, tmp_path)
         assert second.state.running.by_id["t"].remaining(second.now()) == pytest.approx(70.0)
         await second.step(s.ClockTicked())
         assert (await second.step(refused)).outcome == told.outcome
@@ -278,8 +282,9 @@ async def test_waiting_callers_are_answered_after_recovery(reactor, journal, ord
     await reactor.step(wanted("p"))
     step = await reactor.step(submission("a"))
     assert isinstance(step.outcome, Pending)
-    waiting = asyncio.ensure_future(reactor.answer("r-a"))
-    ending = asyncio.ensure_future(reactor.end_of("a"))
+    answers = Answers(reactor)
+    waiting = asyncio.ensure_future(answers.outcome("r-a"))
+    ending = asyncio.ensure_future(answers.end_of("a"))
     journal.fails = lambda: "before"
     report = asyncio.ensure_future(reactor.report(reported(orders.pop())))
     await asyncio.sleep(0.1)
@@ -289,11 +294,11 @@ async def test_waiting_callers_are_answered_after_recovery(reactor, journal, ord
     await asyncio.wait_for(report, 10)
     assert isinstance(await asyncio.wait_for(waiting, 10), Accepted)
     assert (await reactor.step(submission("a"))).outcome == waiting.result()
-    assert await reactor.answer("r-a") == waiting.result()
+    assert await answers.outcome("r-a") == waiting.result()
     incarnation = reactor.state.agents["a"].incarnation
     await reactor.report(s.AgentGone(agent_name="a", incarnation=incarnation))
     await asyncio.wait_for(ending, 10)
-    await reactor.end_of("a")
+    await answers.end_of("a")
 
 
 @on_loop
@@ -305,7 +310,7 @@ async def test_a_result_that_is_not_durable_is_not_returned(reactor, journal, or
     report = asyncio.ensure_future(reactor.report(reported(order)))
     await asyncio.sleep(0)
     assert "r-a" in reactor.state.answers  # decided
-    asked = asyncio.ensure_future(reactor.answer("r-a"))
+    asked = asyncio.ensure_future(Answers(reactor).outcome("r-a"))
     await asyncio.sleep(0.05)
     assert not asked.done()
     journal.fails = None
@@ -323,7 +328,8 @@ def test_random_failures_neither_lose_nor_duplicate(seed, tmp_path):
 
     @on_loop
     async def story(reactor, journal, orders):
-        journal.fails = lambda: rng.choice([None, None, None, "before", "after"])
+        first = iter(["before"])
+        journal.fails = lambda: next(first, rng.choice([None, None, None, "before", "after"]))
 
         async def caller(number):
             kept = 0
@@ -352,8 +358,7 @@ def test_random_failures_neither_lose_nor_duplicate(seed, tmp_path):
 def test_a_fenced_reactor_changes_nothing(tmp_path):
     async def story():
         journal = SqlJournal(tmp_path / "j.sqlite")
-        reactor = Reactor(journal, Strategies(), lambda order: None)
-        await reactor.begin()
+        reactor = await Reactor.recover(journal)
         await reactor.step(wanted("p"))
         other = SqlJournal(tmp_path / "j.sqlite")
         assert other.begin(take_over=True) == 2
@@ -371,8 +376,7 @@ def test_a_fenced_reactor_changes_nothing(tmp_path):
 
 
 async def in_one_run(journal, settings, story):
-    reactor = Reactor(journal, Strategies(), lambda order: None)
-    await reactor.begin(settings)
+    reactor = await Reactor.recover(journal, settings=settings)
     await story(reactor)
     if reactor._snapshots.taking is not None:
         await reactor._snapshots.taking
@@ -498,8 +502,7 @@ def test_bytes_kept_for_a_fact_to_come_outlive_a_snapshot():
 def test_it_recovers_when_the_database_is_back(database, server):
     async def story():
         journal = SqlJournal(database("a"))
-        reactor = Reactor(journal, Strategies(), lambda order: None)
-        await reactor.begin()
+        reactor = await Reactor.recover(journal)
         await reactor.step(wanted("p"))
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, server.stop)
@@ -572,12 +575,12 @@ def test_a_restored_journal_starts_above_every_epoch_and_number_seen(
     """Above every epoch that agents have seen, and with numbers that none of them has."""
 
     async def story():
-        first = Reactor(SqlJournal(tmp_path / "j.sqlite"), Strategies(), lambda order: None)
-        await first.begin()
+        first = await Reactor.recover(SqlJournal(tmp_path / "j.sqlite"))
         await first.step(wanted("p"))
         await first.close(destroy=False)
-        second = Reactor(SqlJournal(tmp_path / "j.sqlite"), Strategies(), lambda order: None)
-        epoch = await second.begin(seen=seen, newest_incarnation=newest)
+        earlier = EarlierLives(seen=seen or Seen(), newest_incarnation=newest)
+        second = await Reactor.recover(SqlJournal(tmp_path / "j.sqlite"), earlier=earlier)
+        epoch = second.epoch
         assert epoch == (8 if seen is not None and seen.epoch == 7 else 2)
         assert second.state.epoch == epoch
         assert second.rolled_back is rolled_back
@@ -590,8 +593,9 @@ def test_a_restored_journal_starts_above_every_epoch_and_number_seen(
 
 def test_a_new_journal_is_never_taken_for_an_old_one():
     async def story():
-        reactor = Reactor(MemoryJournal(), Strategies(), lambda order: None)
-        assert await reactor.begin(seen=Seen(epoch=7, last=900)) == 8
+        earlier = EarlierLives(seen=Seen(epoch=7, last=900))
+        reactor = await Reactor.recover(MemoryJournal(), earlier=earlier)
+        assert reactor.epoch == 8
         assert not reactor.rolled_back
         await reactor.close(destroy=True)
 

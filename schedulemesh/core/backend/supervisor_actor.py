@@ -49,7 +49,9 @@ def _composed(settings: bytes, job_id: str) -> SupervisorService:
     from schedulemesh.core.backend.ray_backend import RayBackend
     from schedulemesh.core.backend.ray_internals import ignore_unread_errors
     from schedulemesh.core.transport.user_code import load_strategy
+    from schedulemesh.runtime.clock import SteadyClock
     from schedulemesh.runtime.supervisor import SupervisorService
+    from schedulemesh.store.sql import SqlJournal
 
     logging.basicConfig(level=logging.INFO, format="[%(levelname)s] %(message)s")
     ignore_unread_errors()
@@ -58,7 +60,9 @@ def _composed(settings: bytes, job_id: str) -> SupervisorService:
         backend=RayBackend(),
         settings=msgspec.msgpack.decode(settings, type=SchedulerSettings),
         job_id=job_id,
+        open_journal=SqlJournal,
         load_strategy=load_strategy,
+        clock=SteadyClock(),
     )
 
 

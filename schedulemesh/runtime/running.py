@@ -1,0 +1,50 @@
+"""What exists once a supervisor has recovered, and the base of the services that use it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from schedulemesh.config.settings import SchedulerSettings
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.errors import JournalError
+from schedulemesh.runtime.agent_registry import Agents
+from schedulemesh.runtime.answers import Answers
+from schedulemesh.runtime.backend import Backend
+from schedulemesh.runtime.cluster_monitor import ClusterMonitor
+from schedulemesh.runtime.executor import Executor
+from schedulemesh.runtime.orphans import Orphans
+from schedulemesh.runtime.pg_manager import Groups
+from schedulemesh.runtime.plugin_watchdog import PluginWatchdog
+from schedulemesh.runtime.reactor import Reactor
+
+
+class Running(msgspec.Struct, frozen=True, kw_only=True):
+    """A supervisor that has recovered: all its parts, made once."""
+
+    settings: SchedulerSettings
+    backend: Backend
+    agents: Agents
+    groups: Groups
+    reactor: Reactor
+    answers: Answers
+    executor: Executor
+    orphans: Orphans
+    monitor: ClusterMonitor
+    plugins: PluginWatchdog
+
+
+class Service:
+    """Base of the services, each of which answers requests about one subject."""
+
+    def __init__(self, running: Running) -> None:
+        self._settings, self._backend = running.settings, running.backend
+        self._agents, self._groups = running.agents, running.groups
+        self._reactor, self._answers = running.reactor, running.answers
+        self._executor, self._orphans = running.executor, running.orphans
+        self._plugins = running.plugins
+
+
+def unavailable(error: JournalError) -> Refused:
+    """The answer while the journal cannot be written."""
+    return Refused(reason=Reason.JOURNAL_UNAVAILABLE, error=str(error))

@@ -1,0 +1,101 @@
+"""Submissions: from a request for a task to an agent that runs."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+
+import msgspec
+
+from schedulemesh.engine.admission.decide import pool_for
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.outcomes import (
+    Accepted,
+    Done,
+    Pending,
+    ProbeNeeded,
+    RequestOutcome,
+)
+from schedulemesh.protocol.answers import GroupPlace, Response, WithHandles
+from schedulemesh.runtime.backend import Refs
+from schedulemesh.runtime.decision_log import log_refusal
+from schedulemesh.runtime.restarts import with_real_restarts
+from schedulemesh.runtime.running import Service
+
+#: Characters of its pool's name in the name of an agent that was submitted without one.
+_POOL_CHARS = 200
+
+
+class SubmissionService(Service):
+    """Answers submissions when the agent runs, or cannot."""
+
+    async def submit(
+        self, stimulus: s.TaskSubmitted, blobs: Mapping[str, bytes], refs: Refs
+    ) -> Response | WithHandles:
+        """A submission: answered when the agent runs, or cannot."""
+        class_key = stimulus.agent.class_key
+        known = await self._executor.class_bytes(class_key, blobs)
+        if known is None:
+            return Response(outcome=ProbeNeeded(class_key=class_key))
+        # The journal forgets classes that nothing refers to; this process may remember them for longer.
+        blobs = {**blobs, class_key: known}
+        self._executor.expect(stimulus.agent.arguments_key, blobs)
+        references = self._executor.references
+        stimulus = references.given_with(self._with_name(stimulus), refs)
+        with references.held_for(stimulus.agent, refs):
+            outcome = await self._admitted(stimulus, blobs)
+        references.release_unused(self._reactor.state)
+        return self._with_handle(outcome)
+
+    async def answered(self, request_id: str) -> Response | WithHandles:
+        """The first answer to a submission that is asked for again."""
+        outcome = await self._answers.outcome(request_id)
+        return self._with_handle(await with_real_restarts(self._reactor, outcome))
+
+    async def _admitted(
+        self, stimulus: s.TaskSubmitted, blobs: Mapping[str, bytes]
+    ) -> RequestOutcome:
+        """What becomes of a submission."""
+        class_key = stimulus.agent.class_key
+        step = await self._reactor.step(stimulus, blobs)
+        if isinstance(step.outcome, ProbeNeeded):
+            failed = await self._executor.probe(class_key, blobs[class_key], stimulus)
+            if failed is not None:
+                return failed
+            step = await self._reactor.step(stimulus, blobs)
+        outcome = step.outcome or Done()
+        log_refusal(stimulus, outcome)
+        if isinstance(outcome, Pending) and stimulus.request_id is not None:
+            outcome = await self._answers.outcome(stimulus.request_id)
+        return await with_real_restarts(self._reactor, outcome)
+
+    def _with_handle(self, outcome: RequestOutcome) -> Response | WithHandles:
+        """The outcome of a submission, with its group and the agent's Ray handle."""
+        reply = Response(outcome=outcome, group=self._group_of(outcome))
+        if not isinstance(outcome, Accepted):
+            return reply
+        agent = self._reactor.state.agents.get(outcome.agent_name)
+        if agent is None:
+            return reply
+        return WithHandles(reply, [self._agents.handle(agent.spec.name, agent.incarnation)])
+
+    def _group_of(self, outcome: RequestOutcome) -> GroupPlace | None:
+        """Where the placement group stands that a submission was given."""
+        if not isinstance(outcome, Accepted) or outcome.group_id is None:
+            return None
+        group = self._reactor.state.groups.by_id.get(outcome.group_id)
+        return GroupPlace(
+            name=self._groups.name(outcome.group_id),
+            node_ids=() if group is None else group.node_ids,
+        )
+
+    def _with_name(self, stimulus: s.TaskSubmitted) -> s.TaskSubmitted:
+        """An agent without a name gets one that begins with its pool's."""
+        agent = stimulus.agent
+        if agent.name:
+            return stimulus
+        engine = self._reactor.engine
+        pool = pool_for(engine.state, engine.strategies, stimulus) or ""
+        name = f"{pool[:_POOL_CHARS]}-agent-{secrets.token_hex(3)}"
+        named = msgspec.structs.replace(agent, name=name, pool_name=pool)
+        return msgspec.structs.replace(stimulus, agent=named)

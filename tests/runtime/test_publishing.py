@@ -1,0 +1,60 @@
+"""Durable steps reach every subscriber, in order, and not before they are durable."""
+
+from __future__ import annotations
+
+import asyncio
+
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.runtime.reactor import Reactor
+from schedulemesh.store.sql import SqlJournal
+from tests.engine.builders import pool
+
+
+def published(tmp_path, story):
+    async def told():
+        journal = SqlJournal(tmp_path / "j.sqlite")
+        reactor = await Reactor.recover(journal)
+        await story(reactor, journal)
+        await reactor.close(destroy=False)
+
+    asyncio.run(asyncio.wait_for(told(), 30.0))
+
+
+def wanted(name):
+    return s.PoolRequested(spec=pool(name, cpu=1))
+
+
+def test_a_step_is_in_the_journal_before_anybody_hears_of_it(tmp_path):
+    async def story(reactor, journal):
+        stored = []
+        reactor.subscribe(lambda step: stored.append(set(journal.load().fold().ledger.accounts)))
+        await reactor.step(wanted("p"))
+        assert stored == [{"p"}]
+
+    published(tmp_path, story)
+
+
+def test_subscribers_hear_of_steps_in_the_order_of_their_facts(tmp_path):
+    async def story(reactor, journal):
+        heard = []
+        for subscriber in "ab":
+            reactor.subscribe(
+                lambda step, subscriber=subscriber: heard.append((subscriber, len(step.facts)))
+            )
+        steps = await asyncio.gather(*(reactor.step(wanted(name)) for name in ("p", "q", "p")))
+        sizes = [len(step.facts) for step in steps]
+        assert heard == [(subscriber, size) for size in sizes for subscriber in "ab"]
+
+    published(tmp_path, story)
+
+
+def test_a_subscriber_that_fails_keeps_nobody_from_hearing(tmp_path, caplog):
+    async def story(reactor, journal):
+        heard = []
+        reactor.subscribe(lambda step: 1 / 0)
+        reactor.subscribe(heard.append)
+        step = await reactor.step(wanted("p"))
+        assert heard == [step]
+        assert "ZeroDivisionError" in caplog.text
+
+    published(tmp_path, story)

@@ -1,0 +1,207 @@
+"""The supervisor as it is put together: recovery, later processes, and failures to recover."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from schedulemesh.domain.pool import PoolSpec
+from schedulemesh.domain.resources import parse_resources
+from schedulemesh.errors import JournalError, SchedulerUnavailableError
+from schedulemesh.protocol import requests as r
+from schedulemesh.protocol.agents import unpack
+from schedulemesh.protocol.answers import Hello, Listed, PoolResponse, decode_answer
+from schedulemesh.runtime import supervisor as module
+from schedulemesh.runtime.backend import BackendError
+from schedulemesh.store.sql import SqlJournal
+from tests.runtime.composition import supervisor
+from tests.runtime.fake_backend import FakeBackend, HeldCalls, Verdict
+
+OURS = ("space", "schedulemesh:mesh:a#0")
+
+
+def run(story):
+    return asyncio.run(asyncio.wait_for(story, 30.0))
+
+
+async def asked(service, request, kind):
+    return decode_answer(await service.ask(r.encode_request(request)), kind)
+
+
+async def pools(service):
+    return [pool["name"] for pool in (await asked(service, r.ListPools(), Listed)).rows]
+
+
+async def create_pool(service, name="p"):
+    spec = PoolSpec(name=name, resources=parse_resources({"cpu": 1}))
+    return await asked(service, r.CreatePool(spec=spec), PoolResponse)
+
+
+async def killed(service):
+    """End a supervisor's process, as far as a process can be ended within this one."""
+    running = (await service.ready()).running
+    running.executor.stop_all()
+    await running.reactor.close(destroy=False)
+
+
+@pytest.fixture
+def backend():
+    return FakeBackend()
+
+
+@pytest.fixture
+def journal_file(tmp_path):
+    return tmp_path / "mesh.sqlite"
+
+
+def test_all_callers_wait_for_the_same_recovery(backend, journal_file):
+    async def story():
+        service = supervisor(backend, journal_file)
+        assert (await service.alive())[0] is False
+        first, second = await asyncio.gather(service.ready(), service.ready())
+        assert first is second
+        assert unpack(await service.hello(), Hello).job_id == "the job"
+        assert (await service.alive())[0] is True
+        await killed(service)
+
+    run(story())
+
+
+def test_the_next_process_knows_what_the_first_decided_and_ends_what_nobody_claims(
+    backend, journal_file
+):
+    async def story():
+        first = supervisor(backend, journal_file)
+        await create_pool(first)
+        await killed(first)
+        backend.restarted = True
+        backend.others = {OURS, ("space", "a user's")}
+        second = supervisor(backend, journal_file)
+        assert await pools(second) == ["p"]
+        assert (await second.ready()).running.reactor.epoch == 2
+        assert backend.others == {("space", "a user's")}
+        await killed(second)
+
+    run(story())
+
+
+def test_one_whose_journal_cannot_be_opened_says_so_and_tries_again_at_the_next_call(
+    backend, journal_file
+):
+    failures = iter([True, False])
+
+    def opened(path, *, must_exist):
+        if next(failures):
+            raise JournalError("the folder cannot be written")
+        return SqlJournal(path, must_exist=must_exist)
+
+    async def story():
+        service = supervisor(backend, journal_file, opened=opened)
+        with pytest.raises(SchedulerUnavailableError, match="the folder cannot be written"):
+            await service.ready()
+        assert await pools(service) == []
+        await service.withdraw()
+        assert not backend.ended, "it has recovered, and is wanted"
+        await killed(service)
+
+    run(story())
+
+
+def test_a_new_one_that_cannot_recover_gives_its_name_up(backend, journal_file):
+    def opened(path, *, must_exist):
+        raise JournalError("the folder cannot be written")
+
+    async def story():
+        service = supervisor(backend, journal_file, opened=opened)
+        with pytest.raises(SchedulerUnavailableError):
+            await service.ready()
+        await service.withdraw()
+        assert backend.ended
+
+    run(story())
+
+
+@pytest.mark.parametrize("call", ["recall", "living_actors", "keep", "nodes"])
+def test_a_recovery_that_the_backend_fails_leaves_the_journal_to_the_next(
+    backend, journal_file, call
+):
+    async def story():
+        calls = {"recall", "living_actors", "keep", "nodes", "groups"}
+        backend.control = held = HeldCalls(*(calls - {call}))
+        service = supervisor(backend, journal_file)
+        ready = asyncio.ensure_future(service.ready())
+        (await held.next(call)).let(Verdict.REFUSED)
+        with pytest.raises(BackendError):
+            await ready
+        held.through.add(call)
+        assert (await create_pool(service)).spec.name == "p"
+        assert await pools(service) == ["p"]
+        await killed(service)
+
+    run(story())
+
+
+def test_a_restarted_one_is_patient_with_its_journal(backend, journal_file, monkeypatch):
+    monkeypatch.setattr(module, "_PAUSE_S", 0.001)
+    failures = iter([True] * 3)
+
+    def opened(path, *, must_exist):
+        if next(failures, False):
+            raise JournalError("the folder is not mounted yet")
+        return SqlJournal(path, must_exist=must_exist)
+
+    async def story():
+        backend.restarted = True
+        service = supervisor(backend, journal_file, opened=opened)
+        assert await pools(service) == []
+        assert next(failures, None) is None
+        await killed(service)
+
+    run(story())
+
+
+def test_a_shutdown_leaves_nothing(backend, journal_file, monkeypatch):
+    monkeypatch.setattr(module, "_LINGER_S", 0.0)
+
+    async def story():
+        service = supervisor(backend, journal_file)
+        await create_pool(service)
+        backend.others = {("space", "a user's")}
+        await service.shutdown()
+        await asyncio.sleep(0.01)
+        assert backend.ended
+        assert backend.kept == {}
+        assert not journal_file.exists()
+        assert backend.others == {("space", "a user's")}
+
+    run(story())
+
+
+def test_one_that_cannot_recover_can_be_given_up(backend, journal_file, monkeypatch):
+    monkeypatch.setattr(module, "_PATIENCE_S", 0.0)
+    backend.restarted, backend.others = True, {OURS}
+
+    async def story():
+        service = supervisor(backend, journal_file)
+        with pytest.raises(SchedulerUnavailableError, match="actors that it left live"):
+            await service.ready()
+        assert backend.others == {OURS}
+        await service.shutdown()
+        assert backend.others == set()
+
+    run(story())
+
+
+def test_it_ends_with_its_job(backend, journal_file):
+    async def story():
+        service = supervisor(backend, journal_file, detached=False, monitor_interval_s=0.01)
+        backend.jobs = {"the job"}
+        await create_pool(service)
+        assert not backend.ended
+        backend.jobs = set()
+        while not backend.ended:  # noqa: ASYNC110  # the backend has no event for it
+            await asyncio.sleep(0.01)
+        assert not journal_file.exists()
+
+    run(story())
