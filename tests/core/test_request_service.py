@@ -66,11 +66,7 @@ def test_no_value_breaks_anything_and_the_journal_reloads(service, tmp_path, mon
     succeeded = sum(many for what, many in fuzz.counts.items() if what.endswith("success"))
     assert succeeded > 200, fuzz.counts
 
-    async def reloaded():
-        await service.running.reactor.flushed()
-        return service.running.reactor._journal.load().fold()
-
-    assert differences(service.do(reloaded()), service.running.reactor.state) == [], f"seed {seed}"
+    assert differences(service.reloaded(), service.running.reactor.state) == [], f"seed {seed}"
 
 
 def test_what_the_engine_did_not_foresee_is_answered_and_harms_nobody(service, monkeypatch):
@@ -164,11 +160,7 @@ def test_every_listing_shows_the_owner_who_survives_eviction_and_restore(service
     assert restored["success"], restored
     assert owners(asked.list_tasks()["tasks"]) == {"else": "grace", "low": "ada"}
 
-    async def reloaded():
-        await service._reactor.flushed()
-        return service.journal.load().fold()
-
-    tasks = service.do(reloaded()).running.by_id
+    tasks = service.reloaded().running.by_id
     assert {task_id: task.spec.owner for task_id, task in tasks.items()} == {
         "else": "grace",
         "low": "ada",

@@ -54,6 +54,15 @@ class InThread:
         """The result of a coroutine on the supervisor's loop."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
 
+    def reloaded(self):
+        """The state to which the journal leads."""
+
+        async def folded():
+            await self.running.reactor.flushed()
+            return self.running.reactor._journal.load().fold()
+
+        return self.do(folded())
+
     def close(self):
         self.do(self._ended())
         self.loop.call_soon_threadsafe(self.loop.stop)
