@@ -1,8 +1,8 @@
-# One door: `make check`. A newcomer needs Python 3.10 or later and make; everything else is installed here.
+# `make check` runs every check. Only Python 3.10 or later and make are needed; everything else is installed here.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Ray's workers start three times slower from source; see docs/performance.md.
+# Without compiled bytecode Ray's workers start three times slower; see docs/performance.md.
 COMPILE = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m compileall -q $(VENV)/lib schedulemesh >/dev/null || true
 
 .PHONY: env demo test check format lint types contracts docs bench drill fuzz dist clean
@@ -20,15 +20,15 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@$(COMPILE)
 	@touch $@ $(VENV)/.full
 
-env: $(VENV)/.dev ## Everything that tests and checks need
+env: $(VENV)/.dev ## Install everything that tests and checks need
 
-demo: $(VENV)/.full ## Run the main job on a local Ray
+demo: $(VENV)/.full ## Run the training demo on a local Ray
 	$(BIN)/python -m schedulemesh demo
 
 test: $(VENV)/.dev ## Run all tests
 	$(BIN)/python -m pytest --durations=25
 
-check: format lint types contracts test ## Everything that must hold before a commit
+check: format lint types contracts test ## Everything that must pass before a commit
 
 format: $(VENV)/.dev
 	$(BIN)/isort --check-only --quiet schedulemesh tests examples benchmarks
@@ -43,17 +43,17 @@ types: $(VENV)/.dev
 contracts: $(VENV)/.dev
 	$(BIN)/lint-imports --no-cache
 
-docs: $(VENV)/.dev ## Links, commands and snippets of the documents
+docs: $(VENV)/.dev ## Check links, commands and snippets of the documentation
 	$(BIN)/python -m pytest tests/docs
 
-bench: $(VENV)/.dev ## Every figure of docs/performance.md
+bench: $(VENV)/.dev ## Measure every figure of docs/performance.md
 	$(BIN)/python -m benchmarks
 
-drill: $(VENV)/.dev ## Kill -9 on a real Ray; DRILL_KILLS=200, DRILL_SEED= for the same again
+drill: $(VENV)/.dev ## Kill processes on a real Ray and check recovery; DRILL_KILLS=200, DRILL_SEED= to repeat a run
 	$(BIN)/python -m tests.drills.drill
 	$(BIN)/python -m tests.drills.nodes
 
-fuzz: $(VENV)/.dev ## Every public call with hostile values on a real Ray; FUZZ_CALLS=20000, FUZZ_SEED= for the same again
+fuzz: $(VENV)/.dev ## Every public call with malicious values on a real Ray; FUZZ_CALLS=20000, FUZZ_SEED= to repeat a run
 	$(BIN)/python -m tests.integration.request_fuzz $(or $(FUZZ_CALLS),20000) $(FUZZ_SEED)
 
 dist: $(VENV)/.dev

@@ -70,20 +70,20 @@ def _on_ray_recovery() -> list[Row]:
 
 
 def main() -> int:
-    """Run the requested groups; the exit status is 1 if a mark was missed."""
+    """Run the requested groups; the exit status is 1 if a target was missed."""
     groups = _groups()
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("group", nargs="*", help=f"of {', '.join(groups)}; none: all")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there too")
-    asked = parser.parse_args()
-    names = asked.group or list(groups)
+    arguments = parser.parse_args()
+    names = arguments.group or list(groups)
     unknown = [name for name in names if name not in groups]
     if unknown:
         parser.error(f"there is no group {unknown[0]!r}; groups are {', '.join(groups)}")
     rows = groups[names[0]]() if len(names) == 1 else [r for n in names for r in _apart(n)]
     print_table(rows)
-    if asked.json is not None:
-        asked.json.write_text(json.dumps(rows, indent=2, ensure_ascii=False) + "\n")
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(rows, indent=2, ensure_ascii=False) + "\n")
     return 0 if all(row["met"] is not False for row in rows) else 1
 
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import psutil
 
 from benchmarks.mesh import POOLS
+from benchmarks.plain_loop import plain_loop
 from benchmarks.rows import Row, at_most, note, timed_ms
-from benchmarks.walk import walk
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.engine import Engine
@@ -31,7 +31,7 @@ LIMIT = 10
 
 
 def decision(
-    small: int = 1_000, large: int = 1_000_000, queries: int = 301, walks: int = 3
+    small: int = 1_000, large: int = 1_000_000, queries: int = 301, loops: int = 3
 ) -> list[Row]:
     """Evaluate the same queries alternately against few and against many running tasks."""
     few = running(small)
@@ -55,9 +55,9 @@ def decision(
     repeated = statistics.median(
         timed_ms(lambda: many.evaluate(again, now)) for _ in range(queries)
     )
-    for _ in range(max(walks, 50)):
+    for _ in range(max(loops, 50)):
         _check(few, *next(incoming))
-    walked = statistics.median([_check(many, *next(incoming)) for _ in range(walks)])
+    loop_ms = statistics.median([_check(many, *next(incoming)) for _ in range(loops)])
     tasks = f"{large:,} running tasks"
     return [
         at_most(
@@ -78,7 +78,7 @@ def decision(
         at_most(
             f"resident memory per task, {tasks}", round(bytes_each), 1024, " B", "labels included"
         ),
-        note("a plain loop over the same tasks", f"{walked:,.0f} ms, the same results"),
+        note("a plain loop over the same tasks", f"{loop_ms:,.0f} ms, the same results"),
         note("evaluate again for an incoming task like the previous one", f"{repeated:.2g} ms"),
         note("the very first evaluation, which reorders a third of the tasks", f"{first:,.0f} ms"),
     ]
@@ -125,12 +125,12 @@ def _incoming() -> Iterator[tuple[s.PreemptionQuery, float]]:
 def _check(engine: Engine, query: s.PreemptionQuery, now: float) -> float:
     """Compare the engine's result with the plain loop's; returns the time of the loop in ms."""
     start = time.perf_counter()
-    walked = walk(engine.state.running.by_id.values(), POLICY, query, now)
+    expected_candidates = plain_loop(engine.state.running.by_id.values(), POLICY, query, now)
     took = (time.perf_counter() - start) * 1e3
     given = engine.evaluate(query, now)
     expected = [
         (f.task_id, -f.negative_score, f.priority_delta, f.effective_delta, f.remaining, f.reason)
-        for f in walked
+        for f in expected_candidates
     ]
     found = [
         (

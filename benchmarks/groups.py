@@ -33,29 +33,30 @@ START_MS, SEARCH_MS = 0.05, 50.0
 
 def groups(number: int = 1_000, rounds: int = 501, nodes: int = 100) -> list[Row]:
     """Start and end an agent without and with groups, alternately; then search for victims."""
-    plain = Kept(nodes, None)
-    reserved = Kept(nodes, _spec(reserved=number))
-    reused = Kept(nodes, _spec(dynamic=number))
+    plain = SimulatedEngine(nodes, None)
+    reserved = SimulatedEngine(nodes, _spec(reserved=number))
+    reused = SimulatedEngine(nodes, _spec(dynamic=number))
     for task in [reused.start(5.0) for _ in range(number)][: number // 2]:
         reused.end(task)
-    fresh = Kept(nodes, _spec(dynamic=number, reuse=False))
+    unshared = SimulatedEngine(nodes, _spec(dynamic=number, reuse=False))
     for _ in range(number - 1):
-        fresh.start(5.0)
-    kinds = {"reserved": reserved, "dynamic, half of them free": reused, "made anew": fresh}
-    lives = [
-        (plain.life(), {kind: one.life() for kind, one in kinds.items()}) for _ in range(rounds)
+        unshared.start(5.0)
+    kinds = {"reserved": reserved, "dynamic, half of them free": reused, "made anew": unshared}
+    durations = [
+        (plain.start_and_end(), {kind: one.start_and_end() for kind, one in kinds.items()})
+        for _ in range(rounds)
     ]
     rows: list[Row] = []
     for kind in kinds:
-        beyond = statistics.median(took[kind] - bare for bare, took in lives)
-        ratio = statistics.median(took[kind] / bare for bare, took in lives)
+        beyond = statistics.median(took[kind] - bare for bare, took in durations)
+        ratio = statistics.median(took[kind] / bare for bare, took in durations)
         rows.append(
             at_most(
                 f"start and end of an agent among {number:,} groups, {kind}: beyond that without any",
                 beyond,
                 START_MS,
                 " ms",
-                f"{ratio:.2f} × its {statistics.median(bare for bare, _ in lives):.2g} ms",
+                f"{ratio:.2f} × its {statistics.median(bare for bare, _ in durations):.2g} ms",
             )
         )
     return rows + _searches(number, nodes)
@@ -65,16 +66,16 @@ def _searches(number: int, nodes: int) -> list[Row]:
     """Search for victims on nodes that are filled with agents in groups, of several priorities."""
     each = number // nodes
     share = amounts(cpu=64 // each)
-    full = Kept(nodes, _spec(dynamic=2 * number))
+    full = SimulatedEngine(nodes, _spec(dynamic=2 * number))
     for i in range(number):
         full.start(float(i % 4), share)
-    asked = {
+    needs = {
         "the group of one of them": share,
         "room of several": share + share + share,
         "a whole node": amounts(cpu=64),
     }
     rows = []
-    for what, need in asked.items():
+    for what, need in needs.items():
         times = [full.search(need) for _ in range(21)]
         rows.append(
             at_most(
@@ -85,7 +86,7 @@ def _searches(number: int, nodes: int) -> list[Row]:
                 f"max {max(times):.2g} ms",
             )
         )
-    idle = Kept(nodes, _spec(dynamic=number))
+    idle = SimulatedEngine(nodes, _spec(dynamic=number))
     for task in [idle.start(1.0) for _ in range(number)]:
         idle.end(task)
     ticks = [timed_ms(idle.tick) for _ in range(101)]
@@ -97,19 +98,19 @@ def _spec(*, reserved: int = 0, dynamic: int = 0, reuse: bool = True) -> GroupsS
     return GroupsSpec(reserved=(shape,) * reserved, max_dynamic=dynamic, reuse=reuse)
 
 
-class Kept:
+class SimulatedEngine:
     """An engine with one pool on nodes of 64 CPUs; instructions succeed immediately."""
 
     def __init__(self, nodes: int, spec: GroupsSpec | None) -> None:
         self.engine = Engine()
-        whole = amounts(cpu=64, memory=512_000)
-        reports = tuple(NodeReport(node_id=f"node-{i:04}", total=whole) for i in range(nodes))
+        total = amounts(cpu=64, memory=512_000)
+        reports = tuple(NodeReport(node_id=f"node-{i:04}", total=total) for i in range(nodes))
         quota = amounts(cpu=64 * nodes, memory=512_000 * nodes)
         self._next, self._now = 0, 0.0
         self._do(s.ClusterObserved(nodes=reports))
         self._do(s.PoolRequested(spec=PoolSpec(name=POOL, resources=quota, groups=spec)))
 
-    def life(self) -> float:
+    def start_and_end(self) -> float:
         """The time in ms of a start and an end, including the reports of their results."""
         self._now += 0.01
         return timed_ms(lambda: self.end(self.start(9.0)))
@@ -127,9 +128,9 @@ class Kept:
     def search(self, need: Resources, *, evicting: bool = True) -> float:
         """The time in ms of a dry run that finds victims, or makes a group with nobody evicted."""
         self._now += 1.0
-        asked = self._submitted(0, 20.0, need, dry_run=True)
-        took = timed_ms(lambda: self.engine.handle(asked, self._now))
-        outcome = self.engine.handle(asked, self._now).outcome
+        needs = self._submitted(0, 20.0, need, dry_run=True)
+        took = timed_ms(lambda: self.engine.handle(needs, self._now))
+        outcome = self.engine.handle(needs, self._now).outcome
         if not isinstance(outcome, Accepted) or bool(outcome.preempted) != evicting:
             raise AssertionError(f"victims were {'not ' if evicting else ''}found: {outcome}")
         return took
@@ -150,22 +151,24 @@ class Kept:
 
     def _do(self, stimulus: s.AnyStimulus) -> None:
         """Handle a stimulus, and report success for all instructions that follow."""
-        orders: deque[AnyInstruction] = deque(self.engine.handle(stimulus, self._now).instructions)
-        while orders:
-            for answer in self._answers(orders.popleft()):
-                orders += self.engine.handle(answer, self._now).instructions
+        instructions: deque[AnyInstruction] = deque(
+            self.engine.handle(stimulus, self._now).instructions
+        )
+        while instructions:
+            for result in self._results(instructions.popleft()):
+                instructions += self.engine.handle(result, self._now).instructions
 
-    def _answers(self, order: AnyInstruction) -> Iterable[s.AnyStimulus]:
-        if isinstance(order, CreateGroup):
-            yield s.GroupCreated(group_id=order.group_id)
-        elif isinstance(order, RemoveGroup):
-            yield s.GroupGone(group_id=order.group_id)
-        elif isinstance(order, StartAgent):
+    def _results(self, instruction: AnyInstruction) -> Iterable[s.AnyStimulus]:
+        if isinstance(instruction, CreateGroup):
+            yield s.GroupCreated(group_id=instruction.group_id)
+        elif isinstance(instruction, RemoveGroup):
+            yield s.GroupGone(group_id=instruction.group_id)
+        elif isinstance(instruction, StartAgent):
             yield s.AgentReported(
-                agent_name=order.agent.name,
-                incarnation=order.incarnation,
-                node_id=order.node_id,
+                agent_name=instruction.agent.name,
+                incarnation=instruction.incarnation,
+                node_id=instruction.node_id,
             )
-        elif isinstance(order, StopAgent | EvictAgent):
-            number = int(order.agent_name.removeprefix("agent-"))
-            yield gone(number, order.incarnation)
+        elif isinstance(instruction, StopAgent | EvictAgent):
+            number = int(instruction.agent_name.removeprefix("agent-"))
+            yield gone(number, instruction.incarnation)

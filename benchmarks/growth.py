@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 
-from benchmarks.groups import Kept
+from benchmarks.groups import SimulatedEngine
 from benchmarks.mesh import amounts
 from benchmarks.rows import Row, at_most, timed_ms
 from schedulemesh.domain.placement import GroupsSpec
@@ -20,10 +20,16 @@ RATIO = 2.5
 def growth() -> list[Row]:
     """Each cost at three sizes."""
     return [
-        *_rows("a dry run that makes a group among {:,} idle ones of another shape", _idle, 1_000),
+        *_rows(
+            "a dry run that makes a group among {:,} idle ones of another shape", _one_idle, 1_000
+        ),
         *_rows("the same where several idle ones must leave a node for it", _several_idle, 1_000),
-        *_rows("evaluate anew where each of {:,} tasks is a class of its own", _anew, 20_000),
-        *_rows("the same again for an incoming task like the last", _again, 20_000),
+        *_rows(
+            "evaluate anew where each of {:,} tasks is a class of its own",
+            _first_evaluation,
+            20_000,
+        ),
+        *_rows("the same again for an incoming task like the last", _repeated_evaluation, 20_000),
     ]
 
 
@@ -37,32 +43,32 @@ def _rows(what: str, measure: Callable[[int], Callable[[], float]], least: int) 
     return [at_most(what.format(sizes[-1]) + ", per doubling", ratio, RATIO, " ×", shown)]
 
 
-def _kept(number: int) -> Kept:
+def _idle_groups(number: int) -> SimulatedEngine:
     """A full cluster on which so many groups stand idle, ten on each node."""
     share = amounts(cpu=6.4)
-    kept = Kept(number // 10, GroupsSpec(max_dynamic=2 * number))
-    for task in [kept.start(1.0, share) for _ in range(number)]:
-        kept.end(task)
-    return kept
+    simulated = SimulatedEngine(number // 10, GroupsSpec(max_dynamic=2 * number))
+    for task in [simulated.start(1.0, share) for _ in range(number)]:
+        simulated.end(task)
+    return simulated
 
 
-def _idle(number: int) -> Callable[[], float]:
-    kept = _kept(number)
-    return lambda: kept.search(amounts(cpu=6), evicting=False)
+def _one_idle(number: int) -> Callable[[], float]:
+    simulated = _idle_groups(number)
+    return lambda: simulated.search(amounts(cpu=6), evicting=False)
 
 
 def _several_idle(number: int) -> Callable[[], float]:
-    kept = _kept(number)
-    return lambda: kept.search(amounts(cpu=60), evicting=False)
+    simulated = _idle_groups(number)
+    return lambda: simulated.search(amounts(cpu=60), evicting=False)
 
 
-def _anew(number: int) -> Callable[[], float]:
+def _first_evaluation(number: int) -> Callable[[], float]:
     engine = _classes(number)
-    asked = iter(range(10**6))
-    return lambda: _evaluate(engine, float(number) + 10.0 + next(asked) / 100.0)
+    numbers = iter(range(10**6))
+    return lambda: _evaluate(engine, float(number) + 10.0 + next(numbers) / 100.0)
 
 
-def _again(number: int) -> Callable[[], float]:
+def _repeated_evaluation(number: int) -> Callable[[], float]:
     engine = _classes(number)
     _evaluate(engine, float(number) + 10.0)
     return lambda: _evaluate(engine, float(number) + 10.0)

@@ -53,14 +53,16 @@ def recovery(
     """A day of one submission per second in compressed time, and recoveries."""
     with tempfile.TemporaryDirectory() as folder:
         day = asyncio.run(_day(Path(folder) / "day.sqlite", submissions, in_flight))
-        back = _back_ms(Path(folder) / "day.sqlite") / 1e3
+        recover = _recovery_ms(Path(folder) / "day.sqlite") / 1e3
         asyncio.run(_grow(Path(folder) / "long.sqlite", facts, in_flight))
-        long_back = _back_ms(Path(folder) / "long.sqlite") / 1e3
+        long_recovery = _recovery_ms(Path(folder) / "long.sqlite") / 1e3
     what = f"journal of {submissions:,} submissions, one a second, each started and completed: "
     return [
         at_most(f"{what}maximum size of file and log", day / 1e6, 200, " MB"),
-        note(f"{what}recovery afterwards", f"{back:.2f} s"),
-        at_most(f"recovery of a journal with {facts:,} facts and no snapshot", long_back, 5, " s"),
+        note(f"{what}recovery afterwards", f"{recover:.2f} s"),
+        at_most(
+            f"recovery of a journal with {facts:,} facts and no snapshot", long_recovery, 5, " s"
+        ),
         *_pauses(agents),
     ]
 
@@ -73,14 +75,14 @@ async def _day(path: Path, submissions: int, in_flight: int) -> int:
     largest = 0
     for first in range(0, submissions, 600):
         numbers = iter(range(first, min(first + 600, submissions)))
-        await asyncio.gather(*(_lives(reactor, numbers) for _ in range(in_flight)))
+        await asyncio.gather(*(_run_tasks(reactor, numbers) for _ in range(in_flight)))
         await reactor.step(s.ClockTicked())
         largest = max(largest, _size(path))
     await reactor.close(destroy=False)
     return largest
 
 
-async def _lives(reactor: _Clocked, numbers) -> None:
+async def _run_tasks(reactor: _Clocked, numbers) -> None:
     """Submit one task per second with arguments of its own; each starts, completes and is gone."""
     for number in numbers:
         reactor.at = float(number)
@@ -103,20 +105,20 @@ async def _grow(path: Path, facts: int, in_flight: int) -> None:
     numbers = itertools.count()
     while reactor.facts < facts:
         some = iter(list(itertools.islice(numbers, max(1, min(200, facts // 10)))))
-        await asyncio.gather(*(_lives(reactor, some) for _ in range(in_flight)))
+        await asyncio.gather(*(_run_tasks(reactor, some) for _ in range(in_flight)))
     await reactor.close(destroy=False)
 
 
-def _back_ms(path: Path) -> float:
+def _recovery_ms(path: Path) -> float:
     """The time from opening the file to the complete state, in milliseconds."""
 
-    def back() -> None:
+    def recover() -> None:
         journal = SqlJournal(path)
         journal.begin()
         Engine(journal.load().fold())
         journal.close()
 
-    return statistics.median(timed_ms(back) for _ in range(3))
+    return statistics.median(timed_ms(recover) for _ in range(3))
 
 
 def _pauses(agents: int) -> list[Row]:
@@ -125,8 +127,8 @@ def _pauses(agents: int) -> list[Row]:
     for number in range(agents):
         start(engine, submitted(number, _NEED, 5.0), 1.0)
     copies = [timed_ms(lambda: take_snapshot(engine.state)) for _ in range(5)]
-    taken = take_snapshot(engine.state)
-    written = timed_ms(lambda: [encode_chunk(part) for part in parts(taken)])
+    snapshot = take_snapshot(engine.state)
+    written = timed_ms(lambda: [encode_chunk(part) for part in parts(snapshot)])
     what = f"a snapshot of {agents:,} agents in {POOLS} pools: "
     return [
         note(f"{what}decisions are blocked", spread(copies)),

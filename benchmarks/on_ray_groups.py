@@ -36,7 +36,7 @@ def on_ray_groups(pairs: int = 9) -> list[Row]:
         return [
             *_starts(scheduler, pairs),
             *_handed_over(scheduler, pairs),
-            *_kept(scheduler, pairs),
+            *_idle_group(scheduler, pairs),
         ]
 
 
@@ -96,7 +96,7 @@ def _handed_over(scheduler: RayScheduler, pairs: int) -> list[Row]:
     ]
 
 
-def _kept(scheduler: RayScheduler, pairs: int) -> list[Row]:
+def _idle_group(scheduler: RayScheduler, pairs: int) -> list[Row]:
     """Assign an idle dynamic group to a task, relative to removing and creating a group of all CPUs."""
     config = {"enable": True, "max_dynamic_pgs": 1}
     all_free(scheduler)
@@ -136,10 +136,10 @@ def _kept(scheduler: RayScheduler, pairs: int) -> list[Row]:
 def _use(scheduler: RayScheduler, number: int) -> float:
     """Milliseconds from a submission until its task has the pool's group; the task is then ended."""
     task_id = f"kept-{number}"
-    with ThreadPoolExecutor(1) as beside:
+    with ThreadPoolExecutor(1) as executor:
         start = time.perf_counter()
-        submitting = beside.submit(_submitted, scheduler, task_id, "kept", 5.0, cpus=CPUS)
-        while _dweller(scheduler) != task_id and not submitting.done():
+        submitting = executor.submit(_submitted, scheduler, task_id, "kept", 5.0, cpus=CPUS)
+        while _group_member(scheduler) != task_id and not submitting.done():
             pass
         took = since_ms(start)
         replied(submitting.result())
@@ -147,7 +147,7 @@ def _use(scheduler: RayScheduler, number: int) -> float:
     return took
 
 
-def _dweller(scheduler: RayScheduler) -> str | None:
+def _group_member(scheduler: RayScheduler) -> str | None:
     groups = scheduler.pg_pool_stats("kept")["pools"]["kept"]["groups"]
     return groups[0]["agent"] if groups else None
 
@@ -192,7 +192,7 @@ def _submitted(
     answer = scheduler.submit_with_pg_preemption(
         task_id, pool, Worker, resources={"cpu": cpus}, priority=priority, agent_name=task_id
     )
-    gone = [victim["task_id"] for victim in answer.get("preempted", [])]
-    if not answer["success"] or gone != ([] if evicting is None else [evicting]):
+    evicted = [victim["task_id"] for victim in answer.get("preempted", [])]
+    if not answer["success"] or evicted != ([] if evicting is None else [evicting]):
         raise AssertionError(answer)
     return answer["agent"]["handle"]

@@ -29,7 +29,7 @@ SEEDS = (42, 43, 44, 45, 46)
 #: The published policies, and the built-in strategy that corresponds to each.
 POLICIES = {"05-BestFit": "best_fit", "06-FGD": "fragmentation_aware", "01-Random": ""}
 #: Allowed difference from the published allocation in percentage points, and allowed seconds per run.
-MARK = 0.3
+MAX_DIFFERENCE = 0.3
 SECONDS = {"best_fit": 10.0, "fragmentation_aware": 60.0, "": 60.0}
 #: GPUs of the trace.
 GPUS = 6212
@@ -45,13 +45,13 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
 
     @property
-    def off(self) -> float:
+    def difference(self) -> float:
         """The difference from the published allocation, in percentage points."""
         return abs(self.allocation - self.published)
 
 
 def openb(seeds: tuple[int, ...] = SEEDS, pods: int | None = None) -> list[Row]:
-    """Every policy with every seed; ``pods`` limits the arrivals, and the marks are then not checked."""
+    """Every policy with every seed; ``pods`` limits the arrivals, and the targets are then not checked."""
     rows = []
     for policy, strategy in POLICIES.items():
         runs = [replay(policy, seed, pods) for seed in seeds]
@@ -63,7 +63,9 @@ def openb(seeds: tuple[int, ...] = SEEDS, pods: int | None = None) -> list[Row]:
             rows.append(note(f"openb, {name}, a seed of our own: allocation", each))
         mean = abs(sum(r.allocation - r.published for r in runs)) / len(runs)
         rows.append(
-            at_most(f"openb, {name}: mean over seeds from published", mean, MARK, " points")
+            at_most(
+                f"openb, {name}: mean over seeds from published", mean, MAX_DIFFERENCE, " points"
+            )
         )
         slowest = max(r.seconds for r in runs)
         rows.append(at_most(f"openb, {name}: slowest run", slowest, SECONDS[strategy], " s"))
@@ -71,25 +73,25 @@ def openb(seeds: tuple[int, ...] = SEEDS, pods: int | None = None) -> list[Row]:
 
 
 def _judged(what: str, runs: list[Run], detail: str) -> Row:
-    return at_most(what, max(r.off for r in runs), MARK, " points", detail)
+    return at_most(what, max(r.difference for r in runs), MAX_DIFFERENCE, " points", detail)
 
 
 def replay(policy: str, seed: int, pods: int | None = None) -> Run:
     """Place the arrivals of one seed, all or the first ``pods``, by one policy."""
-    book, strategy = cluster(seed), POLICIES[policy]
-    dice = random.Random(seed)
+    nodes, strategy = cluster(seed), POLICIES[policy]
+    rng = random.Random(seed)
     started = time.perf_counter()
     failed = gpu = 0
     for number, need in enumerate(_arrivals(seed)):
         if number == pods:
             break
-        found = _place(book, need, strategy, dice)
+        found = _place(nodes, need, strategy, rng)
         if found is None:
             failed += 1
             continue
         node, devices = found
         gpu += need.gpu
-        book.take(node.node_id, f"pod-{number}", msgspec.structs.replace(need, gpu=0), devices)
+        nodes.take(node.node_id, f"pod-{number}", msgspec.structs.replace(need, gpu=0), devices)
     return Run(
         allocation=100 * gpu / (GPUS * UNIT),
         published=published(policy, seed),
@@ -100,14 +102,14 @@ def replay(policy: str, seed: int, pods: int | None = None) -> Run:
 
 def cluster(seed: int) -> Cluster:
     """The trace's nodes, named by their rank, so that equal scores go to the lowest."""
-    book = Cluster()
+    nodes = Cluster()
     ranks = {row["node_id"]: int(row["rank"]) for row in _of_seed("openb_fgd_node_rank", seed)}
     for row in sorted(_rows("openb_nodes"), key=lambda row: ranks[row["node_id"]]):
         total = _resources(row["cpus"], row["memory_gb"], int(row["gpus"]) * UNIT)
-        book.see(NodeReport(node_id=f"{ranks[row['node_id']]:04}", total=total))
+        nodes.see(NodeReport(node_id=f"{ranks[row['node_id']]:04}", total=total))
     kinds = Counter((need.cpu, need.gpu) for need in _arrivals(seed))
-    book.workload.learn(kinds)
-    return book
+    nodes.workload.learn(kinds)
+    return nodes
 
 
 def published(policy: str, seed: int) -> float:
@@ -119,26 +121,28 @@ def published(policy: str, seed: int) -> float:
 
 
 def _place(
-    book: Cluster, need: Resources, strategy: str, dice: random.Random
+    nodes: Cluster, need: Resources, strategy: str, rng: random.Random
 ) -> tuple[Node, Devices] | None:
     """A node and its devices; None: it fits nowhere. Without a strategy, both are random."""
     if not strategy:
-        return _anywhere(book, need, dice)
-    node = book.choose(need, strategy)
+        return _random_node(nodes, need, rng)
+    node = nodes.choose(need, strategy)
     if node is None:
         return None
-    return node, choose_devices(strategy, node, need, book.workload) or Devices()
+    return node, choose_devices(strategy, node, need, nodes.workload) or Devices()
 
 
-def _anywhere(book: Cluster, need: Resources, dice: random.Random) -> tuple[Node, Devices] | None:
-    with_room = list(book.with_room(need, "dominant_share"))  # a cached ranking is the fastest
-    if not with_room:
+def _random_node(
+    nodes: Cluster, need: Resources, rng: random.Random
+) -> tuple[Node, Devices] | None:
+    candidates = list(nodes.with_room(need, "dominant_share"))  # a cached ranking is the fastest
+    if not candidates:
         return None
-    node = dice.choice(with_room)
+    node = rng.choice(candidates)
     if need.gpu == 0 or need.gpu >= UNIT:
-        return node, choose_devices("spread", node, need, book.workload) or Devices()
+        return node, choose_devices("spread", node, need, nodes.workload) or Devices()
     enough = [i for i, units in enumerate(node.devices) if units >= need.gpu]
-    return node, Devices(units=((dice.choice(enough), need.gpu),))
+    return node, Devices(units=((rng.choice(enough), need.gpu),))
 
 
 def _arrivals(seed: int) -> Iterator[Resources]:

@@ -157,12 +157,12 @@ def since_ms(start: float) -> float:
     return (time.perf_counter() - start) * 1e3
 
 
-def ratio(what: str, found: list[tuple[float, float]], mark: float) -> Row:
+def ratio(what: str, found: list[tuple[float, float]], target: float) -> Row:
     """The median of the ratios of the pairs."""
     ratios = [mine / other for mine, other in found]
     quarters = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
     detail = f"middle half {quarters[0]:.2f}-{quarters[2]:.2f}, {len(ratios)} pairs"
-    return at_most(what, statistics.median(ratios), mark, " ×", detail)
+    return at_most(what, statistics.median(ratios), target, " ×", detail)
 
 
 def absolute(mine: str, other: str, found: list[tuple[float, float]]) -> Iterator[Row]:

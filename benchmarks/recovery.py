@@ -31,24 +31,26 @@ def _heartbeats(hosts: int, seconds: float, callers: int) -> list[Row]:
     scheduler = RayScheduler("beats")
     supervisor = scheduler.supervisor_handle()
     process = psutil.Process(scheduler.about()["pid"])
-    ray.get(supervisor.__ray_call__.remote(_open_lines, hosts))
-    players = [_player().remote(supervisor, first, hosts, callers) for first in range(callers)]
+    ray.get(supervisor.__ray_call__.remote(_add_command_queues, hosts))
+    simulators = [
+        _simulator_class().remote(supervisor, first, hosts, callers) for first in range(callers)
+    ]
     idle = _share(process, 5.0)
-    ray.get([player.begin.remote(POLL_S) for player in players])
+    ray.get([simulator.begin.remote(POLL_S) for simulator in simulators])
     time.sleep(2 * POLL_S)
-    before = ray.get([player.answered.remote() for player in players])
-    answers: list[float] = []
-    over = threading.Event()
-    beside = threading.Thread(target=_ask, args=(scheduler, answers, over))
-    beside.start()
+    before = ray.get([simulator.answered.remote() for simulator in simulators])
+    latencies: list[float] = []
+    stop = threading.Event()
+    thread = threading.Thread(target=_query_repeatedly, args=(scheduler, latencies, stop))
+    thread.start()
     share = _share(process, seconds)
-    over.set()
-    beside.join()
-    after = ray.get([player.answered.remote() for player in players])
+    stop.set()
+    thread.join()
+    after = ray.get([simulator.answered.remote() for simulator in simulators])
     rate = (sum(after) - sum(before)) / seconds
     memory_mb = process.memory_info().rss / 2**20
-    for player in players:
-        ray.kill(player)
+    for simulator in simulators:
+        ray.kill(simulator)
     scheduler.shutdown()
     return [
         at_most(
@@ -59,22 +61,24 @@ def _heartbeats(hosts: int, seconds: float, callers: int) -> list[Row]:
             f"{rate:,.0f} polls/s",
         ),
         note("the same supervisor without any host", f"{100 * idle:.3g} %"),
-        note("a query during this polling", spread(answers)),
+        note("a query during this polling", spread(latencies)),
         note("memory of the supervisor with these hosts", f"{memory_mb:,.0f} MB"),
     ]
 
 
-def _open_lines(supervisor, hosts):
+def _add_command_queues(supervisor, hosts):
     """Runs in the supervisor: adds command queues as for running agents; Ray could not run so many here."""
-    lines = supervisor._service._agents._lines  # noqa: SLF001  # none is open without an agent
-    lines.update({(f"host-{n}", 1): CommandQueue() for n in range(hosts)})
+    queues = supervisor._service._agents._lines  # noqa: SLF001  # none is open without an agent
+    queues.update({(f"host-{n}", 1): CommandQueue() for n in range(hosts)})
 
 
-def _ask(scheduler: RayScheduler, answers: list[float], over: threading.Event) -> None:
-    while not over.wait(0.5):
+def _query_repeatedly(
+    scheduler: RayScheduler, latencies: list[float], stop: threading.Event
+) -> None:
+    while not stop.wait(0.5):
         start = time.perf_counter()
         scheduler.list_pools()
-        answers.append(_since(start))
+        latencies.append(_since_ms(start))
 
 
 def _share(process: psutil.Process, seconds: float) -> float:
@@ -89,9 +93,9 @@ def _cpu_s(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-def _player():
+def _simulator_class():
     @ray.remote(num_cpus=0, max_concurrency=100_000)
-    class Player:
+    class Simulator:
         """Simulates every ``step``-th host from the ``first``."""
 
         def __init__(self, supervisor, first, hosts, step):
@@ -119,25 +123,25 @@ def _player():
         async def answered(self):
             return self.count
 
-    return Player
+    return Simulator
 
 
 def _attaching(attaches: int) -> list[Row]:
     """Attach and one query, relative to a call of an async actor, alternately."""
     scheduler = RayScheduler("attach")
     scheduler.create_pool("pool", resources={"cpu": 1})
-    living = _living().remote()
-    ray.get(living.nothing.remote())
+    actor = _empty_actor_class().remote()
+    ray.get(actor.nothing.remote())
     ours, theirs = [], []
     for n in range(attaches + 1):
         start = time.perf_counter()
         RayScheduler.attach("attach").list_pools()
-        took = _since(start)
+        took = _since_ms(start)
         start = time.perf_counter()
-        ray.get(living.nothing.remote())
+        ray.get(actor.nothing.remote())
         if n:
             ours.append(took)
-            theirs.append(_since(start))
+            theirs.append(_since_ms(start))
     scheduler.shutdown()
     more = statistics.median(ours) - statistics.median(theirs)
     what = "RayScheduler.attach → first result, in addition to a call to an existing actor"
@@ -148,14 +152,14 @@ def _attaching(attaches: int) -> list[Row]:
     ]
 
 
-def _living():
+def _empty_actor_class():
     @ray.remote(num_cpus=0)
-    class Living:
+    class Empty:
         async def nothing(self):
             return None
 
-    return Living
+    return Empty
 
 
-def _since(start: float) -> float:
+def _since_ms(start: float) -> float:
     return (time.perf_counter() - start) * 1e3

@@ -47,15 +47,17 @@ def engine_alone(
     """
     engine = mesh(nodes)
     rng = random.Random(5)
-    living = [(number, start(engine, _submission(number), 1.0)) for number in range(running)]
+    running_agents = [
+        (number, start(engine, _submission(number), 1.0)) for number in range(running)
+    ]
     numbers = itertools.count(running)
 
     def run(picks: Sequence[int]) -> float:
         """Pairs per second."""
         began = time.perf_counter()
         for pick in picks:
-            number, (ended, incarnation) = next(numbers), living[pick]
-            living[pick] = (number, start(engine, _submission(number), 1.0))
+            number, (ended, incarnation) = next(numbers), running_agents[pick]
+            running_agents[pick] = (number, start(engine, _submission(number), 1.0))
             finish(engine, ended, incarnation, 1.0)
         return len(picks) / (time.perf_counter() - began)
 
@@ -106,26 +108,26 @@ async def _journalled(
     """Pairs per second in each round, and the bytes written by all of them."""
     journal = SqlJournal(path)
     journal.begin()
-    lives = Lives(Engine(), GroupWriter(journal, journal.load()))
-    await lives.open(nodes)
-    await _at_once(in_flight, lives.run(range(running), ends=False))
+    runner = AgentRunner(Engine(), GroupWriter(journal, journal.load()))
+    await runner.open(nodes)
+    await _at_once(in_flight, runner.run(range(running), ends=False))
     before = _size(path)
     rates = []
     for i in range(rounds):
         numbers = range(running + i * pairs, running + (i + 1) * pairs)
         began = time.perf_counter()
-        await _at_once(in_flight, lives.run(numbers, ends=True))
+        await _at_once(in_flight, runner.run(numbers, ends=True))
         rates.append(pairs / (time.perf_counter() - began))
     size = _size(path) - before
     folded = journal.load().fold()
-    if folded.agents.keys() != lives.engine.state.agents.keys():
+    if folded.agents.keys() != runner.engine.state.agents.keys():
         raise AssertionError("the journal does not fold to the living state")
-    await lives.close()
+    await runner.close()
     journal.close()
     return rates, size
 
 
-class Lives:
+class AgentRunner:
     """Runs agents from start to end, each step durable before the next."""
 
     def __init__(self, engine: Engine, writer: GroupWriter) -> None:
@@ -139,13 +141,13 @@ class Lives:
 
     def run(self, numbers: range, *, ends: bool) -> Iterator:
         """Coroutines that start the agents of these numbers and, with ``ends``, end them."""
-        return (self._live(number, ends=ends) for number in numbers)
+        return (self._run_one(number, ends=ends) for number in numbers)
 
     async def close(self) -> None:
         """Close the writer."""
         await self._writer.close()
 
-    async def _live(self, number: int, *, ends: bool) -> None:
+    async def _run_one(self, number: int, *, ends: bool) -> None:
         step = await self._step(_submission(number))
         report = reported(self.engine, step)
         await self._step(report)
@@ -169,9 +171,9 @@ async def _at_once(workers: int, work: Iterator) -> None:
     await asyncio.gather(*(worker() for _ in range(workers)))
 
 
-def _rate(what: str, rates: Sequence[float], mark: float) -> Row:
+def _rate(what: str, rates: Sequence[float], target: float) -> Row:
     detail = f"{min(rates):,.0f}-{max(rates):,.0f} in {len(rates)} rounds"
-    return at_least(what, statistics.median(rates), mark, " pairs/s", detail)
+    return at_least(what, statistics.median(rates), target, " pairs/s", detail)
 
 
 def _submission(number: int) -> s.TaskSubmitted:

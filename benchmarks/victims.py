@@ -19,7 +19,7 @@ MARK_MS = 20.0
 
 def victims(nodes: int = 1_000, searches: int = 51, churn: int = 10) -> list[Row]:
     """Search for victims by dry runs of a submission, which change nothing."""
-    full = Full(nodes)
+    full = FullCluster(nodes)
     cold, _ = full.search(gpu=8)
     warm = [full.search(gpu=8, check=True) for _ in range(searches)]
     churned = []
@@ -28,7 +28,7 @@ def victims(nodes: int = 1_000, searches: int = 51, churn: int = 10) -> list[Row
         churned.append(full.search(gpu=8, check=True))
     smaller = {gpu: [full.search(gpu=gpu) for _ in range(searches)] for gpu in (4, 1)}
     full.protect_one_on_each()
-    vain = [full.search_in_vain() for _ in range(min(searches, 11))]
+    unsuccessful = [full.unsuccessful_search() for _ in range(min(searches, 11))]
     what = f"victims for a task that needs a whole node, {nodes:,} full nodes × 8 GPUs, {EACH} tasks each"
     return [
         at_most(
@@ -55,12 +55,12 @@ def victims(nodes: int = 1_000, searches: int = 51, churn: int = 10) -> list[Row
         ),
         note(
             "a whole node where each node has one task that may not be evicted: refused",
-            spread(vain),
+            spread(unsuccessful),
         ),
     ]
 
 
-class Full:
+class FullCluster:
     """A cluster without a free GPU, and incoming tasks that are all different."""
 
     def __init__(self, nodes: int) -> None:
@@ -77,24 +77,24 @@ class Full:
 
     def search(self, *, gpu: int, check: bool = False) -> tuple[float, int]:
         """The time in ms of one search, and the number of victims."""
-        submission = self._newcomer(gpu)
+        submission = self._incoming(gpu)
         step = None
 
-        def look() -> None:
+        def search_once() -> None:
             nonlocal step
             step = self.engine.handle(submission, 10_000.0 + self._now)
 
-        took = timed_ms(look)
+        took = timed_ms(search_once)
         outcome = step.outcome
         if not isinstance(outcome, Accepted) or not outcome.preempted:
             raise AssertionError(f"no victims were found: {outcome}")
-        if check and outcome.node_id != self._best_whole_node():
+        if check and outcome.node_id != self._expected_node():
             raise AssertionError(f"{outcome.node_id} is not the node that loses least")
         return took, len(outcome.preempted)
 
-    def search_in_vain(self) -> float:
+    def unsuccessful_search(self) -> float:
         """The time in ms of a search that finds no victims."""
-        submission = self._newcomer(8)
+        submission = self._incoming(8)
         took = timed_ms(lambda: self.engine.handle(submission, 10_000.0 + self._now))
         outcome = self.engine.handle(submission, 10_000.0 + self._now).outcome
         assert isinstance(
@@ -105,9 +105,9 @@ class Full:
     def churn(self, tasks: int) -> None:
         """End this number of random tasks, and start others of the same size in their place."""
         self._now += 1.0
-        gone = self._rng.sample(sorted(self._incarnations), tasks)
-        sizes = [self._size(number) for number in gone]
-        for number in gone:
+        ended = self._rng.sample(sorted(self._incarnations), tasks)
+        sizes = [self._size(number) for number in ended]
+        for number in ended:
             finish(self.engine, number, self._incarnations.pop(number), self._now)
         for whole in sorted(sizes, reverse=True):
             self._place(self._next, whole=whole)
@@ -122,11 +122,11 @@ class Full:
             self._place(self._next, whole=whole, priority=1_000.0)
             self._next += 1
 
-    def _newcomer(self, gpu: int) -> s.TaskSubmitted:
+    def _incoming(self, gpu: int) -> s.TaskSubmitted:
         self._now += 1.0
         priority = 50.0 + self._rng.random()
-        agent = AgentSpec(name="newcomer", pool_name="pool-0", resources=amounts(cpu=gpu, gpu=gpu))
-        task = TaskSpec(task_id="newcomer", pool_name="pool-0", priority=priority)
+        agent = AgentSpec(name="incoming", pool_name="pool-0", resources=amounts(cpu=gpu, gpu=gpu))
+        task = TaskSpec(task_id="incoming", pool_name="pool-0", priority=priority)
         return s.TaskSubmitted(agent=agent, task=task, dry_run=True)
 
     def _place(self, number: int, *, whole: bool, priority: float | None = None) -> None:
@@ -144,14 +144,14 @@ class Full:
         state = self.engine.state
         return state.agents[f"agent-{number}"].spec.resources == amounts(cpu=1, gpu=1)
 
-    def _best_whole_node(self) -> str:
+    def _expected_node(self) -> str:
         """The expected node if all tasks must be evicted: lowest top priority, least lost work, node id."""
         running = self.engine.state.running
         now = 10_000.0 + self._now
 
-        def place(node) -> tuple[float, float, str]:
+        def cost(node) -> tuple[float, float, str]:
             tasks = [running.by_id[t] for name in node.allocations for t in running.on_agent(name)]
             lost = sum(now - task.started_at for task in tasks)
             return (max(task.spec.priority for task in tasks), lost, node.node_id)
 
-        return min(self.engine.state.cluster.nodes.values(), key=place).node_id
+        return min(self.engine.state.cluster.nodes.values(), key=cost).node_id

@@ -42,8 +42,8 @@ def within_a_pool(mesh: SimpleScheduler) -> None:
 
     refused = mesh.submit(task_id="cleanup", pool="standard", priority=5.0, **JOB)
     assert refused["reason"] == "preemption_failed", refused
-    told = f"cleanup: refused. {refused['error']}; {refused['turned_away']}"
-    print(textwrap.indent(textwrap.fill(told, 76), "  "))
+    message = f"cleanup: refused. {refused['error']}; {refused['turned_away']}"
+    print(textwrap.indent(textwrap.fill(message, 76), "  "))
 
 
 def across_pools(mesh: SimpleScheduler) -> None:
@@ -61,8 +61,8 @@ def across_pools(mesh: SimpleScheduler) -> None:
     )
     freed = mesh.scheduler.preempt_task(task_id="dashboard", for_pool="premium")
     assert freed["success"], freed
-    gone = mesh.delete_agent(agent_name)
-    assert gone["success"], gone
+    deleted = mesh.delete_agent(agent_name)
+    assert deleted["success"], deleted
     print(
         f"  manually: dashboard preempted, {agent_name} terminated;"
         "\n  its quota is held for premium"
@@ -72,8 +72,8 @@ def across_pools(mesh: SimpleScheduler) -> None:
     assert not late["success"], late
     print("  etl is refused: the freed quota is held for 60 s")
 
-    seated = mesh.submit(task_id="fraud-check", pool="premium", priority=8.0, **JOB)
-    assert seated["success"], seated
+    started = mesh.submit(task_id="fraud-check", pool="premium", priority=8.0, **JOB)
+    assert started["success"], started
     lent, borrowed = loans(mesh)
     assert lent == borrowed == {"cpu": 0.5}, (lent, borrowed)
     print(f"  fraud-check runs in premium with a loan of {lent} from standard")

@@ -57,9 +57,9 @@ def run_demo(mesh: SimpleScheduler) -> None:
     print(f"   rollout: {ROLLOUT}; train: {TRAIN}")
 
     print("2. Ten prompts over dp=2; the tp pair of each gets the same part")
-    asked = rollout.dispatch("generate", PROMPTS)
-    counts = [len(part) for part in asked.outputs()]
-    answers = asked.collect()
+    pending = rollout.dispatch("generate", PROMPTS)
+    counts = [len(part) for part in pending.outputs()]
+    answers = pending.collect()
     print(f"   prompts per rank: {counts}; collected in order: {answers[-1]!r}")
     assert counts == [5, 5, 5, 5], counts
     assert answers == [f"{prompt}: answered" for prompt in PROMPTS], answers
@@ -76,20 +76,21 @@ def run_demo(mesh: SimpleScheduler) -> None:
 
     print("4. The weights, from the trainers' layout to that of the rollout")
     weights = make_weights()
-    lie = {"first": on_stage(0), "second": on_stage(1)}
-    go = Sharding.of(ROLLOUT, tp=1)
-    train.dispatch("keep_shards", weights, lie, arguments={"key": "policy"}).outputs()
-    moved = reshard(train, rollout, "policy", source=lie, destination=go)
+    source = {"first": on_stage(0), "second": on_stage(1)}
+    destination = Sharding.of(ROLLOUT, tp=1)
+    train.dispatch("keep_shards", weights, source, arguments={"key": "policy"}).outputs()
+    moved = reshard(train, rollout, "policy", source=source, destination=destination)
     size = moved.bytes_moved / 2**20
     print(f"   {kind(weights['first'])}, rows of a stage -> columns over tp")
     print(f"   {size:g} MiB were sent from worker to worker, none of it through this process")
 
     print("5. Every rollout worker holds what sharding the whole tensor would give it")
     held = rollout.call("shards", "policy").outputs()
-    for rank, (mine, expected) in enumerate(zip(held, shard(weights, go).parts, strict=True)):
+    parts = shard(weights, destination).parts
+    for rank, (actual, expected) in enumerate(zip(held, parts, strict=True)):
         for name in weights:
-            assert mine[name].dtype == weights[name].dtype, (rank, name)
-            assert bool((mine[name] == expected[name]).all()), (rank, name)
+            assert actual[name].dtype == weights[name].dtype, (rank, name)
+            assert bool((actual[name] == expected[name]).all()), (rank, name)
     print(f"   {len(held)} ranks x {len(weights)} tensors checked, all equal")
 
 
@@ -98,13 +99,13 @@ def on_stage(stage: int) -> Sharding:
 
 
 def make_weights() -> dict[str, Any]:
-    whole = np.random.default_rng(7).standard_normal((2, ROWS, COLUMNS), np.float32)
+    values = np.random.default_rng(7).standard_normal((2, ROWS, COLUMNS), np.float32)
     if torch is not None:
         return {
             name: torch.from_numpy(each).to(torch.bfloat16)
-            for name, each in zip(("first", "second"), whole, strict=True)
+            for name, each in zip(("first", "second"), values, strict=True)
         }
-    return {"first": whole[0], "second": whole[1]}
+    return {"first": values[0], "second": values[1]}
 
 
 def kind(tensor: Any) -> str:

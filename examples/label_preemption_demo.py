@@ -1,4 +1,4 @@
-"""Four label rules: service tiers, priority classes, tenants, and why a label is asked before a pool.
+"""Label rules: service tiers, priority classes, tenants; and label rules apply before pool rules.
 
 Run it with ``python examples/label_preemption_demo.py``.
 """
@@ -47,8 +47,8 @@ def tiers(mesh: SimpleScheduler) -> None:
     assert standard["success"], standard
     second = mesh.submit(task_id="second-report", labels={"tier": "standard"}, **job)
     assert second["reason"] == "preemption_failed", second
-    told = f"a second standard job is refused: {second['error']}"
-    print(textwrap.indent(textwrap.fill(told, 76), "   "))
+    message = f"a second standard job is refused: {second['error']}"
+    print(textwrap.indent(textwrap.fill(message, 76), "   "))
     premium = mesh.submit(task_id="checkout", labels={"tier": "premium"}, **job)
     assert premium["success"], premium
     victim = premium["preempted"][0]
@@ -61,7 +61,7 @@ def tiers(mesh: SimpleScheduler) -> None:
 
 
 def priority_classes(scheduler: RayScheduler) -> None:
-    print("2. priority_class: critical > high > normal > low; a longer way counts more")
+    print("2. priority_class: critical > high > normal > low; a longer chain of rules counts more")
     for level in ("high", "normal", "low"):
         scheduler.register_running_task(
             f"{level}-job", "worker-1", "jobs", priority=5.0, labels={"priority_class": level}
@@ -99,7 +99,7 @@ def tenants(scheduler: RayScheduler) -> None:
 
 
 def label_before_pool(scheduler: RayScheduler) -> None:
-    print("4. A label is asked before the pool: across pools, far below the threshold of 10")
+    print("4. Label rules apply before pool rules: across pools, far below the threshold of 10")
     scheduler.register_running_task(
         "standard-in-a", "agent-a", "pool-a", priority=5.0, labels={"tier": "standard"}
     )

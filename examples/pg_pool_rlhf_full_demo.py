@@ -27,7 +27,7 @@ SIZES = {
     "rollout": {"cpu": 1.5, "memory": 1024.0},
 }
 #: CPUs and MB of two reserved groups and two dynamic ones.
-WANTED = {"cpu": 7.0, "memory": 6144.0}
+REQUIRED = {"cpu": 7.0, "memory": 6144.0}
 QUOTA = {"cpu": 6.0, "memory": 8192.0}
 #: Used if no Ray is found; its dashboard shows the actors.
 LOCAL_RAY = {"num_cpus": 8, "object_store_memory": 80_000_000, "include_dashboard": True}
@@ -59,13 +59,13 @@ class RLHFWorker:
 
 
 def scale() -> float:
-    """The fraction of the wanted sizes that the cluster can hold, at most 1."""
+    """The fraction of the required sizes that the cluster can hold, at most 1."""
     total = ray.cluster_resources()
     has = {"cpu": total.get("CPU", 0.0), "memory": total.get("memory", 0.0) / 2**20}
-    found = min(1.0, *(has[kind] / WANTED[kind] for kind in WANTED))
-    if found < 1.0:
-        print(f"集群只有 {has['cpu']:g} CPU / {has['memory']:.0f} MB，规格按 {found:.2f} 缩小")
-    return found
+    factor = min(1.0, *(has[kind] / REQUIRED[kind] for kind in REQUIRED))
+    if factor < 1.0:
+        print(f"集群只有 {has['cpu']:g} CPU / {has['memory']:.0f} MB，规格按 {factor:.2f} 缩小")
+    return factor
 
 
 def sized(resources: Mapping[str, float], factor: float) -> dict[str, float]:
@@ -90,7 +90,7 @@ def main() -> None:
 
 
 def prepare(mesh: SimpleScheduler, factor: float) -> None:
-    """The policy, and a pool with two reserved groups and room for two dynamic ones."""
+    """Set the policy, and create a pool with two reserved and at most two dynamic groups."""
     mesh.configure_preemption(
         enable_label_preemption=True,
         label_preemption_rules={"role": {"train": ["reward", "rollout"], "reward": ["rollout"]}},
@@ -136,20 +136,20 @@ def start_rollouts(mesh: SimpleScheduler, factor: float) -> None:
     print("\n=== 场景 1: Rollout 角色启动（动态 PG） ===")
     for number in range(2):
         task = spec("rollout", f"rollout-{number:02}", factor)
-        found = mesh.submit_with_pg_preemption(**task)
-        report(found, f"提交 {task['task_id']}")
-        assert found["placement_group"]["path"] == "created", found
-        found["agent"]["handle"].run.remote(2000)
+        answer = mesh.submit_with_pg_preemption(**task)
+        report(answer, f"提交 {task['task_id']}")
+        assert answer["placement_group"]["path"] == "created", answer
+        answer["agent"]["handle"].run.remote(2000)
     show(mesh, "Rollout 启动后")
 
 
 def start_reward(mesh: SimpleScheduler, factor: float) -> None:
     print("\n=== 场景 2: Reward 角色到达（高优运行） ===")
-    found = mesh.submit_with_pg_preemption(**spec("reward", "reward-00", factor))
-    report(found, "提交 reward-00")
-    assert found["placement_group"]["path"] == "reserved", found
-    assert not found["preempted"], found
-    found["agent"]["handle"].run.remote(2000)
+    answer = mesh.submit_with_pg_preemption(**spec("reward", "reward-00", factor))
+    report(answer, "提交 reward-00")
+    assert answer["placement_group"]["path"] == "reserved", answer
+    assert not answer["preempted"], answer
+    answer["agent"]["handle"].run.remote(2000)
     show(mesh, "Reward 启动后")
 
 
@@ -161,9 +161,9 @@ def start_train(mesh: SimpleScheduler, factor: float) -> None:
     assert refused["reason"] == "insufficient_quota", refused
     print("  ⚠️ PG 路径失败，改用传统抢占 API 触发自动抢占。")
     show_scores(mesh, task)
-    found = mesh.submit_spec(SimpleTaskSpec(**task))
-    report(found, "传统抢占提交 train-00")
-    assert [victim["task_id"] for victim in found["preempted"]] == ["reward-00"], found
+    answer = mesh.submit_spec(SimpleTaskSpec(**task))
+    report(answer, "传统抢占提交 train-00")
+    assert [victim["task_id"] for victim in answer["preempted"]] == ["reward-00"], answer
     print("  ▶️ 触发 train-00 worker.run()（传统抢占成功）")
     worker = ray.get_actor("train-worker-00")
     print(f"    {ray.get(worker.run.remote(20))}")
@@ -175,12 +175,12 @@ def grow_rollouts(mesh: SimpleScheduler, factor: float) -> None:
     print("\n=== 场景 4: Rollout 扩容触发自动抢占 ===")
     task = spec("rollout", "rollout-extra-00", factor, priority=4.5)
     show_scores(mesh, task)
-    found = mesh.submit_spec(SimpleTaskSpec(**task))
-    report(found, "提交 rollout-extra-00 (传统抢占)")
-    assert [victim["task_id"] for victim in found["preempted"]] == ["rollout-01"], found
-    assert found["placement_group"]["path"] == "preempted", found
+    answer = mesh.submit_spec(SimpleTaskSpec(**task))
+    report(answer, "提交 rollout-extra-00 (传统抢占)")
+    assert [victim["task_id"] for victim in answer["preempted"]] == ["rollout-01"], answer
+    assert answer["placement_group"]["path"] == "preempted", answer
     print("  ▶️ 触发 rollout-extra-00 worker.run()")
-    print(f"    {ray.get(found['agent']['handle'].run.remote(20))}")
+    print(f"    {ray.get(answer['agent']['handle'].run.remote(20))}")
     assert total_preemptions(mesh) == 2
     show(mesh, "扩容后")
 
@@ -189,28 +189,28 @@ def clean_up(mesh: SimpleScheduler) -> None:
     print("\n=== 清理 ===")
     for task_id in ("rollout-00", "rollout-extra-00"):
         print(f"  完成 {task_id}: success={mesh.complete(task_id)['success']}")
-    gone = mesh.delete_agent("train-00", destroy_pg=True)
-    print(f"  删除 train-00 及其 PG: success={gone['success']}")
+    deleted = mesh.delete_agent("train-00", destroy_pg=True)
+    print(f"  删除 train-00 及其 PG: success={deleted['success']}")
     show(mesh, "清理后")
 
 
-def report(found: Mapping[str, Any], what: str) -> None:
-    """Whether it succeeded, and by which path."""
-    print(f"  {what}: success={found['success']}")
-    if not found["success"]:
-        told = f"{found['reason']}: {found['error']}"
-        print(textwrap.indent(textwrap.fill(told, 74), "    "))
+def report(answer: Mapping[str, Any], what: str) -> None:
+    """Print whether a submission succeeded, and the path by which it got its group."""
+    print(f"  {what}: success={answer['success']}")
+    if not answer["success"]:
+        message = f"{answer['reason']}: {answer['error']}"
+        print(textwrap.indent(textwrap.fill(message, 74), "    "))
         return
-    group = found["placement_group"]
+    group = answer["placement_group"]
     print(f"    PG {group['id']} ({group['path']})")
-    for victim in found["preempted"]:
+    for victim in answer["preempted"]:
         print(
             f"    抢占 {victim['task_id']}: {victim['reason']}, score={victim['preempt_score']:.2f}"
         )
 
 
 def show_scores(mesh: SimpleScheduler, task: Mapping[str, Any]) -> None:
-    """The tasks that this task may evict, best first: score = Δ + κ·R."""
+    """Print the tasks that this task may evict, best first: score = Δ + κ·R."""
     found = mesh.scheduler.evaluate_preemption(
         incoming_task_priority=task["priority"],
         incoming_task_pool=POOL,
@@ -224,17 +224,17 @@ def show_scores(mesh: SimpleScheduler, task: Mapping[str, Any]) -> None:
 
 
 def show(mesh: SimpleScheduler, when: str) -> None:
-    """The groups and the preemptions so far."""
+    """Print the numbers of groups and preemptions so far."""
     groups = mesh.pg_pool_stats(POOL)
     kinds = ("reserved", "dynamic", "free", "in_use")
-    fates = ("created", "reused", "destroyed")
+    totals = ("created", "reused", "destroyed")
     print(f"[{when}] PG 池: " + " ".join(f"{name}={groups[name]}" for name in kinds))
-    print("    至今: " + " ".join(f"{name}={groups[name]}" for name in fates))
+    print("    至今: " + " ".join(f"{name}={groups[name]}" for name in totals))
     print(f"[{when}] 抢占: total_preemptions={total_preemptions(mesh)}")
 
 
 def show_all(mesh: SimpleScheduler) -> None:
-    """Both statistics in full."""
+    """Print both statistics in full."""
     for name, found in (("stats", mesh.stats()), ("pg_pool_stats", mesh.pg_pool_stats())):
         print(f"\n=== scheduler.{name}() ===")
         print(json.dumps(found, indent=1, ensure_ascii=False))

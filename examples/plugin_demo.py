@@ -19,18 +19,18 @@ class LongJobsLast(SchedulingStrategyPlugin):
         return task.priority - min(4.0, task.estimated_duration // 3600)
 
 
-class CalmPools(SchedulingStrategyPlugin):
+class LeastUsedPool(SchedulingStrategyPlugin):
     """Prefers pools with the largest free fraction of their CPUs; leaves nodes to the built-in strategy."""
 
     def score(self, task: TaskView, resources: ResourceDomain) -> float | None:
-        wanted = task.resources["cpu"]
-        if resources.kind != "pool" or not wanted:
+        cpus = task.resources["cpu"]
+        if resources.kind != "pool" or not cpus:
             return None
-        return float((resources.free["cpu"] - wanted) / resources.total["cpu"])
+        return float((resources.free["cpu"] - cpus) / resources.total["cpu"])
 
 
 def main() -> None:
-    mesh = SimpleScheduler("plugin-demo", strategies=[LongJobsLast(), CalmPools()])
+    mesh = SimpleScheduler("plugin-demo", strategies=[LongJobsLast(), LeastUsedPool()])
     try:
         run_demo(mesh)
     finally:
@@ -38,8 +38,8 @@ def main() -> None:
 
 
 def run_demo(mesh: SimpleScheduler) -> None:
-    mesh.ensure_pool("busy", {"team": "ml"}, {"cpu": 0.5})
-    mesh.ensure_pool("calm", {"team": "ml"}, {"cpu": 1.0})
+    mesh.ensure_pool("small", {"team": "ml"}, {"cpu": 0.5})
+    mesh.ensure_pool("large", {"team": "ml"}, {"cpu": 1.0})
 
     print("Two jobs of the same priority, one of ten minutes and one of three hours")
     submit(mesh, "short", 600.0)

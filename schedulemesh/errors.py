@@ -1,4 +1,4 @@
-"""Every error that ScheduleMesh raises; a refusal of the scheduler is an answer, not an error."""
+"""Every exception that ScheduleMesh raises. A refusal by the scheduler is a result, not an exception."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHOWN_CHARS = 200
 
 
 def shown(value: object) -> str:
-    """A value as an error shows it: its ``repr``, shortened, whatever its class makes of that."""
+    """The ``repr`` of a value for error messages, shortened. Never raises, whatever the value's class is."""
     try:
         text = repr(value)
     except Exception:  # noqa: BLE001  # a class of the user's may raise anything
@@ -25,54 +25,54 @@ def shown(value: object) -> str:
 
 
 def nearest(given: str, known: Iterable[str]) -> str:
-    """`` (did you mean 'x'?)`` where one of the known names is near to what was given, else nothing."""
+    """`` (did you mean 'x'?)`` if one of the known names is similar to the given one, else empty."""
     near = difflib.get_close_matches(given, sorted(known), n=1, cutoff=0.5)
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 class ScheduleMeshError(Exception):
-    """Something went wrong in ScheduleMesh."""
+    """An error of ScheduleMesh."""
 
     def __init__(self, message: str = "") -> None:
         super().__init__(message or (type(self).__doc__ or "").strip())
 
 
 class InvalidRequestError(ScheduleMeshError, ValueError):
-    """The request is malformed; nothing was changed and nothing is held."""
+    """The request is malformed; nothing was changed and nothing is reserved."""
 
 
 class NotStorableError(InvalidRequestError):
-    """The request has a value that the journal could not give back as it was; nothing was changed."""
+    """The request has a value that would not be read back from the journal unchanged; nothing was changed."""
 
 
 class SchedulerExistsError(ScheduleMeshError):
-    """A living scheduler of another job, or one made with other settings, has this name; choose another
-    name or attach to it.
+    """A scheduler of this name belongs to another job or runs with other settings; choose another name or
+    attach to it.
     """
 
 
 class SchedulerNotFoundError(ScheduleMeshError):
-    """No living scheduler has this name; create one with RayScheduler(name)."""
+    """No scheduler of this name is running; create one with RayScheduler(name)."""
 
 
 class SchedulerUnavailableError(ScheduleMeshError):
-    """The supervisor did not answer; it has ended or cannot be reached."""
+    """The supervisor does not respond; it has ended or cannot be reached."""
 
 
 class ProtocolMismatchError(ScheduleMeshError):
-    """Client and supervisor are of versions that do not understand each other."""
+    """Client and supervisor have incompatible versions."""
 
 
 class JournalError(ScheduleMeshError):
-    """The journal could not be read or written; nothing further is changed until it can."""
+    """The journal cannot be read or written; nothing is changed until it can."""
 
 
 class JournalTakenOverError(JournalError):
-    """Another process has taken the journal over and writes now; this one never will again."""
+    """Another process has taken over the journal; this one cannot write to it any more."""
 
 
 class WorkerError(ScheduleMeshError):
-    """A worker of a group did not do what it was asked."""
+    """A call to a worker of a group failed."""
 
     def __init__(
         self, message: str = "", group: str = "", rank: int = -1, agent: str = "", method: str = ""
@@ -84,7 +84,7 @@ class WorkerError(ScheduleMeshError):
         self.rank = rank
         #: The agent's name.
         self.agent = agent
-        #: What it was asked to do.
+        #: The method that was called.
         self.method = method
 
 
@@ -93,15 +93,15 @@ class WorkerDiedError(WorkerError):
 
 
 class WorkerFailedError(WorkerError):
-    """A method of a worker raised; the cause is what it raised."""
+    """A method of a worker raised an exception, which is the cause of this error."""
 
 
 class WorkerTimeoutError(WorkerError, TimeoutError):
-    """A worker of a group did not answer in time; it may still be at it."""
+    """A worker of a group did not return in time; its method may still be running."""
 
 
 class GroupRefusedError(ScheduleMeshError):
-    """Not every agent of a group could be started; those that were have been ended."""
+    """Not every agent of a group could be started; those that were started have been terminated."""
 
     def __init__(self, message: str = "", answer: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)

@@ -15,7 +15,7 @@ from schedulemesh.errors import InvalidRequestError
 from schedulemesh.plugins.discovery import (
     DISPATCH_GROUP,
     SCHEDULING_GROUP,
-    Found,
+    InstalledPlugin,
     installed,
     load_class,
 )
@@ -49,23 +49,23 @@ def show() -> int:
     return int(broken)
 
 
-def _scheduling(found: Found) -> object:
+def _scheduling(found: InstalledPlugin) -> object:
     make: Callable[[], object] = load_class(found.path, found.group)
     return make()
 
 
-def _dispatch(found: Found) -> object:
+def _dispatch(found: InstalledPlugin) -> object:
     return dispatch.installed_strategy(found.name)
 
 
 #: Groups of entry points, what they are called in the table, and how the one who uses them loads them.
-_INSTALLED: tuple[tuple[str, str, Callable[[Found], object]], ...] = (
+_INSTALLED: tuple[tuple[str, str, Callable[[InstalledPlugin], object]], ...] = (
     (SCHEDULING_GROUP, "scheduling", _scheduling),
     (DISPATCH_GROUP, "dispatch", _dispatch),
 )
 
 
-def _judged(found: Found, load: Callable[[Found], object]) -> tuple[str, bool]:
+def _judged(found: InstalledPlugin, load: Callable[[InstalledPlugin], object]) -> tuple[str, bool]:
     """What an installed strategy says of itself, or why it cannot be loaded; and whether it can."""
     try:
         return _first_line(load(found)) or found.path, True

@@ -83,7 +83,7 @@ class _Graph:
                 self._above[low].append(high)
         #: The length of the longest chain below each value, from the bottom up.
         self._height = self._heights()
-        #: The bit of each value that several rules lead to; to the others there is only one way.
+        #: The bit of each value that is the low value of several rules; to the others there is only one path.
         several = (value for value, highs in self._above.items() if len(highs) > 1)
         self._bit = {value: 1 << i for i, value in enumerate(several)}
 
@@ -91,35 +91,35 @@ class _Graph:
         """The rank of each pair."""
         ranks: dict[tuple[str, str], int] = {}
         direct: dict[str, list[str]] = {}
-        #: The lows whose rank is not known yet.
-        wanted: dict[str, int] = {}
-        #: The values below each value, and those of them that a chain without detours reaches.
+        #: The low values whose rank is not known yet, by high value.
+        pending: dict[str, int] = {}
+        #: The values below each value, and those of them that are reached by a longest chain.
         below: dict[str, int] = {}
         straight: dict[str, int] = {}
         height, bit = self._height, self._bit
         for high in height:
             under = level = 0
             for low in sorted(self._rules.get(high, ()), key=height.__getitem__, reverse=True):
-                mine = bit.get(low, 0)
-                if not under & mine:
+                own_bit = bit.get(low, 0)
+                if not under & own_bit:
                     ranks[high, low] = 1
                     direct.setdefault(high, []).append(low)
-                    under |= mine | below[low]
+                    under |= own_bit | below[low]
                     if height[low] == height[high] - 1:
-                        level |= mine | straight[low]
-                elif level & mine:
+                        level |= own_bit | straight[low]
+                elif level & own_bit:
                     ranks[high, low] = height[high] - height[low]
                 else:
-                    wanted[high] = wanted.get(high, 0) | mine
+                    pending[high] = pending.get(high, 0) | own_bit
             below[high], straight[high] = under, level
-        self._lengthen(direct, below, wanted, ranks)
+        self._lengthen(direct, below, pending, ranks)
         return ranks
 
     def _lengthen(
         self,
         direct: Mapping[str, list[str]],
         below: Mapping[str, int],
-        wanted: dict[str, int],
+        pending: dict[str, int],
         ranks: dict[tuple[str, str], int],
     ) -> None:
         """Find the wanted ranks: let chains of direct rules grow by one rule at a time; the rank of a pair is
@@ -129,7 +129,7 @@ class _Graph:
         #: What chains of at least ``length`` rules lead to.
         ends = {value: below[value] | bit.get(value, 0) for value in height}
         length = 0
-        while wanted:
+        while pending:
             length += 1
             longer = {}
             for high, lows in direct.items():
@@ -139,15 +139,15 @@ class _Graph:
                         union |= ends.get(low, 0)
                     longer[high] = union
             ends = longer
-            for high, mask in list(wanted.items()):
+            for high, mask in list(pending.items()):
                 lost = mask & ~ends.get(high, 0)
                 if lost:
                     for low in self._rules[high]:
                         if lost & bit.get(low, 0):
                             ranks[high, low] = length - 1
-                    wanted[high] = mask & ~lost
-                    if not wanted[high]:
-                        del wanted[high]
+                    pending[high] = mask & ~lost
+                    if not pending[high]:
+                        del pending[high]
 
     def _heights(self) -> dict[str, int]:
         """The height of each value, the lowest first."""

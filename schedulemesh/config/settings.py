@@ -29,7 +29,7 @@ CLIENT_HOLD_S = 10.0
 #: Characters of a path or URL.
 _MAX_PATH = 4096
 
-#: Facts or bytes; no limit of a journal is higher.
+#: The highest allowed limit of a journal, in facts or bytes.
 _MOST_BYTES = 10**15
 
 #: Constructor arguments and payloads above this many bytes are refused.
@@ -37,26 +37,26 @@ MAX_BLOB_BYTES = 16 * 1024 * 1024
 
 
 class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a journal keeps, and for how long. Raises ValueError for what is not above 0."""
+    """How much a journal keeps, and for how long. Raises ValueError for values that are not above 0."""
 
     #: Facts after which a snapshot replaces them. More: fewer snapshots, slower recovery (100,000 facts take
     #: a few seconds).
     snapshot_facts: int = 50_000
-    #: Bytes of facts after which a snapshot replaces them; lower it where the disk is small.
+    #: Bytes of facts after which a snapshot replaces them; lower it if the disk is small.
     snapshot_bytes: int = 16 * 1024 * 1024
-    #: Seconds after which a snapshot is taken if there is any new fact; what nothing refers to any more is
-    #: forgotten at the second snapshot after that.
+    #: Seconds after which a snapshot is taken if there is any new fact; bytes that are no longer referenced
+    #: are deleted at the second snapshot after that.
     snapshot_s: float = 3600.0
-    #: A saved state above this many bytes is not kept, and the answer says so; large states belong in a
-    #: file or an object store, with its address as the state.
+    #: The maximum size of a saved state in bytes; a larger one is refused. Store large states in a file or an
+    #: object store, and save its address.
     saved_state_bytes: int = 256 * 1024 * 1024
-    #: Bytes of all saved states of tasks that run no more; above it the oldest are forgotten.
+    #: Bytes of all saved states of tasks that no longer run; above it the oldest are deleted.
     saved_states_bytes: int = 4 * 1024 * 1024 * 1024
-    #: Seconds for which the saved state of a task that runs no more is kept (7 days).
+    #: Seconds for which the saved state of a task that no longer runs is kept (default 7 days).
     saved_state_s: float = 7 * 24 * 3600.0
 
     def __post_init__(self) -> None:
-        """Copy to exact numbers, and refuse what makes no sense."""
+        """Convert to exact numbers and check the ranges."""
         force = msgspec.structs.force_setattr
         for name in self.__struct_fields__:
             given = getattr(self, name)
@@ -67,7 +67,7 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_journal_settings(given: object) -> JournalSettings:
-    """How much a journal keeps; None: the defaults. Raises InvalidRequestError."""
+    """Parse the argument ``journal``; None: the defaults. Raises InvalidRequestError."""
     if given is None:
         return JournalSettings()
     if not is_a(given, JournalSettings):
@@ -76,9 +76,9 @@ def parse_journal_settings(given: object) -> JournalSettings:
 
 
 def parse_state_path(given: object) -> str | None:
-    """Where a journal is to lie: a folder, which the caller names from where it stands, or a URL.
+    """Parse the location of a journal: a folder, relative to the caller's working directory, or a URL.
 
-    Raises InvalidRequestError for what is neither.
+    Raises InvalidRequestError for anything else.
     """
     if given is None:
         return None
@@ -97,8 +97,8 @@ def _fspath(given: os.PathLike[Any]) -> object:
         return None
 
 
-#: A scheduling strategy that has not returned after so many seconds is disabled, and the supervisor, which
-#: it holds up, begins again.
+#: A scheduling strategy that has not returned after this many seconds is disabled, and the supervisor, which
+#: it blocks, is restarted.
 STRATEGY_HANG_S = 5.0
 
 #: The same for its import and construction.
@@ -106,14 +106,14 @@ STRATEGY_LOAD_S = 30.0
 
 
 class StrategyRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A scheduling strategy supplied from outside."""
+    """A scheduling strategy supplied by the user."""
 
     name: str
-    #: Its import path ``module:Class``; empty where ``code`` is given.
+    #: Its import path ``module:Class``; empty if ``code`` is given.
     path: str = ""
     #: The pickled instance.
     code: bytes | None = None
-    #: Folders in which the job that gave it finds modules.
+    #: Entries of ``sys.path`` of the job that supplied it, for importing its modules.
     sys_path: tuple[str, ...] = ()
 
 
@@ -128,19 +128,19 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: (``postgresql+psycopg://…``); None: Ray's session folder.
     state_path: str | None = None
     journal: JournalSettings = JournalSettings()
-    #: Which node of those with room takes an agent: "bin_pack" (fullest), "spread" (emptiest), "best_fit"
-    #: (least left over), "dominant_share" (tightest kind stays freest) or "fragmentation_aware".
+    #: Selects among the nodes on which an agent fits: "bin_pack" (fullest), "spread" (emptiest), "best_fit"
+    #: (smallest remainder), "dominant_share" (scarcest resource stays freest) or "fragmentation_aware".
     node_strategy: str = "bin_pack"
-    #: Which matching pool takes a task that names none; the same names.
+    #: Selects among the matching pools of a task that names none; the same values.
     pool_strategy: str = "dominant_share"
-    #: Asked before the built-in strategies, in this order.
+    #: Plugins that are called before the built-in strategies, in this order.
     strategies: tuple[StrategyRef, ...] = ()
-    #: Seconds between rounds of ensure_agent_health made by the supervisor itself; None: only when asked.
+    #: Seconds between periodic runs of ensure_agent_health; None: it runs only when called.
     health_interval_s: float | None = None
-    #: Seconds between observations of the cluster and its living agents.
+    #: Seconds between observations of the cluster and the running agents.
     monitor_interval_s: float = 1.0
 
-    def told(self) -> SchedulerSettings:
-        """The same for other processes, without the code of strategies and the folders they come from."""
+    def public(self) -> SchedulerSettings:
+        """The settings without the code and the import paths of strategies, for clients."""
         bare = tuple(StrategyRef(name=ref.name, path=ref.path) for ref in self.strategies)
         return msgspec.structs.replace(self, strategies=bare)

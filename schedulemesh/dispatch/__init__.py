@@ -23,13 +23,12 @@ from schedulemesh.dispatch.placement import (
 from schedulemesh.dispatch.plan import Plan, Traffic, Transfer, plan
 from schedulemesh.dispatch.reshard import assemble, give, reshard
 from schedulemesh.dispatch.routes import Worker
-from schedulemesh.dispatch.strategies import Dealt, Workers, deal
+from schedulemesh.dispatch.strategies import Scattered, Workers, scatter
 from schedulemesh.dispatch.trees import Sharded, gather, microbatches, shard
 
 __all__ = [
     "DEFAULT_ORDER",
     "Assign",
-    "Dealt",
     "Holdings",
     "Jagged",
     "ParallelLayout",
@@ -38,6 +37,7 @@ __all__ = [
     "Plan",
     "Primary",
     "Replicate",
+    "Scattered",
     "Segment",
     "Shard",
     "Sharded",
@@ -50,12 +50,12 @@ __all__ = [
     "Workers",
     "assemble",
     "balance",
-    "deal",
     "gather",
     "give",
     "holdings",
     "microbatches",
     "plan",
     "reshard",
+    "scatter",
     "shard",
 ]

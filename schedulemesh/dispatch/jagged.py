@@ -114,7 +114,7 @@ def _lengths(
         given = shape[1] if len(shape) > 1 else None
         if not isinstance(given, tuple) or len(given) != shape[0]:
             raise InvalidRequestError(
-                f"shape {shape} gives no length for each row, which the sharding cuts; allowed is "
+                f"shape {shape} gives no length for each row, which the sharding splits; allowed is "
                 f"(rows, (length, …))"
             )
         return given

@@ -103,7 +103,7 @@ def _whole_shape(own: tuple[int, ...], sharding: Sharding, shape: Shape) -> tupl
         size = shape[dim] if dim < len(shape) else None
         if not isinstance(size, int):
             raise InvalidRequestError(
-                f"shape {shape} gives no size for dim {dim}, which the sharding cuts; it is needed to join"
+                f"shape {shape} gives no size for dim {dim}, which the sharding splits; it is needed to join"
             )
         found[dim] = size
     return tuple(found)

@@ -45,13 +45,13 @@ def overlap(sources: Sequence[Piece], destinations: Sequence[Piece]) -> Overlap:
     meets: list[list[tuple[int, int]]] = [[] for _ in sources]
     found = []
     for at, piece in enumerate(destinations):
-        mine: dict[int, list[Run]] = {}
+        own: dict[int, list[Run]] = {}
         for run in piece.segments:
-            _meet(run, held, begins, mine)
-        shared = {source: tuple(mine[source]) for source in sorted(mine)}
+            _meet(run, held, begins, own)
+        shared = {source: tuple(own[source]) for source in sorted(own)}
         if sum(run.length for runs in shared.values() for run in runs) != piece.length:
             raise InvalidRequestError(
-                "the destination wants elements that no source holds; allowed is a source that holds all of "
+                "the destination needs elements that no source holds; allowed is a source that holds all of "
                 "the tensor, without uneven='drop_last'"
             )
         for source, runs in shared.items():
@@ -61,18 +61,18 @@ def overlap(sources: Sequence[Piece], destinations: Sequence[Piece]) -> Overlap:
 
 
 def _meet(
-    wanted: Segment,
+    needed: Segment,
     held: list[tuple[int, int, Segment]],
     begins: list[int],
     found: dict[int, list[Run]],
 ) -> None:
-    """Adds to ``found`` the intersections of ``wanted`` with ``held`` (ascending, disjoint runs)."""
-    at = max(0, bisect_right(begins, wanted.start) - 1)
-    while at < len(held) and begins[at] < wanted.stop:
+    """Adds to ``found`` the intersections of ``needed`` with ``held`` (ascending, disjoint runs)."""
+    at = max(0, bisect_right(begins, needed.start) - 1)
+    while at < len(held) and begins[at] < needed.stop:
         _, source, run = held[at]
-        start, stop = max(run.start, wanted.start), min(run.stop, wanted.stop)
+        start, stop = max(run.start, needed.start), min(run.stop, needed.stop)
         if start < stop:
-            there, here = run.local + start - run.start, wanted.local + start - wanted.start
+            there, here = run.local + start - run.start, needed.local + start - needed.start
             _append(found.setdefault(source, []), there, here, stop - start)
         at += 1
 

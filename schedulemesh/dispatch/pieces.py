@@ -82,7 +82,7 @@ def pieces(length: int, cuts: tuple[Axis, ...]) -> tuple[Piece, ...]:
 def _split(length: int, cut: Axis) -> tuple[Piece, ...]:
     name, parts, how = cut
     if isinstance(how, Assign):
-        return _dealt(length, name, how)
+        return _assigned(length, name, how)
     documents = how.documents or (length,)
     if sum(documents) != length:
         raise InvalidRequestError(
@@ -90,9 +90,9 @@ def _split(length: int, cut: Axis) -> tuple[Piece, ...]:
         )
     spans: list[list[_Span]] = [[] for _ in range(parts)]
     for first, document in zip(accumulate((0, *documents)), documents, strict=False):
-        for mine, (start, stop, size) in _parts(document, parts, how, name):
-            spans[mine].append((first + start, first + stop, size))
-    return tuple(Piece(sum(size for *_, size in mine), _laid(mine)) for mine in spans)
+        for own, (start, stop, size) in _parts(document, parts, how, name):
+            spans[own].append((first + start, first + stop, size))
+    return tuple(Piece(sum(size for *_, size in own), _laid(own)) for own in spans)
 
 
 def _parts(length: int, parts: int, how: Shard, name: str) -> Iterator[tuple[int, _Span]]:
@@ -101,9 +101,9 @@ def _parts(length: int, parts: int, how: Shard, name: str) -> Iterator[tuple[int
         yield from enumerate(_cut(length, parts, how.uneven, name))
         return
     spans = _cut(length, 2 * parts, how.uneven, name)
-    for mine in range(parts):
-        yield mine, spans[mine]
-        yield mine, spans[-1 - mine]
+    for own in range(parts):
+        yield own, spans[own]
+        yield own, spans[-1 - own]
 
 
 @lru_cache(maxsize=1024)
@@ -123,11 +123,11 @@ def _cut(length: int, parts: int, uneven: Uneven, name: str) -> tuple[_Span, ...
     return tuple((a, b, share if uneven == "pad" else b - a) for a, b in ends)
 
 
-def _dealt(length: int, name: str, how: Assign) -> tuple[Piece, ...]:
+def _assigned(length: int, name: str, how: Assign) -> tuple[Piece, ...]:
     rows = sum(map(len, how.groups))
     if rows != length:
         raise InvalidRequestError(
-            f"{rows} rows are dealt out over axis {name}, but dim {how.dim} has {length}"
+            f"{rows} rows are assigned over axis {name}, but dim {how.dim} has {length}"
         )
     return tuple(
         Piece(len(group), _laid((row, row + 1, 1) for row in group)) for group in how.groups
@@ -160,14 +160,14 @@ def _within(outer: Piece, inner: Piece) -> Piece:
     """The piece ``inner`` of the local array described by ``outer``, in elements of the whole."""
     begins = [segment.local for segment in outer.segments]
     runs = []
-    for wanted in inner.segments:
-        for held in outer.segments[max(0, bisect_right(begins, wanted.start) - 1) :]:
-            if held.local >= wanted.stop:
+    for needed in inner.segments:
+        for held in outer.segments[max(0, bisect_right(begins, needed.start) - 1) :]:
+            if held.local >= needed.stop:
                 break
             shift = held.start - held.local
-            start, stop = max(wanted.start + shift, held.start), min(wanted.stop + shift, held.stop)
+            start, stop = max(needed.start + shift, held.start), min(needed.stop + shift, held.stop)
             if start < stop:
-                runs.append((start, stop, wanted.local + start - shift - wanted.start))
+                runs.append((start, stop, needed.local + start - shift - needed.start))
     return Piece(inner.size, joined(runs))
 
 

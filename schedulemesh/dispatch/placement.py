@@ -54,7 +54,7 @@ class Assign(msgspec.Struct, frozen=True, tag=True):
         rows = sorted(row for group in self.groups for row in group)
         if rows != list(range(len(rows))):
             raise InvalidRequestError(
-                f"the groups deal out {len(rows)} rows, some twice or not at all; allowed is each of "
+                f"the groups assign {len(rows)} rows, some twice or not at all; allowed is each of "
                 f"0 to {len(rows) - 1} exactly once"
             )
 
@@ -130,9 +130,9 @@ class Sharding(msgspec.Struct, frozen=True, kw_only=True):
 def _dim(dim: int, ndim: int, axis: str) -> int:
     if not -ndim <= dim < ndim:
         raise InvalidRequestError(
-            f"axis {axis} cuts dim {dim} of a value with {ndim} dims; allowed are {-ndim} to {ndim - 1}"
+            f"axis {axis} splits dim {dim} of a value with {ndim} dims; allowed are {-ndim} to {ndim - 1}"
             if ndim
-            else f"axis {axis} cuts dim {dim} of a value without dims; it can only be replicated"
+            else f"axis {axis} splits dim {dim} of a value without dims; it can only be replicated"
         )
     return dim % ndim
 
@@ -144,5 +144,5 @@ def _check(name: str, placement: Placement, size: int) -> None:
         )
     if isinstance(placement, Assign) and len(placement.groups) != size:
         raise InvalidRequestError(
-            f"{len(placement.groups)} groups are dealt out over {name}; allowed are {size}, one each"
+            f"{len(placement.groups)} groups are assigned over {name}; allowed are {size}, one each"
         )

@@ -25,7 +25,7 @@ import msgspec
 
 from schedulemesh.dispatch.holdings import Cell, holdings
 from schedulemesh.dispatch.placement import Sharding
-from schedulemesh.dispatch.routes import Routes, Share, Want, Worker
+from schedulemesh.dispatch.routes import Receiver, Routes, Share, Worker
 from schedulemesh.errors import InvalidRequestError
 
 #: Start and stop per dim.
@@ -87,7 +87,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @property
     def key(self) -> str:
         """64 hex digits that are the same for the same arguments of ``plan``, in every process."""
-        asked = (
+        arguments = (
             self.source,
             self.destination,
             self.shape,
@@ -96,7 +96,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             self.destination_workers,
             self.rotation,
         )
-        return hashlib.sha256(msgspec.msgpack.encode(asked)).hexdigest()
+        return hashlib.sha256(msgspec.msgpack.encode(arguments)).hexdigest()
 
     @property
     def bytes_moved(self) -> int:
@@ -108,8 +108,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         found = {worker: Traffic() for worker in self.destination_workers}
         for worker, sent in zip(self.source_workers, self.sent, strict=True):
             found[worker] = Traffic(sent=sent)
-        takers = zip(self.destination_workers, self.received, self.local, strict=True)
-        for worker, received, local in takers:
+        destinations = zip(self.destination_workers, self.received, self.local, strict=True)
+        for worker, received, local in destinations:
             found[worker] = Traffic(sent=found[worker].sent, received=received, local=local)
         return found
 
@@ -118,8 +118,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         cell = self.routes.destination.grid.cells[destination]
         if cell is None:
             return ()
-        want = (cell, destination)
-        found = [t for giver in self.routes.givers(cell) for t in self._boxes(giver, want)]
+        receiver = (cell, destination)
+        found = [
+            t for giver in self.routes.source_cells(cell) for t in self._boxes(giver, receiver)
+        ]
         return tuple(sorted(found, key=lambda transfer: transfer.source))
 
     def sends(self, source: int) -> tuple[Transfer, ...]:
@@ -129,9 +131,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             return ()
         return tuple(
             transfer
-            for want, _ in self.routes.wants(cell)
-            if self._sender(cell, want) == source
-            for transfer in self._boxes(cell, want)
+            for receiver, _ in self.routes.receivers(cell)
+            if self._sender(cell, receiver) == source
+            for transfer in self._boxes(cell, receiver)
         )
 
     def transfers(self) -> Iterator[Transfer]:
@@ -150,26 +152,26 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         )
 
     @cached_property
-    def _firsts(self) -> dict[Cell, tuple[list[Want], list[int]]]:
-        found: dict[Cell, tuple[list[Want], list[int]]] = {}
+    def _firsts(self) -> dict[Cell, tuple[list[Receiver], list[int]]]:
+        found: dict[Cell, tuple[list[Receiver], list[int]]] = {}
         for share in self.shares:
             firsts, senders = found.setdefault(share.cell, ([], []))
             firsts.append(share.first)
             senders.append(share.sender)
         return found
 
-    def _sender(self, giver: Cell, want: Want) -> int:
-        if self.routes.home_cell(want[1]) == giver:
-            return self.routes.homes[want[1]]
+    def _sender(self, giver: Cell, receiver: Receiver) -> int:
+        if self.routes.local_cell(receiver[1]) == giver:
+            return self.routes.local_sources[receiver[1]]
         owners = self.routes.source.grid.owners[giver]
         if len(owners) == 1:
             return owners[0]
         firsts, senders = self._firsts[giver]
-        return senders[bisect_right(firsts, want) - 1]
+        return senders[bisect_right(firsts, receiver) - 1]
 
-    def _boxes(self, giver: Cell, want: Want) -> Iterator[Transfer]:
-        cell, destination = want
-        sender = self._sender(giver, want)
+    def _boxes(self, giver: Cell, receiver: Receiver) -> Iterator[Transfer]:
+        cell, destination = receiver
+        sender = self._sender(giver, receiver)
         met = zip(self.routes.dims, giver, cell, strict=True)
         for runs in product(*(dim.sources[there][here] for dim, here, there in met)):
             yield Transfer(
@@ -177,7 +179,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 destination=destination,
                 give=tuple((run.source, run.source + run.length) for run in runs),
                 take=tuple((run.destination, run.destination + run.length) for run in runs),
-                local=self.routes.homes.get(destination) == sender,
+                local=self.routes.local_sources.get(destination) == sender,
             )
 
 
@@ -201,14 +203,14 @@ def plan(
     Raises ``InvalidRequestError`` if a sharding does not fit the shape, the workers do not fit the layouts,
     or the source lacks elements that the destination needs.
     """
-    givers, takers = source.layout.size, destination.layout.size
+    sources, destinations = source.layout.size, destination.layout.size
     return _plan(
         source,
         destination,
         tuple(shape),
         itemsize,
-        _workers(source_workers, range(givers)),
-        _workers(destination_workers, range(givers, givers + takers)),
+        _workers(source_workers, range(sources)),
+        _workers(destination_workers, range(sources, sources + destinations)),
         rotation,
     )
 

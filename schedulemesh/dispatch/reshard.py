@@ -1,4 +1,4 @@
-"""Executes a plan: cuts what a source sends, assembles what a destination gets, or both in one process."""
+"""Executes a plan: slices what a source sends, joins what a destination receives, or both in one process."""
 
 from __future__ import annotations
 

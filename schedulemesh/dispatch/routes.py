@@ -17,7 +17,7 @@ from schedulemesh.dispatch.overlap import Overlap, overlap
 #: Identifies a worker: an agent's name, or a number.
 Worker = Union[int, str]
 #: A destination that needs elements of a source cell: its own cell, then its rank. Ordered.
-Want = tuple[Cell, int]
+Receiver = tuple[Cell, int]
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,7 +26,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     #: The source cell: the index of its piece of each dim.
     cell: Cell
     #: The first destination that it serves; the share ends where the next share of the cell begins.
-    first: Want
+    first: Receiver
     #: The source rank that sends.
     sender: int
 
@@ -39,9 +39,9 @@ class Routes(msgspec.Struct, frozen=True, kw_only=True):
     #: By dim, the intersections of the pieces of both sides.
     dims: tuple[Overlap, ...]
     #: For each destination rank the source rank on the same worker, if there is one.
-    homes: dict[int, int]
+    local_sources: dict[int, int]
     #: For each source rank the destination rank on the same worker, if there is one.
-    guests: dict[int, int]
+    local_destinations: dict[int, int]
 
     @classmethod
     def of(
@@ -53,7 +53,7 @@ class Routes(msgspec.Struct, frozen=True, kw_only=True):
     ) -> Routes:
         """The routes between two holdings of one tensor; an error if the source lacks elements."""
         ranks = {worker: rank for rank, worker in enumerate(source_workers)}
-        homes = {
+        local_sources = {
             rank: ranks[worker]
             for rank, worker in enumerate(destination_workers)
             if worker in ranks
@@ -62,23 +62,23 @@ class Routes(msgspec.Struct, frozen=True, kw_only=True):
             source=source,
             destination=destination,
             dims=tuple(map(overlap, source.pieces, destination.pieces)),
-            homes=homes,
-            guests={home: rank for rank, home in homes.items()},
+            local_sources=local_sources,
+            local_destinations={local_source: rank for rank, local_source in local_sources.items()},
         )
 
-    def home_cell(self, destination: int) -> Cell | None:
+    def local_cell(self, destination: int) -> Cell | None:
         """The source cell that the worker of a destination rank already holds."""
-        home = self.homes.get(destination)
-        return None if home is None else self.source.grid.cells[home]
+        local_source = self.local_sources.get(destination)
+        return None if local_source is None else self.source.grid.cells[local_source]
 
-    def givers(self, cell: Cell) -> Iterator[Cell]:
+    def source_cells(self, cell: Cell) -> Iterator[Cell]:
         """The source cells that intersect a destination cell."""
         return product(*(dim.sources[at] for dim, at in zip(self.dims, cell, strict=True)))
 
-    def wants(self, giver: Cell) -> list[tuple[Want, int]]:
+    def receivers(self, source_cell: Cell) -> list[tuple[Receiver, int]]:
         """The destinations that need elements of a source cell, in order, and how many."""
         owners = self.destination.grid.owners
-        met = [dim.destinations[at] for dim, at in zip(self.dims, giver, strict=True)]
+        met = [dim.destinations[at] for dim, at in zip(self.dims, source_cell, strict=True)]
         cells = product(*([at for at, _ in dim] for dim in met))
         elements = map(prod, product(*([length for _, length in dim] for dim in met)))
         return [
@@ -87,10 +87,11 @@ class Routes(msgspec.Struct, frozen=True, kw_only=True):
             for rank in owners[cell]
         ]
 
-    def shared(self, giver: Cell, cell: Cell) -> int:
+    def shared(self, source_cell: Cell, cell: Cell) -> int:
         """The number of elements that a source cell and a destination cell have in common."""
         return prod(
-            dim.length(here, there) for dim, here, there in zip(self.dims, giver, cell, strict=True)
+            dim.length(here, there)
+            for dim, here, there in zip(self.dims, source_cell, cell, strict=True)
         )
 
     def received(self) -> tuple[list[int], list[int]]:
@@ -98,11 +99,11 @@ class Routes(msgspec.Struct, frozen=True, kw_only=True):
         ranks = len(self.destination.grid.cells)
         received, local = [0] * ranks, [0] * ranks
         for cell, owners in self.destination.grid.owners.items():
-            whole = prod(piece.length for piece in self.destination.of_cell(cell))
+            total = prod(piece.length for piece in self.destination.of_cell(cell))
             for rank in owners:
-                home = self.home_cell(rank)
-                local[rank] = 0 if home is None else self.shared(home, cell)
-                received[rank] = whole - local[rank]
+                local_source = self.local_cell(rank)
+                local[rank] = 0 if local_source is None else self.shared(local_source, cell)
+                received[rank] = total - local[rank]
         return received, local
 
     def share(self, rotation: int) -> tuple[list[Share], list[int]]:
@@ -111,38 +112,42 @@ class Routes(msgspec.Struct, frozen=True, kw_only=True):
         sent = [0] * len(self.source.grid.cells)
         for cell, owners in self.source.grid.owners.items():
             if len(owners) == 1:
-                sent[owners[0]] = self._asked(cell, owners[0])
+                sent[owners[0]] = self._requested(cell, owners[0])
                 continue
-            turn = rotation % len(owners)
-            for share, elements in self._cut(cell, owners[turn:] + owners[:turn]):
+            offset = rotation % len(owners)
+            for share, elements in self._divide(cell, owners[offset:] + owners[:offset]):
                 shares.append(share)
                 sent[share.sender] += elements
         return shares, sent
 
-    def _asked(self, giver: Cell, owner: int) -> int:
+    def _requested(self, source_cell: Cell, owner: int) -> int:
         """The number of elements that other workers need from the only owner of a cell."""
-        met = (dim.destinations[at] for dim, at in zip(self.dims, giver, strict=True))
+        met = (dim.destinations[at] for dim, at in zip(self.dims, source_cell, strict=True))
         copies = len(next(iter(self.destination.grid.owners.values())))
-        asked = copies * prod(sum(length for _, length in dim) for dim in met)
-        guest = self.guests.get(owner)
-        cell = None if guest is None else self.destination.grid.cells[guest]
-        return asked - (0 if cell is None else self.shared(giver, cell))
+        requested = copies * prod(sum(length for _, length in dim) for dim in met)
+        local_destination = self.local_destinations.get(owner)
+        cell = None if local_destination is None else self.destination.grid.cells[local_destination]
+        return requested - (0 if cell is None else self.shared(source_cell, cell))
 
-    def _cut(self, giver: Cell, owners: Sequence[int]) -> Iterator[tuple[Share, int]]:
+    def _divide(self, source_cell: Cell, owners: Sequence[int]) -> Iterator[tuple[Share, int]]:
         """Divides the destinations of a cell into consecutive shares of equal size, at most one per owner.
 
         Each comes with its size. A destination belongs to the share that contains its middle element.
         """
-        guests = {self.guests.get(owner) for owner in owners}
-        wants = [(want, n) for want, n in self.wants(giver) if want[1] not in guests]
-        ends = list(accumulate([n for _, n in wants], initial=0))
+        local_destinations = {self.local_destinations.get(owner) for owner in owners}
+        receivers = [
+            (receiver, n)
+            for receiver, n in self.receivers(source_cell)
+            if receiver[1] not in local_destinations
+        ]
+        ends = list(accumulate([n for _, n in receivers], initial=0))
         middles = list(map(add, ends, ends[1:]))
         borders = [
-            bisect_left(middles, -(-2 * ends[-1] * turn // len(owners)))
-            for turn in range(len(owners) + 1)
+            bisect_left(middles, -(-2 * ends[-1] * offset // len(owners)))
+            for offset in range(len(owners) + 1)
         ]
         for owner, (first, last) in zip(owners, pairwise(borders), strict=True):
             if first < last:
-                yield Share(cell=giver, first=wants[first][0], sender=owner), ends[last] - ends[
-                    first
-                ]
+                yield Share(cell=source_cell, first=receivers[first][0], sender=owner), ends[
+                    last
+                ] - ends[first]

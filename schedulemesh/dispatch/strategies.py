@@ -39,7 +39,7 @@ class Workers(msgspec.Struct, frozen=True, kw_only=True):
         return range(self.layout.size)
 
 
-class Dealt(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class Scattered(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A batch that a strategy has distributed."""
 
     #: By rank.
@@ -62,7 +62,7 @@ class Dealt(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return gather(outputs, spec, shape)
 
 
-def deal(data: Any, strategy: Any, workers_a: Any, workers_b: Any) -> Dealt:
+def scatter(data: Any, strategy: Any, workers_a: Any, workers_b: Any) -> Scattered:
     """Distributes the data to the ranks of ``workers_b``.
 
     ``strategy`` is a spec (see ``shard``), a plugin, or a name: "data_parallel" (rows over dp, in sizes that
@@ -93,26 +93,26 @@ def _asked(plugin: Any, data: Any, workers_a: Any, workers_b: Any) -> Any:
     return plugin.python_dispatch_fn(data, workers_a, workers_b)
 
 
-def _checked(answer: Any, data: Any, plugin: Any, workers: Any) -> Dealt:
+def _checked(answer: Any, data: Any, plugin: Any, workers: Any) -> Scattered:
     if isinstance(answer, Sharding):
         return _by_spec(data, answer, workers)
     parts = answer.parts if isinstance(answer, Sharded) else answer
     if not isinstance(parts, (list, tuple)) or len(parts) != workers.layout.size:
         given = f"{len(parts)} parts" if isinstance(parts, (list, tuple)) else type(parts).__name__
         raise InvalidRequestError(
-            f"strategy {type(plugin).__name__} answered {given}; allowed are a list of "
+            f"strategy {type(plugin).__name__} returned {given}; allowed are a list of "
             f"{workers.layout.size}, one per rank of {workers.name}, or a Sharding or Sharded"
         )
-    return Dealt(parts=tuple(parts), sharded=answer if isinstance(answer, Sharded) else None)
+    return Scattered(parts=tuple(parts), sharded=answer if isinstance(answer, Sharded) else None)
 
 
-def _by_spec(data: Any, spec: Any, workers: Any) -> Dealt:
+def _by_spec(data: Any, spec: Any, workers: Any) -> Scattered:
     if (ranks := ranks_of(spec)) != workers.layout.size:
         raise InvalidRequestError(
             f"the spec is for {ranks} ranks; group {workers.name} has {workers.layout.size}"
         )
     sharded = shard(data, spec)
-    return Dealt(parts=sharded.parts, sharded=sharded)
+    return Scattered(parts=sharded.parts, sharded=sharded)
 
 
 def _spec(data: Any, layout: ParallelLayout, cut: Sharding) -> Any:
@@ -138,7 +138,7 @@ def _replicate(layout: ParallelLayout) -> Sharding:
     return Sharding(layout=layout)
 
 
-#: The built-in strategies by name; see ``deal``.
+#: The built-in strategies by name; see ``scatter``.
 BUILT_IN: dict[str, Callable[[ParallelLayout], Sharding]] = {
     "data_parallel": _data_parallel,
     "every_rank": _every_rank,
@@ -166,8 +166,8 @@ def _pattern(sharded: Sharded) -> tuple[Sharding, Shape]:
     alike = {(spec, _cut_sizes(spec, shape)) for _, spec, shape in cut}
     if len(alike) != 1:
         raise InvalidRequestError(
-            f"the leaves {[path for path, *_ in cut]} are not cut alike; say with like= which of them the "
-            f"answers follow"
+            f"the leaves {[path for path, *_ in cut]} are not split alike; name with like= the one whose "
+            f"split the results follow"
         )
     return cut[0][1], cut[0][2]
 

@@ -68,10 +68,10 @@ def shard(data: Any, spec: Spec) -> Sharded:
     leaves = list(_leaves(tree))
     parts: dict[tuple[int, ...], Any] = {}
     held = [tuple([id(leaf.parts[rank]) for leaf in leaves]) for rank in range(ranks)]
-    for rank, mine in enumerate(held):
-        if mine not in parts:
-            parts[mine] = _pick(tree, rank)
-    return Sharded(tuple([parts[mine] for mine in held]), spec, _shapes(tree))
+    for rank, own in enumerate(held):
+        if own not in parts:
+            parts[own] = _pick(tree, rank)
+    return Sharded(tuple([parts[own] for own in held]), spec, _shapes(tree))
 
 
 def gather(parts: Sequence[Any], spec: Spec, shapes: Any) -> Any:
@@ -157,7 +157,7 @@ def below(spec: Any, key: Any, path: str) -> Any:
     if isinstance(spec, (list, tuple)) and str(key).isdecimal() and int(key) < len(spec):
         return spec[int(key)]
     raise InvalidRequestError(
-        f"at {path or 'the top'} the spec says nothing of {key!r}: it has {_kind(spec)}; add the key, or '*'"
+        f"at {path or 'the top'} the spec has no entry for {key!r}: it has {_kind(spec)}; add the key, or '*'"
     )
 
 

@@ -1,4 +1,4 @@
-"""The opinions: what outsiders supply, as base classes, plain views and ways to find them."""
+"""Extension points: the base classes of scheduling and dispatch strategies, what they see, and discovery."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding plugins: by entry point, and by import path ``module:Class``."""
+"""Finds plugins by entry point and by import path ``module:Class``."""
 
 from __future__ import annotations
 
@@ -24,22 +24,23 @@ _BASES: dict[str, type] = {
 _PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """One installed plugin."""
+class InstalledPlugin(msgspec.Struct, frozen=True, kw_only=True):
+    """A plugin that a distribution registers as an entry point."""
 
     name: str
+    #: Its entry point group.
     group: str
     #: Its import path.
     path: str
-    #: The distribution that brings it; empty: unknown.
+    #: The distribution that contains it; empty: unknown.
     distribution: str = ""
 
 
-def installed(group: str) -> list[Found]:
-    """The plugins of this group that are installed here, by name."""
+def installed(group: str) -> list[InstalledPlugin]:
+    """The installed plugins of this entry point group, sorted by name."""
     points: Iterable[EntryPoint] = entry_points(group=group)
     found = {
-        point.name: Found(
+        point.name: InstalledPlugin(
             name=point.name,
             group=group,
             path=point.value,
@@ -51,15 +52,15 @@ def installed(group: str) -> list[Found]:
 
 
 def is_path(text: str) -> bool:
-    """Whether this reads as an import path ``module:Class``."""
+    """Whether this has the form of an import path ``module:Class``."""
     return _PATH.fullmatch(text) is not None
 
 
 def load_class(path: str, group: str) -> type[Any]:
     """The class at an import path.
 
-    Raises InvalidRequestError where nothing is there, or no plugin of this group; whatever the module
-    itself raises is told in it.
+    Raises InvalidRequestError if there is none, if it is not a plugin of this group, or if importing the
+    module raises; the message then contains that error.
     """
     module_name, _, attributes = path.partition(":")
     try:
@@ -72,14 +73,16 @@ def load_class(path: str, group: str) -> type[Any]:
         ) from error
     base = _BASES[group]
     if not isinstance(found, type) or not issubclass(found, base):
-        raise InvalidRequestError(f"{path!r} is {found!r}, which is no class under {base.__name__}")
+        raise InvalidRequestError(
+            f"{path!r} is {found!r}, which is not a subclass of {base.__name__}"
+        )
     return found
 
 
 def resolve(name: str, group: str) -> str:
-    """The import path that a name stands for: itself, or that of the installed plugin of this name.
+    """The import path of a plugin, given by that path or by the name of an installed plugin.
 
-    Raises InvalidRequestError with the names that there are.
+    Raises InvalidRequestError, with the known names, if there is none.
     """
     if is_path(name):
         return name

@@ -1,8 +1,8 @@
-"""The guard around a scheduling strategy: whatever it does, the decision goes on.
+"""Wraps a scheduling strategy so that its errors do not affect decisions.
 
-A call that raises, or answers something else than documented, is logged, counted and worth no opinion.
-With a clock, calls are timed, too: the third one above 10 ms disables the strategy. One that never
-returns cannot be stopped from here; ``under_way`` tells a watchdog thread about it.
+A call that raises, or returns something other than documented, is logged, counted and treated as no opinion.
+With a clock, calls are also timed: the third one that takes more than 10 ms disables the strategy. A call
+that never returns cannot be stopped here; a watchdog thread sees it in ``running_call``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from schedulemesh.plugins.scheduling import (
 
 logger = logging.getLogger(__name__)
 
-#: Seconds above which a call is slow, and how many slow calls disable.
+#: Seconds above which a call is slow, and the number of slow calls that disables a strategy.
 SLOW_S, SLOW_CALLS = 0.010, 3
 
 Answer = TypeVar("Answer", float, bool)
@@ -30,17 +30,17 @@ OnDisabled = Callable[["Guarded"], None]
 
 
 class Mark(Protocol):
-    """Where it is noted who is being asked, so that the next process knows who ended this one."""
+    """Records which strategy is being called, so that a restarted process knows which one ended this one."""
 
     def begin(self, name: str, hook: str) -> None:
-        """From now on this strategy is asked this hook."""
+        """Record that this hook of this strategy is being called."""
 
     def end(self) -> None:
-        """Nobody is being asked any more."""
+        """Record that the call has returned."""
 
 
 class Guarded:
-    """A strategy with a name, behind its guard."""
+    """A named strategy whose calls are guarded."""
 
     def __init__(
         self,
@@ -53,17 +53,17 @@ class Guarded:
         self.name = name
         self.hooks = hooks_of(plugin)
         self.calls = self.failures = self.slow = 0
-        #: Why it is not asked any more; empty: it is.
+        #: Why it is no longer called; empty: it is.
         self.disabled = ""
-        #: The hook that is being asked and since when, on the guard's clock; None: none.
-        self.under_way: tuple[str, float] | None = None
+        #: The hook that is being called and the start of the call, on the guard's clock; None: none.
+        self.running_call: tuple[str, float] | None = None
         self._plugin = plugin
         self._clock = clock
         self._on_disabled = on_disabled
         self._mark = mark
 
     def has(self, hook: str) -> bool:
-        """Whether it is to be asked this hook."""
+        """Whether this hook is to be called."""
         return hook in self.hooks and not self.disabled
 
     def score(self, task: TaskView, resources: ResourceDomain) -> float | None:
@@ -81,7 +81,7 @@ class Guarded:
         )
 
     def disable(self, reason: str) -> None:
-        """Ask it no more."""
+        """Stop calling the strategy, for this reason."""
         self.disabled = reason
         logger.error("scheduling strategy %s is disabled: %s", self.name, reason)
         if self._on_disabled is not None:
@@ -95,7 +95,7 @@ class Guarded:
         try:
             answer = call()
             return None if answer is None else check(answer)
-        except BaseException as error:  # logged  # whatever it raises, the decision goes on
+        except BaseException as error:  # logged  # whatever it raises, the decision continues
             self.failures += 1
             logger.warning(
                 "scheduling strategy %s, %s: %s: %s; skipped for this decision",
@@ -115,7 +115,7 @@ class Guarded:
         if self._clock is None:
             return 0.0
         started = self._clock()
-        self.under_way = (hook, started)
+        self.running_call = (hook, started)
         return started
 
     def _end(self, hook: str, started: float) -> None:
@@ -123,13 +123,13 @@ class Guarded:
             self._mark.end()
         if self._clock is None:
             return
-        self.under_way = None
+        self.running_call = None
         took = self._clock() - started
         if took <= SLOW_S:
             return
         self.slow += 1
         logger.warning(
-            "scheduling strategy %s, %s took %.1f ms (up to %g ms is fine)",
+            "scheduling strategy %s, %s took %.1f ms (the limit is %g ms)",
             self.name,
             hook,
             took * 1e3,
@@ -156,6 +156,6 @@ def _truth(answer: object) -> bool:
 
 
 def _plain(answer: object) -> object:
-    """A scalar of NumPy, or of a library that is like it, as Python's own."""
+    """Convert a scalar of NumPy or a similar library to the Python type."""
     item = getattr(answer, "item", None)
     return item() if getattr(answer, "ndim", None) == 0 and callable(item) else answer

@@ -1,7 +1,7 @@
-"""What travels between client, supervisor and agent hosts, and is stored: plain values and opaque bytes.
+"""Messages between client, supervisor and agent hosts; some are also stored in the journal.
 
-User code travels as bytes that only the agent's own process, a handler's worker or the caller ever
-unpickles. This module loads fast, because every agent's process imports it.
+They consist of plain values and opaque bytes. User code is sent as bytes, which only the agent's own process,
+the worker of a handler, or the caller unpickles. Every agent's process imports this module, so it loads fast.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from schedulemesh.domain.task import TaskSpec
 
 Message = TypeVar("Message")
 
-#: Characters of a text of user code that are kept.
-_LONGEST = 10_000
+#: The maximum length of a text from user code, in characters; longer ones are shortened.
+_MAX_TEXT = 10_000
 
 
 class MessageError(ValueError):
-    """What another process sent is no message of the type that is due."""
+    """The bytes sent by another process are not a message of the expected type."""
 
 
 class StateTooLargeError(ValueError):
@@ -28,7 +28,7 @@ class StateTooLargeError(ValueError):
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True):
-    """One parameter of a method, without its default's value."""
+    """One parameter of a method, without the value of its default."""
 
     name: str
     #: As ``inspect.Parameter.kind``.
@@ -37,33 +37,33 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Method(msgspec.Struct, frozen=True, kw_only=True):
-    """What a Ray handle must know of a method."""
+    """What a Ray actor handle needs to know about a method."""
 
     name: str
     #: "sync", "async", "generator" or "async_generator".
     kind: str
     parameters: tuple[Parameter, ...] = ()
-    #: Attributes that ``@ray.method`` left on it.
+    #: Attributes that ``@ray.method`` has set on it.
     ray_attributes: dict[str, Any] = {}
 
 
 class ShippedClass(msgspec.Struct, frozen=True, kw_only=True):
-    """A user's class: what its handle needs in the open, the class itself as opaque bytes."""
+    """A user's class: readable data for its actor handle, and the class itself as opaque bytes."""
 
     name: str
     methods: tuple[Method, ...]
     code: bytes
-    #: Folders of the submitting job that its workers look in for modules.
+    #: Entries of ``sys.path`` of the submitting job that its workers need to import modules.
     sys_path: tuple[str, ...] = ()
 
     @property
     def is_async(self) -> bool:
-        """Whether Ray would run it on an event loop."""
+        """Whether Ray runs its methods on an event loop."""
         return any(m.kind in ("async", "async_generator") for m in self.methods)
 
 
-#: A state of more bytes travels in parts of so many, so that it holds nobody up.
-PART_BYTES = 4 * 1024 * 1024
+#: A larger state is sent in chunks of this many bytes, so that it does not block other messages.
+CHUNK_BYTES = 4 * 1024 * 1024
 
 
 class ShippedFunction(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,28 +74,28 @@ class ShippedFunction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SavedState(msgspec.Struct, frozen=True, kw_only=True):
-    """A task's saved state as it is stored."""
+    """The saved state of a task in its stored form."""
 
     task: TaskSpec
     agent_name: str
-    #: "preserver": ``state`` is the preserver's dict; "save_state": what the agent's own method returned;
-    #: "payload": there is no ``state``; "given": the dict that a caller handed to restore_task.
+    #: "preserver": ``state`` is the preserver's dict; "save_state": the return value of the agent's method;
+    #: "payload": there is no ``state``; "given": the dict that a caller passed to restore_task.
     source: str
     saved_at: float
-    #: False: saved beside running methods.
+    #: False: saved while other methods of the object were running.
     consistent: bool = True
     last_metrics: dict[str, Any] = {}
     #: Opaque.
     state: bytes | None = None
     payload: bytes | None = None
-    #: What went wrong with a better source.
+    #: Why a preferred source failed; empty: none did.
     warning: str = ""
-    #: False: the task's state of that moment could not be saved, and this is what was known before.
+    #: False: the current state of the task could not be saved, and this is an earlier one.
     current: bool = True
 
 
 class AgentInit(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a host needs to build the user's object."""
+    """Everything that a host needs to construct the user's object."""
 
     scheduler: str
     agent_name: str
@@ -104,14 +104,14 @@ class AgentInit(msgspec.Struct, frozen=True, kw_only=True):
     shipped: bytes
     arguments: bytes | None
     saved: bytes | None
-    #: Whether Ray may restart the process by itself; only then is it worth asking whether it did.
+    #: Whether Ray may restart the process by itself; only then the host checks whether it was restarted.
     may_restart: bool = False
-    #: What its process and all that it starts is marked with (see process_marks); 0: it is marked already.
+    #: The mark of its process and of every process that it starts (see process_marks); 0: already set.
     mark: int = 0
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What a host says once its object is built, or cannot be."""
+    """The report of a host after it has constructed the user's object, or failed to."""
 
     node_id: str
     pid: int
@@ -120,95 +120,95 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     #: Names among the control methods that the class has.
     capabilities: tuple[str, ...] = ()
     state_restored: bool | None = None
-    #: Why the object could not be built; empty: it was.
+    #: Why the object could not be constructed; empty: it was.
     error: str = ""
 
 
 class Accelerators(msgspec.Struct, frozen=True, kw_only=True):
-    """The accelerators of a bundle: what a process that may use them all is given by Ray."""
+    """The accelerators of a bundle, as Ray assigns them to a process that requests all of them."""
 
     ids: tuple[str, ...] = ()
-    #: The environment variables that show them to the libraries.
+    #: The environment variables that make them visible to libraries.
     env_vars: dict[str, str] = {}
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """What the supervisor asks of a host while the user's methods run."""
+    """A command of the supervisor to a host, executed while the user's methods run."""
 
     command_id: int
-    #: The supervisor's epoch; a host obeys none that is lower than the highest it has met.
+    #: The supervisor's epoch; a host ignores commands with a lower epoch than the highest it has seen.
     epoch: int
     #: "ping", "notice", "save", "cancel" or "resume".
     kind: str
     task_id: str = ""
-    #: "notice": seconds until the eviction; "save": seconds that it may wait for a safe point.
+    #: "notice": seconds until the eviction; "save": the longest wait for a safe point, in seconds.
     seconds: float = 0.0
-    #: "save": bytes that the state may take; a larger one is not sent.
+    #: "save": the maximum size of the state in bytes; a larger one is not sent.
     limit_bytes: int = 0
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a command."""
+    """The result of a command."""
 
     #: Whether the class has such a method.
     able: bool = True
     error: str = ""
-    #: "save": the state, opaque; None: there is none, or it went ahead in parts.
+    #: "save": the state, opaque; None: there is none, or it was sent in chunks before.
     data: bytes | None = None
-    #: Bytes of the state that went ahead in parts.
+    #: The size of the state that was sent in chunks before, in bytes.
     part_bytes: int = 0
-    #: "save": whether the state takes more bytes than it may.
+    #: "save": whether the state exceeds the maximum size.
     too_large: bool = False
     consistent: bool = True
-    #: "cancel": whether the method's answer says that it worked.
+    #: "cancel": whether the method reported success.
     success: bool = True
-    #: "cancel": how many of the agent's methods run, whatever became of it.
+    #: "cancel": how many of the agent's methods are running afterwards.
     running: int = 0
 
 
 class MetricsReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Metrics of an agent, from its own process."""
+    """Metrics of an agent, sent by its own process."""
 
     agent_name: str
-    #: None: the agent was made elsewhere, and a task is registered on it.
+    #: None: ScheduleMesh did not start the agent, and a task is registered on it.
     incarnation: int | None
-    #: See metric_values.
+    #: Encoded by ``metric_values.encode_metrics``.
     metrics: msgspec.Raw
 
 
 class Handled(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of user code that ran in a worker of its own, or of a class that was loaded."""
+    """The result of user code that ran in a separate worker, or of loading a class there."""
 
     #: Opaque.
     data: bytes | None = None
     error: str = ""
-    #: Whether ``data`` would take more bytes than it may.
+    #: Whether ``data`` would exceed its maximum size.
     too_large: bool = False
 
 
 def key_of(data: bytes) -> str:
-    """The key under which bytes are stored: their SHA-256 in hex."""
+    """The key under which bytes are stored: their SHA-256 in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 
 def writable(text: str) -> str:
-    """A text of user code that can be written down: without lone surrogates, and of bounded length."""
+    """A text from user code in a form that can be encoded: no lone surrogates, and of limited length."""
     shown = str.encode(text, errors="backslashreplace").decode()
-    if len(shown) <= _LONGEST:
+    if len(shown) <= _MAX_TEXT:
         return shown
-    return f"{shown[: _LONGEST // 2]}\n...\n{shown[-_LONGEST // 2 :]}"
+    return f"{shown[: _MAX_TEXT // 2]}\n...\n{shown[-_MAX_TEXT // 2 :]}"
 
 
 def pack(value: msgspec.Struct | list[Command]) -> bytes:
-    """The bytes of a message."""
+    """Encode a message."""
     return msgspec.msgpack.encode(value)
 
 
 def unpack(data: object, kind: type[Message]) -> Message:
-    """The message that these bytes are. Raises MessageError for all that is none of this type."""
+    """Decode a message of this type. Raises MessageError if the data is anything else."""
     if type(data) is not bytes:
         raise MessageError(f"a {kind.__name__} is sent as bytes, not as {type(data).__name__}")
     try:
         return msgspec.msgpack.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise MessageError(f"these bytes are no {kind.__name__}: {error}") from error
+        raise MessageError(f"the bytes are not a {kind.__name__}: {error}") from error

@@ -1,4 +1,4 @@
-"""Answers of the supervisor to requests, sent as bytes; actor handles travel beside them."""
+"""Answers of the supervisor to requests. They are sent as bytes; actor handles are sent beside them."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ from schedulemesh.errors import InvalidRequestError
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True):
-    """Who the supervisor is; readable by clients of every version."""
+    """Identifies the supervisor; readable by clients of every version."""
 
     protocol: int
     python: str
     ray: str
     detached: bool
-    #: The job that made it.
+    #: The job that created it.
     job_id: str
-    #: What it was made with, without the code of strategies.
+    #: Its settings, without the code of strategies.
     settings: SchedulerSettings
 
 
 class GroupPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a placement group is found."""
+    """A placement group's name in Ray and its nodes."""
 
-    #: In Ray.
     name: str
     node_ids: tuple[str, ...] = ()
 
@@ -47,41 +46,41 @@ class Malformed(Answer, tag="malformed", frozen=True, kw_only=True):
 
 
 class Refusal(Answer, tag="refusal", frozen=True, kw_only=True):
-    """The request was turned down."""
+    """The request is refused."""
 
     refused: Refused
 
 
 class Response(Answer, tag="reply", frozen=True, kw_only=True):
-    """An outcome, and what a caller needs with it; an accepted agent's Ray handle travels beside it."""
+    """An outcome with related data; the Ray handle of an accepted agent is sent beside it."""
 
     outcome: RequestOutcome
-    #: The placement group that the outcome speaks of.
+    #: The placement group that the outcome refers to.
     group: GroupPlace | None = None
-    #: The saved state that the outcome speaks of.
+    #: The saved state that the outcome refers to.
     saved: bytes | None = None
-    #: Tasks evicted by hand with their saved states: (task id, reason, state).
+    #: Manually evicted tasks with their saved states: (task id, reason, state).
     evicted: tuple[tuple[str, PreemptionReason, bytes | None], ...] = ()
 
 
 class PoolResponse(Answer, tag="pool", frozen=True, kw_only=True):
-    """What became of a pool."""
+    """The result of creating or changing a pool."""
 
     outcome: RequestOutcome
-    #: The pool as it is now; None: it was refused.
+    #: The pool's current definition; None: the request was refused.
     spec: PoolSpec | None = None
-    #: How its reserved groups stand; None: it keeps none.
+    #: The status of its reserved groups; None: it has none.
     groups: dict[str, Any] | None = None
 
 
 class Evaluated(Answer, tag="evaluated", frozen=True, kw_only=True):
-    """The dry run of the preemption decision."""
+    """The result of a dry run of the preemption decision."""
 
     evaluation: Evaluation
 
 
 class SavedBytes(Answer, tag="saved", frozen=True, kw_only=True):
-    """A saved state; None: there is none."""
+    """A saved state; None if there is none."""
 
     state: bytes | None = None
 
@@ -104,7 +103,7 @@ AnyAnswer = Union[
 
 
 class WithHandles(NamedTuple):
-    """An answer and the Ray handles that travel beside it."""
+    """An answer and the Ray handles that are sent beside it."""
 
     answer: AnyAnswer
     handles: list[Any]
@@ -117,14 +116,14 @@ _decoder = msgspec.msgpack.Decoder(AnyAnswer)
 
 
 def encode_answer(answer: AnyAnswer) -> bytes:
-    """The bytes that are sent."""
+    """Encode an answer."""
     return _encoder.encode(answer)
 
 
 def decode_answer(data: bytes, expected: type[AnswerT]) -> AnswerT | Refused:
-    """The answer of the expected kind, or why the request was turned down.
+    """Decode an answer of the expected type, or a refusal.
 
-    Raises InvalidRequestError where the supervisor found the request malformed.
+    Raises InvalidRequestError if the supervisor found the request malformed.
     """
     answer = _decoder.decode(data)
     if isinstance(answer, Malformed):

@@ -1,7 +1,7 @@
-"""Metrics as plain values: numbers, texts, flags, and lists and dicts of them.
+"""Converts metrics to plain values: numbers, strings, bools, and lists and dicts of them.
 
-Whatever user code reports becomes such a value in its own process, so that it can be stored, shown and sent
-on without surprises.
+Values reported by user code are converted in its own process, so that they can be stored, shown and sent
+without loading any of its classes.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ import msgspec
 
 from schedulemesh.protocol.agents import writable
 
-#: Bytes of one report; one that has more is not sent.
+#: The maximum size of one report in bytes; a larger one is not sent.
 MAX_METRICS_BYTES = 64 * 1024
-#: Elements of an array that are kept as numbers; of a larger one its text is.
+#: An array of at most this many elements is converted to numbers, a larger one to a string.
 _ELEMENTS = 1000
-#: Levels of nested values that are kept; what lies deeper is shown as its text.
+#: The number of nesting levels that are kept; deeper values are converted to strings.
 _LEVELS = 16
 
 
 def encode_metrics(metrics: Mapping[Any, Any]) -> bytes:
-    """Metrics as MessagePack, all values plain."""
+    """Encode metrics as MessagePack, with all values converted."""
     return msgspec.msgpack.encode(_plain_dict(metrics, _LEVELS))
 
 
 def decode_metrics(data: bytes | msgspec.Raw) -> dict[str, Any]:
-    """The metrics again. Raises MsgspecError, UnicodeDecodeError or RecursionError for other bytes."""
+    """Decode metrics. Raises MsgspecError, UnicodeDecodeError or RecursionError for other bytes."""
     return msgspec.msgpack.decode(data, type=dict[str, Any])
 
 
 def _plain(value: Any, levels: int) -> Any:
-    """The value as what MessagePack knows; what has no counterpart becomes its text."""
+    """The value as a type that MessagePack supports; other values are converted to strings."""
     direct = _DIRECT.get(type(value))
     if direct is not None:
         return direct(value, levels)
@@ -76,7 +76,7 @@ def _as_it_is(value: Any, _levels: int) -> Any:
     return value
 
 
-#: How values of exactly these types are taken.
+#: Conversions of values of exactly these types.
 _DIRECT: dict[type, Callable[[Any, int], Any]] = {
     bool: _as_it_is,
     float: _as_it_is,
@@ -89,7 +89,7 @@ _DIRECT: dict[type, Callable[[Any, int], Any]] = {
 }
 
 
-#: Instances of subclasses become instances of these.
+#: Instances of subclasses are converted to these exact types.
 _EXACT: tuple[tuple[type, Callable[[Any], Any]], ...] = (
     (float, float.__float__),
     (int, int.__int__),
@@ -98,7 +98,7 @@ _EXACT: tuple[tuple[type, Callable[[Any], Any]], ...] = (
 
 
 def _converted(value: Any, levels: int) -> Any:
-    """A value of another type: an Enum member, a subclass, a scalar or an array of a library."""
+    """Convert a value of another type: an Enum member, a subclass, a scalar or an array of a library."""
     if isinstance(value, Enum):
         return _plain(value.value, levels - 1) if levels else writable(str(value))
     for kind, exact in _EXACT:
@@ -114,7 +114,7 @@ def _converted(value: Any, levels: int) -> Any:
 
 
 def _array(value: Any, levels: int) -> Any:
-    """A scalar or array of NumPy, torch and the like: its numbers, if they are not too many."""
+    """Convert a scalar or array of NumPy, torch and the like: to numbers, or to a string if it is large."""
     if math.prod(value.shape) > _ELEMENTS:
         return writable(f"{type(value).__name__} of shape {tuple(value.shape)}")
     numbers = value.tolist()

@@ -1,7 +1,8 @@
-"""Requests of clients: one struct for each public call, sent as bytes.
+"""The requests of clients: one struct for each public call, sent as bytes.
 
-A request checks itself whenever it is made, so the client and, on decoding, the supervisor check the same.
-Object references travel beside it. What only the runtime may tell the engine is none of these.
+A request validates itself whenever it is created, so the client and, on decoding, the supervisor make the
+same checks. Object references are sent beside it. Stimuli that only the runtime may send to the engine are
+not requests.
 """
 
 from __future__ import annotations
@@ -39,18 +40,18 @@ class Request(
     tag_field="request",
     gc=False,
 ):
-    """Base of all requests. Making one raises InvalidRequestError for what is out of range."""
+    """Base of all requests. Creating one raises InvalidRequestError if a value is out of range."""
 
 
 class RequestWithBlobs(Request, frozen=True, kw_only=True):
-    """Base of requests that bring bytes to store."""
+    """Base of requests with bytes to store."""
 
     #: By their SHA-256.
     blobs: dict[str, bytes] = {}
 
 
 class CreatePool(RequestWithBlobs, tag="create_pool", frozen=True, kw_only=True):
-    """Make a pool; another one of this name is refused."""
+    """Create a pool; refused if a different pool of this name exists."""
 
     spec: PoolSpec
 
@@ -59,14 +60,14 @@ class CreatePool(RequestWithBlobs, tag="create_pool", frozen=True, kw_only=True)
 
 
 class PoolChanges(RequestWithBlobs, frozen=True, kw_only=True):
-    """What is given of a pool's definition."""
+    """Base of requests that change the given fields of a pool."""
 
     name: str
     labels: Labels | UnsetType = UNSET
     resources: Resources | UnsetType = UNSET
     target_agents: int | UnsetType = UNSET
     placement_strategy: str | UnsetType = UNSET
-    #: As the caller gave it, in plain data, without ``warm``; the supervisor knows what it changes.
+    #: As given by the caller, as plain data without ``warm``; the supervisor merges it with the current one.
     pg_pool_config: dict[str, Any] | UnsetType | None = UNSET
     warm: WarmSpec | UnsetType | None = UNSET
 
@@ -81,18 +82,18 @@ class PoolChanges(RequestWithBlobs, frozen=True, kw_only=True):
 
     @property
     def config(self) -> dict[str, Any] | UnsetType | None:
-        """The ``pg_pool_config`` with the warm class in its place."""
+        """The ``pg_pool_config`` including ``warm``."""
         if self.warm is UNSET or not isinstance(self.pg_pool_config, dict):
             return self.pg_pool_config
         return {**self.pg_pool_config, "warm": self.warm}
 
 
 class EnsurePool(PoolChanges, tag="ensure_pool", frozen=True, kw_only=True):
-    """Make a pool, or change what is given of it."""
+    """Create a pool, or change the given fields."""
 
 
 class ResizePool(PoolChanges, tag="resize_pool", frozen=True, kw_only=True):
-    """Change what is given of a pool."""
+    """Change the given fields of a pool."""
 
 
 class ChangePolicy(Request, tag="change_policy", frozen=True, kw_only=True):
@@ -126,7 +127,7 @@ class RegisterStateHandlers(
 
 
 class CordonNode(Request, tag="cordon_node", frozen=True, kw_only=True):
-    """Let a node take no new agents, or take them again."""
+    """Close a node to new agents, or open it again."""
 
     node_id: str
     cordoned: bool
@@ -136,9 +137,9 @@ class CordonNode(Request, tag="cordon_node", frozen=True, kw_only=True):
 
 
 class SubmitTask(RequestWithBlobs, tag="submit_task", frozen=True, kw_only=True):
-    """Start an agent, with a task or without."""
+    """Start an agent, with or without a task."""
 
-    #: What the engine is to decide; it reaches the engine as it is.
+    #: The stimulus for the engine, which gets it unchanged.
     submission: TaskSubmitted
 
     def __post_init__(self) -> None:
@@ -155,7 +156,7 @@ class SubmitTask(RequestWithBlobs, tag="submit_task", frozen=True, kw_only=True)
 
 
 class RegisterTask(RequestWithBlobs, tag="register_task", frozen=True, kw_only=True):
-    """A task runs on an agent."""
+    """Register a task that runs on an agent."""
 
     task: TaskSpec
     agent_name: str
@@ -166,7 +167,7 @@ class RegisterTask(RequestWithBlobs, tag="register_task", frozen=True, kw_only=T
 
 
 class CompleteTask(Request, tag="complete_task", frozen=True, kw_only=True):
-    """A task is done; its agent goes too if asked."""
+    """Complete a task, and optionally terminate its agent."""
 
     task_id: str
     end_agent: bool = False
@@ -178,10 +179,10 @@ class CompleteTask(Request, tag="complete_task", frozen=True, kw_only=True):
 
 
 class DeleteAgent(Request, tag="delete_agent", frozen=True, kw_only=True):
-    """End an agent."""
+    """Terminate an agent."""
 
     agent_name: str
-    #: Whether its placement group goes too; None: what the pool's definition says.
+    #: Whether its placement group is removed, too; None: as the pool's definition says.
     destroy_group: bool | None = None
 
     def __post_init__(self) -> None:
@@ -189,7 +190,7 @@ class DeleteAgent(Request, tag="delete_agent", frozen=True, kw_only=True):
 
 
 class ExecutePreemption(Request, tag="execute_preemption", frozen=True, kw_only=True):
-    """Save a task's state and cancel it; its agent stays."""
+    """Save a task's state and cancel it; its agent is kept."""
 
     task_id: str
     agent_name: str
@@ -202,7 +203,7 @@ class ExecutePreemption(Request, tag="execute_preemption", frozen=True, kw_only=
 
 
 class PreemptTask(Request, tag="preempt_task", frozen=True, kw_only=True):
-    """Evict by hand: save an agent's tasks, cancel them and end the agent."""
+    """Evict manually: save the states of an agent's tasks, cancel them and terminate the agent."""
 
     task_id: str | None = None
     agent_name: str | None = None
@@ -222,7 +223,7 @@ class PreemptTask(Request, tag="preempt_task", frozen=True, kw_only=True):
 
 
 class SaveTaskState(Request, tag="save_task_state", frozen=True, kw_only=True):
-    """Save a running task's state, and let it go on."""
+    """Save the state of a running task, which continues."""
 
     task_id: str
 
@@ -231,10 +232,10 @@ class SaveTaskState(Request, tag="save_task_state", frozen=True, kw_only=True):
 
 
 class RestoreTask(Request, tag="restore_task", frozen=True, kw_only=True):
-    """Run a preempted task again from this state."""
+    """Restart a preempted task from this state."""
 
     saved: SavedState
-    #: Who asks, as host:pid; quota that it freed by hand pays for the task.
+    #: The client as host:pid; quota that it freed with ``preempt_task`` is used for the task.
     client: str | None = None
     request_id: str
 
@@ -248,14 +249,14 @@ class RestoreTask(Request, tag="restore_task", frozen=True, kw_only=True):
 
 
 class EndOrphans(Request, tag="end_orphans", frozen=True, kw_only=True):
-    """End actors of this scheduler that its journal does not know."""
+    """Terminate actors of this scheduler that its journal does not know."""
 
     #: Their names in Ray; None: all.
     names: tuple[str, ...] | None = None
 
 
 class EnsureAgentHealth(Request, tag="ensure_agent_health", frozen=True, kw_only=True):
-    """Look at every agent, and mend what can be."""
+    """Check every agent, and rebuild dead and unresponsive ones where possible."""
 
     timeout_s: float
 
@@ -264,7 +265,7 @@ class EnsureAgentHealth(Request, tag="ensure_agent_health", frozen=True, kw_only
 
 
 class EvaluatePreemption(Request, tag="evaluate_preemption", frozen=True, kw_only=True):
-    """Whom an incoming task may evict."""
+    """Report which tasks an incoming task may evict."""
 
     priority: float
     pool_name: str
@@ -282,7 +283,7 @@ class EvaluatePreemption(Request, tag="evaluate_preemption", frozen=True, kw_onl
 
 
 class GetSavedState(Request, tag="get_saved_state", frozen=True, kw_only=True):
-    """The state last saved of a task."""
+    """Get the last saved state of a task."""
 
     task_id: str
 
@@ -291,7 +292,7 @@ class GetSavedState(Request, tag="get_saved_state", frozen=True, kw_only=True):
 
 
 class OfPool(Request, frozen=True, kw_only=True):
-    """Base of questions about one pool, or about all."""
+    """Base of queries about one pool or all pools."""
 
     pool_name: str | None = None
 
@@ -301,54 +302,54 @@ class OfPool(Request, frozen=True, kw_only=True):
 
 
 class ListAgents(OfPool, tag="list_agents", frozen=True, kw_only=True):
-    """Every agent (of one pool); their Ray handles come beside the answer, in the same order."""
+    """List all agents (of one pool); their Ray handles are sent beside the answer, in the same order."""
 
 
 class GetGroupStats(OfPool, tag="get_group_stats", frozen=True, kw_only=True):
-    """The placement groups of all pools (of one)."""
+    """Get statistics of the placement groups of all pools (of one)."""
 
 
 class ListPools(Request, tag="list_pools", frozen=True, kw_only=True):
-    """Every pool with its quota."""
+    """List all pools with their quota."""
 
 
 class ListTasks(Request, tag="list_tasks", frozen=True, kw_only=True):
-    """Every task on the book."""
+    """List all current tasks."""
 
 
 class ListNodes(Request, tag="list_nodes", frozen=True, kw_only=True):
-    """Every living node."""
+    """List all alive nodes."""
 
 
 class ListSavedStates(Request, tag="list_saved_states", frozen=True, kw_only=True):
-    """Every task with a stored state."""
+    """List all tasks with a stored state."""
 
 
 class ListOrphans(Request, tag="list_orphans", frozen=True, kw_only=True):
-    """Actors and placement groups that the journal does not know."""
+    """List actors and placement groups that the journal does not know."""
 
 
 class ListStrategies(Request, tag="list_strategies", frozen=True, kw_only=True):
-    """Every strategy that was supplied."""
+    """List the supplied scheduling strategies."""
 
 
 class GetPolicy(Request, tag="get_policy", frozen=True, kw_only=True):
-    """The policy in force, and its last changes."""
+    """Get the current policy and its most recent changes."""
 
 
 class GetPreemptionStats(Request, tag="get_preemption_stats", frozen=True, kw_only=True):
-    """Counts of preemptions."""
+    """Get preemption statistics."""
 
 
 class GetStats(Request, tag="get_stats", frozen=True, kw_only=True):
-    """The preemption stats, and the books in numbers."""
+    """Get preemption statistics, pools, and the numbers of agents and nodes."""
 
 
 class GetAbout(Request, tag="get_about", frozen=True, kw_only=True):
-    """What this supervisor is, and where."""
+    """Describe the supervisor."""
 
 
-#: Questions that the state alone answers.
+#: Queries that are answered from the engine's state alone.
 AnyStateQuery = Union[
     ListAgents,
     ListPools,
@@ -361,7 +362,7 @@ AnyStateQuery = Union[
     GetStats,
 ]
 
-#: Requests that may change something.
+#: Requests that may change the state.
 AnyChange = Union[
     CreatePool,
     EnsurePool,
@@ -381,7 +382,7 @@ AnyChange = Union[
     EnsureAgentHealth,
 ]
 
-#: Requests that change nothing.
+#: Requests that do not change the state.
 AnyQuery = Union[
     AnyStateQuery,
     EvaluatePreemption,
@@ -398,12 +399,12 @@ _decoder = msgspec.msgpack.Decoder(AnyRequest)
 
 
 def encode_request(request: AnyRequest) -> bytes:
-    """The bytes that are sent."""
+    """Encode a request."""
     return _encoder.encode(request)
 
 
 def decode_request(data: object) -> AnyRequest:
-    """The request in these bytes, checked. Raises InvalidRequestError."""
+    """Decode and validate a request. Raises InvalidRequestError."""
     if type(data) is not bytes:
         raise InvalidRequestError(f"a request is sent as bytes, not as {shown(data)}")
     try:
@@ -413,5 +414,5 @@ def decode_request(data: object) -> AnyRequest:
     if isinstance(request, RequestWithBlobs):
         for key, blob in request.blobs.items():
             if key_of(blob) != key:
-                raise InvalidRequestError(f"the bytes that came as {key} have another SHA-256")
+                raise InvalidRequestError(f"the bytes sent with key {key} have another SHA-256")
     return request

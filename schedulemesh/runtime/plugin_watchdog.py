@@ -171,9 +171,12 @@ class PluginWatchdog:
         if loading is not None and now - loading[1] > STRATEGY_LOAD_S:
             return loading[0], f"it did not load within {STRATEGY_LOAD_S:g} s"
         for guarded in self.plugins:
-            under_way = guarded.under_way
-            if under_way is not None and now - under_way[1] > STRATEGY_HANG_S:
-                return guarded.name, f"{under_way[0]} did not return within {STRATEGY_HANG_S:g} s"
+            running_call = guarded.running_call
+            if running_call is not None and now - running_call[1] > STRATEGY_HANG_S:
+                return (
+                    guarded.name,
+                    f"{running_call[0]} did not return within {STRATEGY_HANG_S:g} s",
+                )
         return None
 
 

@@ -119,7 +119,7 @@ class SupervisorService:
             ray=self._backend.version(),
             detached=self._settings.detached,
             job_id=self._job_id,
-            settings=self._settings.told(),
+            settings=self._settings.public(),
         )
         return pack(hello)
 

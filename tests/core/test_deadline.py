@@ -261,7 +261,7 @@ def test_what_is_not_given_or_the_same_contradicts_nothing(tmp_path):
         "strategies": (StrategyRef(name="Mine", path="a:B", code=b"1", sys_path=("/here",)),),
     }
     made = living(node_strategy="spread", **same)
-    refuse_contradictions(living(), made.told())
-    refuse_contradictions(living(node_strategy="spread", **same), made.told())
+    refuse_contradictions(living(), made.public())
+    refuse_contradictions(living(node_strategy="spread", **same), made.public())
     (tmp_path / "link").symlink_to(tmp_path)
-    refuse_contradictions(living(state_path=str(tmp_path / "link")), made.told())
+    refuse_contradictions(living(state_path=str(tmp_path / "link")), made.public())

@@ -59,18 +59,21 @@ def test_a_sharding_survives_encoding(data):
         ),
         (
             lambda: Sharding.of(LAYOUT, dp=Assign(0, ((0, 1),))),
-            "1 groups are dealt out over dp; allowed are 2",
+            "1 groups are assigned over dp; allowed are 2",
         ),
         (lambda: Assign(0, ((0, 1), (1, 2))), "exactly once"),
         (
             lambda: Sharding(layout=LAYOUT, placements=(("tp", Shard(0)), ("tp", Shard(1)))),
             "each axis once",
         ),
-        (lambda: holdings(Sharding.of(LAYOUT, dp=2), (4, 4)), "cuts dim 2 of a value with 2 dims"),
+        (
+            lambda: holdings(Sharding.of(LAYOUT, dp=2), (4, 4)),
+            "splits dim 2 of a value with 2 dims",
+        ),
         (lambda: holdings(Sharding.of(LAYOUT, dp=0), ()), "can only be replicated"),
         (
             lambda: holdings(Sharding.of(LAYOUT, dp=Assign(0, ((0,), (1,)))), (4,)),
-            "2 rows are dealt out",
+            "2 rows are assigned",
         ),
     ],
 )

@@ -255,7 +255,7 @@ ROWS = Sharding.of(ParallelLayout.of(dp=4), dp=Shard(0, "drop_last"))
         ),
         (
             lambda: plan(ROWS, Sharding.of(ROWS.layout, dp=1), (8,)),
-            "cuts dim 1 of a value with 1 dims",
+            "splits dim 1 of a value with 1 dims",
         ),
     ],
 )
@@ -265,8 +265,8 @@ def test_invalid_input_is_reported(act, words):
 
 
 def test_rows_balanced_by_tokens_can_be_resharded():
-    dealt = Sharding.of(ParallelLayout.of(dp=2), dp=Assign(0, ((3, 0), (1, 2, 4))))
+    scattered = Sharding.of(ParallelLayout.of(dp=2), dp=Assign(0, ((3, 0), (1, 2, 4))))
     rows = Sharding.of(ParallelLayout.of(dp=5), dp=0)
     whole = elements((5, 2))
-    found = reshard(plan(dealt, rows, whole.shape), shard(whole, dealt).parts)
+    found = reshard(plan(scattered, rows, whole.shape), shard(whole, scattered).parts)
     assert [part.tolist() for part in found] == whole.reshape(5, 1, 2).tolist()

@@ -19,11 +19,11 @@ def test_tensors_are_split_and_joined_like_arrays(data):
     shape = data.draw(shapes())
     sharding = data.draw(shardings(shape, ALL_MODES))
     array = np.arange(count(shape)).reshape(shape)
-    dealt, expected = shard(torch.from_numpy(array), sharding), shard(array, sharding)
-    for mine, part in zip(dealt.parts, expected.parts, strict=True):
+    scattered, expected = shard(torch.from_numpy(array), sharding), shard(array, sharding)
+    for mine, part in zip(scattered.parts, expected.parts, strict=True):
         assert (mine is None) == (part is None)
         assert mine is None or np.array_equal(mine.numpy(), part)
-    assert np.array_equal(dealt.gather().numpy(), expected.gather())
+    assert np.array_equal(scattered.gather().numpy(), expected.gather())
 
 
 @settings(max_examples=50)
@@ -53,17 +53,17 @@ def test_parts_are_views_of_the_tensor():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.bool, torch.int8])
 def test_dtypes_are_preserved(dtype):
     whole = torch.tensor([1, 0, 1], dtype=dtype)
-    dealt = shard(whole, Sharding.of(ParallelLayout.of(dp=2), dp=Shard(0, "pad")))
-    assert {part.dtype for part in dealt.parts} == {dtype}
-    assert torch.equal(dealt.gather(), whole)
+    scattered = shard(whole, Sharding.of(ParallelLayout.of(dp=2), dp=Shard(0, "pad")))
+    assert {part.dtype for part in scattered.parts} == {dtype}
+    assert torch.equal(scattered.gather(), whole)
 
 
 def test_gradients_flow_through_what_is_gathered():
     whole = torch.arange(6.0, requires_grad=True)
-    dealt = shard(
+    scattered = shard(
         whole, Sharding.of(ParallelLayout.of(dp=2), dp=Shard(0, zigzag=True, uneven="pad"))
     )
-    (dealt.gather() * torch.arange(6.0)).sum().backward()
+    (scattered.gather() * torch.arange(6.0)).sum().backward()
     assert whole.grad.tolist() == [0, 1, 2, 3, 4, 5]
 
 

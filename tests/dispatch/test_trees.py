@@ -74,9 +74,9 @@ def test_rows_of_lists_and_tuples(data):
     rows = data.draw(st.lists(st.text(max_size=2), max_size=9))
     rows = tuple(rows) if data.draw(st.booleans()) else rows
     sharding = data.draw(shardings((len(rows),), SPLITTING))
-    dealt = shard(rows, sharding)
-    assert dealt.gather() == rows
-    assert all(part is None or type(part) is type(rows) for part in dealt.parts)
+    scattered = shard(rows, sharding)
+    assert scattered.gather() == rows
+    assert all(part is None or type(part) is type(rows) for part in scattered.parts)
 
 
 @given(st.data())
@@ -121,13 +121,13 @@ def test_results_of_another_length_are_gathered_as_jagged_rows():
     """Prompts go out, responses of any length come back, in the order of the prompts."""
     prompts = [f"prompt {n}" for n in range(6)]
     groups = balance([9, 1, 1, 1, 5, 5], 4)
-    dealt = shard(prompts, Sharding.of(LAYOUT, dp=Assign(0, groups), tp=Primary()))
+    scattered = shard(prompts, Sharding.of(LAYOUT, dp=Assign(0, groups), tp=Primary()))
 
     def answer(rows):
         return Jagged.of([np.full(int(row[-1]) + 1, int(row[-1])) for row in rows])
 
-    outputs = [None if part is None else answer(part) for part in dealt.parts]
-    again = dealt.collect(outputs)
+    outputs = [None if part is None else answer(part) for part in scattered.parts]
+    again = scattered.collect(outputs)
     assert [list(row) for row in again] == [[n] * (n + 1) for n in range(6)]
 
 
@@ -145,15 +145,15 @@ def test_each_key_has_its_own_dim_and_nested_trees_keep_their_structure():
         "meta": {"temperature": whole, "pair": (rows, whole)},
         "*": rows,
     }
-    dealt = shard(batch, spec)
-    mine = dealt.parts[LAYOUT.rank(dp=2, tp=1)]
+    scattered = shard(batch, spec)
+    mine = scattered.parts[LAYOUT.rank(dp=2, tp=1)]
     assert mine["ids"].tolist() == [[12, 13, 14, 15, 16, 17]]
     assert mine["positions"].shape == (3, 1, 3)
     assert mine["text"] == ["c"]
     assert mine["meta"]["temperature"] == 0.7
     assert mine["meta"]["pair"][0].tolist() == [4, 5]
     assert mine["meta"]["pair"][1] is batch["meta"]["pair"][1]
-    again = dealt.gather()
+    again = scattered.gather()
     assert again["ids"].tolist() == batch["ids"].tolist()
     assert again["positions"].tolist() == batch["positions"].tolist()
     assert again["text"] == batch["text"]
@@ -164,25 +164,26 @@ def test_each_key_has_its_own_dim_and_nested_trees_keep_their_structure():
 
 def test_inputs_go_to_the_first_stage_and_labels_to_the_last():
     batch = {"ids": np.arange(8), "labels": np.arange(8) + 100}
-    dealt = shard(
+    scattered = shard(
         batch,
         {
             "ids": Sharding.of(LAYOUT, dp=0, pp=Stage(0)),
             "labels": Sharding.of(LAYOUT, dp=0, pp=Stage(-1)),
         },
     )
-    first, last = dealt.parts[0], dealt.parts[LAYOUT.rank(pp=1)]
+    first, last = scattered.parts[0], scattered.parts[LAYOUT.rank(pp=1)]
     assert first["ids"].tolist() == [0, 1]
     assert first["labels"] is None
     assert last["ids"] is None
     assert last["labels"].tolist() == [100, 101]
     losses = [
-        None if part["labels"] is None else {"loss": part["labels"] * 2.0} for part in dealt.parts
+        None if part["labels"] is None else {"loss": part["labels"] * 2.0}
+        for part in scattered.parts
     ]
-    assert dealt.collect(losses, like="labels")["loss"].tolist() == [
+    assert scattered.collect(losses, like="labels")["loss"].tolist() == [
         2.0 * n for n in range(100, 108)
     ]
-    assert {key: value.tolist() for key, value in dealt.gather().items()} == {
+    assert {key: value.tolist() for key, value in scattered.gather().items()} == {
         key: value.tolist() for key, value in batch.items()
     }
 
@@ -192,9 +193,11 @@ def test_collect_restores_the_permutation_of_balanced_rows_and_drops_padding(mod
     tokens = [50, 3, 3, 3, 40, 2, 2, 30, 9]
     batch = np.arange(9)
     for how in (Assign(0, balance(tokens, 4)), Shard(0, mode)):
-        dealt = shard(batch, Sharding.of(LAYOUT, dp=how))
-        outputs = [{"score": part * 10, "logits": np.stack([part] * 3, 1)} for part in dealt.parts]
-        again = dealt.collect(outputs)
+        scattered = shard(batch, Sharding.of(LAYOUT, dp=how))
+        outputs = [
+            {"score": part * 10, "logits": np.stack([part] * 3, 1)} for part in scattered.parts
+        ]
+        again = scattered.collect(outputs)
         assert again["score"].tolist() == [10 * n for n in range(9)]
         assert again["logits"].tolist() == [[n] * 3 for n in range(9)]
 
@@ -264,8 +267,8 @@ DEALT = shard({"a": {"b": np.arange(8)}}, ROWS)
             lambda: shard({"a": {"b": np.arange(6)}}, ROWS),
             "a/b: 6 elements over axis dp do not make 4",
         ),
-        (lambda: shard({"a": 0.5}, ROWS), "a: axis dp cuts dim 0 of a value without dims"),
-        (lambda: shard({"a": [1] * 4, "b": [2]}, {"a": ROWS}), "says nothing of 'b'"),
+        (lambda: shard({"a": 0.5}, ROWS), "a: axis dp splits dim 0 of a value without dims"),
+        (lambda: shard({"a": [1] * 4, "b": [2]}, {"a": ROWS}), "has no entry for 'b'"),
         (lambda: shard([1, 2], [ROWS]), "must be alike"),
         (lambda: shard(1, {"a": ROWS}), "must be alike"),
         (lambda: shard(np.arange(4), "dp"), "is no Sharding"),
@@ -302,12 +305,12 @@ def test_invalid_input_is_reported_with_its_path(act, words):
 def test_jagged_results_of_the_wrong_size_are_refused():
     layout = ParallelLayout.of(cp=2)
     batch = Jagged.of([np.arange(4), np.arange(2)])
-    dealt = shard(batch, Sharding.of(layout, cp=1))
+    scattered = shard(batch, Sharding.of(layout, cp=1))
     with pytest.raises(InvalidRequestError, match="gave rows of"):
-        dealt.collect([batch, batch])
+        scattered.collect([batch, batch])
     with pytest.raises(InvalidRequestError, match="rank 1 gave a NoneType"):
-        dealt.collect([dealt.parts[0], None])
+        scattered.collect([scattered.parts[0], None])
     with pytest.raises(InvalidRequestError, match="no length for each row"):
-        gather(dealt.parts, dealt.spec, (2,))
+        gather(scattered.parts, scattered.spec, (2,))
     with pytest.raises(InvalidRequestError, match="no number of rows"):
-        gather(dealt.parts, dealt.spec, ())
+        gather(scattered.parts, scattered.spec, ())

@@ -1,4 +1,4 @@
-"""Groups of agents: deal out, collect, move tensors from group to group, and name whoever fails."""
+"""Groups of agents: scatter, collect, move tensors between groups, and errors that name the worker."""
 
 import os
 import signal
@@ -228,7 +228,7 @@ def test_an_empty_and_a_single_tensor(first):
 
 
 class Reversed:
-    """The last rank gets the first rows; torch tensors are dealt out by a sharding."""
+    """The last rank gets the first rows; torch tensors are scattered by a sharding."""
 
     def __init__(self):
         self.seen = []
@@ -461,7 +461,7 @@ def test_data_named_by_the_specs_must_exist(first, second):
         destination=Sharding.of(ParallelLayout.of(dp=2), dp=0),
     )
     refused(
-        r"axis dp cuts dim 2 of a value with 2 dims",
+        r"axis dp splits dim 2 of a value with 2 dims",
         destination=Sharding.of(FOUR, dp=2),
     )
 

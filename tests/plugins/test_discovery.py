@@ -97,8 +97,8 @@ def test_classes_are_loaded_by_path(outsiders):
     [
         ("outsiders:Gone", "AttributeError"),
         ("no_such_module:X", "ModuleNotFoundError"),
-        ("outsiders:nothing", "no class under SchedulingStrategyPlugin"),
-        ("outsiders:Cuts", "no class under SchedulingStrategyPlugin"),
+        ("outsiders:nothing", "not a subclass of SchedulingStrategyPlugin"),
+        ("outsiders:Cuts", "not a subclass of SchedulingStrategyPlugin"),
     ],
 )
 def test_an_object_that_is_no_plugin_is_refused(outsiders, path, why):

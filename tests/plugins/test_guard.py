@@ -99,7 +99,7 @@ def test_without_a_clock_nothing_is_timed():
     for _ in range(5):
         guarded.priority(TASK)
     assert guarded.slow == 0
-    assert guarded.under_way is None
+    assert guarded.running_call is None
 
 
 def test_a_running_call_is_visible_to_the_watchdog():
@@ -107,13 +107,13 @@ def test_a_running_call_is_visible_to_the_watchdog():
 
     class Looks(SchedulingStrategyPlugin):
         def score(self, task, resources):
-            seen.append(guarded.under_way)
+            seen.append(guarded.running_call)
             return 1.0
 
     guarded = Guarded("s", Looks(), Clock(4.0, 0))
     assert guarded.score(TASK, NODE) == 1.0
     assert seen == [("score", 4.0)]
-    assert guarded.under_way is None
+    assert guarded.running_call is None
 
 
 @pytest.mark.parametrize(

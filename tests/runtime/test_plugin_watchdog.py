@@ -114,10 +114,10 @@ def test_a_record_that_cannot_be_written_disables_in_this_life(caplog):
 def test_who_hangs_is_known_by_the_clock():
     found = keeper(MemoryJournal(), "Mine")
     assert found._hung(1e9) is None
-    found.plugins[0].under_way = ("score", 100.0)
+    found.plugins[0].running_call = ("score", 100.0)
     assert found._hung(100.0 + STRATEGY_HANG_S) is None
     assert found._hung(100.1 + STRATEGY_HANG_S) == ("Mine", "score did not return within 5 s")
-    found.plugins[0].under_way = None
+    found.plugins[0].running_call = None
     found._loading = ("Mine", 0.0)
     assert found._hung(STRATEGY_LOAD_S + 1) == ("Mine", "it did not load within 30 s")
     found._loading = None

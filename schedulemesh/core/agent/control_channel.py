@@ -25,7 +25,7 @@ from schedulemesh.core.agent.metrics_sender import MetricsSender
 from schedulemesh.core.agent.user_errors import error_text
 from schedulemesh.core.transport.user_code import pickled_state
 from schedulemesh.protocol.agents import (
-    PART_BYTES,
+    CHUNK_BYTES,
     AgentInit,
     Command,
     MessageError,
@@ -195,9 +195,9 @@ class ControlChannel:
     def _answer(self, command_id: int, result: Result) -> None:
         """Hand a result to the supervisor; a large state goes ahead in parts, one at a time."""
         data = result.data
-        if data is not None and len(data) > PART_BYTES:
-            for begin in range(0, len(data), PART_BYTES):
-                part = data[begin : begin + PART_BYTES]
+        if data is not None and len(data) > CHUNK_BYTES:
+            for begin in range(0, len(data), CHUNK_BYTES):
+                part = data[begin : begin + CHUNK_BYTES]
                 taken = ray.get(self._supervisor.result_part.remote(command_id, begin, part))
                 if taken is not True:
                     logger.debug("nobody waits for the state any more")

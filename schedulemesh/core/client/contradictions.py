@@ -24,7 +24,7 @@ _PASSWORD = re.compile(r"(://[^:/@]*):[^@]*@")
 def refuse_contradictions(given: SchedulerSettings, living: SchedulerSettings) -> None:
     """Raise SchedulerExistsError where anything was given that the living scheduler was not made with."""
     for field in _FIELDS:
-        wanted, found = getattr(given.told(), field), getattr(living, field)
+        wanted, found = getattr(given.public(), field), getattr(living, field)
         if wanted == getattr(_DEFAULTS, field) or _same(field, wanted, found):
             continue
         raise SchedulerExistsError(

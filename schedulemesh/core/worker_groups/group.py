@@ -14,7 +14,7 @@ from schedulemesh.core.transport.handles import actor_id
 from schedulemesh.core.worker_groups.pending_result import PendingResult
 from schedulemesh.core.worker_groups.worker_calls import Call
 from schedulemesh.dispatch.layout import ParallelLayout
-from schedulemesh.dispatch.strategies import Workers, deal
+from schedulemesh.dispatch.strategies import Workers, scatter
 from schedulemesh.domain.names import parse_name
 from schedulemesh.errors import GroupRefusedError, InvalidRequestError
 
@@ -146,7 +146,7 @@ class WorkerGroup:
         """Distribute the data and call a method on every rank with its part, None if it gets nothing.
 
         ``strategy`` is a ``Sharding``, a tree of them, a plugin, or a name: "data_parallel", "every_rank",
-        "replicate" or that of an installed one (see ``schedulemesh.dispatch.deal``). Equal parts are put
+        "replicate" or that of an installed one (see ``schedulemesh.dispatch.scatter``). Equal parts are put
         into Ray's object store once. ``arguments`` are passed to every rank by name. A plugin sees ``source``
         as ``workers_a``; None: the driver.
 
@@ -154,13 +154,16 @@ class WorkerGroup:
         ``InvalidRequestError`` if the data does not fit the strategy or there is no such method.
         """
         self.require(method)
-        dealt = deal(data, strategy, DRIVER if source is None else source, self)
-        refs = {id(part): _put(part) for part in {id(part): part for part in dealt.parts}.values()}
+        scattered = scatter(data, strategy, DRIVER if source is None else source, self)
+        refs = {
+            id(part): _put(part) for part in {id(part): part for part in scattered.parts}.values()
+        }
         named = {name: ray.put(wrapped(each)) for name, each in (arguments or {}).items()}
         calls = [
-            self.ask(rank, method, refs[id(part)], **named) for rank, part in enumerate(dealt.parts)
+            self.ask(rank, method, refs[id(part)], **named)
+            for rank, part in enumerate(scattered.parts)
         ]
-        return PendingResult(calls, self.timeout_s, dealt)
+        return PendingResult(calls, self.timeout_s, scattered)
 
     def stop(self) -> None:
         """Terminate the group's agents, and with them their tasks."""

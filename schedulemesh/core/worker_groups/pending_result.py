@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from schedulemesh.core.worker_groups.worker_calls import Call, results
-from schedulemesh.dispatch.strategies import Dealt
+from schedulemesh.dispatch.strategies import Scattered
 from schedulemesh.errors import InvalidRequestError
 
 
@@ -14,11 +14,11 @@ class PendingResult:
     """The results of a group's ranks, which may still be running."""
 
     def __init__(
-        self, calls: Sequence[Call], timeout_s: float | None, dealt: Dealt | None = None
+        self, calls: Sequence[Call], timeout_s: float | None, scattered: Scattered | None = None
     ) -> None:
         self._calls = tuple(calls)
         self._timeout_s = timeout_s
-        self._dealt = dealt
+        self._assigned = scattered
 
     @property
     def refs(self) -> list[Any]:
@@ -44,10 +44,10 @@ class PendingResult:
         Raises as ``outputs``, and ``InvalidRequestError`` if a result does not have the size of its part.
         """
         found = self.outputs(timeout_s)
-        if self._dealt is None:
+        if self._assigned is None:
             return found
         try:
-            return self._dealt.collect(found, like)
+            return self._assigned.collect(found, like)
         except InvalidRequestError as error:
             asked = self._calls[0]
             raise InvalidRequestError(

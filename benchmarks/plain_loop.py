@@ -15,7 +15,7 @@ from schedulemesh.engine.messages.stimuli import PreemptionQuery
 from schedulemesh.engine.state.tasks import RunningTask
 
 
-class Found(NamedTuple):
+class Candidate(NamedTuple):
     """A task that may be evicted; ascending order is best first."""
 
     negative_score: float
@@ -27,9 +27,9 @@ class Found(NamedTuple):
     reason: str
 
 
-def walk(
+def plain_loop(
     tasks: Iterable[RunningTask], policy: PreemptionPolicy, query: PreemptionQuery, now: float
-) -> list[Found]:
+) -> list[Candidate]:
     """The best candidates, as many as the query's limit allows."""
     return heapq.nsmallest(query.limit, _candidates(tasks, policy, query, now))
 
@@ -46,7 +46,7 @@ def _candidates(tasks, policy, query, now):
             remaining = max(0.0, ends_at - now)
         score = effective + policy.remaining_time_weight * remaining
         if score >= policy.min_preempt_score:
-            yield Found(
+            yield Candidate(
                 -score,
                 -task.started_at,
                 task.spec.task_id,
