@@ -1,4 +1,7 @@
-"""Refusals in words: what was short, by how much, and who holds it."""
+"""Builds refusals with their error messages: what was short, by how much, who holds it, what to do next.
+
+The reason codes are in ``schedulemesh.domain.reasons``; their messages are built here and nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,12 @@ from schedulemesh.engine.placement.group_choice import GroupRequest, NoAssignmen
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
 
-#: The documents' words for a task that is short and whom no eviction helps.
+#: The documented beginning of the message if resources are short and no eviction is sufficient.
 NO_ROOM = "Insufficient resources and no available preemption candidates"
 
 NO_NODES = "no node is known yet"
 
-#: Holders in a refusal, and those that its sentence names.
+#: The number of holders in a refusal, and the number of those that its message names.
 HOLDERS, _NAMED = 10, 3
 
 
@@ -35,7 +38,7 @@ def pool_not_found(state: MeshState, name: str) -> Refused:
 
 
 def no_matching_pool(state: MeshState) -> Refused:
-    """No pool's labels match the selector and can ever hold the task."""
+    """No pool matches the selector and has a total quota that holds the task."""
     known = "; ".join(
         f"{name} {account.spec.labels}" for name, account in sorted(state.ledger.accounts.items())
     )
@@ -47,7 +50,7 @@ def no_matching_pool(state: MeshState) -> Refused:
 
 
 def exceeds_pool_capacity(state: MeshState, pool_name: str, need: Resources) -> Refused:
-    """The task asks for more than the pool's whole quota."""
+    """The task requests more than the pool's total quota."""
     total = state.ledger.accounts[pool_name].spec.resources
     return Refused(
         reason=Reason.EXCEEDS_POOL_CAPACITY,
@@ -58,7 +61,7 @@ def exceeds_pool_capacity(state: MeshState, pool_name: str, need: Resources) -> 
 
 
 def cluster_out_of_resources(state: MeshState, need: Resources) -> Refused:
-    """No node, wholly free, would have room."""
+    """The task does not fit on any node, even on an idle one."""
     nodes = state.cluster.nodes.values()
     biggest = max(
         nodes, key=lambda n: (len(dict(need.within(n.total).items())), n.total.gpu, n.total.cpu)
@@ -80,7 +83,7 @@ def preemption_failed(
     turned_away: dict[Reason, int],
     enough: float | None = None,
 ) -> Refused:
-    """Short of resources, and no victim will do. ``enough`` is the priority that would."""
+    """Resources are short, and no eviction is sufficient. ``enough`` is the priority that would be."""
     node = _closest(state, need) if by_node else None
     short_node = NOTHING if node is None else need.beyond(node.free)
     if short_quota:
@@ -108,7 +111,7 @@ def preemption_failed(
 
 
 def insufficient_quota(refused: Refused, pool_name: str) -> Refused:
-    """The same refusal, where nobody might have been evicted and the pool's own quota is short."""
+    """The same refusal for a request that may not evict, if the pool's own quota is short."""
     said = [
         f"pool {pool_name!r} lacks {refused.short_quota}, and nobody is evicted for this request",
         *_who(refused.holders),
@@ -124,7 +127,7 @@ def insufficient_quota(refused: Refused, pool_name: str) -> Refused:
 
 
 def by_default(refused: Refused, pool_name: str, need: Resources) -> Refused:
-    """The same refusal of a task that named no resources."""
+    """The same refusal for a task that requested no resources."""
     return msgspec.structs.replace(
         refused,
         hint=f"It named no resources, so it asks for what pool {pool_name!r} gives by default: {need}. "
@@ -133,7 +136,7 @@ def by_default(refused: Refused, pool_name: str, need: Resources) -> Refused:
 
 
 def _no_node(node: Node | None, need: Resources, short: Resources) -> str:
-    """Why no node takes the need as things are."""
+    """Why the request fits on no node now."""
     if node is None:
         return "no node takes new agents"
     lack = f"lacks {short}" if short else "has no GPU device with enough left"
@@ -146,7 +149,7 @@ def _no_node(node: Node | None, need: Resources, short: Resources) -> str:
 
 
 def _who(holders: Sequence[Holder]) -> list[str]:
-    """Who holds most of what was short: a part of a sentence, or nothing."""
+    """Part of a message: who holds most of what is short; empty if nobody does."""
     if not holders:
         return []
     named = [f"{_tasks_of(holder)} ({holder.resources})" for holder in holders[:_NAMED]]
@@ -156,12 +159,12 @@ def _who(holders: Sequence[Holder]) -> list[str]:
 
 
 def _tasks_of(holder: Holder) -> str:
-    """A holder as its submitter knows it: by its tasks, whose agent's name may be a generated one."""
+    """A holder named by its tasks, because the agent's name may be generated."""
     return " and ".join(holder.task_ids[:_NAMED]) or f"agent {holder.agent_name}"
 
 
 def _priority(enough: float | None, turned_away: Mapping[Reason, int]) -> list[str]:
-    """Which priority would do, or which rule stands against every task that runs."""
+    """Part of a message: the sufficient priority, or the rules that exclude the running tasks."""
     if enough is not None:
         return [f"priority {enough:.12g} would be enough"]
     return [
@@ -179,7 +182,7 @@ def _way_out(pool_name: str, short_quota: Resources, enough: float | None) -> st
 
 
 def no_pg_pool(pool_name: str) -> Refused:
-    """The pool keeps no placement groups."""
+    """The pool has no placement groups."""
     return Refused(
         reason=Reason.NO_PG_POOL,
         error=f"pool {pool_name!r} keeps no placement groups; ensure it with "
@@ -188,16 +191,16 @@ def no_pg_pool(pool_name: str) -> Refused:
 
 
 def conflicting_options(pool_name: str) -> Refused:
-    """The user's Ray options place the agent, and so does its group."""
+    """The user's Ray options and the placement group both decide where the agent runs."""
     return Refused(
         reason=Reason.CONFLICTING_OPTIONS,
-        error=f"in pool {pool_name!r} agents live where their placement groups are; leave out "
+        error=f"in pool {pool_name!r} agents run in placement groups; leave out "
         "scheduling_strategy, label_selector, fallback_strategy and accelerator_type",
     )
 
 
 def group_out_of_resources(state: MeshState, shape: GroupShape) -> Refused:
-    """The nodes, wholly free, would have no room for the group."""
+    """The group does not fit on the cluster, even on an idle one."""
     placement = Room(state.cluster, total=True).place(shape)
     short = NOTHING if isinstance(placement, BundlePlacement) else placement.short
     return Refused(
@@ -215,7 +218,7 @@ def group_unplaceable(
     turned_away: dict[Reason, int],
     enough: float | None = None,
 ) -> Refused:
-    """No group is free, none can be made, and no victim will do."""
+    """No group is free, none can be created, and no eviction is sufficient."""
     book, pool_name = state.groups, group_request.pool_name
     said = [f"pool {pool_name!r} has no free placement group for {group_request.shape}"]
     if group_request.reserved is None and group_request.spec.reserved:
@@ -241,7 +244,7 @@ def group_unplaceable(
 
 
 def unplaced(state: MeshState, pool_name: str) -> list[tuple[GroupShape, str]]:
-    """The reserved groups that a pool wants and that are not there, each with the reason."""
+    """The reserved groups of a pool that do not exist, each with the reason."""
     account = state.ledger.accounts.get(pool_name)
     if account is None or account.spec.groups is None:
         return []
@@ -270,14 +273,14 @@ def _why(shape: GroupShape, placement: BundlePlacement | NoPlacement) -> str:
 
 
 def _living_on(state: MeshState, node: Node) -> list[str]:
-    """Agents that stand on the node, or live in a group that has a bundle there."""
+    """The agents that run on the node, or in a group that has a bundle there."""
     grouped = (g.agent for g in state.groups.by_id.values() if node.node_id in g.node_ids)
     names = {*node.allocations, *(name for name in grouped if name is not None)}
     return [name for name in names if name in state.agents]
 
 
 def _closest(state: MeshState, need: Resources) -> Node | None:
-    """The node that lacks least of the need: fewest kinds, then least of them."""
+    """The node that is least short of the need: fewest resource kinds, then the smallest amounts."""
 
     def lack(node: Node) -> tuple[int, int, str]:
         short = dict(need.beyond(node.free).items())

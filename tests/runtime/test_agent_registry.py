@@ -42,7 +42,7 @@ def test_an_answer_that_cannot_be_read_is_a_failure_of_that_command_alone():
             agents.done(command.command_id, answer)
         garbled, foreign, good = await asyncio.gather(*orders)
         assert (garbled.success, foreign.success, good.success) == (False, False, True)
-        assert "no Result" in garbled.error
+        assert "not a Result" in garbled.error
         assert "not as object" in foreign.error
 
     asyncio.run(asyncio.wait_for(story(), 10.0))

@@ -1,4 +1,4 @@
-"""Instructions: what the executor is to do once the step's facts are durable."""
+"""Instructions: what the executor does once the facts of the step are durable."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ class Instruction(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class StartAgent(Instruction, frozen=True, kw_only=True):
-    """Make the actor; answer with AgentReported or AgentStartFailed."""
+    """Create the actor; its result is AgentReported or AgentStartFailed."""
 
     agent: AgentSpec
     incarnation: int
-    #: Where it must run; None: wherever the user's options lead.
+    #: The node that it must run on; None: the user's Ray options decide.
     node_id: str | None
     state_key: str | None
-    #: Whether its actor lives already, made by a former supervisor.
+    #: Whether its actor exists already, created by a previous supervisor.
     adopt: bool = False
-    #: The placement group whose first bundle it lives in; None: it lives on a node.
+    #: The placement group in whose first bundle it runs; None: it runs in no group.
     group_id: str | None = None
 
 
 class EvictAgent(Instruction, frozen=True, kw_only=True):
-    """Give notice, save and cancel each task, then end the actor; answer with StateStored per task,
-    then AgentGone.
+    """Give notice, save and cancel each task, then terminate the actor. The results are StateStored for each
+    task, then AgentGone.
     """
 
     agent_name: str
@@ -41,38 +41,40 @@ class EvictAgent(Instruction, frozen=True, kw_only=True):
 
 
 class EvictTask(Instruction, frozen=True, kw_only=True):
-    """Save and cancel one task; the agent stays. Answer with StateStored, then CancelAnswered."""
+    """Save and cancel one task; the agent is kept. The results are StateStored, then CancelAnswered."""
 
     task_id: str
     agent_name: str
 
 
 class StopAgent(Instruction, frozen=True, kw_only=True):
-    """End the actor, whatever it does; answer with AgentGone."""
+    """Terminate the actor without saving its state; the result is AgentGone."""
 
     agent_name: str
     incarnation: int
 
 
 class CreateGroup(Instruction, frozen=True, kw_only=True):
-    """Make the placement group, or take over one of this id; answer GroupCreated or GroupCreateFailed."""
+    """Create the placement group, or adopt one with this id. The result is GroupCreated or
+    GroupCreateFailed.
+    """
 
     group_id: str
     shape: GroupShape
     #: The node of each bundle.
     node_ids: tuple[str, ...]
-    #: Seconds after which it is withdrawn.
+    #: Seconds after which it is withdrawn if Ray has not placed it.
     wait_s: float
 
 
 class RemoveGroup(Instruction, frozen=True, kw_only=True):
-    """Remove the placement group, with whatever stands ready in it; answer with GroupGone."""
+    """Remove the placement group with its warm hosts; the result is GroupGone."""
 
     group_id: str
 
 
 class AnswerRequest(Instruction, frozen=True, kw_only=True):
-    """The outcome of this request is final."""
+    """Return the outcome of this request, which is final, to its caller."""
 
     request_id: str
 

@@ -1,4 +1,4 @@
-"""Stimuli: what happens. Together with the time that ``Engine.handle`` is given, the engine's only input."""
+"""Stimuli: what happened. Together with the time passed to ``Engine.handle``, the engine's only input."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ class Stimulus(
 
 
 class Request(Stimulus, frozen=True, kw_only=True):
-    """Base of the stimuli whose outcome is remembered: sent again with the same ``request_id``, they get it
-    again and change nothing. None: a repetition cannot be recognised.
+    """Base of the stimuli whose outcome is remembered: a repetition with the same ``request_id`` gets the
+    same outcome and changes nothing. None: repetitions are not recognised.
     """
 
     request_id: str | None = None
 
 
 class PoolRequested(Stimulus, frozen=True, kw_only=True):
-    """Somebody wants this pool to exist like this."""
+    """A client requested a pool with this definition."""
 
     spec: PoolSpec
-    #: Whether a pool of the same name and another definition is refused.
+    #: Whether the request is refused if a pool of the same name has a different definition.
     must_be_new: bool = False
 
 
 class PolicyChangeRequested(Stimulus, frozen=True, kw_only=True):
-    """Somebody changed the policy to this; ``changes`` names the fields that they gave."""
+    """A client changed the policy; ``changes`` names the fields that it gave."""
 
     policy: PreemptionPolicy
     client: str
@@ -53,7 +53,7 @@ class PolicyChangeRequested(Stimulus, frozen=True, kw_only=True):
 
 
 class StateHandlersGiven(Stimulus, frozen=True, kw_only=True):
-    """Somebody registered functions that save and restore the states of a pool's tasks."""
+    """A client registered functions that save and restore the states of a pool's tasks."""
 
     pool_name: str
     preserver_key: str | None
@@ -61,7 +61,7 @@ class StateHandlersGiven(Stimulus, frozen=True, kw_only=True):
 
 
 class CordonRequested(Stimulus, frozen=True, kw_only=True):
-    """Somebody wants a node to take no new agents, or to take them again."""
+    """A client closed a node to new agents, or opened it again."""
 
     node_id: str
     cordoned: bool
@@ -72,16 +72,16 @@ class TaskSubmitted(Request, frozen=True, kw_only=True):
 
     #: Its pool_name may be empty: then ``selector`` chooses among the pools. So may its name.
     agent: AgentSpec
-    #: Whether the agent takes its pool's default resources.
+    #: Whether the agent gets its pool's default resources.
     default_resources: bool = False
     task: TaskSpec | None = None
     selector: Selector = ()
     #: False: the user's Ray options place it, and its node is known once it reports.
     choose_node: bool = True
     may_preempt: bool = True
-    #: Evict for a placement group, never for quota; refused in a pool that keeps no groups.
+    #: Evict for a placement group, never for quota; refused in a pool without groups.
     for_group: bool = False
-    #: Nothing is changed or remembered.
+    #: Whether nothing is to be changed or remembered.
     dry_run: bool = False
     #: The client that requests it, as host:pid, which may use quota that is held for it; None: unknown.
     client: str | None = None
@@ -90,49 +90,49 @@ class TaskSubmitted(Request, frozen=True, kw_only=True):
 
 
 class TaskAnnounced(Stimulus, frozen=True, kw_only=True):
-    """Somebody says that a task runs on an agent."""
+    """A client registered a task that runs on an agent."""
 
     task: TaskSpec
     agent_name: str
 
 
 class TaskFinished(Request, frozen=True, kw_only=True):
-    """Somebody says that a task is done; its agent goes too if asked."""
+    """A client completed a task, and with ``end_agent`` its agent is to be terminated, too."""
 
     task_id: str
     end_agent: bool = False
 
 
 class AgentDeletionRequested(Stimulus, frozen=True, kw_only=True):
-    """Somebody wants an agent gone."""
+    """A client requested the termination of an agent."""
 
     agent_name: str
-    #: Whether its placement group goes too; None: what the pool's definition says.
+    #: Whether its placement group is to be removed, too; None: as the pool's definition says.
     destroy_group: bool | None = None
 
 
 class PreemptionRequested(Request, frozen=True, kw_only=True):
-    """Somebody evicts by hand: one task (its agent stays), or an agent with all its tasks."""
+    """A client evicts manually: one task (its agent is kept), or an agent with all its tasks."""
 
     task_id: str | None = None
     agent_name: str | None = None
     end_agent: bool = False
     #: Hold the freed quota for this pool; None: for the client.
     for_pool: str | None = None
-    #: Who asks; None: nobody for whom quota could be held.
+    #: The client, for which quota is held; None: unknown.
     client: str | None = None
-    #: What it is counted as: the reason of the last evaluation that named the task, else manual.
+    #: The recorded reason: that of the last evaluation that named the task, else manual.
     reason: PreemptionReason = PreemptionReason.MANUAL
     preempt_score: float | None = None
 
 
 class AgentReported(Stimulus, frozen=True, kw_only=True):
-    """The agent runs, and says where."""
+    """The agent's object is constructed, and the agent reported where it runs."""
 
     agent_name: str
     incarnation: int
     node_id: str | None = None
-    #: The GPUs that Ray gave it, by the names that they have on its node; empty: it cannot tell.
+    #: The ids of the GPUs that Ray assigned to it; empty: unknown.
     gpu_ids: tuple[str, ...] = ()
     pid: int = 0
     capabilities: tuple[str, ...] = ()
@@ -142,7 +142,7 @@ class AgentReported(Stimulus, frozen=True, kw_only=True):
 
 
 class AgentStartFailed(Stimulus, frozen=True, kw_only=True):
-    """The agent could not be made; nothing of it lives."""
+    """The agent could not be started; no process of it exists."""
 
     agent_name: str
     incarnation: int
@@ -151,50 +151,50 @@ class AgentStartFailed(Stimulus, frozen=True, kw_only=True):
 
 
 class AgentGone(Stimulus, frozen=True, kw_only=True):
-    """The agent's process is gone, by our hand or not."""
+    """The agent's process has ended, whether it was terminated or died."""
 
     agent_name: str
     incarnation: int
 
 
 class GroupCreated(Stimulus, frozen=True, kw_only=True):
-    """Ray has placed a group as it was asked to."""
+    """Ray has placed a group as requested."""
 
     group_id: str
 
 
 class GroupCreateFailed(Stimulus, frozen=True, kw_only=True):
-    """Ray has not placed a group, and it was withdrawn: nothing of it is left."""
+    """Ray has not placed a group, and it was withdrawn."""
 
     group_id: str
     error: str
 
 
 class GroupGone(Stimulus, frozen=True, kw_only=True):
-    """A group is gone from Ray, by our hand or not."""
+    """A group no longer exists in Ray, whether it was removed or lost."""
 
     group_id: str
 
 
 class AgentRestarted(Stimulus, frozen=True, kw_only=True):
-    """Ray restarted the agent's process by itself (max_restarts); it says so."""
+    """Ray restarted the agent's process by itself (max_restarts), and the new process reported it."""
 
     agent_name: str
     incarnation: int
     pid: int
-    #: Where Ray put it; None: not known.
+    #: The node that it runs on; None: unknown.
     node_id: str | None = None
     gpu_ids: tuple[str, ...] = ()
 
 
 class RebuildRequested(Request, frozen=True, kw_only=True):
-    """Somebody wants a lost agent made again, with its tasks, from the last saved state."""
+    """A lost agent is to be rebuilt, with its tasks, from the last saved state."""
 
     agent_name: str
 
 
 class StateStored(Stimulus, frozen=True, kw_only=True):
-    """The saved state of a task that is being evicted lies in the store."""
+    """The state of a task that is being evicted was saved and stored."""
 
     task_id: str
     state_key: str
@@ -203,7 +203,7 @@ class StateStored(Stimulus, frozen=True, kw_only=True):
 
 
 class StateNotSaved(Stimulus, frozen=True, kw_only=True):
-    """The present state of a task that is being evicted is not in the store; an earlier one may be."""
+    """The current state of a task that is being evicted could not be saved; an earlier one may be stored."""
 
     task_id: str
     error: str
@@ -214,7 +214,7 @@ class CancelAnswered(Stimulus, frozen=True, kw_only=True):
 
     task_id: str
     cancel_success: bool
-    #: Whether the agent lives and its method runs on as if nothing had been asked.
+    #: Whether the agent is alive and its method continues as if it had not been cancelled.
     runs_on: bool = False
     #: Whether ``cancel()`` did not return in time; it may never return, so the agent is ended.
     timed_out: bool = False
@@ -222,19 +222,19 @@ class CancelAnswered(Stimulus, frozen=True, kw_only=True):
 
 
 class ClassProbed(Stimulus, frozen=True, kw_only=True):
-    """A class was seen to load."""
+    """A class was loaded successfully."""
 
     class_key: str
 
 
 class ClusterObserved(Stimulus, frozen=True, kw_only=True):
-    """The living nodes, all of them."""
+    """The complete list of alive nodes."""
 
     nodes: tuple[NodeReport, ...]
 
 
 class ClockTicked(Stimulus, frozen=True, kw_only=True):
-    """Time went by; holds and remembered answers may be over."""
+    """Time has passed; holds and remembered answers may have expired."""
 
 
 class StatesOutlived(Stimulus, frozen=True, kw_only=True):
@@ -244,18 +244,18 @@ class StatesOutlived(Stimulus, frozen=True, kw_only=True):
 
 
 class RecoveryObserved(Stimulus, frozen=True, kw_only=True):
-    """After a recovery: which agents live, as (name, incarnation); all others do not."""
+    """After a restart of the supervisor: the existing agents as (name, incarnation); all others are dead."""
 
     living: frozenset[tuple[str, int]]
-    #: The placement groups that live in Ray, by id; all others do not.
+    #: The ids of the placement groups that exist in Ray; all others do not.
     groups: frozenset[str] = frozenset()
 
 
 class SupervisorBegan(Stimulus, frozen=True, kw_only=True):
-    """A supervisor took over this state."""
+    """A supervisor has started with this state."""
 
     epoch: int
-    #: Numbers of agents and groups that may have been given since, and are not given again.
+    #: How many numbers of agents and groups to skip, because they may have been assigned meanwhile.
     gap: int = 0
 
 
@@ -293,7 +293,7 @@ AnyRequest = Union[TaskSubmitted, TaskFinished, PreemptionRequested, RebuildRequ
 
 
 class PreemptionQuery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A dry run of the preemption decision; with resources, of the victim search too."""
+    """A dry run of the preemption decision, and with resources also of the victim search."""
 
     priority: float
     pool_name: str

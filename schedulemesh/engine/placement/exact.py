@@ -1,9 +1,9 @@
-"""Exact placement: an assignment of bundles to nodes wherever there is one.
+"""Exact placement: finds an assignment of bundles to nodes if one exists.
 
-Node by node, emptiest first, each set of bundles is tried that the node takes and that no further bundle
-could be added to; a set that is part of another is never the better choice. Bundles that are alike are
-counted, not told apart, and what was found to lead nowhere is remembered. The greedy choice comes first and
-nearly always suffices; this is for the few cases in which it does not.
+A backtracking search over the nodes, emptiest first. For each node it tries the maximal sets of bundles that
+fit there; a subset of another set is never the better choice. Equal bundles are counted instead of
+distinguished, and dead ends are cached. The greedy choice is tried before and nearly always succeeds; this
+search handles the few cases in which it does not.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Protocol
 
 from schedulemesh.domain.resources import NOTHING, Resources, sum_of
 
-#: Up to so many bundles and nodes an assignment is found wherever there is one. Of more nodes the emptiest
-#: ones are looked at; more bundles are left to the greedy choice.
+#: Up to this many bundles and nodes an assignment is found if one exists. Of more nodes only the emptiest
+#: are searched; more bundles are left to the greedy choice.
 MOST_BUNDLES, MOST_NODES = 16, 64
 
 #: How many bundles of each kind.
@@ -23,21 +23,21 @@ _Counts = tuple[int, ...]
 
 
 class Place(Protocol):
-    """A node, or what is free of it."""
+    """A node, or its free resources."""
 
     @property
     def amounts(self) -> Resources:
-        """What is free there."""
+        """The free resources."""
 
     def takes(self, needs: Sequence[Resources]) -> bool:
-        """Whether it has room for all of these together."""
+        """Whether all of these fit together."""
 
     def signature(self) -> object:
-        """Places of the same signature take the same bundles."""
+        """A value that is equal for places that can hold the same bundles."""
 
 
 def assign(bundles: Sequence[Resources], places: Sequence[Place]) -> list[int] | None:
-    """For each bundle the number of its place; None: there is no assignment. Places come emptiest first."""
+    """The index of the place of each bundle; None: no assignment exists. ``places``: emptiest first."""
     if len(bundles) > MOST_BUNDLES:
         return None
     search = _Search(bundles, places[:MOST_NODES])
@@ -57,11 +57,11 @@ class _Search:
         counted = Counter(bundles)
         self.kinds = sorted(counted, key=lambda need: (-need.gpu, -need.cpu, -need.memory))
         self.counts: _Counts = tuple(counted[kind] for kind in self.kinds)
-        #: (place, counts) of the assignment, once there is one.
+        #: (place, counts) of the assignment, once it is found.
         self.taken: list[tuple[int, _Counts]] = []
         self._places = places
         self._signatures = [place.signature() for place in places]
-        #: What is free from each place on, those after it included.
+        #: For each place, the total free resources of it and all later places.
         self._free_from = [NOTHING]
         for place in reversed(places):
             self._free_from.append(self._free_from[-1] + place.amounts.within(place.amounts))
@@ -70,7 +70,7 @@ class _Search:
         self._known: dict[tuple[object, _Counts], bool] = {}
 
     def solve(self, at: int, left: _Counts) -> bool:
-        """Whether the places from this one on take what is left."""
+        """Whether the remaining bundles fit on the places from this one on."""
         if not any(left):
             return True
         if (at, left) in self._in_vain or not self._total(left).fits(self._free_from[at]):
@@ -91,7 +91,7 @@ class _Search:
         return [kind for kind, n in zip(self.kinds, counts, strict=True) for _ in range(n)]
 
     def _largest(self, at: int, left: _Counts) -> Iterator[_Counts]:
-        """The sets that the place takes and that nothing of what is left can be added to."""
+        """The maximal sets of remaining bundles that fit on the place."""
         for counts in self._sets(at, left, ()):
             more = (
                 (*counts[:i], n + 1, *counts[i + 1 :]) for i, n in enumerate(counts) if n < left[i]
@@ -100,7 +100,7 @@ class _Search:
                 yield counts
 
     def _sets(self, at: int, left: _Counts, begun: _Counts) -> Iterator[_Counts]:
-        """All sets that the place takes, those with most of the first kinds first."""
+        """All sets that fit on the place, those with the most of the first kinds first."""
         if len(begun) == len(left):
             yield begun
             return

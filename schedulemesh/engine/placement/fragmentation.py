@@ -1,17 +1,17 @@
-"""Fragmentation gradient descent: keep idle GPUs usable for the tasks that usually come.
+"""Fragmentation gradient descent: scores nodes so that idle GPUs remain usable for typical tasks.
 
 From Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient
 Descent", USENIX ATC 2023. The fragmentation of a node is the idle GPU that a typical task could not use:
 
     F(node) = sum over kinds k of  frequency(k) * idle GPU-milli that k cannot use
 
-A kind that does not fit at all (or asks for no GPU) can use none; one that fits can use every device
-that has at least the part of a device that it asks for. The typical kinds are the most frequent ones,
-together 95 % of all, their frequencies renormalised. A node's score for a task is
+A kind that does not fit at all (or requests no GPU) can use none; one that fits can use every device whose
+free fraction is at least what it requests. The typical kinds are the most frequent ones, together 95 % of
+all, with renormalised frequencies. A node's score for a task is
 
     int(100 * sigmoid((F before - F after) / 1000))
 
-and for a share of a device the best over the devices that have room.
+and for a share of a device the best score over the devices on which it fits.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import msgspec
 
 from schedulemesh.domain.resources import UNIT, Resources
 
-#: Part of all tasks that the typical kinds make up.
+#: The fraction of all tasks that the typical kinds cover.
 POPULAR = 0.95
-#: Above so many counted tasks all counts are halved, so that the mix follows the times.
+#: Above this many counted tasks all counts are halved, so that recent tasks weigh more.
 _MOST_COUNTED = 20_000
 _MOST_REMEMBERED = 200_000
 
@@ -35,12 +35,12 @@ Kind = tuple[int, int]
 
 
 class _Demand(msgspec.Struct, frozen=True):
-    """Typical kinds that ask for the same GPUs."""
+    """Typical kinds that request the same GPUs."""
 
     #: Units of one device, and of how many devices.
     piece: int
     count: int
-    #: CPUs that they ask for, ascending, and how many tasks ask for at most that.
+    #: The CPUs that they request, ascending, and the number of tasks that request at most that.
     cpus: tuple[int, ...]
     tasks: tuple[int, ...]
 
@@ -54,12 +54,12 @@ class Workload:
     def __init__(self) -> None:
         self.counts: dict[Kind, int] = {}
         self._total = 0
-        #: The counts when the typical kinds were last told: at fixed numbers of tasks and never on looking,
-        #: so that a dry run changes nothing and a snapshot tells the same.
+        #: The counts when the typical kinds were last computed: after fixed numbers of tasks and never during
+        #: a query, so that a dry run changes nothing and a snapshot restores the same kinds.
         self.sampled: dict[Kind, int] = {}
-        #: So many tasks make the typical kinds be told anew.
+        #: The number of tasks after which the typical kinds are computed again.
         self.renew_at = 1
-        #: Grows when the typical kinds are told anew; scores of an older version are void.
+        #: Incremented when the typical kinds change; scores of an older version are invalid.
         self.version = 0
         self._derived = -1
         self._demands: tuple[_Demand, ...] = ()
@@ -68,7 +68,7 @@ class Workload:
         self._known: dict[tuple[int, tuple[int, ...]], int] = {}
 
     def note(self, need: Resources) -> None:
-        """A task with this need was admitted."""
+        """Count an admitted task with this need."""
         kind = (need.cpu, need.gpu)
         self.counts[kind] = self.counts.get(kind, 0) + 1
         self._total += 1
@@ -78,7 +78,7 @@ class Workload:
             self._renew()
 
     def learn(self, counts: Mapping[Kind, int]) -> None:
-        """Begin with these counts, in the place of all that were noted."""
+        """Replace all counts by these."""
         self.counts = dict(counts)
         self._total = sum(counts.values())
         self._renew()
@@ -86,7 +86,7 @@ class Workload:
     def adopt(
         self, counts: Mapping[Kind, int], sampled: Mapping[Kind, int], renew_at: int | None
     ) -> None:
-        """More of what a snapshot has."""
+        """Add a part of a snapshot."""
         self.counts.update(counts)
         self._total = sum(self.counts.values())
         self.sampled.update(sampled)
@@ -94,11 +94,11 @@ class Workload:
         self.version += 1
 
     def score(self, cpu: int, devices: Sequence[int], need: Resources) -> int:
-        """The node's score for the need, 0 to 100; it has room. ``cpu`` and ``devices`` are free units."""
+        """The score from 0 to 100 of a node on which the need fits; ``cpu`` and ``devices``: free units."""
         return self.best_device(cpu, devices, need)[0]
 
     def best_device(self, cpu: int, devices: Sequence[int], need: Resources) -> tuple[int, int]:
-        """The score, and for a share of a device the first device that gives it; -1 otherwise."""
+        """The score, and for a share of a device the first device that has it; -1 otherwise."""
         before = self._fragment(cpu, devices)
         cpu -= need.cpu
         if need.gpu == 0 or need.gpu >= UNIT:
@@ -116,7 +116,7 @@ class Workload:
         return best
 
     def _fragment(self, cpu: int, devices: Sequence[int]) -> int:
-        """F of a node with so much free, times the number of typical tasks."""
+        """F of a node with these free units, times the number of typical tasks."""
         self._derive()
         shape = tuple(sorted(devices))
         key = (cpu, shape)
@@ -149,7 +149,7 @@ class Workload:
         self.version += 1
 
     def _derive(self) -> None:
-        """Work out what follows from the typical kinds, unless that is done."""
+        """Compute the values derived from the typical kinds, unless they are current."""
         if self._derived == self.version:
             return
         self._derived = self.version
@@ -194,13 +194,13 @@ def _demand(gpu: int, kinds: Iterable[tuple[int, int]]) -> _Demand:
 
 
 def _usable(demand: _Demand, devices: Sequence[int]) -> int:
-    """The idle units that a demand could use; none where it does not fit."""
+    """The idle units that a demand could use; 0 if it does not fit."""
     enough = [units for units in devices if units >= demand.piece]
     return sum(enough) if len(enough) >= demand.count else 0
 
 
 def _without_whole(devices: Sequence[int], count: int) -> list[int]:
-    """The devices after so many wholly free ones were taken."""
+    """The devices after this many fully free ones were taken."""
     left = list(devices)
     for i, units in enumerate(left):
         if count and units == UNIT:

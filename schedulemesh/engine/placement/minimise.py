@@ -1,7 +1,8 @@
-"""Few releases that are enough: taken in order until they are, then given back where they are not needed.
+"""Minimal sets of releases: releases items in order until they are enough, then takes back unneeded ones.
 
-A trial is what would be if some things were gone. Releasing more never makes it worse, so both steps look at
-many at once: twice as many each time, and in halves. What is left is minimal: none of it can be given back.
+A trial is a hypothetical state in which some items are released. Releasing more never makes it worse, so both
+steps work on many items at once: the number is doubled until it is enough, and unneeded items are found by
+bisection. The result is minimal: no item of it can be taken back.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ ItemT_contra = TypeVar("ItemT_contra", contravariant=True)
 
 
 class Trial(Protocol[ItemT_contra]):
-    """What would be if some things were gone; dropping it is the undo."""
+    """A hypothetical state; it is discarded to undo its changes."""
 
     def release(self, item: ItemT_contra) -> None:
-        """Try this gone."""
+        """Release this item."""
 
     def take_back(self, item: ItemT_contra) -> None:
-        """Let this stay after all."""
+        """Undo the release of this item."""
 
 
 def release_until(
     trial: Trial[ItemT], items: Sequence[ItemT], enough: Callable[[], bool]
 ) -> list[ItemT] | None:
-    """The first of these items that are enough together; they are released then. None: all are not, and
-    all are released.
+    """The shortest sufficient prefix of these items, which are then released. None: not even all items
+    are sufficient; all are released then.
     """
     few = many = 0
     while not enough():
@@ -52,7 +53,7 @@ def release_until(
 def minimise(
     trial: Trial[ItemT], released: Sequence[ItemT], enough: Callable[[], bool]
 ) -> list[ItemT]:
-    """Take back, the first ones first, whatever of the released items is not needed; what is left."""
+    """Take back every released item that is not needed, in order; the items that remain released."""
     needed: list[ItemT] = []
     parts = [list(released)]
     while parts:

@@ -1,19 +1,19 @@
-"""The built-in strategies: how well a place suits a need. A place is a node or a pool.
+"""The built-in placement strategies: score how well a place (a node or a pool) suits a need.
 
 =====================  ==================================================================================
-``bin_pack``           the fullest place: fewest free GPUs, then fewest free CPUs. Whole nodes stay free for
-                       big tasks. (Kubernetes calls it MostAllocated; Coffman et al., "Approximation
-                       Algorithms for Bin Packing", 1984, surveys why it does well.)
-``spread``             the emptiest place: most free GPUs, then most free CPUs. Tasks disturb each other
-                       least. (Kubernetes: LeastAllocated; worst fit.)
-``best_fit``           the place with the least left over, CPU and GPU weighted alike, each relative to the
+``bin_pack``           the fullest place: fewest free GPUs, then fewest free CPUs. Whole nodes remain free for
+                       large tasks. (Kubernetes: MostAllocated; analysed in Coffman et al., "Approximation
+                       Algorithms for Bin Packing", 1984.)
+``spread``             the emptiest place: most free GPUs, then most free CPUs. Tasks interfere least with
+                       each other. (Kubernetes: LeastAllocated; worst fit.)
+``best_fit``           the smallest remainder, CPU and GPU weighted equally, each relative to the
                        largest place: int(100 * (1 - sum of 0.5 * (free - need) / largest)). As in Weng et
                        al., ATC 2023, and like Tetris (Grandl et al., SIGCOMM 2014) in packing by several
                        kinds at once.
-``dominant_share``     the place whose tightest kind stays freest: least of max over the kinds needed of
-                       (used + need) / total. The dominant share of Ghodsi et al., "Dominant Resource
-                       Fairness", NSDI 2011, applied to places instead of users.
-``fragmentation_aware``  the place where the least idle GPU becomes useless for typical tasks; see
+``dominant_share``     the place whose scarcest requested resource stays freest: the least maximum over the
+                       requested kinds of (used + need) / total. The dominant share of
+                       Ghodsi et al., "Dominant Resource Fairness", NSDI 2011, applied to places.
+``fragmentation_aware``  the place where the least idle GPU capacity becomes unusable for typical tasks; see
                        ``fragmentation``.
 =====================  ==================================================================================
 """
@@ -28,30 +28,30 @@ import msgspec
 from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.placement.fragmentation import Workload
 
-#: Ascending is better.
+#: The score of a place; the lowest is the best.
 Place = tuple[float, float]
 
 
 class Room(Protocol):
-    """What a strategy looks at: a node, or a pool's quota."""
+    """What a strategy scores: a node, or a pool's quota."""
 
     @property
     def total(self) -> Resources:
-        """All that it has."""
+        """Its total resources."""
 
     @property
     def free(self) -> Resources:
-        """What nobody holds."""
+        """Its free resources."""
 
     @property
     def devices(self) -> Sequence[int]:
-        """Units free of each GPU device."""
+        """The free units of each GPU device."""
 
 
 class Scale(msgspec.Struct, frozen=True, kw_only=True):
-    """What places are measured against."""
+    """What scores are relative to."""
 
-    #: Kind by kind the most that any place has in total.
+    #: For each resource kind the largest total of any place.
     largest: Resources
     workload: Workload
 
@@ -60,17 +60,17 @@ Strategy = Callable[[Room, Resources, Scale], Place]
 
 
 def bin_pack(room: Room, _need: Resources, _scale: Scale) -> Place:
-    """The fullest first."""
+    """Prefer the fullest place."""
     return (room.free.gpu, room.free.cpu)
 
 
 def spread(room: Room, _need: Resources, _scale: Scale) -> Place:
-    """The emptiest first."""
+    """Prefer the emptiest place."""
     return (-room.free.gpu, -room.free.cpu)
 
 
 def best_fit(room: Room, need: Resources, scale: Scale) -> Place:
-    """The least left over first."""
+    """Prefer the place with the smallest remainder."""
     left = 0.0
     if scale.largest.cpu:
         left += (room.free.cpu - need.cpu) / scale.largest.cpu * 0.5
@@ -80,16 +80,16 @@ def best_fit(room: Room, need: Resources, scale: Scale) -> Place:
 
 
 def dominant_share(room: Room, need: Resources, _scale: Scale) -> Place:
-    """The place whose tightest kind stays freest first."""
+    """Prefer the place whose scarcest requested resource stays freest."""
     return (-least_free(room, need), 0.0)
 
 
 def fragmentation_aware(room: Room, need: Resources, scale: Scale) -> Place:
-    """Where the least idle GPU becomes useless first."""
+    """Prefer the place where the least idle GPU capacity becomes unusable for typical tasks."""
     return (-scale.workload.score(room.free.cpu, room.devices, need), 0.0)
 
 
-#: By the name that settings give; the first is the default for nodes.
+#: The strategies by the name used in settings; the first is the default for nodes.
 BUILT_IN: dict[str, Strategy] = {
     "bin_pack": bin_pack,
     "spread": spread,
@@ -100,9 +100,9 @@ BUILT_IN: dict[str, Strategy] = {
 
 
 def least_free(room: Room, need: Resources) -> float:
-    """The least free fraction of any kind needed, after taking the need.
+    """The smallest free fraction of any requested resource after allocating the need.
 
-    Below 0 where it is short now; 1 for a need of nothing.
+    Below 0 if it is short; 1 if nothing is requested.
     """
     free = dict((room.free - need).items())
     total = dict(room.total.items())

@@ -1,7 +1,7 @@
-"""The strategies of one scheduler: which pool, node and device take a task, and what plugins say.
+"""The strategies of one scheduler: choose the pool, node and device of a task, and call plugins.
 
-Each question goes to the first plugin that has the hook and an opinion; where a plugin fails, it is passed
-over for this decision; at last the built-in strategy decides. Among equal scores the built-in order does.
+For each decision the plugins are called in their order until one has an opinion; a plugin that fails is
+skipped. Without an opinion the built-in strategy decides. Between equal scores the built-in order decides.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from schedulemesh.engine.state.quota import Account, Ledger
 from schedulemesh.plugins.guard import Guarded
 from schedulemesh.plugins.scheduling import ResourceDomain, TaskView
 
-#: How the node of an agent may be chosen; see ``scores``.
+#: The names of the built-in strategies for choosing an agent's node.
 NODE_STRATEGIES = tuple(BUILT_IN)
 
-#: How the pool of a task that names none is chosen, unless settings say otherwise: the roomiest.
+#: The default strategy for choosing the pool of a task that names none.
 POOL_STRATEGY = "dominant_share"
 
 Candidate = TypeVar("Candidate")
 
 
 class Strategies:
-    """What settings chose of the built-in strategies, and the plugins in their order."""
+    """The configured built-in strategies, and the plugins in their order."""
 
     def __init__(
         self,
@@ -48,14 +48,14 @@ class Strategies:
         self.plugins = tuple(plugins)
 
     def asks(self, hook: str) -> bool:
-        """Whether any plugin is to be asked this hook."""
+        """Whether any plugin has this hook and is enabled."""
         return any(plugin.has(hook) for plugin in self.plugins)
 
     def choose_node(
         self, cluster: Cluster, need: Resources, task: TaskView | None, *, waits: bool = False
     ) -> Node | None:
-        """A node with room now; None: there is none. Plugins score every node with room. ``waits``: others
-        leave before it starts, and it must still have room then.
+        """A node on which the need fits now; None: there is none. Plugins score every such node. ``waits``:
+        the agent starts only after its victims have ended, and must still fit then.
         """
         with_room = cluster.with_room(need, self.node)
         if waits:
@@ -72,7 +72,7 @@ class Strategies:
         task: TaskView | None = None,
         workload: Workload | None = None,
     ) -> str | None:
-        """The matching pool that can ever hold the need; None: there is none. Plugins score all those."""
+        """A matching pool whose total quota holds the need, or None. Plugins score all such pools."""
         if task is None or not self.asks("score"):
             return choose_pool(ledger, selector, need, self.pool, workload)
         ordered = _ordered_pools(ledger, selector, need, self.pool, workload)
@@ -80,7 +80,7 @@ class Strategies:
         return None if found is None else found.spec.name
 
     def priority(self, task: TaskView) -> float | None:
-        """The priority that the task is admitted with; None: as it asked."""
+        """The priority with which the task is admitted; None: as submitted."""
         for plugin in self.plugins:
             if plugin.has("priority"):
                 answer = plugin.priority(task)
@@ -89,7 +89,7 @@ class Strategies:
         return None
 
     def may_evict(self, high: TaskView, low: TaskView) -> bool | None:
-        """Whether the first may evict the second; None: as the rules say."""
+        """Whether the first task may evict the second; None: the rules decide."""
         for plugin in self.plugins:
             if plugin.has("preemption_policy"):
                 answer = plugin.preemption_policy(high, low)
@@ -103,7 +103,7 @@ class Strategies:
         shown: Callable[[Candidate], ResourceDomain],
         task: TaskView,
     ) -> Candidate | None:
-        """The first of the best scored; the very first where no plugin scores them all."""
+        """The candidate with the highest score; the first one if no plugin scores all of them."""
         domains = [shown(candidate) for candidate in candidates]
         for plugin in self.plugins:
             scores = _scores(plugin, task, domains)
@@ -115,7 +115,7 @@ class Strategies:
 def _scores(
     plugin: Guarded, task: TaskView, domains: Iterable[ResourceDomain]
 ) -> list[float] | None:
-    """The scores of all; None where the plugin has no opinion on one, or fails."""
+    """The scores of all candidates; None if the plugin fails or has no opinion on one of them."""
     scores = []
     for domain in domains:
         score = plugin.score(task, domain) if plugin.has("score") else None
@@ -126,7 +126,7 @@ def _scores(
 
 
 class _Quota(msgspec.Struct, frozen=True, kw_only=True):
-    """A pool as a place: GPUs of its free quota are wholly free devices and one share."""
+    """A pool's quota for scoring; its free GPUs count as whole devices and one share."""
 
     total: Resources
     free: Resources
@@ -140,10 +140,10 @@ def choose_pool(
     strategy: str = POOL_STRATEGY,
     workload: Workload | None = None,
 ) -> str | None:
-    """The matching pool that can ever hold the need and that a built-in strategy likes best.
+    """The best matching pool by a built-in strategy, among those whose total quota holds the need.
 
-    Pools with room now come first, then by name; None: there is none. A need of None means each pool's own
-    default agent.
+    Pools with enough free quota are preferred; ties are decided by name. None: there is none. A need of None
+    means each pool's default agent.
     """
     return next(iter(_ordered_pools(ledger, selector, need, strategy, workload)), None)
 
@@ -171,7 +171,7 @@ def _ordered_pools(
 def _pool_place(
     account: Account, need: Resources, strategy: str, scale: Scale
 ) -> tuple[bool, float, float]:
-    """Where a pool stands; ascending is better."""
+    """The sort key of a pool; the lowest is the best."""
     free = account.free
     if not need.fits(free):
         return (True, -score_pool(account, need), 0.0)
@@ -183,9 +183,9 @@ def _pool_place(
 
 
 def score_pool(account: Account, need: Resources) -> float:
-    """How much room the pool would keep: the least free fraction of any kind needed, after taking the need.
+    """The smallest free fraction of any requested resource that the pool would have with this need.
 
-    Below 0 where it is short now; 1 for a need of nothing.
+    Below 0 if the pool is short; 1 if nothing is requested.
     """
     return least_free(_Quota(total=account.spec.resources, free=account.free, devices=[]), need)
 
@@ -193,10 +193,10 @@ def score_pool(account: Account, need: Resources) -> float:
 def choose_devices(
     strategy: str, node: Node, need: Resources, workload: Workload
 ) -> Devices | None:
-    """The devices of this node that a built-in strategy likes best; None: they are not there.
+    """The best devices of this node by a built-in strategy; None: too few are free.
 
-    For executor that can choose a device, as a simulation can. Ray chooses itself, so the book assumes the
-    least favourable device until the agent reports (``devices_for``).
+    For backends that can choose devices, such as a simulation. Ray chooses them itself, so the node state
+    assumes the least favourable ones until the agent reports (``devices_for``).
     """
     if need.gpu == 0 or need.gpu >= UNIT:
         return devices_for(node.devices, need.gpu)

@@ -1,4 +1,4 @@
-"""The priority with which a refused submission would have been accepted."""
+"""Computes the lowest priority with which a refused submission would have been accepted."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from schedulemesh.engine.messages.outcomes import Candidate
 from schedulemesh.engine.preemption.rules import Incoming
 from schedulemesh.engine.state.mesh_state import MeshState
 
-#: With more classes of running tasks than this the question is not asked: each try judges all of them.
+#: With more classes of running tasks than this it is not computed, because each try evaluates all of them.
 MAX_CLASSES = 200
 
 
 def sufficient_priority(
     state: MeshState, incoming: Incoming, victims: Callable[[float], Sequence[Candidate] | None]
 ) -> float | None:
-    """The lowest priority with which the task would fit; None: no priority would do, or it is not known.
+    """The lowest priority with which the task would fit; None: no priority is sufficient, or it is unknown.
 
-    ``victims`` makes the whole decision with a priority: who would leave, or None for a refusal. More
-    priority never makes fewer tasks eligible, so the thresholds are searched by halves, from the one that
-    the victims of the highest need downwards.
+    ``victims`` makes the complete decision for a priority and returns the victims, or None for a refusal. A
+    higher priority never makes fewer tasks eligible, so the thresholds are searched by bisection, downwards
+    from the priority that the victims found with the highest one require.
     """
     if len(state.running.classes) > MAX_CLASSES:
         return None
@@ -35,13 +35,13 @@ def sufficient_priority(
     )
     top = min(bisect_left(steps, needed), len(steps) - 1) if chosen else len(steps) - 1
     if victims(steps[top]) is None:
-        # Its victims may go then, but a reserved group is for more urgent tasks.
+        # The victims are eligible then, but a reserved group is only for tasks of higher priority.
         top = len(steps) - 1
     return steps[bisect_left(steps, True, hi=top, key=lambda p: victims(p) is not None)]
 
 
 def _least_delta(state: MeshState, incoming: Incoming, victim: Candidate) -> float:
-    """The difference of priority at which this task may surely be evicted."""
+    """The difference of priority that is certainly sufficient to evict this task."""
     policy, own = state.policy, victim.pool_name == incoming.pool_name
     rule = policy.same_pool_priority_threshold if own else policy.cross_pool_priority_threshold
     by_label = victim.reason is PreemptionReason.LABEL
@@ -59,14 +59,14 @@ def _thresholds(state: MeshState, incoming: Incoming) -> list[float]:
             found.add(_above(task_class.priority, delta))
     account = state.ledger.accounts[incoming.pool_name]
     if account.spec.groups is not None:
-        # At this priority a task may have a reserved group that nobody above it waits for; above it, any.
+        # At the limit a task may use a free reserved group if no entitled task waits; above it, any.
         limit = account.spec.groups.entitled_above
         found |= {limit, math.floor(limit) + 1.0}
     return sorted(priority for priority in found if priority > incoming.priority)
 
 
 def _above(priority: float, delta: float) -> float:
-    """The lowest number that lies at least ``delta`` above a priority, rounding errors included."""
+    """The lowest number that exceeds a priority by at least ``delta``, despite rounding errors."""
     found = priority + delta
     while found - priority < delta:
         found = math.nextafter(found, math.inf)

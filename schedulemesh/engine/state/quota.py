@@ -1,8 +1,8 @@
-"""The quota book: what each pool has, who pays for which claim, and what is on loan.
+"""The quota ledger: the quota of each pool, which claims hold it, and which part is on loan.
 
-A claim is paid for by *shares*: a pool and an amount. A share of another pool than the claim's own is
-a loan: it counts against the owner's total as reserved or used, and shows as lent there and as borrowed
-at the pool of the claim. So no pool's total is ever exceeded, and the loan ends with the claim.
+A claim is charged to *shares*: a pool and an amount. A share of a pool other than the claim's own is a loan:
+it counts against the owner's total as reserved or used, and is shown there as lent and at the claim's pool as
+borrowed. So no pool's total is ever exceeded, and the loan ends with the claim.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ class Account(msgspec.Struct, kw_only=True, gc=False):
     """The quota of one pool. Invariant: reserved + used <= total, kind by kind."""
 
     spec: PoolSpec
-    #: Held by claims whose agent does not run yet, and by holds; loans to others included.
+    #: Held by claims whose agent does not run yet, and by holds; including loans to other pools.
     reserved: Resources = NOTHING
-    #: Held by running agents; loans to others included.
+    #: Held by running agents; including loans to other pools.
     used: Resources = NOTHING
-    #: The part of reserved + used that other pools' claims hold.
+    #: The part of reserved + used that claims of other pools hold.
     lent: Resources = NOTHING
-    #: What other pools pay for this pool's claims.
+    #: Quota of other pools that this pool's claims hold.
     borrowed: Resources = NOTHING
 
     @property
     def free(self) -> Resources:
-        """What of the total nobody holds; negative only after a shrink that was forced."""
+        """The part of the total that is not held; negative only after a forced shrink."""
         return self.spec.resources - self.reserved - self.used
 
 
 class Hold(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Quota kept for one pool, or for one client, after an eviction by hand."""
+    """Quota held for one pool or one client after a manual eviction."""
 
     for_pool: str | None = None
     for_client: str | None = None
@@ -48,12 +48,12 @@ class Ledger:
     """Accounts of all pools, and the holds between them."""
 
     def __init__(self) -> None:
-        #: By pool name, in the order in which the pools were made.
+        #: By pool name, in the order in which the pools were created.
         self.accounts: dict[str, Account] = {}
         self.holds: dict[str, Hold] = {}
 
     def ensure(self, spec: PoolSpec) -> None:
-        """Open an account, or change what the pool of this name is."""
+        """Open an account, or change the definition of the pool."""
         account = self.accounts.get(spec.name)
         if account is None:
             self.accounts[spec.name] = Account(spec=spec)
@@ -61,7 +61,7 @@ class Ledger:
             account.spec = spec
 
     def reserve(self, pool_name: str, shares: Iterable[Share]) -> None:
-        """Charge these shares for a claim of the pool."""
+        """Reserve these shares for a claim of the pool."""
         for share in shares:
             owner = self.accounts[share.pool_name]
             owner.reserved = owner.reserved + share.amount
@@ -69,14 +69,14 @@ class Ledger:
                 self._lend(owner, pool_name, share.amount)
 
     def commit(self, shares: Iterable[Share]) -> None:
-        """What was reserved is used now."""
+        """Turn reserved shares into used ones."""
         for share in shares:
             owner = self.accounts[share.pool_name]
             owner.reserved = owner.reserved - share.amount
             owner.used = owner.used + share.amount
 
     def release(self, pool_name: str, shares: Iterable[Share], *, committed: bool) -> None:
-        """Give the shares of a claim back to the pools that paid."""
+        """Release the shares of a claim to the pools that own them."""
         for share in shares:
             owner = self.accounts[share.pool_name]
             if committed:
@@ -87,13 +87,13 @@ class Ledger:
                 self._lend(owner, pool_name, NOTHING - share.amount)
 
     def hold(self, hold_id: str, hold: Hold) -> None:
-        """Keep shares for a pool, which borrows them, or for a client, whose pool is not known yet."""
+        """Hold shares for a pool, which borrows them, or for a client, whose pool is not known yet."""
         for share in hold.shares:
             self.reserve(hold.for_pool or share.pool_name, (share,))
         self.holds[hold_id] = hold
 
     def shrink_hold(self, hold_id: str, left: tuple[Share, ...]) -> None:
-        """Only these shares are still kept."""
+        """Reduce a hold to these shares."""
         hold = self.holds.pop(hold_id)
         for share in hold.shares:
             self.release(hold.for_pool or share.pool_name, (share,), committed=False)
@@ -101,7 +101,7 @@ class Ledger:
             self.hold(hold_id, msgspec.structs.replace(hold, shares=left))
 
     def holds_for(self, pool_name: str, client: str | None) -> list[tuple[str, Hold]]:
-        """The holds that a claim of this pool, by this client, may use, the first to run out first."""
+        """The holds that a claim of this pool by this client may use, the first to expire first."""
         mine = [
             (key, hold)
             for key, hold in self.holds.items()
@@ -117,19 +117,19 @@ class Ledger:
 
 
 class Payment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How a claim is paid: its shares, the holds they use up, and what is still short."""
+    """How a claim is charged: its shares, the holds that they use, and what is still short."""
 
     shares: tuple[Share, ...]
-    #: What is left of each hold that was drawn on.
+    #: The rest of each hold that was used.
     holds_left: tuple[tuple[str, tuple[Share, ...]], ...] = ()
     short: Resources = NOTHING
 
 
 def pay(ledger: Ledger, pool_name: str, need: Resources, client: str | None = None) -> Payment:
-    """Pay for a claim of this pool: first from what is held for it or for the client who asks, then from its
+    """Charge a claim of this pool: first to quota that is held for the pool or the client, then to the pool's
     own free quota.
 
-    What neither has is ``short``; the shares then cover the rest.
+    ``short`` is what neither covers; the shares then cover the rest.
     """
     if not ledger.holds and need.fits(free := ledger.accounts[pool_name].free):
         return Payment(shares=(Share(pool_name=pool_name, amount=need),) if need else ())
@@ -148,13 +148,15 @@ def pay(ledger: Ledger, pool_name: str, need: Resources, client: str | None = No
 
 
 def pass_on(freed: Iterable[Share], need: Resources) -> tuple[tuple[Share, ...], Resources]:
-    """What of a victim's shares goes to the newcomer (no more than it lacks), and what it lacks then."""
+    """The part of a victim's shares that the incoming claim takes (at most what it is short of), and what it
+    is still short of.
+    """
     taken, _, left = _draw(tuple(freed), need)
     return tuple(taken), left
 
 
 def merged(shares: Iterable[Share]) -> tuple[Share, ...]:
-    """The same shares with one entry a pool."""
+    """The same shares with one entry per pool."""
     total: dict[str, Resources] = {}
     for share in shares:
         total[share.pool_name] = total.get(share.pool_name, NOTHING) + share.amount
@@ -164,7 +166,7 @@ def merged(shares: Iterable[Share]) -> tuple[Share, ...]:
 def _draw(
     shares: tuple[Share, ...], need: Resources
 ) -> tuple[list[Share], tuple[Share, ...], Resources]:
-    """Take what is needed from these shares: what was taken, what is left of them, what is still needed."""
+    """Take what is needed from these shares: the taken shares, the rest, and what is still needed."""
     taken, left = [], []
     for share in shares:
         part = need.within(share.amount)
