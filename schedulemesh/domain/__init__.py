@@ -1,1 +1,1 @@
-"""The words: frozen values that every other room speaks in."""
+"""Frozen value types that all other packages use: resources, labels, pools, agents, tasks, reasons."""

@@ -42,7 +42,7 @@ class AgentPhase(str, Enum):
     STARTING = "starting"
     #: Its actor runs; the claim is committed.
     RUNNING = "running"
-    #: Being terminated; the claim is held until its process is gone.
+    #: Being terminated; the claim is held until its process has ended.
     ENDING = "ending"
 
 
@@ -79,7 +79,7 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
 
 
 def check_agent(spec: AgentSpec) -> None:
-    """Raise InvalidRequestError for an agent that no caller may ask for."""
+    """Raise InvalidRequestError if a caller may not request such an agent."""
     for name, what in ((spec.name, "the agent's name"), (spec.pool_name, "the pool's name")):
         if name:
             parse_name(name, what)

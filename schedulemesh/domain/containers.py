@@ -18,7 +18,7 @@ _LEAST, _MOST = -(2**63), 2**64 - 1
 
 
 def as_items(given: object, what: str, expected: str) -> list[tuple[Any, Any]]:
-    """The keys and values of a mapping. Raises InvalidRequestError for what is none, or cannot be read."""
+    """The keys and values of a mapping. Raises InvalidRequestError if it is none or cannot be read."""
     if type(given) is dict:
         return list(given.items())
     if _is_mapping(given):

@@ -83,7 +83,7 @@ class GroupsSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
 
 def check_bundles(bundles: tuple[Resources, ...], what: str = "bundles") -> None:
-    """Raise InvalidRequestError for bundles that nobody may ask for."""
+    """Raise InvalidRequestError if a caller may not request such bundles."""
     if len(bundles) > MAX_BUNDLES:
         raise InvalidRequestError(f"{what} has more than {MAX_BUNDLES} bundles")
     for index, bundle in enumerate(bundles):

@@ -19,12 +19,12 @@ from schedulemesh.errors import InvalidRequestError, shown
 #: Units per CPU, MB, GPU or unit of a custom resource.
 UNIT = 10_000
 
-#: The most of one kind that anything has.
+#: The largest allowed amount of one kind.
 MAX_AMOUNT = 1e12
 
 _KINDS = ("cpu", "memory", "gpu")
 _KEYS = (*_KINDS, "custom")
-#: What is written for a kind by mistake, in small letters and without "num_" and a plural's "s".
+#: Common wrong names of a kind, in lower case and without the prefix "num_" and a plural "s".
 _MEANT = {
     "cpu": "cpu",
     "gpu": "gpu",

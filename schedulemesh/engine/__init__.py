@@ -1,1 +1,5 @@
-"""The decisions: a deterministic state machine without Ray, clock, chance, disk or thread."""
+"""The engine: a deterministic state machine that makes all decisions.
+
+It uses no Ray, clock, randomness, I/O, threads or logging. ``README.md`` in this folder describes the step
+and the modules.
+"""

@@ -1,1 +1,1 @@
-"""Messages between clients, supervisor and agents."""
+"""Messages between clients, supervisor and agents: requests, answers, and what agents send and receive."""

@@ -1,10 +1,10 @@
-"""Stored bytes that are likely to be needed soon, so that they need not be read from the journal."""
+"""A cache of stored bytes, so that they need not be read from the journal."""
 
 from __future__ import annotations
 
 
 class BlobCache:
-    """By key, at most so many bytes of them all; those not used for longest go first."""
+    """An LRU cache with a limit on its total size in bytes."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
@@ -12,14 +12,14 @@ class BlobCache:
         self._blobs: dict[str, bytes] = {}
 
     def get(self, key: str | None) -> bytes | None:
-        """The bytes; None: they are not here."""
+        """The bytes; None: they are not cached."""
         data = self._blobs.pop(key, None) if key is not None else None
         if key is not None and data is not None:
             self._blobs[key] = data
         return data
 
     def put(self, key: str, data: bytes) -> None:
-        """Keep these bytes, if they are not more than all may be."""
+        """Cache these bytes, unless they exceed the limit alone."""
         self._size -= len(self._blobs.pop(key, b""))
         if len(data) > self._limit:
             return

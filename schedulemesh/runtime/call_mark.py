@@ -1,9 +1,8 @@
-"""Which plugin is being asked right now, in a file that outlives this process.
+"""Records which plugin is being called, in a file that survives this process.
 
-A plugin that ends the process (``os._exit``, a crash in C code) leaves no exception behind. The mark is a
-write into shared memory of a file, without a system call, so it costs less than a microsecond and is there
-for the next process on this node. It is not forced to the disk: it says nothing after the node itself went
-down.
+A plugin that ends the process (``os._exit``, a crash in C code) raises no exception. The mark is a write to a
+memory-mapped file, without a system call, so it costs less than a microsecond and can be read by the next
+process on this node. It is not flushed to disk, so it is lost if the node fails.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 _SIZE = 4096
-#: The first bytes hold the length of what follows; 0: nobody is being asked.
+#: The first bytes are the length of the text that follows; 0: no plugin is being called.
 _HEAD = 2
 
 
 class CallMark:
-    """The mark of one supervisor. Where the file cannot be used, nothing is marked, and the log says so."""
+    """The mark of one supervisor. If the file cannot be used, a warning is logged and nothing is recorded."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -41,7 +40,7 @@ class CallMark:
             )
 
     def left(self) -> tuple[str, str] | None:
-        """The strategy and the hook that were being asked when the former process ended; None: none was."""
+        """The strategy and hook that were being called when the previous process ended; None: none was."""
         if self._map is None:
             return None
         size = int.from_bytes(self._map[:_HEAD], "little")
@@ -50,23 +49,23 @@ class CallMark:
         return (name, hook) if separator else None
 
     def begin(self, name: str, hook: str) -> None:
-        """From now on this strategy is asked this hook."""
+        """Record that this hook of this strategy is being called."""
         if self._map is None:
             return
         text = self._texts.get((name, hook))
         if text is None:
             text = self._texts[name, hook] = f"{name}\0{hook}".encode()[: _SIZE - _HEAD]
         self._map[_HEAD : _HEAD + len(text)] = text
-        # The length goes last, so that a mark is whole or not there.
+        # The length is written last, so that a mark is complete or absent.
         self._map[:_HEAD] = len(text).to_bytes(_HEAD, "little")
 
     def end(self) -> None:
-        """Nobody is being asked any more."""
+        """Record that the call has returned."""
         if self._map is not None:
             self._map[:_HEAD] = b"\0\0"
 
     def remove(self) -> None:
-        """The scheduler ends: nobody reads this any more."""
+        """Delete the file, because the scheduler ends."""
         if self._map is not None:
             self._map.close()
             self._map = None

@@ -1,9 +1,9 @@
-"""The supervisor's clock: seconds since 1970 that advance as time really passes.
+"""The supervisor's clock: seconds since 1970 that are not affected by changes of the system clock.
 
-The system clock may be set forward or back at any moment. Durations (how long a task has run, for how
-long an answer is remembered) must not change by that, neither within a life of a supervisor nor from one
-life to the next. So the time is the system clock's only where nothing better is known; from then on it
-advances with the time since the machine's boot, also in the next life after the same boot.
+The system clock may be changed at any moment. Durations (how long a task has run, how long an answer is
+remembered) must not change with it, neither while a supervisor runs nor across its restarts. So the system
+clock is used only as the initial value; from then on the time advances with the time since the machine's
+boot, also after a restart of the supervisor during the same boot.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import msgspec
 
 logger = logging.getLogger(__name__)
 
-#: Seconds by which the system clock may differ before the log says so.
+#: Seconds by which the system clock may differ before a warning is logged.
 _JUMP_S = 5.0
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class ClockMark(msgspec.Struct, frozen=True, kw_only=True):
-    """What a later life needs to go on from this clock."""
+    """A time of the clock, from which a restarted supervisor continues."""
 
-    #: Which boot of which machine ``ticks`` are counted from; empty: not known.
+    #: Identifies the boot of the machine from which ``ticks`` are counted; empty: unknown.
     boot_id: str
     #: Seconds since that boot at ``at``.
     ticks: float
@@ -40,12 +40,12 @@ def _boot_id() -> str:
 
 
 def _ticks() -> float:
-    """Seconds since the boot, also those for which the machine was suspended."""
+    """Seconds since the boot, including time during which the machine was suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class SteadyClock:
-    """See the module."""
+    """A clock that is not affected by changes of the system clock; see the module."""
 
     def __init__(
         self,
@@ -55,13 +55,13 @@ class SteadyClock:
     ) -> None:
         self._system, self._ticks = system, ticks
         self._boot_id = boot_id()
-        #: What makes ticks the time.
+        #: The difference between the time and ``ticks``.
         self._offset = system() - ticks()
-        #: By how much the system clock is ahead, as the log last said.
+        #: The difference between the system clock and this one at the last warning.
         self._ahead = 0.0
 
     def now(self) -> float:
-        """Seconds since 1970; never going back."""
+        """Seconds since 1970; never decreases."""
         now = self._offset + self._ticks()
         ahead = self._system() - now
         if abs(ahead - self._ahead) > _JUMP_S:
@@ -75,15 +75,15 @@ class SteadyClock:
         return now
 
     def mark(self) -> ClockMark:
-        """Where the clock stands."""
+        """The current time as a mark."""
         ticks = self._ticks()
         return ClockMark(boot_id=self._boot_id, ticks=ticks, at=self._offset + ticks)
 
     def resume(self, mark: ClockMark | None, newest: float) -> None:
-        """Go on from a former life's mark and from the newest time in its books.
+        """Continue from the mark of a previous supervisor and from the newest time in its state.
 
-        After the same boot that is exact. After another one only the system clock knows how much time has
-        passed, and it is not believed where it is behind.
+        During the same boot this is exact. After a reboot only the system clock can tell how much time has
+        passed; if it is behind the newest time, the clock continues from the newest time.
         """
         ticks, earliest = self._ticks(), newest
         if mark is not None:

@@ -1,6 +1,6 @@
-"""What the scheduler decides, as its log tells it: shortage as warnings, victims and the rest as information.
+"""Logs decisions: shortages as warnings; victims, preemptions and policy changes as information.
 
-Fields are written ``name=value``, so that one task is found with one search.
+Fields are written as ``name=value``, so that all messages about a task are found with one search.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from schedulemesh.engine.transaction import Step
 
 logger = logging.getLogger(__name__)
 
-#: Refusals for want of something; all others are the caller's to mend.
+#: Refusals because of a shortage; all others are errors of the caller.
 SHORTAGES = frozenset(
     {
         Reason.CLUSTER_OUT_OF_RESOURCES,
@@ -59,7 +59,7 @@ def log_facts(facts: Iterable[AnyFact]) -> None:
 
 
 def log_refusal(stimulus: TaskSubmitted, outcome: RequestOutcome) -> None:
-    """Tell that a submission found no room; dry runs are not told."""
+    """Log a submission refused because of a shortage, except for dry runs."""
     if isinstance(outcome, Refused) and outcome.reason in SHORTAGES and not stimulus.dry_run:
         name = stimulus.agent.name if stimulus.task is None else stimulus.task.task_id
         short = outcome.short_quota or outcome.short_node

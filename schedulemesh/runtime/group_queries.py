@@ -69,7 +69,7 @@ class GroupViews:
         }
 
     def _waits(self, agent_name: str) -> bool:
-        """Whether the agent is on the book and its group is not there yet."""
+        """Whether the agent waits for its group to be created."""
         agent = self._state.agents[agent_name]
         if agent.phase is AgentPhase.WAITING:
             return True

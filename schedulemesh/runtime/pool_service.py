@@ -1,4 +1,4 @@
-"""The supervisor's calls about pools and their placement groups."""
+"""Handles requests about pools and their placement groups."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from schedulemesh.protocol.requests import CreatePool, EnsurePool, ResizePool
 from schedulemesh.runtime.group_queries import GroupViews
 from schedulemesh.runtime.running import Service
 
-#: Seconds beyond the wait limit of a pool's groups after which its definition is answered all the same.
+#: Seconds beyond the wait limit of a pool's groups after which the request is answered in any case.
 _GRACE_S = 1.0
 
 
@@ -24,18 +24,18 @@ class PoolService(Service):
     """Make pools, change them, tell of their groups."""
 
     async def create_pool(self, request: CreatePool) -> PoolResponse:
-        """Make a pool that must be new."""
+        """Create a pool that must be new."""
         stimulus = s.PoolRequested(spec=request.spec, must_be_new=True)
         return await self._define_pool(stimulus, request.blobs)
 
     async def ensure_pool(self, request: EnsurePool) -> PoolResponse:
-        """Make a pool, or change what is given of it."""
+        """Create a pool, or change the given fields."""
         account = self._reactor.state.ledger.accounts.get(request.name)
         base = PoolSpec(name=request.name) if account is None else account.spec
         return await self._change(base, request)
 
     async def resize_pool(self, request: ResizePool) -> PoolResponse:
-        """Change what is given of a pool."""
+        """Change the given fields of a pool."""
         account = self._reactor.state.ledger.accounts.get(request.name)
         if account is None:
             return PoolResponse(outcome=pool_not_found(self._reactor.state, request.name))
@@ -61,7 +61,7 @@ class PoolService(Service):
     async def _define_pool(
         self, stimulus: s.PoolRequested, blobs: Mapping[str, bytes]
     ) -> PoolResponse:
-        """A pool is to be like this: answered when its reserved groups are ready, or cannot be."""
+        """Define a pool; returns when its reserved groups are ready or have failed."""
         step = await self._reactor.step(stimulus, blobs)
         outcome, name = step.outcome or Done(), stimulus.spec.name
         if isinstance(outcome, Refused):
@@ -82,7 +82,7 @@ class PoolService(Service):
         return GroupViews(self._reactor.state, executor.groups, executor.ready, self._reactor.now())
 
     async def _reserved(self, name: str, timeout_s: float) -> None:
-        """Return once none of the pool's reserved groups is being made, or the time is over."""
+        """Return once none of the pool's reserved groups is being created, or after the timeout."""
         until = time.monotonic() + timeout_s
         while self._is_being_made(name):
             left = until - time.monotonic()

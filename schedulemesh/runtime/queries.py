@@ -1,4 +1,4 @@
-"""Queries: the state as plain data, for callers, the command line and pages. They change nothing."""
+"""Queries: the state as plain data, for callers and the command line. They change nothing."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from schedulemesh.protocol.answers import Details, Listed, Refusal, WithHandles
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.pg_manager import Groups
 
-#: Preemptions listed by get_preemption_stats.
+#: The number of preemptions listed by get_preemption_stats.
 RECENT = 100
 
 
 def past_of(state: MeshState, task_id: str) -> tuple[TaskSpec, AgentSpec | None] | None:
-    """How a task that was preempted or lost was made; None: it is not on record."""
+    """The specification of a preempted or lost task and of its agent; None: it is not on record."""
     past = state.preempted.get(task_id)
     if past is not None and not past.ran_again:
         return past.fact.task, past.fact.agent
@@ -36,7 +36,7 @@ def past_of(state: MeshState, task_id: str) -> tuple[TaskSpec, AgentSpec | None]
 
 
 def saved_key(state: MeshState, task_id: str) -> str | None:
-    """The key of the state last saved of a task, wherever it stands; None: none was."""
+    """The key of the last saved state of a running, lost or preempted task; None: none was saved."""
     task = state.running.by_id.get(task_id)
     if task is not None and task.state_key is not None:
         return task.state_key
@@ -49,7 +49,7 @@ def saved_key(state: MeshState, task_id: str) -> str | None:
 
 
 class View:
-    """The queries that the state alone answers."""
+    """Answers the queries that need only the state."""
 
     def __init__(self, state: MeshState, agents: Agents, groups: Groups, now: float) -> None:
         self._state = state
@@ -58,7 +58,7 @@ class View:
         self._now = now
 
     def answer(self, query: requests.AnyStateQuery) -> Listed | Details | WithHandles | Refusal:
-        """The answer to a query."""
+        """Answer a query."""
         match query:
             case requests.ListAgents():
                 return self.agents(query.pool_name)
@@ -112,7 +112,7 @@ class View:
         ]
 
     def tasks(self) -> list[dict[str, Any]]:
-        """Each task on the book."""
+        """Each current task."""
         return [
             {
                 **task_row(task.spec),
@@ -126,7 +126,7 @@ class View:
         ]
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Each living node with what is free there by our own book."""
+        """Each alive node with its free resources according to the scheduler's node state."""
         return [
             {
                 "node_id": node.node_id,
@@ -141,13 +141,13 @@ class View:
         ]
 
     def orphans(self) -> list[dict[str, Any]]:
-        """What lives of this scheduler and is unknown to its journal."""
+        """The actors and placement groups of this scheduler that its journal does not know."""
         found = [{"name": name, "kind": "actor"} for _, name in sorted(self._agents.orphans)]
         groups = sorted(self._groups.orphans)
         return found + [{"name": self._groups.name(g), "kind": "placement group"} for g in groups]
 
     def saved_states(self) -> list[dict[str, Any]]:
-        """Every task of which a state is stored: running, preempted or lost."""
+        """Every task with a stored state: running, preempted or lost."""
         state = self._state
         saved: list[tuple[TaskSpec, str]] = []
         saved += [(t, "lost") for a in state.lost.values() for t, key in a.tasks if key]
@@ -160,11 +160,11 @@ class View:
         return list(rows.values())
 
     def policy(self) -> dict[str, Any]:
-        """The policy in force."""
+        """The current policy."""
         return self._state.policy.public()
 
     def policy_changes(self) -> list[dict[str, Any]]:
-        """The last changes of the policy, oldest first: when, by which client, what."""
+        """The most recent changes of the policy, oldest first: when, by which client, what."""
         return [
             {
                 "timestamp": change.at,
@@ -176,7 +176,7 @@ class View:
         ]
 
     def preemption_stats(self) -> dict[str, Any]:
-        """Counts of preemptions by reason, and the last ones, newest last."""
+        """The counts of preemptions by reason, and the most recent ones, newest last."""
         counts = self._state.preemption_counts
         return {
             "total_preemptions": sum(counts.values()),
@@ -199,7 +199,7 @@ class View:
         }
 
     def stats(self) -> dict[str, Any]:
-        """The preemption stats, and the books in numbers."""
+        """Preemption statistics, the pools, and the numbers of agents and nodes."""
         return {
             **self.preemption_stats(),
             "pools": {pool["name"]: pool for pool in self.pools()},

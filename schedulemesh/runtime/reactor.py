@@ -1,4 +1,4 @@
-"""The single writer: stamp a stimulus, decide, make the facts durable, and only then act and answer."""
+"""The single writer of the state: sets the time, decides, makes the facts durable, and only then acts."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ Subscriber = Callable[[Step], None]
 
 #: Seconds between attempts to write a journal that failed: doubled from the first to the last.
 _RETRY_S, _RETRY_MAX_S = 0.2, 10.0
-#: Seconds for which stored bytes are asked for again where the journal cannot be read.
+#: Seconds for which reading stored bytes is retried while the journal cannot be read.
 _FETCH_S = 15.0
-#: Numbers that are left out where some may have been given after the backup that was put back.
+#: How many numbers are skipped after a restored backup, because some may have been assigned since.
 _GAP = 1_000_000
 
 
 class Reactor:
     """Holds the engine and its journal; made by ``recover``. All of it runs on one event loop.
 
-    While the journal cannot be written, the state is what is durable: reads go on, changes raise
-    JournalError, and writing is tried again until it works.
+    While the journal cannot be written, the state is what is durable: reads are answered, changes raise
+    JournalError, and writing is retried until it works.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Reactor:
         self._healthy = asyncio.Event()
         self._healthy.set()
         self._trouble = ""
-        #: Clear while the state holds half of a step that failed, and is being read again.
+        #: Clear while the state contains part of a failed step and is being reloaded.
         self._whole = asyncio.Event()
         self._whole.set()
         self._healing: asyncio.Task[None] | None = None
@@ -134,27 +134,27 @@ class Reactor:
 
     @property
     def state(self) -> MeshState:
-        """The state as decided; what is not durable yet is never told outside."""
+        """The state as decided; it may contain facts that are not durable yet, which callers must not see."""
         return self.engine.state
 
     @property
     def saved_state_bytes(self) -> int:
-        """Bytes that a stored state may have."""
+        """The maximum size of a saved state in bytes."""
         return self._settings.saved_state_bytes
 
     def now(self) -> float:
-        """Seconds since 1970, never going back."""
+        """Seconds since 1970; never decreases."""
         return self._clock.now()
 
     def height(self) -> Seen:
-        """How far the journal came."""
+        """The current epoch and the number of the last commit."""
         return Seen(epoch=self.state.epoch, last=self._journal.last)
 
     async def step(self, stimulus: AnyStimulus, blobs: Mapping[str, bytes] | None = None) -> Step:
-        """Decide, and return once the facts (and the blobs, where there are facts) are durable.
+        """Decide, and return once the facts (and the blobs, if there are facts) are durable.
 
-        Instructions are carried out by then. Raises JournalError where they could not be kept, and
-        NotStorableError where they can never be; then nothing changed.
+        The instructions have been passed to the executor then. Raises JournalError if the facts could not be
+        written, and NotStorableError if they can never be; then nothing has changed.
         """
         while not self._whole.is_set():
             await self.whole()
@@ -178,14 +178,14 @@ class Reactor:
     def _decide(
         self, stimulus: AnyStimulus, blobs: Mapping[str, bytes] | None
     ) -> tuple[Step, asyncio.Future[None] | None]:
-        """The step, and the future of its facts; None: it has none. A step that fails leaves nothing."""
+        """The step, and a future for its facts, None if it has none. A failed step changes nothing."""
         try:
             step = self.engine.handle(stimulus, self.now())
             if not step.facts:
                 return step, None
-            # What a refusal came with is not needed again.
-            wanted = None if isinstance(step.outcome, Refused) else blobs
-            return step, self._writer.append(step.facts, wanted)
+            # The bytes of a refused request are not needed again.
+            kept = None if isinstance(step.outcome, Refused) else blobs
+            return step, self._writer.append(step.facts, kept)
         except NotStorableError:
             self._start_over()
             raise
@@ -196,8 +196,8 @@ class Reactor:
             raise
 
     async def report(self, stimulus: AnyStimulus, blobs: Mapping[str, bytes] | None = None) -> Step:
-        """As ``step``, for what the executor did: it has happened, so it is tried until it is kept. Raises
-        NotStorableError where it never can be.
+        """As ``step``, for results of the executor: they have happened, so writing them is retried until it
+        succeeds. Raises NotStorableError if it never can.
         """
         while True:
             try:
@@ -206,29 +206,29 @@ class Reactor:
                 await self._healthy.wait()
 
     async def whole(self) -> None:
-        """Return while the state holds whole steps only."""
+        """Return once the state consists of complete steps only."""
         await self._whole.wait()
 
-    async def read(self, look: Callable[[], Value]) -> Value:
-        """What ``look`` gives, once everything that it saw is durable; it looks again where that was taken
-        back.
+    async def read(self, query: Callable[[], Value]) -> Value:
+        """The result of ``query``, once everything that it read is durable; the query is repeated if that was
+        rolled back.
         """
         while True:
             await self.whole()
-            seen, value = self.engine, look()
+            seen, value = self.engine, query()
             await self.flushed()
             if self.engine is seen:
                 return value
 
     async def flushed(self) -> None:
-        """Return once all that was decided is durable, or was taken back."""
+        """Return once everything decided so far is durable or rolled back."""
         try:
             await self._writer.flushed()
         except JournalError:
             self._fall_back()
 
     async def keep(self, blobs: Mapping[str, bytes]) -> None:
-        """Store blobs for a fact that is about to come."""
+        """Store blobs to which a later fact will refer."""
         try:
             await self._writer.append((), blobs)
         except JournalError:
@@ -240,7 +240,7 @@ class Reactor:
         return None if key is None else await in_thread(functools.partial(self._journal.blob, key))
 
     async def fetch(self, key: str | None) -> bytes | None:
-        """As ``blob``, for the executor, which cannot ask its caller to come again: tried for a while."""
+        """As ``blob``, for the executor, which has no caller that could retry: retried for a while."""
         until = time.monotonic() + _FETCH_S
         while True:
             try:
@@ -273,7 +273,7 @@ class Reactor:
                 logger.exception("a subscriber to durable steps failed")
 
     def _fall_back(self) -> None:
-        """Go back to what is durable, and try to write again."""
+        """Roll the state back to what is durable, and retry writing."""
         if not self._healthy.is_set() or not self._writer.broken:
             return
         self._healthy.clear()
@@ -281,7 +281,7 @@ class Reactor:
         self._healing = asyncio.ensure_future(self._heal())
 
     def _start_over(self) -> None:
-        """Go back to what was decided before the step that failed; others wait meanwhile."""
+        """Roll the state back to before the failed step; other requests wait meanwhile."""
         self._whole.clear()
         self._reloading = asyncio.ensure_future(self._reload())
 

@@ -1,4 +1,4 @@
-"""The last metrics of each agent, as its own process reported them."""
+"""Keeps the last metrics that each agent's process reported."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from schedulemesh.protocol.metric_values import MAX_METRICS_BYTES, decode_metric
 
 logger = logging.getLogger(__name__)
 
-#: Bytes of a report beside its metrics: the agent's name above all.
+#: Bytes of a report in addition to its metrics, mainly the agent's name.
 _ENVELOPE = 4 * 1024
-#: Agents made elsewhere whose metrics are kept before those without a running task are dropped.
+#: The number of external agents with metrics above which those without a running task are dropped.
 _OUTSIDE = 1000
 
 
 class _Last(msgspec.Struct, kw_only=True):
-    #: None: an agent that was made elsewhere.
+    #: None: an agent that ScheduleMesh did not start.
     incarnation: int | None
-    #: As it came; decoded when somebody looks, so that a report that nobody sees costs next to nothing.
+    #: As received; decoded when it is read, so that a report that is never read costs almost nothing.
     encoded: msgspec.Raw
     metrics: dict[str, Any] | None = None
 
 
 class ReportedMetrics:
-    """By agent name. A report is taken from the agent's present process alone."""
+    """Metrics by agent name. Reports are accepted only from the agent's current process."""
 
     def __init__(self) -> None:
         self._last: dict[str, _Last] = {}
         self._outside: set[str] = set()
-        #: Agents of a former supervisor; what they told that one is not known here.
+        #: Agents started by a previous supervisor, whose earlier reports are unknown.
         self._unknown: set[str] = set()
 
     def take(self, state: MeshState, message: object) -> bool:
-        """Keep a packed MetricsReport; False: it is none, or not of an agent that may report."""
+        """Store an encoded MetricsReport; False: it is malformed, or not from an agent that may report."""
         if type(message) is bytes and len(message) > MAX_METRICS_BYTES + _ENVELOPE:
             return False
         try:
@@ -56,7 +56,7 @@ class ReportedMetrics:
         return True
 
     def of(self, name: str) -> dict[str, Any]:
-        """What the agent reported last; empty: nothing that can be read."""
+        """The last metrics of the agent; empty: none, or they cannot be decoded."""
         last = self._last.get(name)
         if last is None:
             return {}
@@ -69,22 +69,22 @@ class ReportedMetrics:
         return last.metrics
 
     def take_over(self, name: str) -> None:
-        """A former supervisor started this agent."""
+        """Register an agent that a previous supervisor started."""
         self._unknown.add(name)
 
     def may_have_newer(self, name: str) -> bool:
-        """Whether the agent may hold back metrics; one that never reported holds none back."""
+        """Whether the agent may have metrics that it has not sent yet; False if it never reported."""
         return name in self._last or name in self._unknown
 
     def forget(self, name: str, incarnation: int) -> None:
-        """The agent's process is gone; what another one of its name reported stays."""
+        """Remove the metrics of an ended process; those of a later one with the same name are kept."""
         self._unknown.discard(name)
         last = self._last.get(name)
         if last is not None and last.incarnation in (None, incarnation):
             self._drop(name)
 
     def _is_outside(self, state: MeshState, name: str) -> bool:
-        """Whether it was made elsewhere and a task is registered on it."""
+        """Whether ScheduleMesh did not start the agent, and a task is registered on it."""
         if name in state.agents or not state.running.on_agent(name):
             return False
         self._outside.add(name)

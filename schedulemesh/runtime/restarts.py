@@ -1,4 +1,4 @@
-"""Which victims of a submission that failed really run again."""
+"""Waits for the victims of a failed submission to be restarted, and reports which of them run again."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from schedulemesh.engine.messages.outcomes import Refused, RequestOutcome
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.runtime.reactor import Reactor
 
-#: Seconds between two looks: doubled from the first to the last.
-_LOOK_S, _LOOK_MAX_S = 0.01, 0.2
+#: Seconds between two checks: doubled from the first to the last.
+_POLL_S, _POLL_MAX_S = 0.01, 0.2
 
 
 async def with_real_restarts(reactor: Reactor, outcome: RequestOutcome) -> RequestOutcome:
-    """The outcome, once each victim that was to be restarted runs, or does not; ``restarted`` names the
-    former, ``not_restarted`` all others.
+    """The outcome, once each restarted victim either runs or has failed; ``restarted`` names those that run,
+    ``not_restarted`` all others.
     """
     if not isinstance(outcome, Refused) or not outcome.restarted:
         return outcome
-    until, wait_s = time.monotonic() + reactor.state.policy.start_timeout, _LOOK_S
+    until, wait_s = time.monotonic() + reactor.state.policy.start_timeout, _POLL_S
     while (
         any(_is_starting(reactor.state, t) for t in outcome.restarted) and time.monotonic() < until
     ):
         await asyncio.sleep(wait_s)
-        wait_s = min(2 * wait_s, _LOOK_MAX_S)
+        wait_s = min(2 * wait_s, _POLL_MAX_S)
     run = tuple(t for t in outcome.restarted if _runs(reactor.state, t))
     lost = tuple(t for t in outcome.restarted if t not in run)
     return msgspec.structs.replace(
@@ -44,7 +44,7 @@ def _runs(state: MeshState, task_id: str) -> bool:
 
 
 def _phase(state: MeshState, task_id: str) -> AgentPhase | None:
-    """The phase of the task's agent; None: the task is not on the book."""
+    """The phase of the task's agent; None: there is no such task."""
     task = state.running.by_id.get(task_id)
     agent = None if task is None else state.agents.get(task.agent_name)
     return None if agent is None else agent.phase

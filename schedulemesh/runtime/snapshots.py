@@ -1,4 +1,4 @@
-"""When a snapshot takes the place of the journal's oldest facts, and which saved states are forgotten."""
+"""Takes snapshots of the state, which replace the journal's oldest facts, and expires saved states."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ Value = TypeVar("Value")
 
 logger = logging.getLogger(__name__)
 
-#: Bytes of blobs after which a snapshot is taken: those that nothing refers to go with the one after it.
+#: Bytes of blobs after which a snapshot is taken; unreferenced blobs are deleted at the second one after.
 _BLOB_BYTES = 64 * 1024 * 1024
 
 
 class Decider(Protocol):
-    """What a snapshot needs of whoever decides."""
+    """What snapshots need of the reactor."""
 
     @property
     def state(self) -> MeshState:
@@ -44,14 +44,14 @@ class Decider(Protocol):
         """Seconds since 1970."""
 
     async def whole(self) -> None:
-        """Return while the state holds whole steps only; nothing is awaited after that."""
+        """Return once the state consists of complete steps only; the caller awaits nothing after that."""
 
     async def step(self, stimulus: AnyStimulus) -> Step:
         """Decide, and return once the facts are durable."""
 
 
 class Snapshots:
-    """Takes snapshots beside everything else, one at a time."""
+    """Takes snapshots in the background, one at a time."""
 
     def __init__(
         self, decider: Decider, journal: Journal, writer: GroupWriter, settings: JournalSettings
@@ -64,7 +64,7 @@ class Snapshots:
         self._taken_at = time.monotonic()
 
     def take_if_due(self) -> None:
-        """Begin one when enough has come since the last."""
+        """Start a snapshot if there are enough new facts or bytes since the last one."""
         if self.taking is not None and not self.taking.done():
             return
         limits, writer = self._settings, self._writer
@@ -79,7 +79,7 @@ class Snapshots:
             self.taking = asyncio.ensure_future(self.take())
 
     async def take(self) -> None:
-        """Take one; where that fails, the log says why."""
+        """Take a snapshot; a failure is logged."""
         try:
             await self._forget_states()
             await self._decider.whole()
@@ -91,12 +91,12 @@ class Snapshots:
             logger.warning("no snapshot of the journal could be made: %s", error)
 
     def cancel(self) -> None:
-        """The journal is being closed."""
+        """Cancel a running snapshot, because the journal is being closed."""
         if self.taking is not None:
             self.taking.cancel()
 
     async def _forget_states(self) -> None:
-        """Let saved states go that are too old, and the oldest of too many."""
+        """Delete saved states that are too old, and the oldest ones above the size limit."""
         sizes = await _beside(self._journal.blob_sizes)
         past = past_states(self._decider.state)
         oldest = self._decider.now() - self._settings.saved_state_s
@@ -108,7 +108,7 @@ class Snapshots:
             outlived.append(key)
             over -= sizes.get(key, 0)
         if outlived:
-            logger.info("%d saved states are kept no longer", len(outlived))
+            logger.info("%d saved states have expired and are deleted", len(outlived))
             await self._decider.step(StatesOutlived(state_keys=tuple(outlived)))
 
 
@@ -117,5 +117,5 @@ def _encoded(snapshot: Snapshot) -> list[bytes]:
 
 
 async def _beside(call: Callable[[], Value]) -> Value:
-    """Run something that blocks beside the loop."""
+    """Run a blocking call in a thread."""
     return await asyncio.get_running_loop().run_in_executor(None, call)

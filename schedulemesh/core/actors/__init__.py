@@ -1,1 +1,1 @@
-"""Paths that the documents promise."""
+"""Documented import paths; the modules only re-export."""

@@ -1,1 +1,1 @@
-"""What runs in the process of an agent."""
+"""Code that runs in an agent's process: the host of the user's object, its control channel, metrics."""

@@ -1,1 +1,1 @@
-"""Ray, behind the protocol that the runtime knows."""
+"""The Ray backend: implements with Ray what the runtime needs of a cluster."""

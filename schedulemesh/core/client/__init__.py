@@ -1,1 +1,1 @@
-"""What runs in the process of a caller."""
+"""Code that runs in the caller's process: ``RayScheduler``, requests to the supervisor, results."""

@@ -1,1 +1,1 @@
-"""How values travel between processes."""
+"""Serialization of user code and arrays that are sent between processes."""

@@ -1,1 +1,1 @@
-"""From a submission to a decision, and to a claim on the books."""
+"""Admission: from a submission to a decision, and to a claim on quota and node or group."""

@@ -1,1 +1,1 @@
-"""Agents, tasks and placement groups after admission."""
+"""The lifecycle of agents, tasks and placement groups after admission: start, eviction, end, recovery."""

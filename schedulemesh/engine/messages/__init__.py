@@ -1,1 +1,1 @@
-"""Everything that goes into the engine and comes out of it."""
+"""The engine's input and output: stimuli in; facts (what is stored), instructions and outcomes out."""

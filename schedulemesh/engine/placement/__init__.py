@@ -1,1 +1,1 @@
-"""Which node, device and placement group."""
+"""Placement: chooses the node, the devices and the placement group of an agent."""

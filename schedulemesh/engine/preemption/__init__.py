@@ -1,1 +1,1 @@
-"""Who may be evicted, and who is."""
+"""Preemption: which tasks may be evicted and in what order (``rules``), and the search for victims."""

@@ -1,1 +1,1 @@
-"""The books: what is true now."""
+"""The engine's state: quota ledger, nodes, placement groups, agents, tasks, and snapshots of them."""

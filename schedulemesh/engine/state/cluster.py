@@ -30,7 +30,7 @@ _INFINITY = float("inf")
 
 
 class Cluster:
-    """All nodes, with an index that finds the fullest or emptiest one with room, and rankings by any other
+    """All nodes, with an index that finds the fullest or emptiest one with enough, and rankings by any other
     strategy.
     """
 
@@ -162,11 +162,11 @@ class Cluster:
             node.version += 1
 
     def choose(self, need: Resources, strategy: str) -> Node | None:
-        """The best node with room by a built-in strategy; None: no node has room."""
+        """The best node for the need by a built-in strategy; None: it fits on no node."""
         return next(self.with_room(need, strategy), None)
 
     def with_room(self, need: Resources, strategy: str) -> Iterator[Node]:
-        """The nodes with room that are not cordoned, in the order of a built-in strategy; found lazily."""
+        """The nodes on which the need fits, without cordoned ones, ordered by a built-in strategy; lazily."""
         if strategy == "bin_pack":
             return self._fullest(need)
         if strategy == "spread":
@@ -174,7 +174,7 @@ class Cluster:
         return self._rankings.ranked(strategy, need)
 
     def could_ever(self, need: Resources) -> bool:
-        """Whether any node, without allocations, would have room for this."""
+        """Whether the need fits on any node without allocations."""
         return any(need.fits(node.total) for node in self.nodes.values())
 
     def check_index(self) -> None:
@@ -192,7 +192,7 @@ class Cluster:
                 yield self.nodes[node_id]
 
     def _fullest(self, need: Resources) -> Iterator[Node]:
-        """Nodes with room by ascending free GPU, then CPU; skips along the index where CPU is short."""
+        """Nodes with enough, by ascending free GPU, then CPU; skips along the index where CPU is short."""
         index = self._index
         at = bisect_left(index, self._least_key(need))
         while at < len(index):
@@ -213,7 +213,7 @@ class Cluster:
                 yield node
 
     def _least_key(self, need: Resources) -> tuple[float, float, str]:
-        """No node with room comes before this key. Of a kind that is not asked for, a node may have less than
+        """No suitable node comes before this key. Of a kind that is not requested, a node may have less than
         nothing free: external work may use what our agents hold.
         """
         return (need.gpu or -_INFINITY, need.cpu or -_INFINITY, "")

@@ -2,12 +2,12 @@
 theirs.
 
 Ray chooses the devices of an agent, and the agent reports them once it runs. Until then a share may be on any
-device with room, also on one that was promised to a waiting incoming agent: its victims would have been
-evicted in vain. So a promise is made only where it holds however the others are placed, and no agent is
-admitted beside a waiting one if it could break that promise.
+device on which it fits, also on one that was promised to a waiting incoming agent, whose victims would then
+have been evicted for nothing. So a promise is made only if it holds however the others are placed, and no
+agent is admitted to the node meanwhile if it could break that promise.
 
-The test is one-sided: where it says yes, the amounts fit; it may say no where a complete search would find
-that they fit too.
+The test is one-sided: if it returns True, the amounts fit; it may return False although a complete search
+would find that they fit.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from schedulemesh.domain.resources import UNIT, Resources
 from schedulemesh.engine.state.devices import devices_for, gpu_of
 from schedulemesh.engine.state.nodes import Node
 
-#: Incoming agents that may wait on one node before the answer is no; the number of cases doubles with each.
+#: The maximum number of incoming agents that wait on one node; the number of cases doubles with each.
 #: Those that take whole devices from victims which held exactly as many are not counted.
 MOST_WAITING = 6
 
 
 def has_room(node: Node, need: Resources, *, waits: bool = False) -> bool:
-    """Whether the node has room for this now. ``waits``: the agent starts only after victims have ended, and
-    there must still be room for it then.
+    """Whether the need fits on the node now. ``waits``: the agent starts only after victims have ended, and
+    must still fit then.
     """
     if not need.fits(node.free):
         return False

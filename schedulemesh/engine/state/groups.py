@@ -1,4 +1,4 @@
-"""The book of placement groups: which exist, who lives in them, and which are free for whom.
+"""The state of placement groups: which exist, which agents use them, and which are free.
 
 A group's bundles stand on the nodes like agents do; its agent stands in the group. One agent has one group:
 a share of a group would be room that nobody can promise.
@@ -20,69 +20,69 @@ from sortedcontainers import SortedList
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.resources import Resources
 
-#: No agent's name begins with it, so that bundles and agents stand side by side on a node.
+#: No agent's name begins with it, so that bundles and agents share the namespace of a node's allocations.
 MARK = "\x1f"
 
 
 class GroupPhase(str, Enum):
-    """Where a placement group stands."""
+    """The phase of a placement group."""
 
-    #: Its room is not whole yet: others are still leaving for it.
+    #: Its resources are not complete yet: victims or other groups are still ending for it.
     PLANNED = "planned"
-    #: Its room is held on the nodes, and Ray is making it.
+    #: Its resources are held on the nodes, and Ray is creating it.
     CREATING = "creating"
     READY = "ready"
-    #: Being removed; its room is held until it is gone.
+    #: Being removed; its resources are held until Ray has removed it.
     ENDING = "ending"
 
 
 class Group(msgspec.Struct, kw_only=True, gc=False):
-    """A placement group on the book."""
+    """A placement group."""
 
     group_id: str
     pool_name: str
     shape: GroupShape
-    #: Kept for entitled tasks; False: dynamic.
+    #: Whether it is reserved for entitled tasks; False: dynamic.
     reserved: bool
     phase: GroupPhase
     #: The node of each bundle.
     node_ids: tuple[str, ...]
-    #: The agent that lives in it, or that it is made for.
+    #: The agent that runs in it, or for which it is created.
     agent: str | None = None
-    #: The agent that gets it once the present one has left.
+    #: The agent that gets it when the current one has ended.
     promised_to: str | None = None
-    #: The agent that its room goes to: it is removed when nobody lives in it any more.
+    #: The agent that gets its resources: the group is removed when its current agent has ended.
     leaves_for: str | None = None
-    #: Since when nobody uses it, in seconds since 1970.
+    #: Since when it is unused, in seconds since 1970.
     idle_since: float = 0.0
-    #: How many agents have lived in it.
+    #: The number of agents that have used it.
     used: int = 0
     #: Whether Ray has ever placed it.
     made: bool = False
 
     @property
     def free(self) -> bool:
-        """Whether the next agent may have it."""
+        """Whether an agent may be assigned to it."""
         return self.phase is GroupPhase.READY and self.agent is None and self.leaves_for is None
 
     @property
     def coming(self) -> bool:
-        """Whether it is being made for nobody in particular."""
+        """Whether it is being created and not assigned to an agent."""
         return self.phase is GroupPhase.CREATING and self.agent is None
 
     def key(self, bundle: int) -> str:
-        """Under which name a bundle stands on its node."""
+        """The key of a bundle's allocation on its node."""
         return f"{MARK}{self.group_id}/{bundle}"
 
 
 class PoolCounts(msgspec.Struct, kw_only=True, gc=False):
-    """What has happened to the groups of one pool."""
+    """Statistics of the groups of one pool."""
 
     created: int = 0
-    #: Agents that came to a group which had been used before.
+    #: Agents that were assigned to a group which had been used before.
     reused: int = 0
     destroyed: int = 0
-    #: Agents that came to a group, and the seconds that all of them waited for it.
+    #: Agents that were assigned to a group, and the total seconds that they waited for it.
     entered: int = 0
     waited_s: float = 0.0
     #: The last group that Ray did not place: when, and why.
@@ -90,42 +90,41 @@ class PoolCounts(msgspec.Struct, kw_only=True, gc=False):
     error: str = ""
 
 
-#: Groups that can stand for each other: pool, whether reserved, shape.
+#: Interchangeable groups: pool, whether reserved, shape.
 _Kind = tuple[str, bool, GroupShape]
 _KindT = TypeVar("_KindT", bound=Hashable)
 _NONE: Mapping[GroupShape, int] = MappingProxyType({})
 
 
 class GroupBook:
-    """All groups of all pools, with the free ones by kind, the longest free first."""
+    """All groups of all pools, with an index of the free ones by kind, the longest free first."""
 
     def __init__(self) -> None:
         self.by_id: dict[str, Group] = {}
-        #: Ids by pool name, for pools that keep or kept groups; the first that did first.
+        #: Ids by pool name, for pools that have or had groups, in the order in which they first had any.
         self.of_pool: dict[str, dict[str, None]] = {}
         #: By pool name.
         self.counts: dict[str, PoolCounts] = {}
-        #: Reserved groups that were destroyed on demand, and stay gone until their pool is ensured again.
+        #: Reserved groups that were destroyed on request, which are not created until their pool is ensured.
         self.dropped: dict[tuple[str, GroupShape], int] = {}
-        #: The number in the id of the next group; never given twice.
+        #: The number in the id of the next group; never reused.
         self.next_number = 1
         #: Ids of those that are being removed.
         self.ending: dict[str, None] = {}
         #: How many reserved groups of each shape a pool's definition names, by pool name.
         self._named: dict[str, dict[GroupShape, int]] = {}
-        #: How many of them are wanted and not there; kept up to date, so that nobody counts all groups.
+        #: How many of them are missing; kept up to date, so that not all groups are counted each time.
         self._lacking: dict[str, dict[GroupShape, int]] = {}
         #: (idle since, id) by kind.
         self._free: dict[_Kind, SortedList[tuple[float, str]]] = {}
-        #: (length of id, id), that is by number, of groups that are being made for nobody in particular, by
-        #: kind.
+        #: (length of id, id), that is by number, of the groups that are being created unassigned, by kind.
         self._coming: dict[_Kind, SortedList[tuple[int, str]]] = {}
         self._living: dict[_Kind, int] = {}
         #: By pool name and whether reserved.
         self._placed: dict[tuple[str, bool], int] = {}
 
     def define(self, pool_name: str, spec: GroupsSpec | None) -> None:
-        """The pool keeps groups like this from now on."""
+        """Set the definition of the pool's groups."""
         if spec is None:
             self._named.pop(pool_name, None)
             self._lacking.pop(pool_name, None)
@@ -138,12 +137,12 @@ class GroupBook:
             self._look(pool_name, shape)
 
     def drop(self, pool_name: str, shape: GroupShape, number: int = 1) -> None:
-        """So many reserved groups are not wanted until the pool is ensured again."""
+        """Do not create this number of reserved groups until the pool is ensured again."""
         self.dropped[pool_name, shape] = self.dropped.get((pool_name, shape), 0) + number
         self._look(pool_name, shape)
 
     def add(self, group: Group) -> None:
-        """A group comes onto the book."""
+        """Add a group."""
         self.by_id[group.group_id] = group
         self.of_pool.setdefault(group.pool_name, {})[group.group_id] = None
         self.counts.setdefault(group.pool_name, PoolCounts())
@@ -154,7 +153,7 @@ class GroupBook:
         self.sort(group)
 
     def remove(self, group_id: str) -> Group:
-        """A group goes off the book."""
+        """Remove a group."""
         group = self.by_id.pop(group_id)
         del self.of_pool[group.pool_name][group_id]
         if group.phase is GroupPhase.ENDING:
@@ -165,14 +164,14 @@ class GroupBook:
         return group
 
     def end(self, group: Group) -> None:
-        """A group is being removed: it is neither free nor counted any more."""
+        """Mark a group as being removed: it is no longer free and no longer counted."""
         group.phase = GroupPhase.ENDING
         self.ending[group.group_id] = None
         self._count(group, -1)
         self.sort(group)
 
     def sort(self, group: Group) -> None:
-        """List the group as free, or coming, or neither, as it is now."""
+        """Index the group as free, as coming, or not at all, according to its current fields."""
         kind = _kind(group)
         self._unlist(kind, group)
         if group.free:
@@ -181,15 +180,15 @@ class GroupBook:
             self._coming.setdefault(kind, SortedList()).add(_number(group))
 
     def living(self, pool_name: str, *, reserved: bool, shape: GroupShape) -> int:
-        """How many groups of this kind there are, those that end not counted."""
+        """The number of groups of this kind, without those that are being removed."""
         return self._living.get((pool_name, reserved, shape), 0)
 
     def dynamic_count(self, pool_name: str) -> int:
-        """How many dynamic groups the pool has, those that end not counted."""
+        """The number of dynamic groups of the pool, without those that are being removed."""
         return self._placed.get((pool_name, False), 0)
 
     def count(self, pool_name: str) -> int:
-        """How many groups the pool has, those that end not counted."""
+        """The number of groups of the pool, without those that are being removed."""
         return self.dynamic_count(pool_name) + self._placed.get((pool_name, True), 0)
 
     def reserved_shapes(self, pool_name: str) -> Iterable[GroupShape]:
@@ -197,12 +196,12 @@ class GroupBook:
         return self._named.get(pool_name, ())
 
     def wanted(self, pool_name: str, shape: GroupShape) -> int:
-        """How many reserved groups of this shape the pool is to have."""
+        """The number of reserved groups of this shape that the pool should have."""
         named = self._named.get(pool_name, {}).get(shape, 0)
         return named - self.dropped.get((pool_name, shape), 0)
 
     def lacking(self, pool_name: str) -> Mapping[GroupShape, int]:
-        """How many reserved groups of each shape are wanted and not there."""
+        """The number of missing reserved groups of each shape."""
         lacking = self._lacking.get(pool_name)
         if lacking is None:
             return _NONE
@@ -214,7 +213,7 @@ class GroupBook:
             yield self.by_id[group_id]
 
     def coming_of(self, pool_name: str, *, reserved: bool, shape: GroupShape) -> Iterator[Group]:
-        """The groups of one kind that are being made for nobody in particular, the first made first."""
+        """The unassigned groups of one kind that are being created, the oldest first."""
         for _, group_id in self._coming.get((pool_name, reserved, shape), ()):
             yield self.by_id[group_id]
 
@@ -225,9 +224,7 @@ class GroupBook:
                 yield pool_name, (self.by_id[group_id] for _, group_id in entries)
 
     def idle(self) -> Sequence[Group]:
-        """Every free dynamic group, the longest idle first; looked up only as far as it is read, and valid
-        until a group changes.
-        """
+        """Every free dynamic group, the longest idle first; lazy, and valid until a group changes."""
         dynamic = (entries for (_, reserved, _), entries in self._free.items() if not reserved)
         return _Idle(self.by_id, list(dynamic))
 
@@ -240,7 +237,7 @@ class GroupBook:
         )
 
     def check(self) -> None:
-        """Raise AssertionError unless what is indexed is what the groups are."""
+        """Raise AssertionError unless the index matches the groups."""
         free = {(kind, entry) for kind, entries in self._free.items() for entry in entries}
         if free != {(_kind(g), _idle_since(g)) for g in self.by_id.values() if g.free}:
             raise AssertionError("the index of free groups is not the free groups")
@@ -262,7 +259,7 @@ class GroupBook:
             self._look(group.pool_name, group.shape)
 
     def _look(self, pool_name: str, shape: GroupShape) -> None:
-        """Write down anew how many reserved groups of this shape the pool lacks."""
+        """Update the number of missing reserved groups of this shape."""
         lacking = self._lacking.setdefault(pool_name, {})
         short = self.wanted(pool_name, shape) - self.living(pool_name, reserved=True, shape=shape)
         if short > 0:
@@ -314,7 +311,7 @@ class _Idle(Sequence[Group]):
 
 
 def dynamic_shape(spec: GroupsSpec, bundles: tuple[Resources, ...]) -> GroupShape:
-    """The shape of a group that is made for these bundles."""
+    """The shape of a dynamic group for these bundles."""
     return GroupShape(
         bundles=bundles,
         strategy=spec.strategy,
@@ -335,7 +332,7 @@ def _add(counts: dict[_KindT, int], key: _KindT, by: int) -> None:
 
 
 def _number(group: Group) -> tuple[int, str]:
-    """In the order of their numbers, within one pool."""
+    """The sort key of group ids by number, within one pool."""
     return (len(group.group_id), group.group_id)
 
 

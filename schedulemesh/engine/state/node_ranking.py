@@ -1,4 +1,4 @@
-"""Rankings of nodes: for a strategy and a need, the nodes with room, best first.
+"""Rankings of nodes: for a strategy and a need, the nodes on which it fits, best first.
 
 Scoring every node for every task would make each decision take time proportional to the cluster's size.
 Rankings are cached instead, and only the nodes that changed since the last use are scored again. The cache
@@ -27,7 +27,7 @@ class _Ranking:
     __slots__ = ("changed", "keys", "order")
 
     def __init__(self, nodes: set[str]) -> None:
-        #: (score, node id) of every node with room.
+        #: (score, node id) of every node on which the need fits.
         self.order: SortedList[_Key] = SortedList()
         self.keys: dict[str, _Key] = {}
         #: Nodes to be scored again.
@@ -54,7 +54,7 @@ class Rankings:
         self._largest = None
 
     def ranked(self, strategy: str, need: Resources) -> Iterator[Node]:
-        """The nodes that are not cordoned and have room for the need, best first, then by id."""
+        """The nodes that are not cordoned and on which the need fits, best first, then by id."""
         ranking = self._find(strategy, need)
         if ranking.changed:
             self._refresh(ranking, strategy, need)

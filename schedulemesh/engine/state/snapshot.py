@@ -32,7 +32,7 @@ PART = 1000
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A state, or a part of one: parts in their order, put together, are the whole.
 
-    Every list is in the order of the book that it was taken from.
+    Every list has the order of the collection that it was taken from.
     """
 
     #: None: in another part.
@@ -43,7 +43,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     policy_changes: list[f.PolicyChanged] = []
     handlers: list[f.StateHandlersRegistered] = []
     loaded: list[str] = []
-    #: (pool name, counts) of every pool that keeps or kept groups. Before the pools: its order is told here.
+    #: (pool name, counts) of every pool that has or had groups. Before the pools, as it defines their order.
     group_counts: list[tuple[str, PoolCounts]] = []
     accounts: list[Account] = []
     holds: list[tuple[str, Hold]] = []
@@ -54,7 +54,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     next_group: int | None = None
     #: (CPU, GPU, how many tasks of this kind were admitted).
     workload: list[tuple[int, int, int]] = []
-    #: The same when the typical kinds were last told, and how many tasks make them be told anew.
+    #: The counts when the typical kinds were last computed, and the number of tasks at which they are next.
     workload_sampled: list[tuple[int, int, int]] = []
     workload_renew_at: int | None = None
     agents: list[Agent] = []
@@ -123,7 +123,7 @@ def restored(stored: Iterable[Snapshot]) -> MeshState:
 
 
 def referenced(state: MeshState) -> frozenset[str]:
-    """The keys of all stored bytes that the state may still ask for."""
+    """The keys of all stored bytes to which the state refers."""
     keys: set[str | None] = set()
     specs = [agent.spec for agent in state.agents.values()]
     tasks = [task.spec for task in state.running.by_id.values()]
