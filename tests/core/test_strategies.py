@@ -36,7 +36,7 @@ def test_strategies_are_told_apart_and_built_in_ones_chosen():
         ("bin_pack", "spread", "must be a list"),
         ("bin_pack", [7], "not 7"),
         ("bin_pack", [Hookless()], "none of the hooks"),
-        ("bin_pack", ["json:loads"], "no class under"),
+        ("bin_pack", ["json:loads"], "not a subclass of"),
     ],
 )
 def test_what_makes_no_sense_is_refused(node, given, why):
