@@ -87,13 +87,12 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
 
     def fits(self, room: Resources) -> bool:
         """Whether ``room`` has at least this much of every kind requested here."""
-        for need, has in (
-            (self.cpu, room.cpu),
-            (self.memory, room.memory),
-            (self.gpu, room.gpu),
-        ):
-            if need and need > has:
-                return False
+        if self.cpu > room.cpu and self.cpu:
+            return False
+        if self.memory > room.memory and self.memory:
+            return False
+        if self.gpu > room.gpu and self.gpu:
+            return False
         return not self.custom or _custom_fits(self.custom, room.custom)
 
     def beyond(self, room: Resources) -> Resources:

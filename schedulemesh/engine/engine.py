@@ -51,6 +51,9 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.snapshot import past_states
 from schedulemesh.engine.transaction import Step, Transaction
 
+#: Outcomes that a repeated request may not get.
+_NOT_FINAL = (Pending, ProbeNeeded)
+
 StimulusT = TypeVar("StimulusT", bound=s.Stimulus)
 Handler = Callable[[Transaction, StimulusT], "RequestOutcome | None"]
 
@@ -116,14 +119,17 @@ class Engine:
 
     def _answer(self, tx: Transaction, request: s.AnyRequest) -> RequestOutcome | None:
         """The outcome of a request. A final one is remembered, and is the outcome of every repetition."""
-        known = _known_outcome(tx.state, request.request_id)
-        if known is not None:
-            return known
+        state, request_id = tx.state, request.request_id
+        if request_id is not None:
+            if request_id in state.answers:
+                return state.answers[request_id].outcome
+            if request_id in state.requests:
+                return Pending(agent_name=state.requests[request_id])
         outcome = self._handlers[type(request)](tx, request)
         dry_run = isinstance(request, s.TaskSubmitted) and request.dry_run
-        if outcome is None or dry_run or isinstance(outcome, Pending | ProbeNeeded):
+        if outcome is None or dry_run or isinstance(outcome, _NOT_FINAL):
             return outcome
-        return tx.answer(request.request_id, outcome)
+        return tx.answer(request_id, outcome)
 
     def evaluate(self, query: s.PreemptionQuery, now: float) -> Evaluation:
         """Whether and whom an incoming task may evict ``now``; changes nothing."""
@@ -131,17 +137,6 @@ class Engine:
 
     def _on(self, kind: type[StimulusT], handler: Handler[StimulusT]) -> None:
         self._handlers[kind] = handler  # type: ignore[assignment]  # each kind meets its own handler
-
-
-def _known_outcome(state: MeshState, request_id: str | None) -> RequestOutcome | None:
-    """What a request was answered before, or that it is in progress; None: it is new."""
-    if request_id is None:
-        return None
-    if request_id in state.answers:
-        return state.answers[request_id].outcome
-    if request_id in state.requests:
-        return Pending(agent_name=state.requests[request_id])
-    return None
 
 
 def _ensure_pool(tx: Transaction, stimulus: s.PoolRequested) -> RequestOutcome:

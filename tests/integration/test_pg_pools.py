@@ -10,6 +10,7 @@ import pytest
 import ray
 
 from schedulemesh.core import RayScheduler
+from schedulemesh.core.client.task_request import task_submission
 from schedulemesh.engine.messages.outcomes import Accepted, Refused
 from schedulemesh.protocol.answers import Response, decode_answer
 from schedulemesh.protocol.requests import encode_request
@@ -447,15 +448,16 @@ def kill_supervisor(scheduler):
 
 def start_submitting(scheduler, task_id, **more):
     """A submission that is not waited for: the reference of its reply."""
-    found = scheduler._task(
-        task_id=task_id,
-        pool_name="pool",
-        actor_class=more.pop("actor_class", Counter),
-        resources=ONE,
-        priority=1.0,
-        agent_name=f"on-{task_id}",
+    given = {
+        "task_id": task_id,
+        "pool_name": "pool",
+        "actor_class": Counter,
+        "resources": ONE,
+        "priority": 1.0,
+        "agent_name": f"on-{task_id}",
         **more,
-    )
+    }
+    found = task_submission(scheduler._connection.caller, given)
     supervisor = scheduler.supervisor_handle()
     return supervisor.ask.remote(encode_request(found.request), found.refs)
 

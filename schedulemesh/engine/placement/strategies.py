@@ -49,7 +49,7 @@ class Strategies:
 
     def asks(self, hook: str) -> bool:
         """Whether any plugin has this hook and is enabled."""
-        return any(plugin.has(hook) for plugin in self.plugins)
+        return bool(self.plugins) and any(plugin.has(hook) for plugin in self.plugins)
 
     def choose_node(
         self, cluster: Cluster, need: Resources, task: TaskView | None, *, waits: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -60,7 +61,7 @@ class MeshState:
         #: Which lost agent a task ran on, by task.
         self._lost_with: dict[str, str] = {}
         #: Names of agents that are gone, the first gone first.
-        self.former: dict[str, None] = {}
+        self.former: OrderedDict[str, None] = OrderedDict()
         #: Preemptions so far, by reason.
         self.preemption_counts: dict[PreemptionReason, int] = {}
         #: By request id, the first given first.
@@ -327,10 +328,10 @@ class MeshState:
                 del self._lost_with[task.task_id]
 
     def _remember_former(self, agent_name: str) -> None:
-        self.former.pop(agent_name, None)
         self.former[agent_name] = None
+        self.former.move_to_end(agent_name)
         if len(self.former) > FORMER:
-            del self.former[next(iter(self.former))]
+            self.former.popitem(last=False)
 
     def _runs_again(self, task_id: str) -> None:
         """What was kept to run the task again has served."""

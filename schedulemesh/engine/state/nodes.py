@@ -66,14 +66,18 @@ def named_devices(node: Node, agent_name: str, gpu: int, gpu_ids: tuple[str, ...
     count = max(1, gpu // UNIT)
     if not gpu or len(gpu_ids) != count or len(set(gpu_ids)) != count:
         return NO_DEVICES
-    slots = dict(node.slots)
+    slots = node.slots
     for name in gpu_ids:
-        if name not in slots and (slot := _new_slot(node, slots, agent_name, name)) is not None:
+        if name not in slots:
+            slot = _new_slot(node, slots, agent_name, name)
+            if slot is None:
+                return NO_DEVICES
             slots = {other: i for other, i in slots.items() if i != slot} | {name: slot}
     if not all(name in slots for name in gpu_ids):
         return NO_DEVICES
     node.slots = slots
-    return Devices(units=tuple(sorted((slots[name], min(gpu, UNIT)) for name in gpu_ids)))
+    units = min(gpu, UNIT)
+    return Devices(units=tuple(sorted([(slots[name], units) for name in gpu_ids])))
 
 
 def _new_slot(node: Node, slots: dict[str, int], agent_name: str, name: str) -> int | None:

@@ -207,7 +207,9 @@ class TaskClass:
 
     def _end(self, task: RunningTask) -> float:
         """When its time is up; -inf where that is unknown or does not count."""
-        return _known_end(task) if self.by_time else -_INFINITY
+        if not self.by_time or task.spec.estimated_duration is None:
+            return -_INFINITY
+        return task.started_at + task.spec.estimated_duration
 
     def _start(self, task: RunningTask) -> float:
         if self.by_lost_work and task.saved_at is not None:
@@ -216,8 +218,9 @@ class TaskClass:
 
 
 def _known_end(task: RunningTask) -> float:
-    ends_at = task.ends_at
-    return -_INFINITY if ends_at is None else ends_at
+    if task.spec.estimated_duration is None:
+        return -_INFINITY
+    return task.started_at + task.spec.estimated_duration
 
 
 class RunningTasks:
