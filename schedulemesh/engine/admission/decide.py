@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import msgspec
 
+from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Resources
-from schedulemesh.domain.task import DEFAULT_PRIORITY
+from schedulemesh.domain.task import DEFAULT_PRIORITY, TaskSpec
 from schedulemesh.engine import explain
 from schedulemesh.engine.admission.admit import Request, admit, would_run
 from schedulemesh.engine.lifecycle.registration import duplicate_task, register
@@ -308,6 +309,20 @@ def _sufficient_priority(tx: Transaction, request: Request) -> float | None:
     return sufficient_priority(tx.state, request.incoming, victims)
 
 
+def submit_again(
+    tx: Transaction,
+    agent: AgentSpec,
+    task: TaskSpec | None,
+    state_key: str | None,
+    request_id: str | None = None,
+) -> RequestOutcome:
+    """Admit an agent that ran before, built from a saved state, where it fits without evicting anyone."""
+    submission = TaskSubmitted(
+        agent=agent, task=task, may_preempt=False, state_key=state_key, request_id=request_id
+    )
+    return submit(tx, submission)
+
+
 def readmit(tx: Transaction, past: Preempted, made: set[str]) -> bool:
     """Run a preempted task again with what is free; whether that could be done.
 
@@ -320,15 +335,7 @@ def readmit(tx: Transaction, past: Preempted, made: set[str]) -> bool:
         return False
     if fact.agent.name in made:
         return register(tx, fact.task, fact.agent.name) is None
-    outcome = submit(
-        tx,
-        TaskSubmitted(
-            agent=fact.agent,
-            task=fact.task,
-            may_preempt=False,
-            state_key=past.state_key,
-        ),
-    )
+    outcome = submit_again(tx, fact.agent, fact.task, past.state_key)
     if isinstance(outcome, Pending):
         made.add(fact.agent.name)
         return True

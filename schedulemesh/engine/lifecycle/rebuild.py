@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from schedulemesh.domain.reasons import Reason
-from schedulemesh.engine.admission.decide import submit
+from schedulemesh.engine.admission.decide import submit_again
 from schedulemesh.engine.lifecycle.agents import current
 from schedulemesh.engine.lifecycle.registration import duplicate_task, register
 from schedulemesh.engine.messages.facts import AgentProcessRestarted, LossReported
 from schedulemesh.engine.messages.outcomes import Pending, Refused, RequestOutcome
-from schedulemesh.engine.messages.stimuli import AgentRestarted, RebuildRequested, TaskSubmitted
+from schedulemesh.engine.messages.stimuli import AgentRestarted, RebuildRequested
 from schedulemesh.engine.state.agents import LostAgent
 from schedulemesh.engine.transaction import Transaction
 
@@ -38,29 +38,20 @@ def rebuild(tx: Transaction, stimulus: RebuildRequested) -> RequestOutcome:
         error = f"agent {lost.spec.name!r} had object references within its arguments and cannot be rebuilt"
         outcome: RequestOutcome = Refused(reason=Reason.NOT_RESTARTABLE, error=error)
     else:
-        outcome = _submit_again(tx, lost, stimulus.request_id)
+        outcome = _with_tasks(tx, lost, stimulus.request_id)
     if isinstance(outcome, Refused) and stimulus.agent_name in state.lost:
         tx.emit(LossReported(agent_name=stimulus.agent_name))
     return outcome
 
 
-def _submit_again(tx: Transaction, lost: LostAgent, request_id: str | None) -> RequestOutcome:
+def _with_tasks(tx: Transaction, lost: LostAgent, request_id: str | None) -> RequestOutcome:
     """The agent with its first task, built from that one's saved state; its other tasks with it.
 
     Tasks whose ids were taken meanwhile run elsewhere and are left out.
     """
     left = [t for t in lost.tasks if duplicate_task(tx.state, t[0].task_id) is None]
     first, state_key = next(iter(left or lost.tasks), (None, None))
-    outcome = submit(
-        tx,
-        TaskSubmitted(
-            agent=lost.spec,
-            task=first,
-            request_id=request_id,
-            may_preempt=False,
-            state_key=state_key,
-        ),
-    )
+    outcome = submit_again(tx, lost.spec, first, state_key, request_id)
     if isinstance(outcome, Pending):
         for task, _ in left[1:]:
             register(tx, task, lost.spec.name)

@@ -136,7 +136,7 @@ class AgentReady(Fact, tag="agent_ready", frozen=True, kw_only=True):
     """The claim of a waiting agent is whole; its start may begin."""
 
     agent_name: str
-    at: float = 0.0
+    at: float
 
 
 class AgentStarted(Fact, tag="agent_started", frozen=True, kw_only=True):
