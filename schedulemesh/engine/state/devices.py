@@ -23,8 +23,8 @@ def devices_for(free: Sequence[int], gpu: int) -> Devices | None:
     if gpu == 0:
         return NO_DEVICES
     if gpu < UNIT:
-        best = max(range(len(free)), key=free.__getitem__, default=-1)
-        return Devices(units=((best, gpu),)) if best >= 0 and free[best] >= gpu else None
+        most = max(free, default=0)
+        return Devices(units=((free.index(most), gpu),)) if most >= gpu else None
     whole = [i for i, units in enumerate(free) if units == UNIT][: gpu // UNIT]
     return Devices(units=tuple((i, UNIT) for i in whole)) if len(whole) * UNIT == gpu else None
 
