@@ -1,11 +1,13 @@
-"""Placing the bundles of a group on nodes, as Ray's four strategies ask for it.
+"""Placement of a group's bundles on nodes, by Ray's four placement strategies.
 
 STRICT_PACK: all on one node. PACK: on few nodes. SPREAD: on many. STRICT_SPREAD: each on a node of its own.
-Big bundles choose first. A placement is found wherever there is one: STRICT_SPREAD by a matching of bundles
-and nodes (augmenting paths), PACK and SPREAD by a greedy choice, and where that fails by an exact search, up
-to its bound (``exact``). How few or how many nodes PACK and SPREAD use is left to the greedy choice.
+The largest bundles are placed first. A placement is found wherever one exists: for STRICT_SPREAD by
+matching bundles and nodes (augmenting paths), for PACK and SPREAD by a greedy choice and, where that fails,
+by an exact search up to its limits (``exact``). How few or how many nodes PACK and SPREAD use is left to
+the greedy choice.
 
-It is tried on a ``Room``: the nodes as they are, or as they would be if some groups and agents were gone.
+Placements are computed on a ``Room``: the nodes as they are, or as they would be if some groups and agents
+were removed.
 """
 
 from __future__ import annotations
@@ -25,13 +27,13 @@ from schedulemesh.engine.state.nodes import Node
 
 
 class BundlePlacement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Where the bundles of a group go, in their order."""
+    """The node of each bundle of a group, in the order of the bundles."""
 
     node_ids: tuple[str, ...]
 
 
 class NoPlacement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Why a group has no room: the first bundle that found none, and what the closest node lacks."""
+    """Why a group has no room: the first bundle without room, and what the closest node lacks."""
 
     bundle: int
     short: Resources = NOTHING
@@ -40,27 +42,27 @@ class NoPlacement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class _Free:
-    """What is free on one node, to be tried out."""
+    """Free resources of one node, on which bundles are placed tentatively."""
 
-    __slots__ = ("_gpus", "_node", "_waits", "amounts", "devices", "gone", "node_id", "taken")
+    __slots__ = ("_gpus", "_node", "_waits", "amounts", "devices", "node_id", "removed", "taken")
 
     def __init__(self, node: Node, *, total: bool, waits: bool) -> None:
-        #: The node, where its promises count; none count where all of it is thought free.
+        #: The node, where its promises count; None: all of it counts as free.
         self._node = None if total else node
         self._waits = waits
         self.node_id = node.node_id
-        #: What is tried gone, and the GPU amounts that were put here.
-        self.gone: set[str] = set()
+        #: What counts as removed, and the GPU amounts of the bundles that were put here.
+        self.removed: set[str] = set()
         self._gpus: list[int] = []
         self.amounts = node.total if total else node.free
         self.devices = _all_devices(node) if total else list(node.devices)
-        #: Whether a bundle of the group that is being placed was put here.
+        #: Whether a bundle of the present group was put here.
         self.taken = False
 
     def copy(self) -> _Free:
         twin = object.__new__(_Free)
         twin.node_id, twin.amounts, twin.taken = self.node_id, self.amounts, self.taken
-        twin._node, twin.gone, twin._gpus = self._node, self.gone, list(self._gpus)
+        twin._node, twin.removed, twin._gpus = self._node, self.removed, list(self._gpus)
         twin._waits = self._waits
         twin.devices = list(self.devices)
         return twin
@@ -75,7 +77,7 @@ class _Free:
         return self._sure([*self._gpus, need.gpu])
 
     def takes(self, needs: Sequence[Resources]) -> bool:
-        """Whether there is room for all of these together, in whatever order; nothing was put here before."""
+        """Whether all of these have room together. Only before anything was put here."""
         total = sum_of(needs)
         if not total.fits(self.amounts):
             return False
@@ -91,11 +93,11 @@ class _Free:
         return self._sure(gpus)
 
     def _sure(self, gpus: list[int]) -> bool:
-        return self._node is None or is_sure(self._node, gpus, self.gone, waits=self._waits)
+        return self._node is None or is_sure(self._node, gpus, self.removed, waits=self._waits)
 
     def signature(self) -> object:
         """See exact.Place; a node with promises is like no other."""
-        unlike = self._node is not None and (self._node.promised or self.gone or self._waits)
+        unlike = self._node is not None and (self._node.promised or self.removed or self._waits)
         return (self.amounts, tuple(sorted(self.devices)), self.node_id if unlike else "")
 
     def put(self, need: Resources) -> None:
@@ -119,18 +121,18 @@ class _Free:
 
 
 class Room:
-    """The open nodes, with what would be free if some of what stands there were gone."""
+    """The open nodes, with what would be free if some of the allocations there were removed."""
 
     def __init__(self, cluster: Cluster, *, total: bool = False, waits: bool = False) -> None:
-        #: ``total``: as if every node were wholly free, cordoned ones too. ``waits``: others leave before
-        #: anything is put there, be it here or elsewhere.
+        #: ``total``: every node counts as wholly free, also a cordoned one. ``waits``: victims end before
+        #: anything is started, on these nodes or elsewhere, so promises to others must hold until then.
         self._waits = waits
         self._cluster = cluster
         self._total = total
         self._changed: dict[str, _Free] = {}
 
     def release(self, node_id: str, key: str, sign: int = 1) -> None:
-        """Try what stands there under this name gone (-1: there after all)."""
+        """Count the allocation of this name as removed (``sign`` -1: as there again)."""
         node = self._cluster.nodes.get(node_id)
         allocations = None if node is None else node.allocations.get(key)
         if node is None or allocations is None:
@@ -140,9 +142,9 @@ class Room:
             free = self._changed[node_id] = _Free(node, total=self._total, waits=self._waits)
         free.move(allocations.held, allocations.devices, sign)
         if sign > 0:
-            free.gone.add(key)
+            free.removed.add(key)
         else:
-            free.gone.discard(key)
+            free.removed.discard(key)
 
     def free_on(self, node_id: str) -> Resources:
         """What is free on the node."""
@@ -155,7 +157,7 @@ class Room:
         return shape.total.beyond(free.amounts), not free.takes_gpus(shape.bundles)
 
     def place(self, shape: GroupShape) -> BundlePlacement | NoPlacement:
-        """Where the group goes, or why it has no room. Changes nothing."""
+        """The placement of a group, or why it has no room. Changes nothing."""
         placement = self.placement(shape)
         if placement is not None:
             return placement
@@ -165,8 +167,8 @@ class Room:
     def placement(
         self, shape: GroupShape, only: Collection[str] | None = None
     ) -> BundlePlacement | None:
-        """The same without a reason, which costs less where most nodes are full. ``only``: look at no other
-        nodes than these.
+        """The same without a reason, which costs less where most nodes are full. ``only``: use only these
+        nodes.
         """
         if len(shape.bundles) == 1 and not self._changed and not self._total and only is None:
             return self._place_one(shape)
@@ -192,7 +194,7 @@ class Room:
         return placer(shape, [self._free(node) for node in nodes])
 
     def _place_one(self, shape: GroupShape) -> BundlePlacement | None:
-        """The common case, by the index of nodes."""
+        """A single bundle on the nodes as they are, by the index of nodes."""
         need = shape.bundles[0]
         for node in self._cluster.with_room(need, "bin_pack"):
             if has_labels(node, shape) and (not self._waits or has_room(node, need, waits=True)):
@@ -200,18 +202,18 @@ class Room:
         return None
 
     def _free(self, node: Node) -> _Free:
-        """What is free on the node, for one attempt."""
+        """Free resources of the node, as a copy for one attempt."""
         changed = self._changed.get(node.node_id)
         return self._look(node) if changed is None else changed.copy()
 
     def _look(self, node: Node) -> _Free:
-        """What is free on the node, to be read only."""
+        """Free resources of the node, for reading only."""
         changed = self._changed.get(node.node_id)
         return _Free(node, total=self._total, waits=self._waits) if changed is None else changed
 
 
 def on_one_node(shape: GroupShape) -> bool:
-    """Whether all its bundles stand on one node."""
+    """Whether all its bundles are placed on one node."""
     return len(shape.bundles) == 1 or shape.strategy == "STRICT_PACK"
 
 
@@ -231,7 +233,7 @@ def _strict_pack(shape: GroupShape, free: list[_Free]) -> BundlePlacement | NoPl
 
 
 def _pack(shape: GroupShape, free: list[_Free]) -> BundlePlacement | NoPlacement:
-    """Again and again the node that takes most of what is left; of several the fullest."""
+    """Repeatedly fill the node that has room for most of the remaining bundles; of equal ones the fullest."""
     left = _biggest_first(shape)
     put: dict[int, str] = {}
     while left:
@@ -256,7 +258,7 @@ def _pack(shape: GroupShape, free: list[_Free]) -> BundlePlacement | NoPlacement
 
 
 def _spread(shape: GroupShape, free: list[_Free]) -> BundlePlacement | NoPlacement:
-    """Each on the emptiest node without one; where there is none, on the emptiest."""
+    """Put each on the emptiest node that has no bundle yet, or else on the emptiest."""
     fresh = [node.copy() for node in free]
     put: dict[int, str] = {}
     for i in _biggest_first(shape):
@@ -274,7 +276,7 @@ def _spread(shape: GroupShape, free: list[_Free]) -> BundlePlacement | NoPlaceme
 
 
 def _exactly(shape: GroupShape, free: Sequence[_Free]) -> BundlePlacement | None:
-    """A placement wherever there is one, up to the bound of the exact search; nothing is placed yet."""
+    """A placement wherever one exists, up to the limits of the exact search."""
     places = sorted(free, key=_Free.order, reverse=True)
     found = assign(shape.bundles, places)
     return (
@@ -285,7 +287,7 @@ def _exactly(shape: GroupShape, free: Sequence[_Free]) -> BundlePlacement | None
 def _spread_out(
     shape: GroupShape, placement: BundlePlacement, free: Sequence[_Free]
 ) -> BundlePlacement:
-    """The same with bundles moved to nodes that have none, as far as they fit there."""
+    """The same with bundles moved to nodes that have none, as far as there is room."""
     node_ids = list(placement.node_ids)
     for node in sorted(free, key=_Free.order, reverse=True):
         if node.node_id in node_ids:
@@ -314,7 +316,7 @@ def _strict_spread(shape: GroupShape, free: list[_Free]) -> BundlePlacement | No
 def _augment(
     bundle: int, shape: GroupShape, free: Sequence[_Free], holder: dict[str, int], seen: set[str]
 ) -> bool:
-    """Find the bundle a node, moving others on where needed (Kuhn's matching)."""
+    """Find a node for the bundle, moving others where needed (Kuhn's matching)."""
     for node in free:
         if node.node_id in seen or not node.fits(shape.bundles[bundle]):
             continue
@@ -367,7 +369,7 @@ def _no_node(free: Sequence[_Free]) -> str:
 
 
 def _closest(need: Resources, free: Sequence[_Free]) -> _Free | None:
-    """The node that lacks least: fewest kinds, then least of them."""
+    """The node that lacks least: the fewest kinds, then the least amount."""
 
     def lack(node: _Free) -> tuple[int, int, str]:
         short = dict(need.beyond(node.amounts).items())

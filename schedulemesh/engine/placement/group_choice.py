@@ -1,9 +1,13 @@
-"""Which placement group a newcomer gets where nobody has to leave for it.
+"""Which placement group an incoming task gets without an eviction.
 
-In this order: a free reserved group of the closest spec, if the newcomer is entitled; a free dynamic one of
-its own shape; one of either that is being made and has no agent yet; a new dynamic one, below the pool's
-limit and where the nodes have room. Groups that stand idle make way for a new one, the longest idle first,
-and no more of them than it needs.
+The first of these that there is:
+
+1. a free reserved group of the closest shape, if the task is entitled to reserved groups;
+2. a free dynamic group of the task's own shape;
+3. a group of one of these two kinds that is being created and has no agent yet;
+4. a new dynamic group, if the pool is below its limit and the nodes have room;
+5. a free reserved group, if the task is just below those that are entitled and nobody of the pool waits;
+6. a new dynamic group in place of idle ones: the longest idle are removed first, and no more than necessary.
 """
 
 from __future__ import annotations
@@ -24,41 +28,41 @@ from schedulemesh.engine.state.mesh_state import MeshState
 
 
 class GroupRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a newcomer asks of its pool's groups."""
+    """What an incoming task asks of its pool's groups."""
 
     pool_name: str
     spec: GroupsSpec
-    #: What a group made for it would be.
+    #: The shape of a group that is created for it.
     shape: GroupShape
-    #: The reserved shape that it may have; None: it is not entitled, or none holds it.
+    #: The reserved shape that it may have; None: it is not entitled, or none is large enough.
     reserved: GroupShape | None
-    #: The reserved shape that it may have while a group of it is free and nobody who is entitled waits: the
-    #: newcomer is just below those who are.
+    #: The reserved shape that it may have while a group of that shape is free and no entitled task waits:
+    #: set where its priority is just below that of entitled tasks.
     spare: GroupShape | None = None
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A group for a newcomer: one that is there, or one to be made."""
+    """A group for an incoming task: an existing one, or one to be created."""
 
     #: "reserved", "reused", "created" or "preempted".
     path: str
     group: Group | None = None
-    #: Whether that one is being made still.
+    #: Whether that one is still being created.
     waits: bool = False
-    #: Where a new one goes.
+    #: The placement of a new one.
     placement: BundlePlacement | None = None
     #: Groups that are removed for it.
     leaving: tuple[Group, ...] = ()
 
 
 class NoAssignment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Why no group is to be had without an eviction."""
+    """Why there is no group without an eviction."""
 
-    #: Whether the pool may not make more dynamic groups.
+    #: Whether the pool has as many dynamic groups as it may have.
     limit: bool = False
-    #: Why no node takes a new one; None: that was not asked.
+    #: Why the nodes have no room for a new one; None: that was not examined.
     no_placement: NoPlacement | None = None
-    #: Whether the nodes, wholly free, would have room.
+    #: Whether the nodes would have room if they were wholly free.
     could_ever: bool = True
 
 
@@ -70,7 +74,7 @@ def group_request_of(
     priority: float,
     labels: Labels,
 ) -> GroupRequest:
-    """What a task of this priority and these labels asks for."""
+    """What a task of this priority and with these labels asks for."""
     closest = best_reserved(state.groups.reserved_shapes(pool_name), bundles)
     may_reserved = entitled(spec, priority, labels)
     return GroupRequest(
@@ -83,7 +87,7 @@ def group_request_of(
 
 
 def _somebody_waits(state: MeshState, pool_name: str) -> bool:
-    """Whether an agent of the pool waits for others to leave."""
+    """Whether an agent of the pool waits for victims to end."""
     return any(
         state.agents[name].phase is AgentPhase.WAITING for name in state.agents_of[pool_name]
     )
@@ -92,9 +96,9 @@ def _somebody_waits(state: MeshState, pool_name: str) -> bool:
 def best_reserved(
     shapes: Iterable[GroupShape], bundles: tuple[Resources, ...]
 ) -> GroupShape | None:
-    """Of these reserved shapes the closest fit for the bundles; None: none holds them.
+    """Of these reserved shapes the smallest that holds the bundles; None: none does.
 
-    Only that one is theirs: a small task in a big group would block what the big one is kept for.
+    A task may have no larger one: a small task in a large group would block what that is reserved for.
     """
     holding = [shape for shape in shapes if shape.holds(bundles)]
     return min(holding, key=_size, default=None)
@@ -109,7 +113,7 @@ def entitled(spec: GroupsSpec, priority: float, labels: Labels) -> bool:
 def find_assignment(
     state: MeshState, group_request: GroupRequest, *, waits: bool = False
 ) -> Assignment | NoAssignment:
-    """A group that is free or can be made, or why there is none. ``waits``: others leave before that."""
+    """A group that is free or can be created, or why there is none. ``waits``: victims end before that."""
     found = _free_group(state, group_request)
     if found is not None:
         return found
@@ -127,7 +131,7 @@ def find_assignment(
 
 
 def _spare_group(state: MeshState, group_request: GroupRequest) -> Group | None:
-    """A free reserved group for one who is just below those who are entitled."""
+    """A free reserved group for a task just below those that are entitled."""
     if group_request.spare is None:
         return None
     groups = state.groups.free_of(group_request.pool_name, reserved=True, shape=group_request.spare)
@@ -136,7 +140,7 @@ def _spare_group(state: MeshState, group_request: GroupRequest) -> Group | None:
 
 
 def suits(state: MeshState, group_request: GroupRequest, group: Group) -> bool:
-    """Whether the newcomer may have this group of its pool once nobody lives in it."""
+    """Whether the incoming task may have this group of its pool once that has no agent."""
     kind = group_request.reserved if group.reserved else group_request.shape
     return (
         group.pool_name == group_request.pool_name and group.shape == kind and _open(state, group)
@@ -144,7 +148,7 @@ def suits(state: MeshState, group_request: GroupRequest, group: Group) -> bool:
 
 
 def _free_group(state: MeshState, group_request: GroupRequest) -> Assignment | None:
-    """One that nobody uses; else one that is being made already, before another is."""
+    """A group without an agent; else one that is being created already."""
     book = state.groups
     kinds = (("reserved", True, group_request.reserved), ("reused", False, group_request.shape))
     for groups_of, waits in ((book.free_of, False), (book.coming_of, True)):
@@ -159,13 +163,13 @@ def _free_group(state: MeshState, group_request: GroupRequest) -> Assignment | N
 
 
 def _open(state: MeshState, group: Group) -> bool:
-    """Whether all its nodes take new agents."""
+    """Whether all its nodes accept new agents."""
     nodes = state.cluster.nodes
     return all(n in nodes and not nodes[n].cordoned for n in group.node_ids)
 
 
 def _in_place_of_idle(state: MeshState, group_request: GroupRequest) -> Assignment | NoAssignment:
-    """A new group where groups that nobody uses stand now."""
+    """A new group in place of idle ones."""
     too_many = excess(state, group_request)
     idle = state.groups.idle()
     if state.groups.idle_count(group_request.pool_name) < too_many:
@@ -186,14 +190,14 @@ def _in_place_of_idle(state: MeshState, group_request: GroupRequest) -> Assignme
 
 
 def excess(state: MeshState, group_request: GroupRequest) -> int:
-    """How many dynamic groups of the pool must go before there may be one more; 0 or less: none."""
+    """How many dynamic groups of the pool must be removed before one more is allowed; 0 or less: none."""
     return state.groups.dynamic_count(group_request.pool_name) - group_request.spec.max_dynamic + 1
 
 
 def idle_for_node(
     state: MeshState, need: Resources
 ) -> tuple[BundlePlacement, tuple[Group, ...]] | None:
-    """Where an agent without a group goes once idle groups have left, and which; None: nowhere."""
+    """The placement of an agent without a group once idle groups are removed, and those; None: nowhere."""
     idle = state.groups.idle()
     if not idle:
         return None
@@ -208,9 +212,8 @@ def without_idle(
     own: str = "",
     too_many: int = 0,
 ) -> tuple[BundlePlacement, tuple[Group, ...]] | NoPlacement:
-    """Where a group of this shape goes once the fewest of ``idle``, the first ones first, have left: the
-    placement, and who leaves. At least ``too_many`` of them are of the pool ``own``, which has as many
-    idle ones.
+    """The placement of a group of this shape once some of ``idle``, the first ones first and no more than
+    necessary, are removed; and these. At least ``too_many`` of them are of the pool ``own``.
     """
     demand = Demand(shape=shape, pool_name=own, too_many_groups=too_many)
     scenario = Scenario(room, demand)
@@ -224,24 +227,24 @@ def without_idle(
 
 
 def release(room: Room, group: Group) -> None:
-    """Try the group gone."""
+    """Count the group as removed."""
     for node_id, key in bundle_allocations(group):
         room.release(node_id, key)
 
 
-def lives_alone(group: Group, agent_name: str) -> bool:
-    """Whether the agent lives there, and nobody else was promised the group or its room."""
+def is_held_only_by(group: Group, agent_name: str) -> bool:
+    """Whether the group is the agent's, and neither it nor its room is promised to another agent."""
     lives = group.agent == agent_name and group.phase is GroupPhase.READY
     return lives and group.promised_to is None and group.leaves_for is None
 
 
-def goes_along(group: Group, agent_name: str) -> bool:
-    """Whether the group may be removed with its agent."""
-    return not group.reserved and lives_alone(group, agent_name)
+def is_removed_with(group: Group, agent_name: str) -> bool:
+    """Whether the group is removed when its agent is evicted to make room."""
+    return not group.reserved and is_held_only_by(group, agent_name)
 
 
 def _could_ever(state: MeshState, group_request: GroupRequest) -> bool:
-    """Whether the newcomer could ever have a group: a reserved one, or a new one on empty nodes."""
+    """Whether the incoming task could ever have a group: a reserved one, or a new one on empty nodes."""
     if (
         group_request.reserved is not None
         or group_request.spare is not None

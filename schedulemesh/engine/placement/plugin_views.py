@@ -1,4 +1,4 @@
-"""The engine's books as plain views, for strategies supplied from outside."""
+"""The engine's state as plain values, for strategies from plugins."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def submitted_view(
 
 
 def query_view(query: PreemptionQuery) -> TaskView:
-    """The task that a dry run of the decision speaks of."""
+    """The task that a dry run of the decision is about."""
     return TaskView(
         id="",
         pool=query.pool_name,

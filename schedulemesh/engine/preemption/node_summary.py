@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 import msgspec
 
 from schedulemesh.domain.resources import NOTHING, Resources, least, most
-from schedulemesh.engine.placement.group_choice import goes_along
+from schedulemesh.engine.placement.group_choice import is_removed_with
 from schedulemesh.engine.preemption.victims import VictimAgent, is_running
 from schedulemesh.engine.state.groups import MARK
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -50,7 +50,7 @@ class NodeSummary(msgspec.Struct, frozen=True, kw_only=True):
     tasks: int
 
     def freed_by(self, allowed: frozenset[TaskClass]) -> Resources:
-        """What becomes free if every agent leaves all of whose tasks are of these classes."""
+        """What becomes free without the agents all of whose tasks are of these classes."""
         freed = self.freed
         for classes, amount in self.by_classes.items():
             if not classes <= allowed:
@@ -102,7 +102,7 @@ def agents_on(state: MeshState, node: Node) -> Iterator[tuple[str, Resources]]:
             continue
         group_id, _, bundle = key[len(MARK) :].rpartition("/")
         group = state.groups.by_id[group_id]
-        if group.agent is not None and goes_along(group, group.agent):
+        if group.agent is not None and is_removed_with(group, group.agent):
             yield group.agent, group.shape.bundles[int(bundle)]
 
 

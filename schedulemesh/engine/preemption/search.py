@@ -190,7 +190,7 @@ class _Search:
         for site in sorted(self._sites.all(), key=_bound_of):
             if best is not None and best[0] <= site.bound:
                 break
-            victims = self._worked_out(site, None if best is None else best[0])
+            victims = self._victims_at(site, None if best is None else best[0])
             if victims is None:
                 continue
             place = place_of(victims, "" if site.node is None else site.node.node_id)
@@ -198,7 +198,7 @@ class _Search:
                 best = (place, victims)
         return None if best is None else best[1]
 
-    def _worked_out(self, site: Site, best: Place | None) -> tuple[VictimAgent, ...] | None:
+    def _victims_at(self, site: Site, best: Place | None) -> tuple[VictimAgent, ...] | None:
         """The victims for this site; None: not even all that may be evicted are enough, or others that were
         found already are surely better.
         """

@@ -11,7 +11,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.messages.outcomes import Candidate
-from schedulemesh.engine.placement.group_choice import GroupRequest, goes_along, lives_alone, suits
+from schedulemesh.engine.placement.group_choice import (
+    GroupRequest,
+    is_held_only_by,
+    is_removed_with,
+    suits,
+)
 from schedulemesh.engine.placement.scenario import Allocations, Removal, bundle_allocations
 from schedulemesh.engine.preemption.candidates import Candidates
 from schedulemesh.engine.state.agents import Agent
@@ -115,7 +120,7 @@ class VictimAgents:
     def _victim(self, agent: Agent, tasks: list[Candidate]) -> VictimAgent:
         name = agent.spec.name
         alone = self._group_of(agent)
-        removed = alone if alone is not None and goes_along(alone, name) else None
+        removed = alone if alone is not None and is_removed_with(alone, name) else None
         return VictimAgent(
             name=name,
             quota=agent.spec.resources,
@@ -129,7 +134,7 @@ class VictimAgents:
     def _group_of(self, agent: Agent) -> Group | None:
         """The group that it lives in, if nobody else was promised that."""
         group = self._state.groups.by_id.get(agent.group_id or "")
-        alone = group is not None and lives_alone(group, agent.spec.name)
+        alone = group is not None and is_held_only_by(group, agent.spec.name)
         return group if alone else None
 
     def _suits(self, group: Group) -> bool:
