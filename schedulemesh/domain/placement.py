@@ -27,7 +27,7 @@ class GroupShape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     @property
     def total(self) -> Resources:
         """The sum over the bundles."""
-        return sum_of(self.bundles)
+        return self.bundles[0] if len(self.bundles) == 1 else sum_of(self.bundles)
 
     def holds(self, bundles: tuple[Resources, ...]) -> bool:
         """Whether these bundles fit into this group's, one by one in order."""

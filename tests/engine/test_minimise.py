@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from schedulemesh.engine.placement.minimise import minimise, release_until
 
-items = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=20)
-wanted = st.tuples(st.integers(0, 25), st.integers(0, 25))
+items = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=60)
+wanted = st.tuples(st.integers(0, 80), st.integers(0, 80))
 
 
 class Sums:

@@ -78,7 +78,7 @@ class _Free:
 
     def takes(self, needs: Sequence[Resources]) -> bool:
         """Whether all of these have room together. Only before anything was put here."""
-        total = sum_of(needs)
+        total = needs[0] if len(needs) == 1 else sum_of(needs)
         if not total.fits(self.amounts):
             return False
         return self.takes_gpus(needs)
@@ -108,13 +108,13 @@ class _Free:
 
     def move(self, held: Resources, devices: Devices, sign: int) -> None:
         """Free (-1: take) so much CPU, memory and custom resources, and these devices."""
-        self.amounts = self.amounts + held if sign > 0 else self.amounts - held
         gpu = 0
         for i, units in devices.units:
             self.devices[i] += sign * units
             gpu += units
         if gpu:
-            self.amounts = self.amounts + Resources(gpu=sign * gpu)
+            held = Resources(cpu=held.cpu, memory=held.memory, gpu=gpu, custom=held.custom)
+        self.amounts = self.amounts + held if sign > 0 else self.amounts - held
 
     def order(self) -> tuple[int, int, str]:
         return (self.amounts.gpu, self.amounts.cpu, self.node_id)

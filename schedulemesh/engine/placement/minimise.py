@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
+#: Up to this many items are taken back one by one, because most of few are needed.
+FEW = 32
+
 ItemT = TypeVar("ItemT")
 ItemT_contra = TypeVar("ItemT_contra", contravariant=True)
 
@@ -55,7 +58,7 @@ def minimise(
 ) -> list[ItemT]:
     """Take back every released item that is not needed, in order; the items that remain released."""
     needed: list[ItemT] = []
-    parts = [list(released)]
+    parts = [list(released)] if len(released) > FEW else [[item] for item in reversed(released)]
     while parts:
         part = parts.pop()
         if not part:

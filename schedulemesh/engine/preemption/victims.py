@@ -149,7 +149,9 @@ class VictimAgents:
             first = max(task.priority for task in tasks)
         elif order == "least_lost_work":
             first = max(task.lost_work for task in tasks)
-        best = min(tasks, key=lambda task: (-task.preempt_score, task.task_id))
+        best = tasks[0]
+        if len(tasks) > 1:
+            best = min(tasks, key=lambda task: (-task.preempt_score, task.task_id))
         newest = max(by_id[task.task_id].started_at for task in tasks)
         return (first, -min(task.preempt_score for task in tasks), -newest, best.task_id)
 
