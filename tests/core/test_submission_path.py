@@ -1,0 +1,26 @@
+"""A submission crosses few files between the call, the journal, the agent and the answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from schedulemesh.store.sql import SqlJournal
+from tests.core.submission_path import ROOT, through_the_agent, through_the_scheduler, traced
+from tests.core.test_request_service import Service, client
+
+#: Files that give a submission to another file. More are a sign of indirection.
+MOST = 22
+
+
+def test_a_submission_crosses_few_files(tmp_path, monkeypatch):
+    with traced() as trace:
+        service = Service(SqlJournal(tmp_path / "j.sqlite"))
+        try:
+            through_the_scheduler(trace, service, client(service))
+        finally:
+            service.close()
+        through_the_agent(trace, monkeypatch.setattr)
+    assert [file for file in trace.crossed if not Path(ROOT, file).exists()] == []
+    for part in ("core/client", "runtime", "engine", "store", "core/agent"):
+        assert any(file.startswith(part) for file in trace.crossed), part
+    assert len(trace.crossed) <= MOST, sorted(trace.crossed)
