@@ -1,4 +1,4 @@
-"""The user's Ray options: what passes through, what contradicts the ledger, what the scheduler decides."""
+"""Parses the Ray options of an agent: allowed names, amounts that match its resources, and merging."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from schedulemesh.domain.numbers import parse_count
 from schedulemesh.domain.resources import Resources
 from schedulemesh.errors import InvalidRequestError, shown
 
-#: Options that the ledger decides; the same amount may be repeated.
+#: Amounts that follow from the resources; they may only repeat these.
 _AMOUNTS = ("num_cpus", "num_gpus", "memory", "resources")
-#: With one of these Ray finds the node, and the book learns it from the agent's report.
+#: With one of these Ray chooses the node, and the scheduler learns it from the agent's report.
 _PLACED_BY_RAY = ("accelerator_type", "fallback_strategy", "label_selector", "scheduling_strategy")
-#: The least of each count, and the most of all, as Ray sends them.
+#: The lower bound of each count; the upper bound of all, as Ray sends them.
 _COUNTS = {
     "max_concurrency": 1,
     "max_pending_calls": -1,
@@ -33,10 +33,11 @@ _STRATEGIES = ("DEFAULT", "SPREAD")
 
 
 class RayOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options that passed."""
+    """Parsed options."""
 
     #: As JSON.
     encoded: str
+    #: False: the options determine the node, so the scheduler does not choose one.
     choose_node: bool
 
 
@@ -47,10 +48,10 @@ def parse_options(
     job_env: Mapping[str, Any],
     namespace: str,
 ) -> RayOptions:
-    """The options over those of the class's own decorator (``beneath``) and the job's runtime_env.
+    """The options merged over those of the class's decorator (``beneath``) and the job's runtime_env.
 
-    ``resources`` None: the pool's default, which no amount can be compared with. Raises
-    InvalidRequestError for an option that is unknown, contradicts the resources, or is no plain data.
+    ``resources`` None means the pool's default, with which no amount can be compared. Raises
+    InvalidRequestError for an option that is unknown, contradicts the resources, or is not plain data.
     """
     own = {} if given is None else _plain(given)
     _check_amounts(own, resources)
@@ -80,7 +81,7 @@ def parse_options(
 
 
 def _plain(given: object) -> dict[str, Any]:
-    """The options as plain data, because they are kept with the agent."""
+    """The options as plain data, because they are stored with the agent."""
     items = as_items(given, "ray_options", "a dict")
     return {_key(name): plain_data(value, f"ray_options[{shown(name)}]") for name, value in items}
 
@@ -98,7 +99,7 @@ def _check_amounts(options: Mapping[str, Any], resources: Resources | None) -> N
             continue
         if resources is None:
             raise InvalidRequestError(
-                f"ray_options has {name!r}; say it in resources, so that it is on the book"
+                f"ray_options has {name!r}; say it in resources, so that it is reserved"
             )
         expected = ray_amounts(resources).get(name, 0)
         if options[name] != expected:
@@ -123,13 +124,11 @@ def _merge_env(options: dict[str, Any], job_env: Mapping[str, Any]) -> None:
 
 
 class _Checked:
-    """Stands for the user's class where Ray looks at options."""
+    """A class on which Ray checks the options, in place of the user's."""
 
 
 def _check_by_ray(options: Mapping[str, Any]) -> None:
-    """Raise InvalidRequestError for values that Ray refuses, as it would when the agent is made: the types,
-    then what it finds out only later.
-    """
+    """Raise InvalidRequestError for values that Ray would refuse when it creates the agent, or later."""
     try:
         # Ray takes them where a class is decorated, and only there.
         made = {k: v for k, v in options.items() if k == "concurrency_groups"}
