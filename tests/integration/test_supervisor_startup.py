@@ -16,6 +16,7 @@ import ray
 
 from schedulemesh.core import RayScheduler
 from schedulemesh.core.client.head import ScheduleMeshHead
+from schedulemesh.engine.messages.facts import FORMAT_VERSION
 from schedulemesh.errors import SchedulerUnavailableError
 from schedulemesh.protocol.answers import Listed, decode_answer
 from schedulemesh.protocol.requests import ListPools, encode_request
@@ -97,7 +98,7 @@ def test_a_scheduler_that_cannot_start_is_stopped_by_the_head(crippled, namespac
 def test_it_starts_with_its_full_state_once_its_journal_is_repaired(crippled, namespace):
     scheduler, path, pid = crippled
     refuses(scheduler.list_pools)
-    sql(path, "UPDATE schedulemesh_meta SET value = 2")
+    sql(path, f"UPDATE schedulemesh_meta SET value = {FORMAT_VERSION}")
     (agent,) = scheduler.list_agents()["agents"]
     assert agent["pid"] == ray.get(agent["handle"].pid.remote()) == pid
     assert ray.get(agent["handle"].add.remote(3)) == 3
