@@ -94,7 +94,7 @@ class Agents:
 
     def process_mark(self, namespace: str, name: str) -> int:
         """What the processes of an actor of ours are marked with."""
-        return self._cleanup.mark(Place(namespace=namespace, actor_name=name))
+        return self._backend.process_mark(namespace, name)
 
     def unclaimed_actors(
         self, living: Iterable[tuple[str, str]], claimed: set[tuple[str, str]]

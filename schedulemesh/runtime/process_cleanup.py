@@ -38,10 +38,6 @@ class ProcessCleanup:
         #: By node.
         self._cleaners: dict[str, NodeCleaner] = {}
 
-    def mark(self, place: Place) -> int:
-        """What the processes of this actor are marked with."""
-        return self._backend.process_mark(place.namespace, place.actor_name)
-
     def prepare(self, node_id: str) -> None:
         """Have the cleaner of a node ready where an agent is to run, so that no eviction waits for it."""
         if node_id not in self._cleaners:
@@ -77,7 +73,7 @@ class ProcessCleanup:
         return self._cleaners[node_id]
 
     async def _on_node(self, node_id: str, place: Place, agent_name: str) -> None:
-        mark = self.mark(place)
+        mark = self._backend.process_mark(place.namespace, place.actor_name)
         while True:
             left = await self._asked(node_id, mark)
             if left == ():

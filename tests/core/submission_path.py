@@ -2,8 +2,8 @@
 
 ``python -m tests.core.submission_path`` prints them. A file is crossed where one of its functions is given
 the submission (its id is somewhere in the arguments) and gives it to a function of another file. Files that
-only look at it, such as a log or a codec, are listed apart, and values of ``domain`` are not counted. Ray
-is not traced: the two files that give the submission to it are added by name.
+only look at it, such as a log or a codec, are listed apart. The values of ``domain`` and the messages of
+``protocol`` are what is passed on, so they are not counted. Fakes stand for the files that they replace.
 """
 
 from __future__ import annotations
@@ -24,13 +24,18 @@ from schedulemesh.core.agent import host as agent_host
 from schedulemesh.core.agent_actor import AgentActor
 from schedulemesh.core.transport.user_code import ship_arguments, ship_class
 from schedulemesh.protocol.agents import AgentInit, Report, ShippedClass, pack, unpack
-from schedulemesh.store.sql import SqlJournal
 
 ROOT = f"{Path(schedulemesh.__file__).parent}/"
 #: The id of the task and the name of the agent; in no other text.
 MARK = "submission-7f3a"
-#: They give the submission to Ray: the request to the supervisor, the start to the agent's process.
-TO_RAY = {"core/client/connection.py", "core/backend/ray_backend.py"}
+#: What is passed on, not files that pass it on.
+VALUES = ("domain/", "protocol/")
+#: The fakes, and the files that they replace: those give the submission to Ray.
+REPLACED = {
+    "core/test_request_service.py": "core/client/connection.py",
+    "runtime/fake_backend.py": "core/backend/ray_backend.py",
+}
+_TESTS = f"{Path(__file__).parents[1]}/"
 _TAKES_REST = 4, 8
 
 
@@ -45,7 +50,7 @@ class Trace:
     @property
     def crossed(self) -> set[str]:
         """Files that gave it to another file."""
-        return {giver for giver, _ in self.calls} | TO_RAY
+        return {giver for giver, _ in self.calls} | {*REPLACED.values()}
 
     @property
     def looked_at(self) -> set[str]:
@@ -68,16 +73,19 @@ class Trace:
 
 
 def _file(code: CodeType) -> str | None:
-    """The file of the package, without its values."""
+    """The file of the package; None: a value's, or none of the package."""
+    replaced = REPLACED.get(code.co_filename.removeprefix(_TESTS))
+    if replaced is not None:
+        return replaced
     name = code.co_filename.removeprefix(ROOT)
-    return None if name == code.co_filename or name.startswith("domain/") else name
+    return None if name == code.co_filename or name.startswith(VALUES) else name
 
 
 def _caller(frame: FrameType) -> str | None:
     """The nearest file of the package that the call came from."""
     back = frame.f_back
     while back is not None:
-        if back.f_code.co_filename.startswith(ROOT):
+        if back.f_code.co_filename.startswith(ROOT) or _file(back.f_code) is not None:
             return _file(back.f_code)
         back = back.f_back
     return None
@@ -153,10 +161,11 @@ def through_the_agent(trace: Trace, replace: Callable[[Any, str, Any], None]) ->
 
 def main() -> None:
     """Print the files."""
-    from tests.core.test_request_service import Service, client
+    from tests.core.test_request_service import client
+    from tests.runtime.composition import InThread
 
     with traced() as trace, tempfile.TemporaryDirectory() as folder:
-        service = Service(SqlJournal(Path(folder) / "j.sqlite"))
+        service = InThread(Path(folder) / "j.sqlite")
         try:
             through_the_scheduler(trace, service, client(service))
         finally:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from schedulemesh.store.sql import SqlJournal
 from tests.core.submission_path import ROOT, through_the_agent, through_the_scheduler, traced
-from tests.core.test_request_service import Service, client
+from tests.core.test_request_service import client
+from tests.runtime.composition import InThread
 
 #: Files that give a submission to another file. More are a sign of indirection.
 MOST = 22
@@ -14,7 +14,7 @@ MOST = 22
 
 def test_a_submission_crosses_few_files(tmp_path, monkeypatch):
     with traced() as trace:
-        service = Service(SqlJournal(tmp_path / "j.sqlite"))
+        service = InThread(tmp_path / "j.sqlite")
         try:
             through_the_scheduler(trace, service, client(service))
         finally:
