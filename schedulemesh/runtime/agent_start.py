@@ -1,4 +1,4 @@
-"""The making of one agent: what it takes, and how its end is told."""
+"""Starts one agent: creates its actor or uses a warm host, waits for its report, and reports failures."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from schedulemesh.runtime.placement_watch import unplaced
 
 logger = logging.getLogger(__name__)
 
-#: The reason of a start that failed for lack of room in Ray.
+#: The reason of a start that failed because Ray had no free resources.
 NO_ROOM_IN_RAY = Reason.CLUSTER_OUT_OF_RESOURCES
 
 
 class ReadyWarmHost(msgspec.Struct, frozen=True, kw_only=True):
-    """A host that stands ready: its class is loaded, its object not built."""
+    """A warm host: its class is loaded, its object not constructed."""
 
     handle: Handle
     #: In Ray, in the scheduler's namespace.
@@ -40,14 +40,14 @@ class ReadyWarmHost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentStart(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent that is to be made, with all that it takes."""
+    """An agent to be started, with everything that is needed for it."""
 
     order: StartAgent
     shipped: bytes
     init: AgentInit
     refs: Refs
     timeout_s: float
-    #: The placement group that it lives in; None: it lives on a node.
+    #: The placement group in which it runs; None: it runs in no group.
     slot: BundleSlot | None = None
     #: The host that builds its object; None: a new process does.
     ready: ReadyWarmHost | None = None
@@ -64,7 +64,7 @@ class AgentStart(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_pinned(self) -> bool:
-        """Whether it must run in a place that the book has given it, and takes any of it."""
+        """Whether the engine chose its node or group, and it needs resources there."""
         placed = self.order.node_id is not None or self.slot is not None
         return placed and self.ready is None and not self.order.adopt
 

@@ -1,4 +1,4 @@
-"""The look around: which nodes live, what others use there, and which agents are gone."""
+"""Observes the cluster: alive nodes, external usage, and agents and placement groups that were lost."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class NodeWatch:
 
 
 class ClusterMonitor:
-    """Compares the books with what lives in Ray: once after a recovery, then again and again."""
+    """Compares the state with what exists in Ray: once after a recovery, then periodically."""
 
     def __init__(
         self,
@@ -116,7 +116,9 @@ class ClusterMonitor:
             )
             self._spawn(self._report_ended(gone))
         for name in self._died_while_ending(before, living):
-            logger.warning("agent %s died before its end; nobody waits for its answers", name)
+            logger.warning(
+                "agent %s died before it was terminated; nothing waits for its results", name
+            )
             self._spawn(self._end_dead(name))
         self._orphans.forget_dead(living)
         await self._reactor.step(ClockTicked())
@@ -127,7 +129,7 @@ class ClusterMonitor:
             await self._witness.note(self._reactor.height())
 
     async def _remove_lost_group(self, group_id: str, why: str) -> None:
-        """A placement group is not what it was; whatever of it is left goes, too."""
+        """Report a lost placement group, and remove what is left of it."""
         logger.warning("placement group %s is gone: %s", group_id, why)
         await self._ready.leave(group_id)
         await self._groups.remove(group_id)
@@ -161,7 +163,7 @@ class ClusterMonitor:
         await self._reactor.report(gone)
 
     async def _end_dead(self, agent_name: str) -> None:
-        """Whatever an agent started that is dead goes, too."""
+        """Terminate the processes that a dead agent had started."""
         agent = self._reactor.state.agents.get(agent_name)
         if agent is not None and agent.phase is not AgentPhase.WAITING:
             self._agents.know(agent)
@@ -181,7 +183,7 @@ class ClusterMonitor:
         ]
 
     async def recover(self) -> None:
-        """After a recovery: take over what lives, end what nobody claims, go on with what was under way."""
+        """After a recovery: adopt existing agents, terminate orphans, continue pending operations."""
         state = self._reactor.state
         living = await self._backend.living_actors()
         addresses = {
@@ -215,7 +217,7 @@ class ClusterMonitor:
 
 
 def _is_starting(agent: Agent) -> bool:
-    """Whether the agent's own start, which goes on after a recovery, finds out where it is."""
+    """Whether the agent's start, which continues after a recovery, finds out where it runs."""
     return agent.phase in (AgentPhase.WAITING, AgentPhase.STARTING)
 
 

@@ -1,4 +1,4 @@
-"""The executor: it carries out what the engine instructs, and reports what came of it."""
+"""The executor: carries out the engine's instructions and reports their results as stimuli."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Executor:
                 assert_never(instruction)
 
     def spawn(self, work: Coroutine[object, object, None]) -> None:
-        """Run something beside everything else; what it raises is logged."""
+        """Run a coroutine in the background; an exception is logged."""
         if self._stopped:
             work.close()
             return
@@ -116,7 +116,7 @@ class Executor:
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            logger.error("a hand failed", exc_info=task.exception())
+            logger.error("an instruction failed", exc_info=task.exception())
 
     async def _start(self, order: StartAgent) -> None:
         await self.reactor.report(await self._started(order))
@@ -124,15 +124,15 @@ class Executor:
     async def _started(self, order: StartAgent) -> s.AgentReported | s.AgentStartFailed:
         agent = order.agent
         try:
-            start, strangers = await asyncio.gather(
-                self._agent_start(order), self._strangers(order)
+            start, foreign = await asyncio.gather(
+                self._agent_start(order), self._foreign_members(order)
             )
         except JournalError as failed:
             return start_failed(order, str(failed))
         if agent.references and not any(start.refs) and not order.adopt:
             return start.failed("object references given to it were lost with a former supervisor")
-        if order.group_id is not None and strangers:
-            return await self._occupied(start, order.group_id, strangers)
+        if order.group_id is not None and foreign:
+            return await self._occupied(start, order.group_id, foreign)
         if order.group_id is not None and start.slot is None:
             return start.failed(f"its placement group {order.group_id} is gone")
         start = msgspec.structs.replace(start, ready=self.ready.take(order))
@@ -141,8 +141,8 @@ class Executor:
             return await self._explained(start, result)
         return result
 
-    async def _strangers(self, order: StartAgent) -> list[GroupMember]:
-        """Who lives in the agent's placement group, and has not been ended."""
+    async def _foreign_members(self, order: StartAgent) -> list[GroupMember]:
+        """The foreign actors in the agent's placement group that have not ended."""
         if order.group_id is None or order.adopt:
             return []
         orphans = {name for _, name in self._agents.orphans}
@@ -151,18 +151,18 @@ class Executor:
         )
 
     async def _occupied(
-        self, start: AgentStart, group_id: str, strangers: list[GroupMember]
+        self, start: AgentStart, group_id: str, foreign: list[GroupMember]
     ) -> s.AgentStartFailed:
-        """Its placement group is removed, unless orphans live in it, of which an operator decides."""
-        names = ", ".join(member.name or f"process {member.pid}" for member in strangers)
+        """Fail the start, and remove its placement group unless orphans run in it, which an operator ends."""
+        names = ", ".join(member.name or f"process {member.pid}" for member in foreign)
         told = f"others live in its placement group {group_id} ({names})"
-        if {member.name for member in strangers} & {name for _, name in self._agents.orphans}:
+        if {member.name for member in foreign} & {name for _, name in self._agents.orphans}:
             return start.failed(f"{told}; end them with end_orphans()", NO_ROOM_IN_RAY)
         await self._drop_group(group_id)
         return start.failed(f"{told}; the group is removed now, submit it again", NO_ROOM_IN_RAY)
 
     async def _explained(self, start: AgentStart, failed: s.AgentStartFailed) -> s.AgentStartFailed:
-        """Ray had no room where the book had: look at the node again, and say who has it."""
+        """Ray had no resources where the state had some: observe the node again, and name the holders."""
         node_id, group_id = start.order.node_id, start.order.group_id
         if group_id is not None:
             await self._drop_group(group_id)
@@ -177,7 +177,7 @@ class Executor:
         return msgspec.structs.replace(failed, error=error)
 
     async def _who_has(self, node_id: str, need: Resources) -> str:
-        """Who has the room on a node that the book gave to an actor with this need; the book learns it."""
+        """The holders of the resources of a node that was chosen for an actor; updates the external usage."""
         views = await self._backend.nodes()
         reports = seen_anew(self.reactor.state, views, node_id, need)
         await self.reactor.report(s.ClusterObserved(nodes=reports))
@@ -185,7 +185,7 @@ class Executor:
         return f"node {node_id} is gone" if node is None else no_room(node, need)
 
     async def _drop_group(self, group_id: str) -> None:
-        """Remove a group from Ray, with whatever lives in it; the cluster monitor strikes it off the book."""
+        """Remove a group with everything in it from Ray; the cluster monitor then reports it as lost."""
         await self.ready.leave(group_id)
         await self.groups.remove(group_id)
 
@@ -251,7 +251,7 @@ class Executor:
         )
 
     async def _all(self, steps: Iterable[Coroutine[object, object, object]]) -> None:
-        """Take all steps; one that fails is logged, and the eviction goes on without it."""
+        """Run all steps; a failed one is logged, and the eviction continues without it."""
         for result in await asyncio.gather(*steps, return_exceptions=True):
             if isinstance(result, Exception):
                 logger.error("a step of an eviction failed", exc_info=result)
@@ -264,7 +264,7 @@ class Executor:
         await self.reactor.report(await eviction.cancel())
 
     async def eviction(self, task_id: str) -> Eviction | None:
-        """What it takes to save and cancel a task; None: it is not on the book."""
+        """What is needed to save and cancel a task; None: there is no such task."""
         state = self.reactor.state
         task: RunningTask | None = state.running.by_id.get(task_id)
         if task is None:
@@ -286,7 +286,7 @@ class Executor:
         )
 
     async def _known(self, key: str | None) -> bytes | None:
-        """Stored bytes, without which an eviction goes on all the same; None: none, or not readable."""
+        """Stored bytes, without which an eviction can continue; None: none, or not readable."""
         try:
             return await self.reactor.fetch(key)
         except JournalError as error:

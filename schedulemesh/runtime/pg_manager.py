@@ -1,4 +1,4 @@
-"""The hand that makes and removes placement groups; which there are to be is the engine's word."""
+"""Creates and removes placement groups as the engine instructs, and detects lost ones."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from schedulemesh.runtime.backend import (
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks at a group that Ray is placing or removing: doubled from the first to the last.
+#: Seconds between two checks of a group that Ray is placing or removing: doubled from the first to the last.
 _LOOK_S, _LOOK_MAX_S = 0.002, 0.5
 #: Seconds that the removal of all groups may take at the end.
 _LEAVE_S = 30.0
-#: Seconds for those who live in a group, and should not, to end; then it is removed.
+#: Seconds for foreign actors in a group to end; after that the group is removed.
 _VACATE_S = 5.0
 
 
@@ -63,7 +63,7 @@ class Groups:
         return self._slots.get(group_id)
 
     def notify(self) -> None:
-        """What became of a group is on the book: tell those who wait for it."""
+        """Notify waiters that the state of a group has changed."""
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -91,7 +91,7 @@ class Groups:
             return GroupCreateFailed(group_id=order.group_id, error=error)
 
     async def remove(self, group_id: str) -> None:
-        """Remove the group, and return once Ray says that it is gone."""
+        """Remove the group, and return once Ray reports it as removed."""
         self._removing.add(group_id)
         async with self._lock(group_id):
             await self._withdraw(group_id)
@@ -107,7 +107,7 @@ class Groups:
         """
         slot = self._slots.get(group_id)
         until, wait_s = time.monotonic() + _VACATE_S, _LOOK_S
-        while slot is not None and (left := await self._strangers(slot.ray_id, ours)):
+        while slot is not None and (left := await self._foreign_members(slot.ray_id, ours)):
             if time.monotonic() > until or any(member.name in kept for member in left):
                 return left
             for member in left:
@@ -116,7 +116,7 @@ class Groups:
             wait_s = min(2 * wait_s, _LOOK_MAX_S)
         return []
 
-    async def _strangers(self, ray_id: str, ours: Collection[str]) -> list[GroupMember]:
+    async def _foreign_members(self, ray_id: str, ours: Collection[str]) -> list[GroupMember]:
         members = await self._backend.members(ray_id)
         return [
             m for m in members if (m.namespace, m.name) not in {(self._namespace, n) for n in ours}
@@ -207,7 +207,7 @@ class Groups:
         try:
             return await self._created(request)
         except BackendError:
-            # The name is taken where a former supervisor's call was still on its way to Ray.
+            # The name is taken if a call of a previous supervisor was still pending in Ray.
             view = (await self.living()).get(order.group_id)
             if view is None:
                 raise
@@ -234,7 +234,7 @@ class Groups:
             wait_s = min(2 * wait_s, _LOOK_MAX_S)
 
     async def _withdraw(self, group_id: str) -> None:
-        """Remove what there is of a group; it is tried until Ray says that it is gone."""
+        """Remove what exists of a group; retried until Ray reports it as removed."""
         slot = self._slots.pop(group_id, None)
         wait_s = _LOOK_S
         while slot is not None:
@@ -289,7 +289,7 @@ def groups_gone(
 
 
 def ready_groups(book: GroupBook) -> list[str]:
-    """The groups that stand ready, by the book."""
+    """The groups that are ready according to the state."""
     return [g for g, group in book.by_id.items() if group.phase is GroupPhase.READY]
 
 

@@ -1,4 +1,4 @@
-"""Preemptions that a client asks for: the dry run, the eviction of a task, the eviction of its agent."""
+"""Handles preemption requests: the dry run, the eviction of a task, the eviction of an agent."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class RequestService(Service):
         return Response(outcome=step.outcome or Done())
 
     async def _change_policy(self, request: r.ChangePolicy) -> Details:
-        """Change these fields of the policy; tells the whole policy in force."""
+        """Change these fields of the policy; returns the complete policy."""
         policy = changed_policy(self._reactor.state.policy, request.changes)
         outcome: RequestOutcome | None = None
         if request.changes:
@@ -208,7 +208,7 @@ class RequestService(Service):
 
 
 def _failed(request: r.AnyRequest, error: Exception) -> Refusal:
-    """The answer to a request that nobody foresaw to fail; the log has what there is to know."""
+    """The answer to a request that failed unexpectedly; the log has the details."""
     logger.error("request %s failed", type(request).__name__, exc_info=error)
     message = f"the scheduler failed at this request: {shown(error)}; its log says where"
     return Refusal(refused=Refused(reason=Reason.INTERNAL_ERROR, error=message))

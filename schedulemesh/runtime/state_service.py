@@ -27,7 +27,7 @@ class StateService(Service):
         self._submissions = submissions
 
     async def restore(self, request: RestoreTask) -> Response | WithHandles:
-        """Hand a saved state to the pool's restorer, and run the task again where it is known how."""
+        """Pass a saved state to the pool's restorer, and restart the task if it was submitted."""
         state, task_id = self._reactor.state, request.saved.task.task_id
         given = pack(request.saved)
         if request.request_id in state.answers or request.request_id in state.requests:
@@ -77,7 +77,7 @@ class StateService(Service):
         eviction = await self._executor.eviction(task_id)
         if eviction is None or eviction.task.phase is not TaskPhase.RUNNING:
             return SavedBytes()
-        # The caller can ask again, so that it need not wait for a journal that cannot be written.
+        # The caller can retry, so it does not wait for a journal that cannot be written.
         eviction.feed = self._reactor.step
         try:
             saved = await eviction.checkpoint()
@@ -89,7 +89,7 @@ class StateService(Service):
 
 
 def _leaving(state: MeshState, task_id: str) -> Refused | None:
-    """The refusal where a task is still on its way out: nothing is restored before its agent has ended."""
+    """The refusal if a task is still being preempted: it is restored only after its agent has ended."""
     task = state.running.by_id.get(task_id)
     if task is None or not isinstance(task.phase, Preempting):
         return None

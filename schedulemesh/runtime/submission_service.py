@@ -48,7 +48,7 @@ class SubmissionService(Service):
         return self._with_handle(outcome)
 
     async def answered(self, request_id: str) -> Response | WithHandles:
-        """The first answer to a submission that is asked for again."""
+        """The first answer to a repeated submission."""
         outcome = await self._answers.outcome(request_id)
         return self._with_handle(await with_real_restarts(self._reactor, outcome))
 
@@ -80,7 +80,7 @@ class SubmissionService(Service):
         return WithHandles(reply, [self._agents.handle(agent.spec.name, agent.incarnation)])
 
     def _group_of(self, outcome: RequestOutcome) -> GroupPlace | None:
-        """Where the placement group stands that a submission was given."""
+        """The name and nodes of the placement group that a submission got."""
         if not isinstance(outcome, Accepted) or outcome.group_id is None:
             return None
         group = self._reactor.state.groups.by_id.get(outcome.group_id)

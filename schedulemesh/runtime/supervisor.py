@@ -159,7 +159,7 @@ class SupervisorService:
         return await (await self.ready()).states.last_saved(agent_name, incarnation)
 
     async def poll(self, agent_name: str, incarnation: int) -> bytes:
-        """A host asks for commands: the most frequent call, and the one that stays open longest."""
+        """A host polls for commands: the most frequent call, and the one that stays open longest."""
         if self._requests is None:
             await self.ready()
         return pack(await self._agents.poll(agent_name, incarnation))

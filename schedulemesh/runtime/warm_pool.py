@@ -1,4 +1,4 @@
-"""The hand that keeps hosts ready in reserved placement groups: class loaded, object not yet built."""
+"""The warm pool: keeps warm hosts in reserved placement groups, with the class loaded in advance."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _PROBE_S = 30.0
 
 
 class _Host(msgspec.Struct, kw_only=True):
-    """A host that stands ready, or will."""
+    """A warm host that is ready or starting."""
 
     name: str
     group_id: str
@@ -92,7 +92,7 @@ class WarmPool:
         return None
 
     def reconcile(self, state: MeshState) -> None:
-        """End the hosts that nobody wants any more, and begin to make those that are wanted."""
+        """Terminate the hosts that are no longer needed, and start the missing ones."""
         for group_id, hosts in list(self._hosts.items()):
             warm = wanted(state, group_id)
             fit = [] if warm is None else [h for h in hosts if _serves(h, warm)][: warm.count]
@@ -105,11 +105,11 @@ class WarmPool:
                     self._begin(group, warm, state)
 
     def names(self) -> set[str]:
-        """The actors that stand ready."""
+        """The actors of all warm hosts."""
         return {h.name for hosts in self._hosts.values() for h in hosts if h.ready}
 
     def names_in(self, group_id: str) -> set[str]:
-        """The actors in a group that stand ready or are about to."""
+        """The actors of the warm hosts in a group, ready or starting."""
         return {host.name for host in self._hosts.get(group_id, [])}
 
     def mark_dead(self, names: Iterable[str]) -> None:
@@ -121,7 +121,7 @@ class WarmPool:
                 self._drop(host)
 
     async def leave(self, group_id: str) -> None:
-        """End what stands ready in a group that is about to be removed."""
+        """Terminate the warm hosts in a group that is about to be removed."""
         hosts = self._hosts.pop(group_id, [])
         await asyncio.gather(*(self._ended(host) for host in hosts))
         self._accelerators.pop(group_id, None)
@@ -259,7 +259,7 @@ class WarmPool:
 
 
 def wanted(state: MeshState, group_id: str) -> WarmSpec | None:
-    """What is to stand ready in a group; None: nothing."""
+    """The warm hosts that a group should have; None: none."""
     group = state.groups.by_id.get(group_id)
     if group is None or not group.reserved or group.phase is not GroupPhase.READY:
         return None

@@ -55,7 +55,7 @@ def test_metrics_without_a_scheduler_go_nowhere():
     assert MetricsReportingAgent("a").report_metrics({"step": 1}) is False
 
 
-def test_metrics_of_an_agent_made_elsewhere_go_to_the_given_supervisor(monkeypatch):
+def test_metrics_of_an_external_agent_go_to_the_given_supervisor(monkeypatch):
     arrived = queue.Queue()
     supervisor = SimpleNamespace(report_metrics=SimpleNamespace(remote=arrived.put))
     monkeypatch.setattr(metrics_sender.ray, "get", lambda ref: None)

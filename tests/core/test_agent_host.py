@@ -187,7 +187,7 @@ class ErrorRef:
         return found
 
 
-def test_a_reference_that_stands_for_an_error_is_reported_as_text():
+def test_a_reference_to_an_error_is_reported_as_text():
     host = host_class(shipped(Faulty))(boot_of(Faulty, "nowhere"), None, [ErrorRef()], [])
     assert "OwnFault: 1 reference" in report_of(host).error
 
@@ -283,7 +283,7 @@ class Taking:
         return self.left >= 0
 
 
-def test_a_large_state_goes_ahead_in_parts(monkeypatch):
+def test_a_large_state_is_sent_in_chunks(monkeypatch):
     monkeypatch.setattr(agent_link.ray, "get", lambda ref: ref)
     link = host_of(Large)._sm_channel
     command = Command(command_id=7, epoch=1, kind="save", limit_bytes=11_000_000)

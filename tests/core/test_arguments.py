@@ -67,7 +67,7 @@ def test_the_signature_lists_the_fields_as_keywords_with_their_defaults():
     assert not [p for p in submit.values() if p.kind is p.VAR_KEYWORD]
 
 
-def test_too_few_and_too_many_arguments_are_told_as_well():
+def test_too_few_and_too_many_arguments_are_reported():
     with pytest.raises(InvalidRequestError, match="task_id"):
         Calls().submit()
     with pytest.raises(InvalidRequestError, match="positional"):
@@ -85,7 +85,7 @@ def test_editors_see_the_signature():
 
 
 @pytest.mark.parametrize("cls", [RayScheduler, SimpleScheduler])
-def test_every_public_call_tells_an_unknown_argument(cls):
+def test_every_public_call_reports_an_unknown_argument(cls):
     scheduler = RayScheduler.__new__(RayScheduler)
     scheduler._connection = None
     if cls is SimpleScheduler:
@@ -101,7 +101,7 @@ def test_every_public_call_tells_an_unknown_argument(cls):
             call(scheduler, **given, no_such_thing=1)
 
 
-def test_construction_and_calls_of_a_class_tell_unknown_arguments_as_well():
+def test_classes_report_unknown_arguments_too():
     for call, given in (
         (RayScheduler.attach, "state"),
         (RayScheduler, "detach"),
@@ -151,7 +151,7 @@ class HostileSignature(metaclass=Hostile):
 
 
 @pytest.mark.parametrize("cls", [TakesNothing, TakesName, Keywords])
-def test_a_class_without_name_and_labels_is_told_so(cls):
+def test_a_class_without_name_and_labels_is_refused(cls):
     with pytest.raises(InvalidRequestError, match=r"name and labels first: def __init__\(self"):
         check_constructor(cls, (), {})
 
@@ -165,7 +165,7 @@ def test_a_class_without_name_and_labels_is_told_so(cls):
         ((1,), {"name": "x"}, "name"),
     ],
 )
-def test_arguments_that_the_class_does_not_take_are_told(args, kwargs, says):
+def test_arguments_that_the_class_does_not_take_are_refused(args, kwargs, says):
     with pytest.raises(InvalidRequestError, match=f"actor_args and actor_kwargs.*{says}"):
         check_constructor(TakesMore, args, kwargs)
 
@@ -183,7 +183,7 @@ def test_a_class_that_takes_them_passes(cls, args, kwargs):
     check_constructor(cls, args, kwargs)
 
 
-def test_a_class_that_is_decorated_is_looked_at_beneath():
+def test_a_decorated_class_is_unwrapped():
     cls, _ = unwrap(ray.remote(TakesName))
     with pytest.raises(InvalidRequestError, match="name and labels first"):
         check_constructor(cls, (), {})

@@ -82,19 +82,19 @@ def supervised(monkeypatch):
     return make
 
 
-def test_an_answer_within_seconds_asks_for_no_sign_of_life(supervised):
+def test_a_quick_answer_needs_no_sign_of_life(supervised):
     found = supervised(answer_after_s=4.0)
     assert deadline.answer(found, "x", "view", "ref") == "answer"
     assert found.asked == 0
 
 
-def test_a_submission_may_take_minutes_while_the_supervisor_lives(supervised):
+def test_a_submission_may_take_minutes_while_the_supervisor_responds(supervised):
     found = supervised(answer_after_s=300.0)
     assert deadline.answer(found, "x", "submit_task", "ref") == "answer"
     assert found.asked > 10
 
 
-def test_a_silent_supervisor_is_told_within_half_a_minute(supervised):
+def test_a_silent_supervisor_is_reported_within_half_a_minute(supervised):
     found = supervised(alive_until_s=0.0)
     with pytest.raises(
         SchedulerUnavailableError, match=r"'x' shows no sign of life.*'submit_task'"
@@ -103,7 +103,7 @@ def test_a_silent_supervisor_is_told_within_half_a_minute(supervised):
     assert found.now <= 30.0
 
 
-def test_one_that_falls_silent_later_is_told_too(supervised):
+def test_a_supervisor_that_becomes_silent_later_is_reported_too(supervised):
     found = supervised(alive_until_s=100.0)
     with pytest.raises(SchedulerUnavailableError, match="no sign of life"):
         deadline.answer(found, "x", "submit_task", "ref")
@@ -123,7 +123,7 @@ def test_an_answer_that_comes_before_the_sign_of_life_counts(supervised):
         ("submit_task", (True, 600.0), 600.0, "has not answered 'submit_task'"),
     ],
 )
-def test_one_that_lives_and_never_answers_has_a_limit(supervised, method, signs, least_s, why):
+def test_a_call_that_is_never_answered_has_a_limit(supervised, method, signs, least_s, why):
     found = supervised(signs=signs)
     with pytest.raises(SchedulerUnavailableError, match=why):
         deadline.answer(found, "x", method, "ref")
@@ -144,7 +144,7 @@ def test_the_limit_of_slow_calls_follows_the_policy():
     assert longer.longest_s > 3300.0
 
 
-def test_ray_that_does_not_answer_is_told(monkeypatch):
+def test_an_unresponsive_ray_is_reported(monkeypatch):
     monkeypatch.setattr(deadline, "RAY_S", 0.05)
     gate = threading.Event()
     with pytest.raises(SchedulerUnavailableError, match=r"asked to find it: its head process"):

@@ -80,7 +80,7 @@ def submit(calls, **fields):
     return calls.submit_with_pg_preemption("t", **fields)
 
 
-def test_a_success_tells_the_group_and_the_path():
+def test_a_success_has_the_group_and_the_path():
     calls = Calls(reply(RUNS, group=GroupPlace(name="schedulemesh:g", node_ids=("n",))))
     answer = submit(calls)
     assert answer["placement_group"] == {
@@ -114,7 +114,7 @@ def test_short_quota_or_no_group_is_answered_or_falls_back(reason):
     assert first.agent == second.agent
 
 
-def test_a_second_refusal_is_told_as_it_is():
+def test_a_second_refusal_is_returned_unchanged():
     calls = Calls(refused("insufficient_quota"), refused("preemption_failed"))
     answer = submit(calls, fallback=True)
     assert (answer["reason"], answer["path"]) == ("preemption_failed", "fallback")
@@ -126,13 +126,13 @@ def test_what_another_way_does_not_mend_is_not_tried(reason):
     assert submit(calls, fallback=True)["reason"] == reason
 
 
-def test_bytes_of_the_class_are_sent_where_they_are_asked_for():
+def test_bytes_of_the_class_are_sent_on_request():
     calls = Calls(reply(ProbeNeeded(class_key="k")), reply(RUNS))
     assert submit(calls)["success"]
     assert len(calls.asked) == 2
 
 
-def test_what_is_malformed_is_told_before_anything_is_sent():
+def test_a_malformed_request_is_refused_before_anything_is_sent():
     calls = Calls()
     with pytest.raises(InvalidRequestError, match="fallback must be"):
         submit(calls, fallback="yes")
@@ -161,7 +161,7 @@ def test_bundles_travel_with_their_sum():
     assert SimpleTaskSpec(task_id="t", actor_class=Plain, bundles=bundles).bundles == bundles
 
 
-def test_a_pool_is_answered_with_how_its_groups_stand():
+def test_the_result_of_a_pool_has_the_status_of_its_groups():
     standing = {"reserved": 1, "ready": 0, "unplaced": [{"error": "no room"}]}
 
     def made(request):
@@ -203,14 +203,14 @@ def test_the_warm_class_is_shipped_like_a_submissions():
         ({"actor_class": Plain, "runtime_env": {"py_modules": [object()]}}, "runtime_env"),
     ],
 )
-def test_what_is_wrong_with_the_warm_class_is_told(warm, word):
+def test_an_invalid_warm_class_is_refused(warm, word):
     calls = Calls()
     with pytest.raises(InvalidRequestError, match=word):
         calls.ensure_pool("p", resources={"cpu": 1}, pg_pool_config={"warm": warm})
     assert calls.asked == []
 
 
-def test_a_class_that_ray_restarts_cannot_stand_ready():
+def test_a_class_that_ray_restarts_cannot_be_warm():
     import ray
 
     calls, restarted = Calls(), ray.remote(max_restarts=1)(Plain)

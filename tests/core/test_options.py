@@ -119,7 +119,7 @@ def test_concurrency_groups_are_taken():
     assert options({"concurrency_groups": {"io": 2}})[0] == {"concurrency_groups": {"io": 2}}
 
 
-def test_the_jobs_environment_goes_along():
+def test_the_jobs_environment_is_passed_on():
     job = {"env_vars": {"A": "job", "B": "job"}, "pip": ["x"]}
     assert options(job_env=job)[0] == {"runtime_env": job}
     found, _ = options({"runtime_env": {"env_vars": {"A": "own"}}}, job_env=job)
@@ -134,7 +134,7 @@ def test_only_plain_data_is_kept():
         options("max_restarts=1")
 
 
-def test_amounts_in_rays_words_and_back():
+def test_amounts_are_converted_to_ray_and_back():
     assert ray_amounts(NEED) == {
         "num_cpus": 2.0,
         "num_gpus": 0.5,

@@ -155,7 +155,7 @@ def test_only_the_dead_leave_something_behind(mark, started):
     assert left_behind({mark: agent.pid}) == {}
 
 
-def test_others_are_left_alone(mark, started):
+def test_processes_of_others_are_left_alone(mark, started):
     other = mark_of("session", "namespace", f"other-{time.monotonic_ns()}")
     neighbour = started(other, NOTHING)
     started(mark, NOTHING)
@@ -171,7 +171,7 @@ def test_a_process_that_does_not_end_is_named(mark, monkeypatch, started):
     assert ended(mark) == (agent.pid,)
 
 
-def test_a_process_that_is_gone_but_not_asked_about_does_not_count(mark, started):
+def test_a_zombie_process_does_not_count(mark, started):
     agent = started(mark, NOTHING)
     agent.kill()
     os.waitid(os.P_PID, agent.pid, os.WEXITED | os.WNOWAIT)

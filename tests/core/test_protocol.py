@@ -120,7 +120,7 @@ def test_what_an_object_is_restored_from():
     assert restorable(bare)["payload"] == [1, 2]
 
 
-def test_a_state_that_a_caller_hands_in_comes_back():
+def test_a_state_passed_by_a_caller_round_trips():
     given = {"task_id": "t", "checkpoint_path": "/ckpt"}
     saved = given_state(given, now=1.0)
     assert (saved.source, saved.saved_at) == ("given", 1.0)

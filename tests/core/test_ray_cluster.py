@@ -66,7 +66,7 @@ def test_what_failed_and_what_was_joined_is_logged(monkeypatch, attempts, caplog
     ]
 
 
-def test_a_machine_without_a_ray_looks_like_no_failure(monkeypatch, caplog):
+def test_a_machine_without_ray_is_not_a_failure(monkeypatch, caplog):
     def join(_address, **_options):
         raise ray_cluster.NoRayHereError("no Ray runs on this machine")
 
@@ -90,19 +90,19 @@ def refusal(address):
     return told
 
 
-def test_a_dead_address_is_told_at_once(monkeypatch):
+def test_a_dead_address_is_reported_at_once(monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:2")
     assert "nothing answers at" in refusal("127.0.0.1:1")
     assert os.environ["RAY_ADDRESS"] == "127.0.0.1:2", "the user's environment is left alone"
 
 
 @pytest.mark.parametrize("address", ["nonsense", "host:port", ":"])
-def test_what_is_no_address_is_told(address):
+def test_a_malformed_address_is_reported(address):
     told = refusal(address)
     assert "is no address of a Ray cluster" in told or "nothing answers" in told
 
 
-def test_what_listens_and_says_nothing_is_given_up(monkeypatch):
+def test_an_address_that_never_responds_is_given_up(monkeypatch):
     monkeypatch.setattr(ray_cluster, "ATTEMPT_S", ray_cluster._CONNECT_S + 0.3)
     with socket.socket() as listening:
         listening.bind(("0.0.0.0", 0))

@@ -69,7 +69,7 @@ def test_no_value_breaks_anything_and_the_journal_reloads(service, tmp_path, mon
     assert differences(service.reloaded(), service.running.reactor.state) == [], f"seed {seed}"
 
 
-def test_what_the_engine_did_not_foresee_is_answered_and_harms_nobody(service, monkeypatch):
+def test_an_unexpected_engine_error_is_answered_and_affects_no_other_caller(service, monkeypatch):
     asked, other = client(service), client(service)
     monkeypatch.setattr(
         PreemptionService, "evaluate", lambda *_: (_ for _ in ()).throw(KeyError("unforeseen"))
@@ -86,10 +86,10 @@ def test_a_task_that_runs_is_not_restored_beside_itself(service):
     assert asked.register_running_task("t", "somewhere", "p")["success"]
     refused = asked.restore_task({"task_id": "t"})
     assert (refused["success"], refused["reason"]) == (False, "duplicate_task")
-    assert "already on the book" in refused["error"]
+    assert "already exists" in refused["error"]
 
 
-def test_a_restore_that_is_asked_for_again_gets_its_first_answer(service, monkeypatch):
+def test_a_repeated_restore_gets_its_first_answer(service, monkeypatch):
     asked = client(service)
     asked.create_pool("p", resources={"cpu": 2})
     submitted = asked.submit_task_with_preemption("t", "p", AgentActor, {"cpu": 1})

@@ -188,7 +188,7 @@ def test_an_answer_comes_back_as_it_was_sent():
     assert decode_answer(encode_answer(listed), Listed) == listed
 
 
-def test_a_refusal_and_a_malformed_request_are_told_whatever_was_asked():
+def test_refusals_and_malformed_requests_are_decoded_for_every_request():
     refused = Refused(reason=Reason.JOURNAL_UNAVAILABLE, error="no")
     assert decode_answer(encode_answer(Refusal(refused=refused)), Listed) == refused
     with pytest.raises(InvalidRequestError, match="so it is"):

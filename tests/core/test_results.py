@@ -82,13 +82,13 @@ def test_a_success():
         ({"state_restored": True}, "state_restored", True),
     ],
 )
-def test_a_success_that_has_more_to_say(change, key, value):
+def test_a_success_with_additional_fields(change, key, value):
     accepted = Accepted(agent_name="a", pool_name="p", resources=CPU, **change)
     assert results.submitted(accepted, None, dry_run=False)[key] is value
     assert key not in results.submitted(ACCEPTED, None, dry_run=False)
 
 
-def test_a_dry_run_says_so():
+def test_a_dry_run_is_marked_as_such():
     assert results.submitted(ACCEPTED, None, dry_run=True)["dry_run"] is True
 
 
@@ -198,12 +198,12 @@ def test_a_preemption():
     }
 
 
-def test_what_the_caller_may_not_have_meant_is_told_with_the_success():
+def test_a_success_may_have_warnings():
     told = results.done(Done(change=Change.AGENT_KEPT, warnings=("it goes on",)))
     assert told == {"success": True, "detail": "agent_kept", "warnings": ["it goes on"]}
 
 
-def test_a_task_evicted_by_hand_says_whether_its_state_was_saved():
+def test_a_manually_evicted_task_has_the_result_of_saving():
     assert results.evicted_task("t", PreemptionReason.MANUAL, None) == {
         "task_id": "t",
         "reason": "manual",

@@ -19,7 +19,7 @@ class Hookless(SchedulingStrategyPlugin):
     pass
 
 
-def test_strategies_are_told_apart_and_built_in_ones_chosen():
+def test_plugins_are_distinguished_from_built_in_strategies():
     node, refs = chosen_strategies("bin_pack", [Mine(), "spread", Mine()])
     assert node == "spread"
     assert [ref.name for ref in refs] == ["Mine", "Mine#2"]

@@ -129,7 +129,7 @@ def test_an_own_class_loads_where_its_module_is_unknown(tmp_path):
     assert done.stdout.strip() == "(1, 2, (), 3, 4, {}) False"
 
 
-def test_the_jobs_folders_are_looked_in_last(tmp_path, monkeypatch):
+def test_the_jobs_folders_are_searched_last(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     assert str(tmp_path) in job_folders()

@@ -60,7 +60,7 @@ def submit(mesh: RayScheduler, pool: str, task_id: str, **more: Any) -> Any:
 
 
 def standing(mesh: RayScheduler) -> dict[str, Any]:
-    """The nodes of every group, by the book and in Ray."""
+    """The nodes of every group, according to the scheduler and to Ray."""
     pools = mesh.pg_pool_stats()["pools"].values()
     book = {g["name"]: g["node_ids"] for pool in pools for g in pool["groups"]}
     real = {

@@ -53,7 +53,7 @@ def quota(scheduler: Any, pool: str) -> dict[str, Any]:
 
 
 def assert_nothing_held(scheduler: Any) -> None:
-    """Every pool is wholly free, and no agent or task is on the book."""
+    """Assert that every pool is free and that no agent or task is listed."""
     for pool in scheduler.list_pools()["pools"]:
         assert pool["free"] == pool["resources"], pool
         held = {key: pool[key] for key in ("reserved", "used", "lent", "borrowed", "agents")}

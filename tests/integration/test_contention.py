@@ -14,7 +14,7 @@ THREADS = 16
 
 
 class Watch:
-    """Looks at the books again and again while others work."""
+    """Checks the invariants of the pools continuously while others work."""
 
     def __init__(self, scheduler):
         self._scheduler = scheduler

@@ -59,7 +59,7 @@ def test_capacity_that_other_workloads_just_took_is_refused_within_seconds(sched
     assert took < 5.0
     assert_nothing_held(scheduler)
     (node,) = scheduler.cluster_snapshot()["nodes"]
-    assert node["free"]["cpu"] == 1.0, "the book knows it from now on"
+    assert node["free"]["cpu"] == 1.0, "the node state has it from now on"
     assert submit(scheduler, "small", 1.0)["success"]
 
 

@@ -81,17 +81,17 @@ def test_a_detached_child_is_gone_before_its_group_is_handed_on(pool, namespace)
     pool.complete_task("first", end_agent=True)
     assert submit_and_get_group(pool, "second")[0] == group
     assert "child" not in actors_in(namespace)
-    until(lambda: not process_exists(child), "the child lives on")
+    until(lambda: not process_exists(child), "the child still runs")
 
 
 def test_a_foreign_actor_is_ended_when_the_group_is_handed_on(pool, namespace):
     group, _ = submit_and_get_group(pool, "first")
-    options = {"name": "stranger", "namespace": namespace, "lifetime": "detached"}
+    options = {"name": "foreign", "namespace": namespace, "lifetime": "detached"}
     _, pid = foreign_actor_in(group, **options)
     pool.complete_task("first", end_agent=True)
     assert submit_and_get_group(pool, "second")[0] == group
-    assert "stranger" not in actors_in(namespace)
-    until(lambda: not process_exists(pid), "the stranger lives on")
+    assert "foreign" not in actors_in(namespace)
+    until(lambda: not process_exists(pid), "the foreign actor still runs")
 
 
 def test_a_group_that_cannot_be_vacated_is_removed(pool, namespace):
@@ -102,7 +102,7 @@ def test_a_group_that_cannot_be_vacated_is_removed(pool, namespace):
     answer = submit(pool, "second", 9.0)
     assert (answer["success"], answer["reason"]) == (False, "cluster_out_of_resources"), answer
     assert "others live in its placement group" in answer["error"]
-    until(lambda: not process_exists(pid), "the stranger lives on")
+    until(lambda: not process_exists(pid), "the foreign actor still runs")
     assert kept is not None
     until(lambda: submit(pool, "third", 9.0)["success"], "the group is not made again")
     assert group not in groups_in(namespace)

@@ -1,4 +1,4 @@
-"""Agents that die, hang or fall silent: found, taken off the book, made again from their saved state."""
+"""Agents that die, hang or fall silent: found, removed, and rebuilt from their saved state."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def agent_of(scheduler, task_id):
 
 
 def killed(scheduler, task_id):
-    """Kill -9 its agent, and wait until it is off the book."""
+    """Kill -9 its agent, and wait until it is removed."""
     pid = agent_of(scheduler, task_id)["pid"]
     os.kill(pid, signal.SIGKILL)
     until(
         lambda: pid not in {a["pid"] for a in scheduler.list_agents()["agents"]},
-        "it stays on the book",
+        "it is still listed",
     )
 
 
@@ -100,7 +100,7 @@ def test_a_hanging_agent_is_terminated_and_rebuilt(pool):
     done = pool.ensure_agent_health(timeout=0.001)
     assert (done["checked"], done["healthy"], done["rebuilt"]) == (2, 1, ["on-t"])
     assert done["details"][0]["problem"] == "silent"
-    until(lambda: not process_exists(pid), "the one that hung lives on")
+    until(lambda: not process_exists(pid), "the one that hung still runs")
     assert ray.get(agent_of(pool, "t")["handle"].add.remote(0)) == 0
 
 
@@ -163,7 +163,7 @@ def test_an_agent_restarted_by_ray_gets_its_last_saved_state(pool, cls):
     # the new life is controlled as the first was, and its state is its own
     saved = pool.preempt_task("t")["preempted"][0]["saved_state"]
     assert (saved["state"], saved["source"]) == ({"count": 6}, "save_state"), saved
-    # what was freed by hand is kept for whoever freed it, for some seconds
+    # manually freed quota is held for the client that freed it, for some seconds
     assert quota(pool, "pool")["reserved"] == ONE
     assert pool.list_agents()["agents"] == pool.list_tasks()["tasks"] == []
 
@@ -191,7 +191,7 @@ def test_an_orphan_is_terminated_when_the_supervisor_recovers(pool, namespace):
     pid = ray.get(orphan.remote().pid.remote())
     os.kill(pool.about()["pid"], signal.SIGKILL)
     assert [a["name"] for a in pool.list_agents()["agents"]] == ["on-t"]
-    until(lambda: not process_exists(pid), "the orphan lives on")
+    until(lambda: not process_exists(pid), "the orphan still runs")
     assert "schedulemesh:mesh:lost#1" not in actors_in(namespace)
     assert ray.get(agent_of(pool, "t")["handle"].add.remote()) == 1
 

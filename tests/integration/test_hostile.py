@@ -101,7 +101,7 @@ class TestAConstructorThat:
             args = [failing.remote()] if where == "argument" else []
             answer = submit(pool, "t", Raising, actor_args=args)
         assert (answer["success"], answer["reason"]) == (False, "agent_start_failed")
-        assert process() == before, "the supervisor lives on"
+        assert process() == before, "the supervisor still runs"
         assert_nothing_held(pool)
 
     def test_hangs(self, pool, tmp_path):
@@ -258,8 +258,8 @@ class TestAVictimWhose:
         assert answer["success"]
         assert answer["cancel_success"] is False
         assert "did not return within 1 s" in answer["error"]
-        until(lambda: not process_exists(pid), "the hung agent lives on")
-        until(lambda: not pool.list_agents()["agents"], "the hung agent stays on the book")
+        until(lambda: not process_exists(pid), "the hung agent still runs")
+        until(lambda: not pool.list_agents()["agents"], "the hung agent is still listed")
         assert_nothing_held(pool)
 
     def test_methods_raise_is_saved_as_far_as_known(self, pool):

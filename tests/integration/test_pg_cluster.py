@@ -1,4 +1,4 @@
-"""Placement groups on three nodes: every strategy stands where the book says; a node's death is made good.
+"""Placement groups on three nodes: every strategy is placed as decided; groups of a dead node are recreated.
 
 The cluster lives in a process of its own, beside this run's Ray.
 """

@@ -71,8 +71,8 @@ def numbers(scheduler):
     return {key: stats[key] for key in ("reserved", "dynamic", "free", "in_use", "destroyed")}
 
 
-def assert_same_as_ray(scheduler, namespace):
-    """Whether Ray's groups are those of the book, each on its nodes."""
+def same_groups_as_ray(scheduler, namespace):
+    """Whether Ray has the same groups as the scheduler, each on the same nodes."""
     stats = scheduler.pg_pool_stats()
     book = {
         group["name"]: group["node_ids"]
@@ -101,7 +101,7 @@ class TestWhichGroup:
         )
         assert again["success"]
         assert groups_in(namespace).keys() == living.keys()
-        assert assert_same_as_ray(scheduler, namespace)
+        assert same_groups_as_ray(scheduler, namespace)
 
     def test_entitled_tasks_get_reserved_groups_and_others_dynamic_ones(self, pool, namespace):
         low = runs(submit(pool, "low"))
@@ -139,7 +139,7 @@ class TestWhichGroup:
         scheduler.complete_task("one", end_agent=True)
         until(lambda: first["name"] not in groups_in(namespace), "it stays")
         assert len(groups_in(namespace)) == 2, "reserved ones do not go"
-        until(lambda: numbers(scheduler)["destroyed"] == 1, "it stays on the book")
+        until(lambda: numbers(scheduler)["destroyed"] == 1, "it is still listed")
 
     def test_an_agent_without_a_task_runs_in_a_group_too(self, pool):
         answer = pool.create_agent("a", "pool", Counter, resources=ONE)
@@ -155,7 +155,7 @@ class TestWhichGroup:
         pool.resize_pool("pool", resources={"cpu": 12.0, "memory": 16000.0})
         refused = submit_for_group(pool, "too-low", 1.5)
         assert (refused["success"], refused["reason"]) == (False, "group_unplaceable")
-        answer = submit_for_group(pool, "newcomer", 4.0)
+        answer = submit_for_group(pool, "incoming", 4.0)
         group = runs(answer)
         assert (answer["path"], group["path"]) == ("pg", "preempted")
         assert group["id"] in groups
@@ -173,7 +173,7 @@ class TestWhichGroup:
         make_pool(scheduler, max_dynamic_pgs=1)
         scheduler.update_preemption_policy(cancel_timeout=0.2)
         group = runs(submit(scheduler, "stubborn", actor_class=Stubborn))
-        answer = submit_for_group(scheduler, "newcomer", 4.0)
+        answer = submit_for_group(scheduler, "incoming", 4.0)
         assert [v["task_id"] for v in answer["preempted"]] == ["stubborn"]
         assert runs(answer)["id"] == group["id"]
 
@@ -314,7 +314,7 @@ class TestWhatBecomesOfGroups:
         answer = submit(scheduler, "t")
         ray.kill(other)
         if answer["success"]:
-            pytest.skip("the book knew of the others")
+            pytest.skip("the scheduler knew the external usage")
         assert "bundle 0 needs cpu 2" in answer["error"]
         assert groups_in(namespace) == {}
         assert_nothing_held(scheduler)
@@ -328,9 +328,9 @@ class TestWhatBecomesOfGroups:
         from ray.util.placement_group import PlacementGroup, remove_placement_group
 
         remove_placement_group(PlacementGroup(PlacementGroupID(bytes.fromhex(ray_id))))
-        until(lambda: not pool.list_agents()["agents"], "its agent stays on the book")
+        until(lambda: not pool.list_agents()["agents"], "its agent is still listed")
         until(lambda: len(groups_in(namespace)) == 2, "it is not made again")
-        until(lambda: assert_same_as_ray(pool, namespace), "the book differs")
+        until(lambda: same_groups_as_ray(pool, namespace), "the state differs")
         assert runs(submit(pool, "u", 9.0))["path"] == "reserved"
 
 
@@ -411,13 +411,13 @@ class TestAcrossRestarts:
             assert isinstance(reply_of(ref).outcome, Accepted), reply_of(ref).outcome
         assert ids(namespace) == made, "they were taken over"
         assert {entry["state"] for entry in groups_in(namespace).values()} == {"CREATED"}
-        assert assert_same_as_ray(scheduler, namespace)
+        assert same_groups_as_ray(scheduler, namespace)
 
     def test_an_agent_killed_in_its_group_leaves_it_free(self, pool, namespace):
         answer = submit(pool, "t", 9.0)
         group = runs(answer)
         os.kill(pool.list_agents()["agents"][0]["pid"], signal.SIGKILL)
-        until(lambda: not pool.list_agents()["agents"], "it stays on the book")
+        until(lambda: not pool.list_agents()["agents"], "it is still listed")
         assert group["name"] in groups_in(namespace)
         assert numbers(pool)["free"] == 2
 

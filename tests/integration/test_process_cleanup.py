@@ -104,8 +104,8 @@ def parent(scheduler, task_id="old", **more):
 
 
 def processes_seen_by_the_incoming_agent(scheduler, pids, priority=9.0):
-    newcomer = started(scheduler, "new", IncomingAgent, priority, actor_kwargs={"pids": pids})
-    return ray.get(newcomer.living.remote())
+    incoming = started(scheduler, "new", IncomingAgent, priority, actor_kwargs={"pids": pids})
+    return ray.get(incoming.living.remote())
 
 
 def test_an_evicted_agents_children_have_exited_before_the_incoming_agent_starts(pool):
@@ -123,7 +123,7 @@ def test_a_stopped_agents_process_has_exited_before_the_incoming_agent_starts(po
 def test_a_killed_agents_children_have_exited_before_its_quota_is_free(pool):
     pids = parent(pool)
     os.kill(pids[0], signal.SIGKILL)
-    until(lambda: not pool.list_agents()["agents"], "it stays on the book")
+    until(lambda: not pool.list_agents()["agents"], "it is still listed")
     assert [pid for pid in pids if process_exists(pid)] == []
     assert processes_seen_by_the_incoming_agent(pool, pids) == []
 
@@ -131,7 +131,7 @@ def test_a_killed_agents_children_have_exited_before_its_quota_is_free(pool):
 def test_a_killed_agents_children_have_exited_when_it_is_rebuilt(pool):
     pids = parent(pool)
     os.kill(pids[0], signal.SIGKILL)
-    until(lambda: not pool.list_agents()["agents"], "it stays on the book")
+    until(lambda: not pool.list_agents()["agents"], "it is still listed")
     assert pool.ensure_agent_health()["rebuilt"] == ["on-old"]
     assert not any(map(process_exists, pids))
 
@@ -156,7 +156,7 @@ def test_agent_and_supervisor_killed_at_once_leave_no_children(pool):
     supervisor = pool.about()["pid"]
     os.kill(supervisor, signal.SIGKILL)
     os.kill(pids[0], signal.SIGKILL)
-    until(lambda: not pool.list_agents()["agents"], "it stays on the book")
+    until(lambda: not pool.list_agents()["agents"], "it is still listed")
     assert not any(map(process_exists, pids))
 
 
@@ -180,7 +180,7 @@ def test_deleting_a_stopped_agent_returns_when_its_process_has_exited(pool):
     threading.Thread(target=delete, daemon=True).start()
     until(
         lambda: done.is_set() or "on-old" in {a["name"] for a in pool.list_agents()["agents"]},
-        "neither on the book nor gone",
+        "neither listed nor ended",
     )
     assert done.wait(10.0)
     assert not any(map(process_exists, pids))

@@ -49,7 +49,7 @@ def put_back(scheduler, path, copy, *, forget):
     shutil.copy(copy, path.with_name("new"))
     path.with_name("new").replace(path)
     os.kill(pid, signal.SIGKILL)
-    until(lambda: not process_exists(pid), "the supervisor lives on")
+    until(lambda: not process_exists(pid), "the supervisor still runs")
 
 
 def test_agents_unknown_to_a_restored_backup_are_kept_and_known_ones_adopted(
@@ -91,14 +91,14 @@ def test_agents_unknown_to_a_restored_backup_are_kept_and_known_ones_adopted(
     assert evicted["success"], evicted
     saved = scheduler.get_saved_state("task")["saved_state"]
     assert (saved["source"], saved["state"]) == ("save_state", {"count": 41})
-    until(lambda: not process_exists(pids[0]), "the evicted agent lives on")
+    until(lambda: not process_exists(pids[0]), "the evicted agent still runs")
 
-    # Also the next life keeps orphans.
+    # The restarted supervisor keeps orphans, too.
     os.kill(about(scheduler)["pid"], signal.SIGKILL)
     assert scheduler.list_orphans()["orphans"] == [orphan]
     assert process_exists(pids[1])
     assert scheduler.end_orphans([orphan["name"]]) == {"success": True, "ended": [orphan["name"]]}
-    until(lambda: not process_exists(pids[1]), "the orphan lives on")
+    until(lambda: not process_exists(pids[1]), "the orphan still runs")
     assert scheduler.list_orphans()["orphans"] == []
     started(scheduler, "young")
 

@@ -1,4 +1,4 @@
-"""How schedulers and agents end: with their job, by hand, or not at all; and what the journal says."""
+"""How schedulers and agents end: with their job, on request, or not at all; and the journal at the end."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_non_detached_scheduler_ends_with_its_job(namespace, tmp_path, how):
         driver.communicate("\n", timeout=60)
     assert driver.returncode == (-signal.SIGKILL if how == "killed" else 0)
     until(lambda: not actors_in(namespace), lambda: f"left in Ray: {actors_in(namespace)}")
-    until(lambda: not process_exists(agent_pid), "the agent's process lives on")
+    until(lambda: not process_exists(agent_pid), "the agent's process still runs")
 
 
 def test_a_detached_scheduler_outlives_its_job_and_is_shared(namespace, tmp_path):
@@ -112,7 +112,7 @@ def test_a_killed_agent_releases_its_quota(scheduler):
 def test_an_agent_killed_through_its_handle_releases_its_quota(scheduler):
     scheduler.create_pool("pool", resources={"cpu": 1.0})
     ray.kill(scheduler.create_agent("a", "pool", Plain)["agent"]["handle"])
-    until(lambda: not scheduler.list_agents()["agents"], "the agent stays on the book")
+    until(lambda: not scheduler.list_agents()["agents"], "the agent is still listed")
     assert_nothing_held(scheduler)
 
 
@@ -189,7 +189,7 @@ def test_a_scheduler_does_not_start_empty_while_its_agents_run(make_scheduler, n
     session = Path(ray._private.worker.global_worker.node.get_session_dir_path())
     folder = session / "schedulemesh" / namespace
     ray.kill(scheduler.supervisor_handle())
-    until(lambda: "schedulemesh:mesh" not in actors_in(namespace), "it lives on")
+    until(lambda: "schedulemesh:mesh" not in actors_in(namespace), "it still runs")
     kept = folder.rename(folder.with_name("kept"))
     with pytest.raises(SchedulerUnavailableError, match=r"(?s)does not start empty.*:mesh:a#1"):
         RayScheduler("mesh", namespace=namespace, detached=True)

@@ -42,7 +42,7 @@ def killed(scheduler, before):
     os.kill(pid, signal.SIGSTOP)
     before()
     os.kill(pid, signal.SIGKILL)
-    until(lambda: not process_exists(pid), "the supervisor lives on")
+    until(lambda: not process_exists(pid), "the supervisor still runs")
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def crippled(namespace, tmp_path):
     killed(scheduler, lambda: sql(path, "UPDATE schedulemesh_meta SET value = 99"))
     yield scheduler, path, pid
     until(lambda: not actors_in(namespace), lambda: f"left in Ray: {actors_in(namespace)}")
-    until(lambda: not process_exists(pid), "the agent's process lives on")
+    until(lambda: not process_exists(pid), "the agent's process still runs")
 
 
 def refuses(call):
@@ -186,7 +186,7 @@ def test_a_non_detached_scheduler_that_cannot_start_ends_with_its_job(namespace,
         driver.kill()
         driver.communicate(timeout=30)
     until(lambda: not actors_in(namespace), lambda: f"left in Ray: {actors_in(namespace)}")
-    until(lambda: not process_exists(agent), "the agent's process lives on")
+    until(lambda: not process_exists(agent), "the agent's process still runs")
     assert (tmp_path / "gone" / namespace / "mesh.sqlite").exists()
 
 

@@ -122,7 +122,7 @@ def test_an_agent_built_in_a_warm_host_is_an_ordinary_agent(scheduler, namespace
     assert ray.get(agent.add.remote(1)) == 8
     saved = scheduler.preempt_task("t")["preempted"][0]["saved_state"]
     assert saved["state"] == {"count": 8}
-    until(lambda: host not in actors_in(namespace), "its process lives on")
+    until(lambda: host not in actors_in(namespace), "its process still runs")
     again = scheduler.restore_task(saved)
     assert ray.get(again["agent"]["handle"].add.remote(1)) == 9
 
@@ -186,7 +186,7 @@ def test_an_async_class_with_a_runtime_env(scheduler):
     assert scheduler.execute_preemption("u", "on-t")["saved_state"]["state"] == {"count": 0}
     (host,) = hosts_of(scheduler)
     saved = scheduler.preempt_task("t")["preempted"][0]["saved_state"]
-    until(lambda: host not in hosts_of(scheduler), "it lives on")
+    until(lambda: host not in hosts_of(scheduler), "it still runs")
     again = scheduler.restore_task(saved)
     assert again["success"], again
     assert ray.get(again["agent"]["handle"].add.remote(1)) == 101

@@ -53,7 +53,7 @@ wordless = outsiders:Mine.Inner
 [schedulemesh.dispatch_strategies]
 cuts = outsiders:Cuts
 duck = outsiders:duck
-stranger = outsiders:Mine
+third = outsiders:Mine
 exits = outsiders_exit:X
 """
 
@@ -145,7 +145,7 @@ def test_the_command_lists_them_in_80_columns(outsiders, capsys, monkeypatch):
     assert "BROKEN" in told["refuses"], "it is made as the scheduler makes it"
     assert "outsiders:Mine.Inner" in told["wordless"], "its base's words are not its own"
     assert "Deals as it likes" in told["duck"], "what the loader takes is fine"
-    assert "BROKEN" in told["stranger"], "what the loader refuses is not"
+    assert "BROKEN" in told["third"], "what the loader refuses is not"
     assert "SystemExit(3)" in told["exits"]
     for name in ("data_parallel", "every_rank", "replicate"):
         assert "built in" in told[name]

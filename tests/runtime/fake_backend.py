@@ -206,7 +206,7 @@ class FakeBackend:
         #: Nodes where nothing can be placed now.
         self.full: set[str] = set()
         #: Actors in placement groups that are not ours, by Ray's id of the group.
-        self.strangers: dict[str, list[GroupMember]] = {}
+        self.foreign: dict[str, list[GroupMember]] = {}
         self.actors: list[FakeActor] = []
         #: What becomes of an actor when it is created.
         self.start: Callable[[FakeActor], None] = lambda actor: None
@@ -447,7 +447,7 @@ class FakeBackend:
             if actor.alive and actor.request.slot is not None
             if actor.request.slot.ray_id == ray_id
         ]
-        return ours + self.strangers.get(ray_id, [])
+        return ours + self.foreign.get(ray_id, [])
 
     async def remove_group(self, ray_id: str) -> None:
         await self.take("remove_group", ray_id, lambda: self._remove(ray_id))
@@ -455,7 +455,7 @@ class FakeBackend:
     def _remove(self, ray_id: str) -> None:
         self.removed.append(ray_id)
         self.by_id.pop(ray_id, None)
-        self.strangers.pop(ray_id, None)
+        self.foreign.pop(ray_id, None)
         for actor in self.actors:
             if actor.request.slot is not None and actor.request.slot.ray_id == ray_id:
                 actor.alive = False

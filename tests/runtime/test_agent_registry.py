@@ -19,7 +19,7 @@ async def agents_with_one():
     return agents
 
 
-def test_who_waits_for_a_dead_agent_is_told_at_once():
+def test_waiting_for_a_dead_agent_ends_at_once():
     async def story():
         agents = await agents_with_one()
         order = asyncio.ensure_future(agents.order("a", 1, "save", 3600.0))

@@ -45,25 +45,25 @@ def told(ray, *states):
     asyncio.run(notify())
 
 
-def test_a_pool_that_does_not_say_so_asks_for_nothing(short):
+def test_a_pool_requests_nothing_by_default(short):
     ray, short["p"] = FakeBackend(), [(SHAPE, "no room")]
     told(ray, state(p=False), state(p=False))
     assert ray.asked == []
 
 
-def test_what_has_no_room_is_asked_for_once_and_withdrawn(short):
+def test_an_unplaceable_group_is_requested_once_and_withdrawn(short):
     ray, short["p"], short["q"] = FakeBackend(), [(SHAPE, "no room")], [(SHAPE, "no room")]
     told(ray, state(p=True, q=False), state(p=True, q=False))
     assert ray.asked == [list(SHAPE.bundles), []]
 
 
-def test_a_wish_of_a_former_life_is_withdrawn(short):
+def test_a_request_of_a_previous_supervisor_is_withdrawn(short):
     ray = FakeBackend()
     told(ray, state(p=True), state(p=True))
     assert ray.asked == [[]]
 
 
-def test_a_pool_that_does_not_ask_any_more_has_no_wish(short):
+def test_a_pool_that_disabled_requests_has_none(short):
     ray, short["p"] = FakeBackend(), [(SHAPE, "no room")]
     told(ray, state(p=True), state(p=False), state(p=False))
     assert ray.asked == [list(SHAPE.bundles), []]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from schedulemesh.runtime.blob_cache import BlobCache
 
 
-def test_what_was_not_used_for_longest_goes_first():
+def test_the_least_recently_used_entry_is_evicted_first():
     cache = BlobCache(10)
     for key in "abc":
         cache.put(key, b"1234")
@@ -15,7 +15,7 @@ def test_what_was_not_used_for_longest_goes_first():
     assert [cache.get(key) for key in "bcd"] == [b"1234", None, b"1234"]
 
 
-def test_the_same_again_takes_no_more_room():
+def test_storing_the_same_bytes_again_takes_no_more_space():
     cache = BlobCache(10)
     cache.put("a", b"1234")
     for _ in range(10):

@@ -57,7 +57,7 @@ def test_a_jump_changes_no_duration_and_is_logged_once(machine, caplog, by_s, sa
     assert said in caplog.text
 
 
-def test_a_small_correction_is_not_worth_a_word(machine, caplog):
+def test_a_small_correction_is_not_logged(machine, caplog):
     clock = machine.clock()
     machine.system += 2.0
     assert clock.now() == 1_000_000.0
@@ -65,7 +65,7 @@ def test_a_small_correction_is_not_worth_a_word(machine, caplog):
 
 
 @pytest.mark.parametrize("by_s", [-4 * DAY_S, DAY_S])
-def test_a_jump_between_two_lives_changes_no_duration(machine, by_s):
+def test_a_clock_change_between_two_runs_changes_no_duration(machine, by_s):
     first = machine.clock()
     began, mark = first.now(), first.mark()
     machine.system += by_s
@@ -109,7 +109,7 @@ def test_after_another_boot_the_system_clock_says_how_long_it_was_off(machine):
     assert second.now() == mark.at + 60.0
 
 
-def test_no_entry_of_the_journal_lies_in_the_future(machine):
+def test_no_entry_of_the_journal_is_in_the_future(machine):
     clock = machine.clock()
     clock.resume(None, 1_000_300.0)
     assert clock.now() == 1_000_300.0

@@ -54,7 +54,7 @@ def test_a_new_process_is_given_what_the_former_one_did_not_answer():
     asyncio.run(asyncio.wait_for(story(), 30))
 
 
-def test_what_nobody_waits_for_is_not_given():
+def test_a_command_without_a_waiter_is_not_sent():
     async def story():
         line = CommandQueue()
         line.send(command(1))

@@ -45,21 +45,21 @@ def test_a_shortage_is_a_warning_and_its_victims_are_information(told):
     assert told() == [("INFO", "preempted: task_id=low agent=low reason=same_pool_preemption")]
 
 
-def test_what_fits_is_not_told(told):
+def test_a_submission_that_fits_is_not_logged(told):
     mesh = Mesh(pool("p", cpu=2))
     mesh.run("a", cpu=1)
     log_facts(mesh.facts)
     assert told() == []
 
 
-def test_a_refusal_for_want_of_a_group_claims_no_shortage_of_amounts(told):
+def test_a_refusal_because_of_a_group_logs_no_shortage_of_amounts(told):
     mesh = Mesh(pool("p", cpu=4, groups=GroupsSpec(dynamic=False)), nodes=[node("a", cpu=4)])
     stimulus = mesh.submission("t", cpu=2)
     log_refusal(stimulus, mesh.handle(stimulus).outcome)
     assert told() == [("WARNING", "refused: task_id=t reason=group_unplaceable")]
 
 
-def test_an_eviction_by_hand_is_told(told):
+def test_a_manual_eviction_is_logged(told):
     mesh = Mesh(pool("p", cpu=2))
     mesh.run("a", cpu=1)
     step = mesh.handle(s.PreemptionRequested(task_id="a", end_agent=True))
@@ -67,7 +67,7 @@ def test_an_eviction_by_hand_is_told(told):
     assert told() == [("INFO", "preempting by request: victim_task=a")]
 
 
-def test_a_refusal_for_want_of_room_is_a_warning_unless_it_was_a_dry_run(told):
+def test_a_shortage_is_a_warning_unless_it_was_a_dry_run(told):
     mesh = Mesh(pool("p", cpu=2))
     mesh.run("a", cpu=2)
     asked = mesh.submission("b", cpu=1)
@@ -80,7 +80,7 @@ def test_a_refusal_for_want_of_room_is_a_warning_unless_it_was_a_dry_run(told):
     assert told() == []
 
 
-def test_the_resolved_aggressiveness_is_told(told):
+def test_the_resolved_aggressiveness_is_logged(told):
     mesh = Mesh()
     policy = mesh.state.policy
     step = mesh.handle(

@@ -110,7 +110,7 @@ def test_without_an_earlier_state_the_payload_is_what_is_left():
         assert saved.saved_at == 2.0
 
 
-def test_the_agent_is_told_how_much_its_state_may_take():
+def test_the_agent_gets_the_limit_of_its_state():
     agents = Answering(save=Result(data=b"state"))
     fed = []
     saved = asyncio.run(eviction_after(None, fed, agents).save())
@@ -122,7 +122,7 @@ def test_the_agent_is_told_how_much_its_state_may_take():
     assert [type(stimulus) for stimulus, _ in fed] == [StateStored]
 
 
-def test_a_state_that_is_too_large_is_told_and_the_one_before_kept():
+def test_a_state_that_is_too_large_is_reported_and_the_previous_one_kept():
     agents = Answering(save=Result(error="too large", success=False, too_large=True))
     told = asyncio.run(eviction_after(None, [], agents).checkpoint())
     assert told.reason == "state_too_large"
@@ -159,7 +159,7 @@ def test_what_does_not_fit_with_all_that_is_stored_with_it_is_not_kept():
         ),
     ],
 )
-def test_a_cancel_that_cancelled_nothing_says_what_runs_on(result, error):
+def test_a_cancel_without_effect_reports_that_the_method_continues(result, error):
     answered = asyncio.run(eviction_after(None, [], Answering(cancel=result)).cancel())
     assert (answered.cancel_success, answered.error) == (False, error)
 
@@ -170,7 +170,7 @@ def test_a_cancel_that_did_not_return_has_timed_out():
     assert answered.error.startswith("cancel() did not return within")
 
 
-def test_a_cancel_that_worked_says_so():
+def test_a_successful_cancel_reports_success():
     agents = Answering(cancel=Result(running=1))
     answered = asyncio.run(eviction_after(None, [], agents).cancel())
     assert (answered.cancel_success, answered.error) == (True, "")

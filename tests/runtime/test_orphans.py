@@ -56,7 +56,7 @@ def test_with_its_own_journal_nothing_is_an_orphan(backend):
     run(story())
 
 
-def test_with_one_that_was_put_back_all_unknown_is_kept_also_by_later_lives(backend):
+def test_after_a_restored_backup_orphans_are_kept_across_restarts(backend):
     async def story():
         journal = MemoryJournal()
         mark = "schedulemesh:mesh@here:group:p-pg-4"

@@ -65,13 +65,13 @@ def test_a_group_is_made_under_its_name_and_can_be_lived_in(backend, groups):
     assert groups.slot("other") is None
 
 
-def test_one_of_its_name_that_lives_is_taken_over(backend, groups):
+def test_an_existing_group_of_its_name_is_adopted(backend, groups):
     backend.by_id["f" * 36] = view()
     assert isinstance(run(groups.create(order())), GroupCreated)
     assert (backend.made, groups.slot("g").ray_id) == (0, "f" * 36)
 
 
-def test_one_that_is_not_placed_in_time_is_withdrawn_and_says_why(backend, groups):
+def test_a_group_that_is_not_placed_in_time_is_withdrawn_with_a_reason(backend, groups):
     backend.full = {"b"}
     backend.free = [
         NodeView(node_id="a", total=CPU, free=CPU, labels={}),
@@ -89,7 +89,7 @@ def test_one_that_is_not_placed_in_time_is_withdrawn_and_says_why(backend, group
     assert isinstance(run(groups.create(order())), GroupCreated), "it may be tried again"
 
 
-def test_what_lacks_is_told_bundle_by_bundle(backend, groups):
+def test_a_shortage_is_reported_bundle_by_bundle(backend, groups):
     backend.full = {"a"}
     backend.free = [NodeView(node_id="a", total=CPU, free=CPU, labels={})]
     both = run(groups.create(order(node_ids=("a", "a"), wait_s=0.01))).error
@@ -111,14 +111,14 @@ def test_removing_one_that_is_being_made_ends_the_wait(backend, groups):
     assert list(backend.by_id.values()) == []
 
 
-def test_one_that_ray_put_elsewhere_is_withdrawn(backend, groups):
+def test_a_group_placed_on_other_nodes_is_withdrawn(backend, groups):
     backend.by_id["f" * 36] = view(node_ids=("a", "c"))
     failed = run(groups.create(order()))
     assert "on a, c instead of a, b" in failed.error
     assert list(backend.by_id.values()) == []
 
 
-def test_after_a_recovery_strays_go_and_the_rest_is_taken_over(backend, groups):
+def test_after_a_recovery_orphans_are_removed_and_the_rest_adopted(backend, groups):
     backend.by_id.update(
         {
             "1" * 36: view("known", ray_id="1" * 36),
@@ -147,7 +147,7 @@ def test_after_a_recovery_strays_go_and_the_rest_is_taken_over(backend, groups):
     assert groups.slot("moved") is None
 
 
-def test_a_look_finds_groups_that_are_gone_or_elsewhere():
+def test_lost_and_moved_groups_are_detected():
     on_book = book(
         well=GroupPhase.READY,
         gone=GroupPhase.READY,
@@ -162,7 +162,7 @@ def test_a_look_finds_groups_that_are_gone_or_elsewhere():
         "moved": view("moved", node_ids=("a", "c")),
         "torn": view("torn", "RESCHEDULING", ("a", "")),
     }
-    before = ["well", "gone", "moved", "torn", "ending", "off the book"]
+    before = ["well", "gone", "moved", "torn", "ending", "unknown"]
     found = dict(groups_gone(on_book, before, living))
     assert set(found) == {"gone", "moved", "torn"}
 

@@ -66,7 +66,7 @@ def goes_on(backend, looks):
     return asyncio.run(asyncio.wait_for(story(), 30.0))
 
 
-def test_one_that_waits_for_room_twice_in_a_row_is_not_placed():
+def test_an_agent_that_waits_for_resources_twice_is_not_placed():
     backend = FakeBackend()
     backend.views["actor"] = PENDING
     backend.waiting = lambda actor: True
@@ -80,14 +80,14 @@ def test_one_whose_process_is_being_started_is_waited_for():
     assert goes_on(backend, looks=4)
 
 
-def test_room_that_just_became_free_is_waited_for():
+def test_resources_that_just_became_free_are_waited_for():
     backend = FakeBackend()
     backend.views["actor"] = PENDING
     backend.waiting = lambda actor: len(backend.looks) % 2 == 1
     assert goes_on(backend, looks=6)
 
 
-def test_a_start_goes_on_where_ray_cannot_be_asked(caplog):
+def test_a_start_continues_if_ray_does_not_respond(caplog):
     def broken(actor):
         raise RuntimeError("no answer")
 
@@ -98,7 +98,7 @@ def test_a_start_goes_on_where_ray_cannot_be_asked(caplog):
     assert "cannot tell whether Ray has room" in caplog.text
 
 
-def test_one_that_has_a_process_is_not_asked_about_again():
+def test_an_agent_with_a_process_is_not_checked_again():
     backend = FakeBackend()
     backend.waiting = lambda actor: True
     assert not watched(backend, 0.02)
@@ -106,7 +106,7 @@ def test_one_that_has_a_process_is_not_asked_about_again():
 
 
 def eight_cpus():
-    """A book with one node of eight CPUs, on which it has given away four, two of them to a newcomer."""
+    """A state with one node of eight CPUs, of which four are allocated, two of them to an incoming agent."""
     state = MeshState()
     report = NodeReport(node_id="n", total=parse_resources({"cpu": 8}))
     state.evolve(NodeSeen(report=report))
@@ -120,14 +120,14 @@ def view(free, node_id="n"):
     return NodeView(node_id=node_id, total=total, free=left, labels={})
 
 
-def test_what_others_use_is_what_ray_has_given_less_what_is_ours_and_placed():
+def test_external_usage_is_what_ray_has_assigned_to_others():
     node = eight_cpus().cluster.nodes["n"]
     assert external_use(node, view(1.0), TWO) == parse_resources({"cpu": 5})
     assert external_use(node, view(1.0), NOTHING) == parse_resources({"cpu": 3})
     assert external_use(node, view(8.0), NOTHING) == NOTHING
 
 
-def test_the_book_learns_it_for_this_node_alone():
+def test_external_usage_is_recorded_for_this_node_alone():
     state = eight_cpus()
     reports = seen_anew(state, [view(1.0), view(0.0, "other")], "n", TWO)
     assert [(r.node_id, r.external_usage) for r in reports] == [
@@ -136,7 +136,7 @@ def test_the_book_learns_it_for_this_node_alone():
     ]
 
 
-def test_the_refusal_says_who_holds_how_much():
+def test_the_refusal_names_the_holders_and_amounts():
     state = eight_cpus()
     state.evolve(NodeSeen(report=seen_anew(state, [view(1.0)], "n", TWO)[0]))
     told = no_room(state.cluster.nodes["n"], TWO)

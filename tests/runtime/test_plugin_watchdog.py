@@ -71,7 +71,7 @@ def test_they_are_loaded_in_their_order():
     assert [entry["name"] for entry in found.status()] == ["Mine", "Other"]
 
 
-def test_one_that_cannot_be_loaded_is_disabled_in_this_life_only(caplog):
+def test_a_plugin_that_cannot_be_loaded_is_disabled_until_the_restart(caplog):
     journal = MemoryJournal()
     gone = StrategyRef(name="gone", path="no_such_module:X")
     found = PluginWatchdog([gone], journal, Path("/dev/null/nowhere"), load)
@@ -82,7 +82,7 @@ def test_one_that_cannot_be_loaded_is_disabled_in_this_life_only(caplog):
     assert journal.note("disabled strategies") is None
 
 
-def test_one_that_is_disabled_stays_so_until_its_journal_is_gone(journal):
+def test_a_disabled_plugin_stays_disabled_as_long_as_the_journal_exists(journal):
     disable(keeper(journal, "Mine", "Mine#2").plugins[1], "too slow")
     again = keeper(journal, "Mine", "Mine#2")
     assert [guarded.name for guarded in again.plugins] == ["Mine"]
@@ -91,7 +91,7 @@ def test_one_that_is_disabled_stays_so_until_its_journal_is_gone(journal):
     assert keeper(journal, "Mine", "Mine#2").plugins == ()
 
 
-def test_a_record_that_cannot_be_read_disables_nobody(caplog):
+def test_an_unreadable_record_disables_no_plugin(caplog):
     journal = MemoryJournal()
     journal.put_note("disabled strategies", b"{")
     with caplog.at_level(logging.WARNING):
@@ -99,7 +99,7 @@ def test_a_record_that_cannot_be_read_disables_nobody(caplog):
     assert "cannot be read" in caplog.text
 
 
-def test_a_record_that_cannot_be_written_disables_in_this_life(caplog):
+def test_an_unwritable_record_disables_until_the_restart(caplog):
     class Full(MemoryJournal):
         def put_note(self, name, data):
             raise JournalError("the disk is full")
@@ -171,19 +171,19 @@ def life(folder, which, last):
     return done.returncode, ast.literal_eval(done.stdout or "None")
 
 
-def test_one_that_ends_the_process_is_disabled_in_the_next_life(tmp_path):
+def test_a_plugin_that_exits_the_process_is_disabled_after_the_restart(tmp_path):
     assert life(tmp_path, "first", "asks") == (7, {"Mine": "", "ProcessExiting": ""})
     reason = "the supervisor's process ended while it was asked score"
     for _ in range(2):
         assert life(tmp_path, "again", "asks") == (0, {"Mine": "", "ProcessExiting": reason})
 
 
-def test_a_process_that_is_killed_otherwise_disables_nobody(tmp_path):
+def test_a_process_killed_for_another_reason_disables_no_plugin(tmp_path):
     assert life(tmp_path, "first", "killed") == (-9, {"Mine": "", "ProcessExiting": ""})
     assert life(tmp_path, "again", "killed") == (-9, {"Mine": "", "ProcessExiting": ""})
 
 
-def test_a_new_scheduler_of_the_same_name_blames_nobody(tmp_path):
+def test_a_new_scheduler_of_the_same_name_disables_no_plugin(tmp_path):
     life(tmp_path, "first", "asks")
     (tmp_path / "mesh.sqlite").unlink()
     assert life(tmp_path, "first", "killed") == (-9, {"Mine": "", "ProcessExiting": ""})

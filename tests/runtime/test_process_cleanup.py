@@ -74,7 +74,7 @@ def test_a_cleaner_that_died_is_replaced(monkeypatch):
     assert second.calls == [("terminate", MARK)]
 
 
-def test_a_lost_node_is_told_of(monkeypatch, caplog):
+def test_a_lost_node_is_logged(monkeypatch, caplog):
     stage = Stage(monkeypatch, "own", "n")
     stage.cleanup.prepare("n")
     stage.backend.cleaners[0].raises = BackendError("it died")

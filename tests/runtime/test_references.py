@@ -58,7 +58,7 @@ def submitted(references, state, *, accepted=True, refs=REFS, **who):
     return spec
 
 
-def test_those_of_an_agent_are_held_as_long_as_it_is_on_the_book(state):
+def test_references_of_an_agent_are_held_as_long_as_it_exists(state):
     references = References()
     spec = submitted(references, state)
     assert references.of(spec) == REFS

@@ -53,7 +53,7 @@ def test_the_last_report_counts(state):
     ("name", "incarnation"),
     [("a", 1), ("a", 3), ("a", None), ("b", 2), ("elsewhere", 1), ("nobody", None)],
 )
-def test_a_report_of_another_agent_or_life_is_refused(state, name, incarnation):
+def test_a_report_of_another_agent_or_incarnation_is_refused(state, name, incarnation):
     metrics = ReportedMetrics()
     assert metrics.take(state, message({"step": 1}))
     assert not metrics.take(state, message({"step": 9}, name, incarnation))
@@ -106,7 +106,7 @@ def test_an_agent_that_never_reported_holds_nothing_back(state):
     assert metrics.may_have_newer("a")
 
 
-def test_an_agent_made_elsewhere_reports_while_a_task_is_registered_on_it(state, monkeypatch):
+def test_an_external_agent_may_report_while_a_task_is_registered_on_it(state, monkeypatch):
     monkeypatch.setattr(reported_metrics, "_OUTSIDE", 2)
     metrics = ReportedMetrics()
     assert metrics.take(state, message({"step": 1}, "elsewhere", None))

@@ -48,7 +48,7 @@ def told(state, outcome, meanwhile=lambda: None):
     return asyncio.run(asyncio.wait_for(story(), 10.0))
 
 
-def test_it_is_told_when_each_runs_or_has_failed(state):
+def test_the_outcome_follows_when_each_victim_runs_or_has_failed(state):
     def meanwhile():
         state.agents["a"].phase = AgentPhase.RUNNING
         state.running.remove("b")

@@ -127,7 +127,7 @@ def story(stage=None):
 
 
 @story()
-async def test_a_host_stands_ready_in_the_groups_first_bundle_and_takes_nothing(stage):
+async def test_a_warm_host_runs_in_the_groups_first_bundle_without_resources(stage):
     (actor,) = stage.backend.actors
     assert isinstance(actor.request, WarmHostRequest)
     assert actor.request.slot == stage.groups.slot("g")
@@ -198,7 +198,7 @@ def test_a_bundle_whose_gpus_are_in_use_is_not_probed():
 
 
 @story()
-async def test_hosts_that_are_not_wanted_any_more_are_ended(stage):
+async def test_unneeded_hosts_are_terminated(stage):
     stage.want("other")
     await stage.reconcile()
     old, new = stage.backend.actors
@@ -230,7 +230,7 @@ def unloadable(actor):
     actor.answers["class_loaded"] = Handled(error="ModuleNotFoundError: nope")
 
 
-def test_a_class_that_cannot_be_loaded_says_so_and_is_not_tried_for_ever():
+def test_a_class_that_cannot_be_loaded_is_reported_and_not_retried_forever():
     async def told():
         stage = Stage()
         stage.backend.start = unloadable
@@ -266,7 +266,7 @@ def test_what_fails_otherwise_is_tried_again_but_not_for_ever():
     asyncio.run(told())
 
 
-def test_bytes_that_are_gone_are_an_error():
+def test_missing_bytes_are_an_error():
     async def told():
         stage = Stage(class_key="unknown")
         await stage.begin()
@@ -285,7 +285,7 @@ async def test_an_agent_is_built_by_a_ready_host_and_has_its_address(stage):
     (actor,) = stage.backend.actors
     assert [method for method, _ in actor.calls] == ["class_loaded", "build_agent"]
     agent = Agent(spec=order.agent, incarnation=7, phase=AgentPhase.STARTING, admitted_at=0.0)
-    assert stage.agents.where(agent) == ("space", ready.name), "before the book knows it"
+    assert stage.agents.where(agent) == ("space", ready.name), "before the state has it"
     agent.actor_name, agent.actor_namespace = "other", "elsewhere"
     assert stage.agents.where(agent) == ("elsewhere", "other")
     await stage.agents.end("a", 7)

@@ -17,7 +17,7 @@ from schedulemesh.engine.messages.outcomes import Accepted, Pending
 from schedulemesh.engine.state.invariants import check
 from schedulemesh.errors import JournalError, NotStorableError
 from schedulemesh.protocol.agents import key_of
-from schedulemesh.runtime import reactor as scribe_module
+from schedulemesh.runtime import reactor as reactor_module
 from schedulemesh.runtime.answers import Answers
 from schedulemesh.runtime.journal_recovery import EarlierLives
 from schedulemesh.runtime.reactor import Reactor
@@ -30,9 +30,9 @@ from tests.runtime.test_clock import Machine
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr(scribe_module, "_RETRY_S", 0.01)
-    monkeypatch.setattr(scribe_module, "_RETRY_MAX_S", 0.05)
-    monkeypatch.setattr(scribe_module, "_FETCH_S", 0.5)
+    monkeypatch.setattr(reactor_module, "_RETRY_S", 0.01)
+    monkeypatch.setattr(reactor_module, "_RETRY_MAX_S", 0.05)
+    monkeypatch.setattr(reactor_module, "_FETCH_S", 0.5)
 
 
 class Unsure(SqlJournal):
@@ -426,7 +426,7 @@ def test_a_snapshot_that_cannot_be_written_costs_nothing(tmp_path, caplog):
 
 
 async def preempt(reactor, task_id, size, key=None):
-    """A registered task is evicted by hand; its state has so many bytes."""
+    """Preempt a registered task whose state has this many bytes."""
     await reactor.step(
         s.TaskAnnounced(task=s.TaskSpec(task_id=task_id, pool_name="p"), agent_name="x")
     )

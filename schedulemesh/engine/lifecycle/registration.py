@@ -1,4 +1,4 @@
-"""The one place where a task is put on the book beside a submission, and where its id is checked."""
+"""Registers tasks that run on existing agents, and checks that task ids are unique."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def duplicate_task(state: MeshState, task_id: str) -> Refused | None:
         return None
     return Refused(
         reason=Reason.DUPLICATE_TASK,
-        error=f"task {task_id!r} is already on the book, on agent {known.agent_name!r}; "
+        error=f"task {task_id!r} already exists, on agent {known.agent_name!r}; "
         "complete it first or choose another id",
     )
 
 
 def register(tx: Transaction, task: TaskSpec, agent_name: str) -> Refused | None:
-    """Put a task on the book that runs on this agent; the refusal where its id is taken."""
+    """Register a task that runs on this agent; a refusal if its id is taken."""
     refused = duplicate_task(tx.state, task.task_id)
     if refused is None:
         tx.emit(TaskRegistered(task=task, agent_name=agent_name, at=tx.now))

@@ -1,0 +1,69 @@
+"""Standard terms only: words that were given up in favour of a term of the field do not come back.
+
+A word is searched for in code, identifiers included, in documents and in tests. If one of them is the right
+word somewhere, add the place to ``ALLOWED`` with the reason.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+#: A word (a pattern, not within a longer word) and the term to write instead.
+TERMS = {
+    r"scribes?": "reactor",
+    r"patrols?": "cluster monitor",
+    r"births?": "agent start",
+    r"parcels?": "array transport",
+    r"dwellers?": "member",
+    r"strays?": "orphan",
+    r"ready hosts?": "warm host",
+}
+#: (file, word) where the word is right, and why.
+ALLOWED: dict[tuple[str, str], str] = {}
+#: Whole folders that are not searched: data of others.
+DATA = "tests/data/"
+
+
+def files() -> list[Path]:
+    """Every text file of the project that people read."""
+    kinds = {".py", ".md", ".txt", ".toml"}
+    folders = ("schedulemesh", "docs", "tests", "examples", "benchmarks", "packaging")
+    found = [path for folder in folders for path in (ROOT / folder).rglob("*")]
+    found += [*ROOT.glob("*.md"), ROOT / "pyproject.toml"]
+    return sorted(
+        path
+        for path in found
+        if path.suffix in kinds and DATA not in path.as_posix() and path != Path(__file__)
+    )
+
+
+def found_in(text: str, word: str) -> list[str]:
+    """The lines in which the word stands alone, also as a part of a name such as ``a_word``."""
+    alone = re.compile(f"(?<![A-Za-z])(?:{word})(?![A-Za-z])", re.IGNORECASE)
+    return [line.strip() for line in text.splitlines() if alone.search(line)]
+
+
+@pytest.mark.parametrize("word", TERMS)
+def test_the_standard_term_is_used(word):
+    wrong = []
+    for path in files():
+        name = path.relative_to(ROOT).as_posix()
+        if (name, word) not in ALLOWED:
+            lines = found_in(path.read_text(encoding="utf-8"), word)
+            wrong += [f"{name}: {line}" for line in lines]
+    assert not wrong, f"write {TERMS[word]!r} instead:\n" + "\n".join(wrong)
+
+
+def test_allowed_places_exist():
+    for name, word in ALLOWED:
+        assert found_in((ROOT / name).read_text(encoding="utf-8"), word), (name, word)
+
+
+def test_a_word_is_found_in_names_and_not_within_others():
+    assert found_in("def test_a_stray_is_ended():", r"strays?")
+    assert found_in("Strays are ended.", r"strays?")
+    assert not found_in("It describes the ashtray.", r"scribes?|strays?")
