@@ -1,6 +1,6 @@
-"""Facts and snapshots as JSON and back; the only form in which they are stored.
+"""Encodes facts and snapshots as JSON and decodes them; the only form in which they are stored.
 
-Parts of snapshots are deflated: they say the same words over and over.
+Chunks of snapshots are compressed, because they repeat the same field names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from schedulemesh.errors import JournalError, NotStorableError
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(list[AnyFact])
 _part_decoder = msgspec.json.Decoder(Snapshot)
-#: Characters of a value that an error shows.
+#: The number of characters of a value that an error shows.
 _SHOWN = 100
 
 
@@ -28,12 +28,12 @@ def encode_facts(facts: Sequence[AnyFact]) -> bytes:
 
 
 def decode_facts(stored: bytes) -> list[AnyFact]:
-    """The facts of one record. Raises msgspec.DecodeError where it is no list of known facts."""
+    """The facts of one record. Raises msgspec.DecodeError if it is not a list of known facts."""
     return _decoder.decode(stored)
 
 
 def storable(facts: Sequence[AnyFact]) -> bytes:
-    """As ``encode_facts``, and read back. Raises NotStorableError where that does not give the same facts."""
+    """As ``encode_facts``, and verified: raises NotStorableError if decoding does not give the same facts."""
     try:
         record = _encoder.encode(facts)
         back = _decoder.decode(record)
@@ -52,7 +52,7 @@ def joined(records: Iterable[bytes]) -> bytes:
 
 
 def encode_chunk(part: Snapshot) -> bytes:
-    """A JSON object, deflated. Raises JournalError where it could not be read back."""
+    """A compressed JSON object. Raises JournalError if it could not be decoded again."""
     encoded = _encoder.encode(part)
     try:
         _part_decoder.decode(encoded)
@@ -62,12 +62,12 @@ def encode_chunk(part: Snapshot) -> bytes:
 
 
 def decode_chunk(stored: bytes) -> Snapshot:
-    """A part of a snapshot. Raises msgspec.DecodeError or zlib.error where it is none."""
+    """A chunk of a snapshot. Raises msgspec.DecodeError or zlib.error if it is not one."""
     return _part_decoder.decode(zlib.decompress(stored))
 
 
 def _culprit(facts: Sequence[AnyFact]) -> str:
-    """The first field of a fact that does not come back the same."""
+    """The first field of a fact that does not decode to the same value, for an error."""
     for fact in facts:
         for field in msgspec.structs.fields(fact):
             value = getattr(fact, field.name)

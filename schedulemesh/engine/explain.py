@@ -29,7 +29,7 @@ HOLDERS, _NAMED = 10, 3
 
 
 def pool_not_found(state: MeshState, name: str) -> Refused:
-    """No pool has this name."""
+    """The refusal for a pool that does not exist."""
     known = ", ".join(sorted(state.ledger.accounts)) or "none yet"
     return Refused(
         reason=Reason.POOL_NOT_FOUND,

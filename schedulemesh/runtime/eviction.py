@@ -118,8 +118,6 @@ class Eviction(msgspec.Struct, kw_only=True):
             StateStored(
                 task_id=saved.task.task_id,
                 state_key=key,
-                consistent=saved.consistent,
-                source=saved.source,
             ),
             {key: data},
         )

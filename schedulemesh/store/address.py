@@ -1,4 +1,4 @@
-"""Where a journal lies: a file on this node, or rows of a database."""
+"""The address of a journal: a file on this node, or rows of a database."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ _DRIVER = "postgresql+psycopg"
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
-    """One scheduler's journal. Several may share a database; each file holds one."""
+    """The address of one scheduler's journal. A database may hold several, a file holds one."""
 
     namespace: str
     name: str
-    #: The file; None: the journal lies in a database.
+    #: The file; None: the journal is in a database.
     path: Path | None = None
     #: The database; None: the journal is a file.
     url: URL | None = None
 
     def __str__(self) -> str:
-        """As messages name it, without a password."""
+        """The address as messages show it, without a password."""
         if self.url is None:
             return str(self.path)
         return f"{self.namespace}/{self.name} in {self.url.render_as_string(hide_password=True)}"
 
     @property
     def engine_url(self) -> URL:
-        """What SQLAlchemy opens. A file must be there already, so that a lost one is not made anew."""
+        """The URL for SQLAlchemy. A file must exist already, so that a lost one is not created again."""
         if self.url is not None:
             return self.url
         file = f"file:{quote(str(self.path))}"
@@ -40,9 +40,9 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def address_of(state_path: str | None, default: Path, namespace: str, name: str) -> Address:
-    """The journal of this scheduler under ``state_path``, or under the folder ``default`` without one.
+    """The address of this scheduler's journal under ``state_path``, or in the folder ``default``.
 
-    Raises JournalError for a URL that is none of a PostgreSQL database.
+    Raises JournalError for a URL that does not name a PostgreSQL database.
     """
     if state_path is not None and "://" in state_path:
         return Address(namespace=namespace, name=name, url=_database(state_path))
@@ -52,7 +52,7 @@ def address_of(state_path: str | None, default: Path, namespace: str, name: str)
 
 
 def _in_a_path(name: str) -> str:
-    """The name as one step of a path, so that no two schedulers share a file and none leaves its folder."""
+    """The name as one component of a path, so that two schedulers never share a file or leave the folder."""
     for character in "%/\0":
         name = name.replace(character, f"%{ord(character):02X}")
     return name.replace(".", "%2E") if name in (".", "..") else name
@@ -69,7 +69,7 @@ def _database(state_path: str) -> URL:
             f"that begins with {_DRIVER}://"
         )
     try:
-        import psycopg  # noqa: F401, PLC0415  # asked for only where a database is wanted
+        import psycopg  # noqa: F401, PLC0415  # imported only where a database is used
     except ImportError as error:
         raise JournalError(
             "a journal in PostgreSQL needs psycopg: pip install 'schedulemesh-core[postgres]'"

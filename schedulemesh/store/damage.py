@@ -1,4 +1,4 @@
-"""A file that is damaged is refused whole: it is never half read, and a copy of it is kept aside."""
+"""Detects a damaged journal file. It is refused as a whole, never read in part, and a copy of it is kept."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from schedulemesh.store.high_mark import HighMark, Mark
 
 _ENDS = "SELECT max(epoch), max(last) FROM schedulemesh_journals"
 _MAGIC = b"SQLite format 3\x00"
-#: The file, and what of it may still lie in its write-ahead log.
+#: The suffixes of the files to copy: the file itself, and its write-ahead log.
 _FILES = ("", "-wal")
 
 
 def check_file(path: Path) -> None:
-    """Raise JournalError, after keeping a copy, if the file is no whole SQLite database, or does not come as
-    far as it once did.
+    """Raise JournalError, after making a copy, if the file is not an intact SQLite database, or if commits
+    that it once contained are missing.
     """
-    # Read first: a writer that lives may come further meanwhile.
+    # Read first, because a writer that is still running may append commits meanwhile.
     newest = HighMark(path).read()
     with journal_errors(f"the journal {path} cannot be read"):
         with path.open("rb") as file:
@@ -40,7 +40,7 @@ def check_file(path: Path) -> None:
 
 
 def refused(path: Path, found: str) -> JournalError:
-    """The error for a damaged file; a copy is made unless there is one like it."""
+    """The error for a damaged file. Makes a copy, unless an identical one exists."""
     return JournalError(
         f"the journal {path} is damaged: {found}. Nothing of it was used, and {_copied(path)}. Put a good "
         "backup in its place, without the old -wal, -shm and .newest; or, to give up what it knew, shut down "
@@ -74,7 +74,7 @@ def _check_end(path: Path, newest: Mark) -> None:
 
 
 def _quick_check(path: Path) -> str:
-    """What SQLite finds wrong; empty: nothing."""
+    """The first problem that SQLite finds; empty: none."""
     try:
         with contextlib.closing(_read_only(path)) as connection:
             (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
@@ -86,12 +86,12 @@ def _quick_check(path: Path) -> str:
 
 
 def _read_only(path: Path) -> sqlite3.Connection:
-    """So that nothing is moved out of the write-ahead log before a copy is made."""
+    """A connection that moves nothing from the write-ahead log into the file before a copy is made."""
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5)
 
 
 def _kept_aside(path: Path) -> Path:
-    """A copy beside the file; one that is the same already serves again."""
+    """The path of a copy in the same folder; an identical copy is used again."""
     wanted, number = _digest(path), 1
     while (copy := path.with_name(f"{path.name}.damaged-{number}")).exists():
         if _digest(copy) == wanted:

@@ -1,4 +1,4 @@
-"""The disk under a journal's file: whether it can be trusted with one."""
+"""Checks whether a disk can hold a journal, and describes disk errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from schedulemesh.errors import JournalError
 
 logger = logging.getLogger(__name__)
 
-#: File systems shared between machines, on which SQLite's write-ahead log is known to lose or tear data.
+#: File systems shared between machines, on which SQLite's write-ahead log is known to lose or corrupt data.
 BREAKING = frozenset(
     (
         *(
@@ -33,7 +33,7 @@ BREAKING = frozenset(
         *("fuse.blobfuse2", "fuse.davfs", "fuse.curlftpfs"),
     )
 )
-#: File systems that may be shared between machines; the probe decides, and the log says so.
+#: Prefixes of file systems that may be shared between machines: a warning is logged, the probe decides.
 DOUBTFUL = (
     "fuse",
     "9p",
@@ -52,7 +52,7 @@ _MOUNTS = Path("/proc/mounts")
 
 
 def file_system(folder: Path, mounts: Path = _MOUNTS) -> str:
-    """The type of the file system on which a folder lies, as the kernel names it; empty: not known."""
+    """The type of the file system of a folder, as the kernel names it; empty: unknown."""
     where = folder.resolve()
     best, kind = -1, ""
     try:
@@ -63,16 +63,16 @@ def file_system(folder: Path, mounts: Path = _MOUNTS) -> str:
         _, point, found = line.split(" ", 3)[:3]
         mounted = Path(point.encode().decode("unicode_escape"))
         depth = len(mounted.parts)
-        # Of two mounts on one point the later covers the earlier.
+        # Of two mounts on the same point the later one hides the earlier.
         if depth >= best and (where == mounted or mounted in where.parents):
             best, kind = depth, found
     return kind
 
 
 def probe(folder: Path, mounts: Path = _MOUNTS) -> None:
-    """Write a small journal there, with a write-ahead log and fsync, and read it back.
+    """Write a small database to the folder, with a write-ahead log and fsync, and read it back.
 
-    Raises JournalError that says what does not work and what to do.
+    Raises JournalError, which says what does not work and what to do.
     """
     kind = file_system(folder, mounts)
     if kind in BREAKING:
@@ -88,7 +88,7 @@ def probe(folder: Path, mounts: Path = _MOUNTS) -> None:
     try:
         with journal_errors(f"no journal can be kept in {folder}" + (f" ({kind})" if kind else "")):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            file.touch(mode=0o600)  # the system says more clearly than SQLite why not
+            file.touch(mode=0o600)  # its error says more than that of SQLite
             _write_and_read(file)
     finally:
         for suffix in ("", "-wal", "-shm", "-journal"):
@@ -112,7 +112,7 @@ def _write_and_read(file: Path) -> None:
 
 @contextlib.contextmanager
 def journal_errors(what: str) -> Iterator[None]:
-    """Say in one sentence what could not be done, why, and where it is known what helps."""
+    """Turn errors of the system and of SQLite into JournalError: what failed, why, and what to do."""
     try:
         yield
     except (OSError, sqlite3.Error) as error:
@@ -120,7 +120,7 @@ def journal_errors(what: str) -> Iterator[None]:
 
 
 def reason_of(error: BaseException) -> str:
-    """What the system said, in words that lead on."""
+    """The message of an error, and what to do where that is known."""
     text = str(error)
     number = getattr(error, "errno", None)
     if number == errno.ENOSPC or "disk is full" in text:

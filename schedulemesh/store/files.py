@@ -1,4 +1,4 @@
-"""The files of a journal on disk: regular files of this user that nobody else writes, and their lock."""
+"""The files of a journal: checks that they are regular files of this user alone, and locks them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from schedulemesh.store.disk import journal_errors
 
 logger = logging.getLogger(__name__)
 
-#: The journal's file, and what may lie beside it: SQLite's write-ahead log with its index, and the high mark.
+#: The journal's file, SQLite's write-ahead log and its index, and the high-water mark.
 SUFFIXES = ("", "-wal", "-shm", ".newest")
 
 _KINDS = {
@@ -30,13 +30,14 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def beside(path: Path, suffix: str) -> Path:
-    """The file of a journal with this suffix."""
+    """The path of the journal's file with this suffix."""
     return path.with_name(path.name + suffix)
 
 
 def is_there(path: Path) -> bool:
-    """Whether the journal's file exists. Raises JournalError where it, or a file beside it, is a link, is no
-    regular file, or belongs to somebody else; permissions that are too wide are narrowed.
+    """Whether the journal's file exists. Permissions that are too wide are narrowed.
+
+    Raises JournalError if one of the files is a link, not a regular file, or owned by another user.
     """
     _remove_drafts(path)
     there = {suffix: _checked(beside(path, suffix)) for suffix in SUFFIXES}
@@ -44,7 +45,7 @@ def is_there(path: Path) -> bool:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise JournalError where somebody else could put other files in the journal's place."""
+    """Raise JournalError if another user could replace the journal in this folder."""
     with journal_errors(f"the folder {folder} cannot be used"):
         found = folder.stat()
     if found.st_uid not in (os.geteuid(), 0):
@@ -97,7 +98,7 @@ def _checked(path: Path) -> bool:
 
 
 def _remove_drafts(path: Path) -> None:
-    """Remove what a process left that was killed while it made the journal, or tried the disk."""
+    """Remove unfinished files of processes that were killed while creating a journal or probing the disk."""
     marks = (f".{path.name}-", ".probe-")
     with contextlib.suppress(OSError):
         for found in list(path.parent.iterdir()):
@@ -107,9 +108,9 @@ def _remove_drafts(path: Path) -> None:
 
 
 def _lives(number: str) -> bool:
-    """Whether the process with this number, from an unfinished file's name, still lives."""
+    """Whether the process that is named in an unfinished file is still running."""
     if not number.isdigit():
-        return True  # none of ours
+        return True  # not a file of this module
     try:
         os.kill(int(number), 0)
     except ProcessLookupError:
@@ -120,7 +121,7 @@ def _lives(number: str) -> bool:
 
 
 def opened(path: Path, flags: int) -> int:
-    """A descriptor of a regular file, through no link; a pipe there does not block."""
+    """Open a regular file without following links; a pipe in its place does not block."""
     file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
@@ -129,10 +130,10 @@ def opened(path: Path, flags: int) -> int:
 
 
 class WriterLock:
-    """An advisory lock on the journal's file itself, by whatever name it is reached, for as long as its
-    writer lives.
+    """An advisory lock on the journal's file, independent of the path by which it is reached. It is held
+    until the writer releases it or its process ends.
 
-    The descriptor must be closed after SQLite's: closing any of a file's descriptors ends SQLite's own locks.
+    Release it after SQLite has closed the file: closing any descriptor of a file ends SQLite's own locks.
     """
 
     def __init__(self, path: Path) -> None:
@@ -141,7 +142,7 @@ class WriterLock:
             self.inode = os.fstat(self._file).st_ino
 
     def take(self) -> bool:
-        """Take it if nobody else has it."""
+        """Take the lock unless another process holds it; whether it was taken."""
         if self._file is None:
             raise JournalError("the journal was closed")
         try:
@@ -153,7 +154,7 @@ class WriterLock:
         return True
 
     def release(self) -> None:
-        """Let it go."""
+        """Release the lock."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

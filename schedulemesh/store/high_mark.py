@@ -1,4 +1,4 @@
-"""How far a journal's file came, kept beside it: what a lost write-ahead log is noticed by."""
+"""The high-water mark: the last commit of a journal's file, by which a lost write-ahead log is detected."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from schedulemesh.store.files import beside, opened
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a journal came."""
+    """The last commit of a journal and its writer."""
 
     epoch: int = 0
     last: int = 0
-    #: Which process wrote it.
+    #: The process that wrote it, as text.
     writer: str = ""
 
 
 class HighMark:
-    """A small file that says how far the journal came, written after every commit.
+    """A small file that contains the number of the last commit, written after every commit.
 
-    SQLite takes a write-ahead log that was lost, cut or damaged for one that ends earlier; this file tells.
-    It is written before anybody hears of the commit, and never before the commit is on disk, so it is never
-    ahead of a whole journal. Without it nothing is checked.
+    SQLite treats a write-ahead log that was lost, truncated or damaged as one that ends earlier; this file
+    detects that. It is written after the commit is on disk and before anyone is told of it, so it is never
+    ahead of an intact journal. Without the file nothing is checked.
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,7 +35,7 @@ class HighMark:
         self._file: int | None = None
 
     def read(self) -> Mark | None:
-        """What was written last; None: there is no such file. Raises JournalError where it is damaged."""
+        """The mark; None: there is no such file. Raises JournalError if it is damaged."""
         with journal_errors(f"{self._path} cannot be read"):
             try:
                 file = opened(self._path, os.O_RDONLY)
@@ -58,7 +58,7 @@ class HighMark:
             ) from error
 
     def write(self, mark: Mark) -> None:
-        """Say how far the journal came."""
+        """Write the mark; it is not synchronised to disk."""
         with journal_errors(f"{self._path} cannot be written"):
             new = self._file is None
             if self._file is None:
@@ -70,13 +70,13 @@ class HighMark:
                 os.fsync(self._file)
 
     def sync(self) -> None:
-        """Have it on disk, too."""
+        """Synchronise the file to disk."""
         if self._file is not None:
             with journal_errors(f"{self._path} cannot be written"):
                 os.fsync(self._file)
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

@@ -1,9 +1,8 @@
-"""The journal protocol, and the one that forgets with its process.
+"""The journal protocol, and a journal in memory.
 
-A journal keeps *records* (the facts of one commit, in order), a *snapshot* that replaces the oldest of
-them, *blobs* (bytes under the hash of what they are: classes, arguments, payloads, saved states), and
-*notes* (small values of this scheduler that are no facts). ``append`` returns when record and blobs are
-durable.
+A journal contains *records* (the facts of one commit, in order), a *snapshot* that replaces the oldest of
+them, *blobs* (classes, arguments, payloads and saved states, by the hash of their bytes), and *notes*
+(small values of this scheduler that are not facts). ``append`` returns when record and blobs are durable.
 """
 
 from __future__ import annotations
@@ -17,56 +16,55 @@ from schedulemesh.store.recovery import Stored
 
 
 class Journal(Protocol):
-    """What the supervisor needs of its memory. Every method may raise JournalError."""
+    """The durable store of a supervisor. Every method may raise JournalError."""
 
     @property
     def last(self) -> int:
-        """The number of the last commit that is durable."""
+        """The number of the last durable commit."""
 
     def begin(self, *, take_over: bool = False, above: int = 0) -> int:
-        """Become the writer: returns the new epoch, higher than any before and than ``above``; older writers
-        are out.
+        """Become the writer. Returns the new epoch, which is higher than any before and than ``above``;
+        writers of older epochs can write no longer.
 
-        A writer that lives is left alone, and that is an error, unless ``take_over``.
+        A writer that is still running is an error, unless ``take_over``.
         """
 
     def load(self) -> Stored:
-        """All that is durable, checked. Raises JournalError rather than give a part of it."""
+        """Everything that is durable, verified. Raises JournalError rather than return a part of it."""
 
     def append(self, record: bytes, blobs: Mapping[str, bytes]) -> None:
-        """Make a record (empty: none) and blobs durable, all or none: after an error the next append
-        first removes what of a failed one may have become durable. Raises JournalTakenOverError after a
-        takeover.
+        """Make a record (empty: none) and blobs durable, all or none. After an error, the next append first
+        removes what may have become durable of the failed one. Raises JournalTakenOverError after a takeover.
         """
 
     def compact(self, parts: Sequence[bytes], upto: int, keep: AbstractSet[str]) -> None:
-        """Put a snapshot in the place of all commits up to number ``upto``.
+        """Replace all commits up to number ``upto`` by a snapshot.
 
-        Blobs that are not in ``keep`` and were last given before the snapshot before this one are
-        forgotten; younger ones may be meant for a commit still to come.
+        Removes the blobs that are not in ``keep`` and were last given before the previous snapshot; newer
+        ones may belong to a commit that is still to come.
         """
 
     def blob(self, key: str) -> bytes | None:
-        """The bytes under a key; None: never stored, or forgotten."""
+        """The bytes of a key; None: never stored, or removed."""
 
     def blob_sizes(self) -> dict[str, int]:
-        """The bytes that each blob takes."""
+        """The size of each blob in bytes."""
 
     def note(self, name: str) -> bytes | None:
-        """What was last noted under this name; None: nothing."""
+        """The note of this name; None: there is none."""
 
     def put_note(self, name: str, data: bytes) -> None:
-        """Make a note durable, in the place of the last of its name; any thread may, and any life."""
+        """Make a note durable, replacing the one of this name. Any thread may call it, whatever its epoch."""
 
     def close(self) -> None:
-        """Let go of files and connections."""
+        """Close files and connections."""
 
     def destroy(self) -> None:
-        """Close, and forget everything."""
+        """Close, and remove everything that is stored."""
 
 
 class MemoryJournal:
-    """Keeps everything in memory, for tests and simulations."""
+    """A journal in memory, for tests and simulations."""
 
     def __init__(self) -> None:
         self.stored = Stored()
@@ -83,7 +81,7 @@ class MemoryJournal:
     def begin(
         self,
         *,
-        take_over: bool = False,  # noqa: ARG002  # nobody else lives here
+        take_over: bool = False,  # noqa: ARG002  # a journal in memory has one writer
         above: int = 0,
     ) -> int:
         """See Journal."""

@@ -1,6 +1,6 @@
-"""Notes: small values beside the facts, each replaced as a whole and read only when a life begins.
+"""Notes: small values that are not facts, each replaced as a whole and read when a supervisor starts.
 
-They are no part of the state, so any thread may write one at any time, in the middle of a step too.
+They are not part of the state, so any thread may write one at any time, also during a step.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from schedulemesh.store.schema import notes
 
 
 def read(connection: Connection, journal: int, name: str) -> bytes | None:
-    """What was written last under a name; None: nothing. Raises JournalError where it is damaged."""
+    """The note of this name; None: there is none. Raises JournalError if it is damaged."""
     row = connection.execute(select(notes.c.data, notes.c.crc).where(_mine(journal, name))).first()
     if row is None:
         return None
@@ -25,7 +25,7 @@ def read(connection: Connection, journal: int, name: str) -> bytes | None:
 
 
 def write(connection: Connection, journal: int, name: str, data: bytes) -> None:
-    """Put this in the place of what was written under a name."""
+    """Write a note, replacing the one of this name."""
     connection.execute(delete(notes).where(_mine(journal, name)))
     stored = {"journal": journal, "name": name, "crc": zlib.crc32(data), "data": data}
     connection.execute(insert(notes), stored)

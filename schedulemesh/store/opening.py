@@ -1,4 +1,4 @@
-"""Opening a journal: made whole or not at all, of this format or brought to it, or refused."""
+"""Opens a journal: creates it atomically, migrates it to the present format, or refuses it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _CONNECT_ARGS = {
 
 
 def engine_of(address: Address) -> Engine:
-    """Connections to the journal's file or database; none is made yet."""
+    """The SQLAlchemy engine of the journal's file or database; nothing is connected yet."""
     if address.url is not None:
         engine = create_engine(address.url, poolclass=NullPool, connect_args=_CONNECT_ARGS)
         event.listen(engine, "connect", _insist_on_disk)
@@ -55,7 +55,7 @@ def engine_of(address: Address) -> Engine:
 
 
 def prepare(address: Address, *, must_exist: bool) -> None:
-    """See that the disk can be trusted and the file, if there is one, is whole; make one if there is none.
+    """Check the disk and, if it exists, the file; create the file if it may be new.
 
     Does nothing for a database. Raises JournalError.
     """
@@ -91,7 +91,7 @@ def enter(connection: Connection, address: Address, *, must_exist: bool) -> int:
 
 
 def lost(address: Address) -> JournalError:
-    """The error where there must be a journal and is none."""
+    """The error for a journal that must exist and does not."""
     return JournalError(
         f"scheduler {address.name!r} ran before, but its journal {address} is gone; it does not start "
         "empty, because agents of it may live. Bring the journal back, or shut the scheduler down"
@@ -99,7 +99,7 @@ def lost(address: Address) -> JournalError:
 
 
 def _make(address: Address, path: Path) -> None:
-    """A new file with empty tables appears under its name at once or not at all."""
+    """Create a file with empty tables, atomically."""
     unfinished = path.with_name(f".{path.name}-{os.getpid()}-{os.urandom(4).hex()}")
     try:
         unfinished.touch(mode=0o600)
@@ -111,7 +111,7 @@ def _make(address: Address, path: Path) -> None:
         try:
             os.link(unfinished, path)
         except FileExistsError:
-            return  # another was faster, and made the same
+            return  # another process was faster and has created the same
         except OSError:
             unfinished.rename(path)  # a file system without hard links
         folder = os.open(path.parent, os.O_RDONLY)
@@ -142,7 +142,7 @@ def _format(connection: Connection, address: Address) -> int:
 
 
 def _row(address: Address) -> Any:
-    """A file holds one journal, under whatever name; a database is asked for this one."""
+    """The query for the journal's id. A file contains one journal, whatever its name."""
     wanted = select(journals.c.id)
     if address.url is None:
         return wanted
@@ -156,8 +156,8 @@ def _enter_new(connection: Connection, address: Address, **values: int) -> int:
 
 
 def _set_pragmas(connection: Any, _record: object) -> None:
-    """Write-ahead log, every commit on disk, a wait instead of an error where a reader holds the file, and
-    a log that is cut back after a large transaction. Transactions begin where SQLAlchemy says so.
+    """Use a write-ahead log that is truncated after a large transaction, synchronise every commit to disk,
+    and wait instead of failing while a reader holds the file. SQLAlchemy begins the transactions.
     """
     connection.isolation_level = None
     cursor = connection.cursor()
@@ -176,6 +176,6 @@ def _begin(connection: Connection) -> None:
 
 
 def _insist_on_disk(connection: Any, _record: object) -> None:
-    """Commits are on the server's disk when they return, whatever the server's default."""
+    """Have commits wait for the server's disk, whatever the server's default."""
     connection.execute("SET synchronous_commit TO on")
     connection.commit()

@@ -1,4 +1,4 @@
-"""Recovery: from what is stored to the state."""
+"""Recovery: rebuilds the state from what is stored."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from schedulemesh.errors import JournalError
 
 
 class Stored(msgspec.Struct, kw_only=True):
-    """What a journal holds, as bytes: a snapshot and the records after it.
+    """The content of a journal as bytes: a snapshot and the records after it.
 
-    The supervisor keeps it beside its state, so that it can go back to what is durable even while the
-    journal cannot be read.
+    The supervisor keeps a copy in memory, so that it can return to what is durable even while the journal
+    cannot be read.
     """
 
-    #: The number of the last commit that the snapshot tells.
+    #: The number of the last commit that the snapshot covers.
     base: int = 0
     parts: list[bytes] = []
     #: Commits base + 1, base + 2 and so on.
@@ -33,16 +33,16 @@ class Stored(msgspec.Struct, kw_only=True):
         return self.base + len(self.records)
 
     def copy(self) -> Stored:
-        """The same, independent of what becomes of this one."""
+        """An independent copy."""
         return Stored(base=self.base, parts=list(self.parts), records=list(self.records))
 
     def compact(self, parts: Sequence[bytes], upto: int) -> None:
-        """Let a snapshot stand for all commits up to this number."""
+        """Replace all commits up to this number by a snapshot."""
         del self.records[: upto - self.base]
         self.base, self.parts = upto, list(parts)
 
     def facts(self) -> Iterator[AnyFact]:
-        """The facts after the snapshot, in order. Raises JournalError where a record is none."""
+        """The facts after the snapshot, in order. Raises JournalError for a record that cannot be decoded."""
         for number, record in enumerate(self.records, self.base + 1):
             try:
                 yield from decode_facts(record)
@@ -52,7 +52,7 @@ class Stored(msgspec.Struct, kw_only=True):
                 ) from error
 
     def fold(self) -> MeshState:
-        """The state. Raises JournalError where what is stored does not lead to one."""
+        """The state. Raises JournalError if what is stored cannot be decoded or is contradictory."""
         try:
             state = restored(map(decode_chunk, self.parts))
         except (msgspec.MsgspecError, zlib.error) as error:

@@ -1,7 +1,7 @@
 """The tables of a journal. One database may hold the journals of many schedulers.
 
-A journal is its snapshot, then the commits after it, without a gap up to ``journals.last``. Each stored
-piece carries its CRC-32, so that a damaged one is never taken for the truth.
+A journal is its snapshot and the commits after it, without a gap up to ``journals.last``. Each row has the
+CRC-32 of its data, so that damage is detected.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ meta = Table(
     Column("value", BigInteger, nullable=False),
 )
 
-#: One row per scheduler; whoever writes changes it first, so writers come one after the other.
+#: One row per scheduler. Every writer updates it first, so that writers wait for each other.
 journals = Table(
     "schedulemesh_journals",
     metadata,
     Column("id", _number, primary_key=True),
     Column("namespace", String(255), nullable=False),
     Column("name", String(255), nullable=False),
-    #: The life that may write; a higher one fences all before it.
+    #: The epoch that may write; a higher one fences all earlier ones.
     Column("epoch", BigInteger, nullable=False),
     #: The number of the last commit.
     Column("last", BigInteger, nullable=False),
-    #: The number of the last commit that the snapshot tells, and the parts that it has.
+    #: The number of the last commit that the snapshot covers, and the number of its chunks.
     Column("base", BigInteger, nullable=False),
     Column("parts", BigInteger, nullable=False),
     UniqueConstraint("namespace", "name"),
@@ -56,7 +56,7 @@ commits = Table(
     Column("facts", LargeBinary, nullable=False),
 )
 
-#: The snapshot: parts of JSON, deflated.
+#: The chunks of the snapshot: compressed JSON.
 snapshots = Table(
     "schedulemesh_snapshots",
     metadata,
@@ -66,19 +66,19 @@ snapshots = Table(
     Column("part", LargeBinary, nullable=False),
 )
 
-#: Bytes under the hash of what they are.
+#: Bytes by their SHA-256.
 blobs = Table(
     "schedulemesh_blobs",
     metadata,
     Column("journal", BigInteger, primary_key=True),
     Column("key", String(80), primary_key=True),
-    #: A commit before which, or with which, they were given; after the snapshot, if any of those was.
+    #: The number of a commit that they were given with or before; after the snapshot, if one of these is.
     Column("number", BigInteger, nullable=False),
     Column("crc", BigInteger, nullable=False),
     Column("data", LargeBinary, nullable=False),
 )
 
-#: Small values beside the facts; see notes.py.
+#: Small values that are not facts; see notes.py.
 notes = Table(
     "schedulemesh_notes",
     metadata,

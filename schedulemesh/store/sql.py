@@ -1,7 +1,7 @@
 """A journal in SQLite or PostgreSQL, through SQLAlchemy Core: on disk before ``append`` returns.
 
-One writer: every append is conditional on the epoch that its writer took, so a former writer, however
-alive, writes nothing more. Beside that an advisory lock keeps a second one from starting by mistake.
+There is one writer: every append is conditional on the epoch of its writer, so a former writer that is still
+running can write no longer. In addition, an advisory lock prevents a second one from starting by mistake.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ from schedulemesh.store.schema import blobs, commits, journals, snapshots
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that a lock may still be held by a process that is on its way out.
+#: Seconds to wait for a lock of a process that is ending.
 _PATIENCE_S = 2.0
 
-#: Statements of every commit, made once: making them anew takes longer than carrying them out.
+#: Statements of every commit, built once: building them takes longer than executing them.
 _MINE = update(journals).where(
     journals.c.id == bindparam("mine"), journals.c.epoch == bindparam("my_epoch")
 )
@@ -64,10 +64,11 @@ _COMMIT = insert(commits)
 
 
 class SqlJournal:
-    """See the module. Threads take turns. A path alone stands for the address of a file.
+    """See the module. Any thread may call it; one transaction runs at a time. A path alone is the address of
+    a file.
 
-    Raises JournalError where the journal cannot be opened, is damaged or of a newer format, and with
-    ``must_exist`` where there is none.
+    Raises JournalError if the journal cannot be opened, is damaged or of a newer format, or with
+    ``must_exist`` does not exist.
     """
 
     def __init__(self, address: Address | Path, *, must_exist: bool = False) -> None:
@@ -76,9 +77,9 @@ class SqlJournal:
         self.address = address
         self._epoch = 0
         self._writer = f"process {os.getpid()} on {socket.gethostname()}"
-        #: The numbers of the last commit and of the last that the snapshot tells.
+        #: The numbers of the last commit and of the last that the snapshot covers.
         self._last = self._base = 0
-        #: Whether an append failed, so that it is not known what of it is durable.
+        #: Whether an append failed, so that it is unknown what of it is durable.
         self._doubt = False
         #: Keys of blobs that were found damaged.
         self._damaged_blobs: set[str] = set()
@@ -231,8 +232,8 @@ class SqlJournal:
         return found
 
     def _claim(self, connection: Connection, change: Update, **values: int) -> None:
-        """Change the journal's row if this epoch still writes. Comes first in a transaction, so that
-        writers wait for each other there.
+        """Update the journal's row if this epoch may still write. Call it first in a transaction, so that
+        writers wait for each other.
         """
         given = {"mine": self._id, "my_epoch": self._epoch, **values}
         if connection.execute(change, given).rowcount != 1:
@@ -242,13 +243,13 @@ class SqlJournal:
             )
 
     def _forget_after(self, connection: Connection, last: int) -> None:
-        """Take back what of a failed append became durable nevertheless; nobody was told of it."""
+        """Remove what became durable of a failed append, which nobody was told of."""
         self._claim(connection, _GO_BACK, to=last)
         late = (commits.c.journal == self._id) & (commits.c.number > last)
         connection.execute(delete(commits).where(late))
 
     def _write_something(self, connection: Connection) -> None:
-        """See whether the disk takes anything. Updating a row to what it is already writes nothing."""
+        """Write a row and delete it, to test the disk: updating a row to the same values writes nothing."""
         number = self._last + 1
         connection.execute(
             insert(commits), {"journal": self._id, "number": number, "crc": 0, "facts": b""}
@@ -263,7 +264,7 @@ class SqlJournal:
             self._damaged_blobs.discard(key)
             connection.execute(delete(blobs).where(mine))
         elif found is not None:
-            # Rewriting a row rewrites its bytes, so it is done once per snapshot at most.
+            # An update writes all bytes of the row, so it is done at most once per snapshot.
             if found <= self._base:
                 connection.execute(update(blobs).where(mine).values(number=number))
             return
@@ -278,7 +279,7 @@ class SqlJournal:
             connection.execute(delete(blobs).where(old & (blobs.c.key == bindparam("gone"))), gone)
 
     def _check(self, what: str, rows: Sequence[Any], first: int, last: int) -> None:
-        """Numbers without a gap from first to last, and each piece as it was written."""
+        """Raise JournalError unless the numbers run from first to last and each checksum is right."""
         numbers = [row.number for row in rows]
         if numbers != list(range(first, last + 1)):
             missing = sorted(set(range(first, last + 1)) - set(numbers)) or numbers
@@ -296,12 +297,14 @@ class SqlJournal:
         )
 
     def _fence_others(self, connection: Connection, *, take_over: bool) -> None:
-        """Hold the lock. Where another holds it: an error, or when taking over the epoch alone decides."""
+        """Take the lock, or raise JournalError if another process holds it. With ``take_over`` only the epoch
+        fences that process.
+        """
         until = time.monotonic() + (0.0 if take_over else _PATIENCE_S)
         while holder := self._locked(connection):
             if time.monotonic() >= until:
                 break
-            time.sleep(0.05)  # neither kind of lock can be awaited with a limit
+            time.sleep(0.05)  # neither kind of lock can be awaited with a time limit
         else:
             return
         if not take_over:
@@ -312,7 +315,7 @@ class SqlJournal:
         logger.warning("taking the journal %s over from %s", self.address, holder)
 
     def _locked(self, connection: Connection) -> str:
-        """Take the lock; a word about who has it, if another does."""
+        """Take the lock. Returns who holds it, if another process does, else an empty text."""
         if self._lock is not None and self._high_mark is not None:
             return "" if self._lock.take() else self._holder(self._high_mark)
         asked = text("SELECT pg_try_advisory_lock(:space, :id)")
@@ -324,7 +327,7 @@ class SqlJournal:
         return "an unknown process" if mark is None or not mark.writer else mark.writer
 
     def _mark_height(self, last: int | None = None) -> None:
-        """Keep beside the file how far it came."""
+        """Write the high-water mark of a file."""
         if self._high_mark is not None:
             last = self._last if last is None else last
             self._high_mark.write(Mark(epoch=self._epoch, last=last, writer=self._writer))
@@ -359,7 +362,7 @@ class SqlJournal:
                 raise
 
     def _hang_up(self) -> None:
-        """Let the connection go; the next transaction makes another."""
+        """Close the connection; the next transaction opens another."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with contextlib.suppress(SQLAlchemyError):
@@ -368,7 +371,7 @@ class SqlJournal:
 
 @contextlib.contextmanager
 def _journal_errors(what: str) -> Iterator[None]:
-    """Say in one sentence what could not be done and why."""
+    """Turn errors of the database into JournalError: what failed, and why."""
     try:
         yield
     except (SQLAlchemyError, OSError, sqlite3.Error) as error:

@@ -1,4 +1,4 @@
-"""Group commit: what many callers append at once becomes durable in one commit."""
+"""Group commit: what is appended while a commit is in progress becomes durable in the next commit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 class _Call(msgspec.Struct, frozen=True):
-    """Something that the thread does between two commits, also after a failure."""
+    """A function that the thread calls between two commits, also after a failure."""
 
     call: Callable[[], Any]
     done: asyncio.Future[Any]
@@ -36,8 +36,8 @@ class _Call(msgspec.Struct, frozen=True):
 class GroupWriter:
     """Appends to a journal from a thread of its own, in the order in which ``append`` was called.
 
-    While a commit is on its way to the disk, what arrives waits and goes with the next one. After a
-    failure every entry fails until ``resume``: what comes after a lost fact must not become durable.
+    What is appended while a commit is in progress waits for the next one. After a failure every entry
+    fails until ``resume``: nothing that follows a lost fact may become durable.
     """
 
     def __init__(self, journal: Journal, stored: Stored) -> None:
@@ -46,7 +46,7 @@ class GroupWriter:
         self._entries: queue.SimpleQueue[_Entry | _Call | None] = queue.SimpleQueue()
         self._last: asyncio.Future[Any] | None = None
         self._broken: str | None = None
-        #: All that is durable. Changed by the thread alone; read it where ``broken``.
+        #: Everything that is durable. Only the thread changes it; read it only while ``broken``.
         self.stored = stored
         #: Facts, and bytes of records and of blobs, since the last snapshot.
         self.fresh_facts, self.fresh_bytes = 0, sum(map(len, self.stored.records))
@@ -56,7 +56,7 @@ class GroupWriter:
 
     @property
     def broken(self) -> bool:
-        """Whether a commit failed and nothing is written until ``resume``."""
+        """Whether a commit failed, so that nothing is written until ``resume``."""
         return self._broken is not None
 
     def append(
@@ -64,7 +64,7 @@ class GroupWriter:
     ) -> asyncio.Future[None]:
         """Done once the facts are durable; fails with JournalError.
 
-        Raises NotStorableError at once for facts that would not be read back as they are.
+        Raises NotStorableError immediately for facts that would not decode to the same values.
         """
         return self._put(_Entry, storable(facts) if facts else b"", len(facts), blobs or {})
 
@@ -79,13 +79,13 @@ class GroupWriter:
     def compact(
         self, parts: Sequence[bytes], upto: int, keep: AbstractSet[str]
     ) -> asyncio.Future[None]:
-        """Done once the snapshot stands for all commits up to this number; fails with JournalError."""
+        """Done once the snapshot has replaced all commits up to this number; fails with JournalError."""
         return self._put(_Call, lambda: self._compact(parts, upto, keep))
 
     def resume(self) -> asyncio.Future[None]:
-        """Try to write again after a failure; the caller has gone back to what is durable.
+        """Try to write again after a failure; the caller has returned to what is durable.
 
-        Done once it works and all that failed has been told; fails with JournalError.
+        Done once it works and all failed entries have been answered; fails with JournalError.
         """
         return self._put(_Call, self._resume)
 
@@ -131,7 +131,7 @@ class GroupWriter:
             return call(), None
         except JournalError as error:
             return None, error
-        except Exception as error:  # noqa: BLE001  # those who wait must hear of it
+        except Exception as error:  # noqa: BLE001  # the callers that wait must get the error
             return None, JournalError(f"the journal failed: {error!r}")
 
     def _write(self, entries: Sequence[_Entry]) -> tuple[None, JournalError | None]:

@@ -59,9 +59,7 @@ def test_the_lists_of_tasks_and_agents(mesh):
 
 
 def test_saved_states_and_recent_preemptions(mesh):
-    mesh.handle(
-        s.StateStored(task_id=SPEC.task_id, state_key="k", consistent=True, source="payload")
-    )
+    mesh.handle(s.StateStored(task_id=SPEC.task_id, state_key="k"))
     (running,) = view(mesh).saved_states()
     assert running == {**SHOWN, "status": "running"}
     mesh.preempt(task_id=SPEC.task_id)

@@ -298,8 +298,6 @@ class Mesh:
             s.StateStored(
                 task_id=task_id,
                 state_key=f"state-{task_id}",
-                consistent=True,
-                source="save_state",
             )
         )
 

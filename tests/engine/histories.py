@@ -387,8 +387,6 @@ class History:
             s.StateStored(
                 task_id=task_id,
                 state_key=f"state-{self.dice.randrange(99)}",
-                consistent=self.chance(0.5),
-                source="save_state",
             )
         )
         if self.chance(0.2):

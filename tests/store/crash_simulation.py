@@ -235,7 +235,7 @@ class CrashSimulation:
         data = f"work of {task_id}, {self._numbers}".encode()
         key = key_of(data)
         self.step(
-            s.StateStored(task_id=task_id, state_key=key, consistent=True, source="save_state"),
+            s.StateStored(task_id=task_id, state_key=key),
             {key: data},
         )
 

@@ -432,7 +432,7 @@ async def preempt(reactor, task_id, size, key=None):
     )
     await reactor.step(s.PreemptionRequested(task_id=task_id))
     key = key or f"state-{task_id}"
-    stored = s.StateStored(task_id=task_id, state_key=key, consistent=True, source="save_state")
+    stored = s.StateStored(task_id=task_id, state_key=key)
     await reactor.report(stored, {key: b"x" * size})
     await reactor.step(s.CancelAnswered(task_id=task_id, cancel_success=True))
 

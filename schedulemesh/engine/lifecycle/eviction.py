@@ -91,7 +91,7 @@ def _evict_task(
             request_id=stimulus.request_id,
         )
     )
-    tx.instruct(EvictTask(task_id=task_id, agent_name=agent_name))
+    tx.instruct(EvictTask(task_id=task_id))
     return Pending(agent_name=agent_name)
 
 
@@ -129,8 +129,6 @@ def state_stored(tx: Transaction, stimulus: s.StateStored) -> None:
                 task_id=stimulus.task_id,
                 state_key=stimulus.state_key,
                 at=tx.now,
-                consistent=stimulus.consistent,
-                source=stimulus.source,
             )
         )
 

@@ -38,7 +38,7 @@ def reconcile(tx: Transaction, stimulus: RecoveryObserved) -> None:
         agent_of = tx.state.agents.get(task.agent_name)
         alone = agent_of is None or agent_of.phase is not AgentPhase.ENDING
         if alone and isinstance(task.phase, Preempting):
-            tx.instruct(EvictTask(task_id=task_id, agent_name=task.agent_name))
+            tx.instruct(EvictTask(task_id=task_id))
 
 
 def _start_on(tx: Transaction, agent: Agent, *, lives: bool) -> None:

@@ -1,7 +1,7 @@
-"""Facts: what is now true. They are journalled, and folding them gives the state back.
+"""Facts: what has become true. They are stored in the journal, and replaying them gives the state again.
 
-Each says all that it changes, so that a replay decides nothing. Facts are past tense, carry their time
-``at`` (seconds since 1970) where it matters, and are written as JSON objects with a tag.
+Each contains everything that it changes, so a replay makes no decision. Facts are named in the past tense,
+have a time ``at`` (seconds since 1970) where it matters, and are stored as JSON objects with a tag.
 """
 
 from __future__ import annotations
@@ -38,21 +38,22 @@ class Share(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
 class Devices(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Units taken of each GPU device of a node.
 
-    A device is a place in the node's list of devices, which says nothing of its name: names are learnt
-    from the agents that report them.
+    A device is an index into the node's list of devices, unrelated to its name: names are known from the
+    agents that report them.
     """
 
+    #: (index of the device, units).
     units: tuple[tuple[int, int], ...] = ()
 
 
 class PoolEnsured(Fact, tag="pool_ensured", frozen=True, kw_only=True):
-    """The pool exists and is like this; it replaces an earlier definition of the same name."""
+    """The pool exists with this definition, which replaces an earlier one of the same name."""
 
     spec: PoolSpec
 
 
 class StateHandlersRegistered(Fact, tag="state_handlers_registered", frozen=True, kw_only=True):
-    """How states of this pool's tasks are saved and restored: keys of stored functions."""
+    """The functions that save and restore states of this pool's tasks, by the keys of their stored bytes."""
 
     pool_name: str
     preserver_key: str | None = None
@@ -71,19 +72,19 @@ class PolicyChanged(Fact, tag="policy_changed", frozen=True, kw_only=True):
 
 
 class NodeSeen(Fact, tag="node_seen", frozen=True, kw_only=True):
-    """The node lives and is like this."""
+    """The node is alive, with these resources and labels."""
 
     report: NodeReport
 
 
 class NodeLost(Fact, tag="node_lost", frozen=True, kw_only=True):
-    """The node is gone; what claims stood there stand nowhere until their agents are known dead."""
+    """The node has left the cluster. Its agents keep their quota until they are known to have ended."""
 
     node_id: str
 
 
 class NodeCordoned(Fact, tag="node_cordoned", frozen=True, kw_only=True):
-    """Whether the node takes new agents."""
+    """The node accepts new agents no longer, or again."""
 
     node_id: str
     cordoned: bool
@@ -96,35 +97,35 @@ class ClassLoaded(Fact, tag="class_loaded", frozen=True, kw_only=True):
 
 
 class AgentAdmitted(Fact, tag="agent_admitted", frozen=True, kw_only=True):
-    """An agent is on the book with what is free of its claim; its task, if any, with it."""
+    """An agent was admitted, with its task if it has one: the part of its claim that is free is reserved."""
 
     agent: AgentSpec
     incarnation: int
     at: float
     task: TaskSpec | None = None
-    #: Who pays for the part that is reserved now.
+    #: The quota that is reserved now, by the pool that it belongs to.
     shares: tuple[Share, ...] = ()
-    #: Where it will live; None: Ray chooses, and the book learns it from the agent's report.
+    #: The node that it will run on; None: Ray chooses, and the agent reports it.
     node_id: str | None = None
     #: What of the claim is held on the node now (GPUs are in ``devices``).
     held: Resources = NOTHING
-    #: The devices that the book assumes until the agent reports.
+    #: The devices that are assumed to be its own until it reports them.
     devices: Devices = Devices()
-    #: The tasks that are evicted for it, highest score first; it starts when their agents are gone.
+    #: The tasks that are evicted for it, highest score first; it starts when their agents have ended.
     evicting: tuple[Candidate, ...] = ()
     request_id: str | None = None
     #: The key of the saved state that its object is built from; None: it starts from the beginning.
     state_key: str | None = None
-    #: The placement group that it lives in, which holds its room; None: it stands on the node itself.
+    #: The placement group that it runs in, which holds its resources; None: it holds them on the node.
     group_id: str | None = None
-    #: How it came to that group: "reserved", "reused", "created" or "preempted".
+    #: How it got that group: "reserved", "reused", "created" or "preempted".
     group_path: str = ""
-    #: Groups that leave for it, or that are made for it; it starts when all that is done.
+    #: Groups that are removed or created for it; it starts when all of these are done.
     waits_for_groups: tuple[str, ...] = ()
 
 
 class ClaimGrew(Fact, tag="claim_grew", frozen=True, kw_only=True):
-    """A waiting agent took what a victim freed: quota, and room on its node."""
+    """A waiting agent received what a victim freed: quota, and resources of its node."""
 
     agent_name: str
     shares: tuple[Share, ...] = ()
@@ -133,65 +134,65 @@ class ClaimGrew(Fact, tag="claim_grew", frozen=True, kw_only=True):
 
 
 class AgentReady(Fact, tag="agent_ready", frozen=True, kw_only=True):
-    """The claim of a waiting agent is whole; its start may begin."""
+    """The claim of a waiting agent is complete, so it can be started."""
 
     agent_name: str
     at: float
 
 
 class AgentStarted(Fact, tag="agent_started", frozen=True, kw_only=True):
-    """The agent runs; node and devices are as it reports them. Its claim is committed."""
+    """The agent is running, on the node and devices that it reported. Its claim is committed."""
 
     agent_name: str
     incarnation: int
     at: float
     node_id: str | None = None
-    #: Its GPUs by their names on the node; empty: it cannot tell.
+    #: Its GPUs by their names on the node; empty: it does not know them.
     gpu_ids: tuple[str, ...] = ()
     pid: int = 0
-    #: Which control methods its class has.
+    #: The control methods that its class has.
     capabilities: tuple[str, ...] = ()
     #: Its Ray name and namespace, by which it is found again.
     actor_name: str = ""
     actor_namespace: str = ""
-    #: Whether a saved state was given back to its object; None: there was none to give.
+    #: Whether a saved state was restored into its object; None: there was none.
     state_restored: bool | None = None
 
 
 class AgentProcessRestarted(Fact, tag="agent_process_restarted", frozen=True, kw_only=True):
-    """Ray restarted the agent's process by itself; its object was built anew."""
+    """Ray restarted the agent's process by itself; its object was constructed again."""
 
     agent_name: str
     pid: int
     at: float
-    #: Where it lives now; None: where it was.
+    #: The node that it runs on now; None: the same as before.
     node_id: str | None = None
     gpu_ids: tuple[str, ...] = ()
 
 
 class LossReported(Fact, tag="loss_reported", frozen=True, kw_only=True):
-    """Somebody was told that this agent is lost and cannot be rebuilt."""
+    """A health check reported that this agent is lost and cannot be rebuilt."""
 
     agent_name: str
 
 
 class AgentEnding(Fact, tag="agent_ending", frozen=True, kw_only=True):
-    """The agent is being ended; its claim is held until its process is gone."""
+    """The agent is being ended; its claim is held until its process has ended."""
 
     agent_name: str
     reason: EndReason
     at: float
-    #: Once it is gone, its quota is held for this pool, or for this client.
+    #: After its end, its quota is held for this pool, or for this client.
     hold_for: str | None = None
     hold_for_client: str | None = None
-    #: Which request its end answers.
+    #: The request that is answered when it has ended.
     request_id: str | None = None
-    #: Whether its placement group goes too; None: what the pool's definition says.
+    #: Whether its placement group is removed too; None: as the pool's definition says.
     destroy_group: bool | None = None
 
 
 class AgentEnded(Fact, tag="agent_ended", frozen=True, kw_only=True):
-    """The agent is gone; its claim is released and its tasks are off the book."""
+    """The agent has ended: its claim is released, and its tasks are removed."""
 
     agent_name: str
     incarnation: int
@@ -200,7 +201,7 @@ class AgentEnded(Fact, tag="agent_ended", frozen=True, kw_only=True):
 
 
 class GroupPlanned(Fact, tag="group_planned", frozen=True, kw_only=True):
-    """A placement group is on the book; it takes its room as that becomes free."""
+    """A placement group is planned; its bundles take their resources as these become free."""
 
     group_id: str
     pool_name: str
@@ -209,12 +210,12 @@ class GroupPlanned(Fact, tag="group_planned", frozen=True, kw_only=True):
     node_ids: tuple[str, ...]
     at: float
     reserved: bool = False
-    #: The agent that it is made for.
+    #: The agent that it is created for.
     agent_name: str | None = None
 
 
 class GroupGrew(Fact, tag="group_grew", frozen=True, kw_only=True):
-    """One bundle of a planned group took room on its node."""
+    """One bundle of a planned group took resources of its node."""
 
     group_id: str
     bundle: int
@@ -223,7 +224,7 @@ class GroupGrew(Fact, tag="group_grew", frozen=True, kw_only=True):
 
 
 class GroupWhole(Fact, tag="group_whole", frozen=True, kw_only=True):
-    """A planned group has all its room; Ray makes it now."""
+    """A planned group has all its resources; Ray is asked to create it."""
 
     group_id: str
 
@@ -236,33 +237,33 @@ class GroupReady(Fact, tag="group_ready", frozen=True, kw_only=True):
 
 
 class GroupClaimed(Fact, tag="group_claimed", frozen=True, kw_only=True):
-    """The group goes for this agent, which takes its room, as soon as nobody lives in it any more."""
+    """The group will be removed for this agent, which takes its resources, once no agent runs in it."""
 
     group_id: str
     for_agent: str
 
 
 class GroupEnding(Fact, tag="group_ending", frozen=True, kw_only=True):
-    """The group is being removed; its room is held until it is gone."""
+    """The group is being removed; its resources are held until it is gone."""
 
     group_id: str
-    #: The agent that takes its room.
+    #: The agent that takes its resources.
     for_agent: str | None = None
-    #: Whether it is a reserved one that is not to be made again until its pool is ensured.
+    #: Whether it is a reserved group that is not created again until its pool is ensured.
     dropped: bool = False
 
 
 class GroupEnded(Fact, tag="group_ended", frozen=True, kw_only=True):
-    """The group is gone."""
+    """The group has been removed, or was not placed."""
 
     group_id: str
     at: float
-    #: Why Ray did not place it; empty: that is not why it is gone.
+    #: Why Ray did not place it; empty: it was removed.
     error: str = ""
 
 
 class TaskRegistered(Fact, tag="task_registered", frozen=True, kw_only=True):
-    """A task runs on an agent; the agent may be unknown, then the task holds no quota."""
+    """A task runs on an agent; if the agent is unknown, the task holds no quota."""
 
     task: TaskSpec
     agent_name: str
@@ -270,40 +271,36 @@ class TaskRegistered(Fact, tag="task_registered", frozen=True, kw_only=True):
 
 
 class TaskCompleted(Fact, tag="task_completed", frozen=True, kw_only=True):
-    """The task is done."""
+    """The task was completed."""
 
     task_id: str
     at: float
 
 
 class EvictionStarted(Fact, tag="eviction_started", frozen=True, kw_only=True):
-    """The task is a victim from now on, and why."""
+    """The task is being evicted."""
 
     task_id: str
     at: float
     #: The rule that allowed it.
     reason: PreemptionReason
     preempt_score: float | None = None
-    #: The agent that it leaves for; None: evicted by hand.
+    #: The agent that it is evicted for; None: the eviction was requested.
     for_agent: str | None = None
-    #: Which request its eviction answers.
+    #: The request that is answered when it has been evicted.
     request_id: str | None = None
 
 
 class StateSaved(Fact, tag="state_saved", frozen=True, kw_only=True):
-    """The state of a task is stored under a key."""
+    """The state of a task is stored under this key."""
 
     task_id: str
     state_key: str
     at: float
-    #: False: saved beside running methods, so it may be torn.
-    consistent: bool = True
-    #: "preserver", "save_state" or "payload": who made it.
-    source: str = "payload"
 
 
 class SavingFailed(Fact, tag="saving_failed", frozen=True, kw_only=True):
-    """The state of a task that is being evicted could not be saved; what was saved before stays."""
+    """The state of a task that is being evicted could not be saved; a state that was saved before is kept."""
 
     task_id: str
     error: str
@@ -321,7 +318,7 @@ class TaskPreempted(Fact, tag="task_preempted", frozen=True, kw_only=True):
     agent: AgentSpec | None = None
     #: False: it could not be cancelled, and is removed without being counted.
     counted: bool = True
-    #: Why its state of that moment was not saved; empty: it was, or it has none.
+    #: Why its state was not saved at that time; empty: it was saved, or it has none.
     save_error: str = ""
 
 
@@ -332,32 +329,31 @@ class EvictionFailed(Fact, tag="eviction_failed", frozen=True, kw_only=True):
 
 
 class StatesForgotten(Fact, tag="states_forgotten", frozen=True, kw_only=True):
-    """These saved states are kept no longer; the tasks that they were of stay on record without one."""
+    """These saved states are no longer kept; their tasks stay on record without a state."""
 
     state_keys: tuple[str, ...]
 
 
 class QuotaHeld(Fact, tag="quota_held", frozen=True, kw_only=True):
-    """Quota freed by hand is kept, as a loan for one pool or for one client, until it is used or the time is
-    up.
-    """
+    """Quota freed by a requested eviction is held for one pool or one client, until it is used or expires."""
 
     hold_id: str
     for_pool: str | None = None
     for_client: str | None = None
     shares: tuple[Share, ...]
+    #: Seconds since 1970.
     until: float
 
 
 class HoldShrank(Fact, tag="hold_shrank", frozen=True, kw_only=True):
-    """What is left of a hold; nothing left ends it."""
+    """Some of a hold was used or has expired; these shares remain. Without any it ends."""
 
     hold_id: str
     shares: tuple[Share, ...] = ()
 
 
 class RequestAnswered(Fact, tag="request_answered", frozen=True, kw_only=True):
-    """The answer to a request, given again when the request is repeated."""
+    """The outcome of a request, returned again when the request is repeated."""
 
     request_id: str
     at: float
@@ -365,17 +361,17 @@ class RequestAnswered(Fact, tag="request_answered", frozen=True, kw_only=True):
 
 
 class AnswersForgotten(Fact, tag="answers_forgotten", frozen=True, kw_only=True):
-    """The oldest answers are no longer remembered, up to the first that was given at this time or later."""
+    """Outcomes of requests are forgotten, oldest first, up to the first one of this time or later."""
 
     before: float
 
 
 class EpochBegun(Fact, tag="epoch_begun", frozen=True, kw_only=True):
-    """A supervisor took over with this epoch; commands of a lower one are void."""
+    """A supervisor took over with this epoch; agents ignore commands of a lower one."""
 
     epoch: int
     at: float
-    #: So many numbers of agents and groups are left out.
+    #: How many numbers of agents and groups are skipped.
     gap: int = 0
 
 

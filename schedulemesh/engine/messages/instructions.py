@@ -44,7 +44,6 @@ class EvictTask(Instruction, frozen=True, kw_only=True):
     """Save and cancel one task; the agent is kept. The results are StateStored, then CancelAnswered."""
 
     task_id: str
-    agent_name: str
 
 
 class StopAgent(Instruction, frozen=True, kw_only=True):

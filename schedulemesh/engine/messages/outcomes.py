@@ -1,4 +1,4 @@
-"""Outcomes: what the engine answers to a request; a refusal is one of them, not an error."""
+"""Outcomes: the results of requests. A refusal is an outcome, not an error."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     preempt_score: float
     #: Priority of the incoming task minus that of this one.
     priority_delta: float
-    #: The same, or a label match's rank where that is more.
+    #: The same, or the rank of a label match where that is higher.
     effective_delta: float
     #: Seconds left of its estimated duration; 0 where unknown or overdue.
     remaining_time: float
-    #: The rule that allowed it.
+    #: The rule that allows its eviction.
     reason: PreemptionReason
-    #: Seconds of work since its start or its last saved state, which its eviction loses at most.
+    #: Seconds since its start or its last saved state: the most work that its eviction can lose.
     lost_work: float = 0.0
     #: Why its state was not saved when it was evicted; empty: it was, it has none, or it was not evicted.
     save_error: str = ""
@@ -53,7 +53,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Who holds some of what was short."""
+    """An agent that holds some of what was short."""
 
     agent_name: str
     pool_name: str
@@ -62,59 +62,61 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
 
 
 class Accepted(Outcome, tag="accepted", frozen=True, kw_only=True):
-    """The agent runs, with its task if it has one (in a dry run: would run)."""
+    """The agent is running, with its task if it has one (in a dry run: would be running)."""
 
     agent_name: str
     pool_name: str
     resources: Resources
     labels: Labels = {}
     task_id: str | None = None
-    #: Who was evicted for it, highest score first.
+    #: The tasks that were evicted for it, highest score first.
     preempted: tuple[Candidate, ...] = ()
     node_id: str | None = None
     restartable: bool = True
-    #: Whether a saved state was given back to the object; None: there was none.
+    #: Whether a saved state was restored into its object; None: there was none.
     state_restored: bool | None = None
-    #: The placement group that it lives in; None: it lives on a node.
+    #: The placement group that it runs in; None: it runs outside of groups.
     group_id: str | None = None
-    #: "reserved", "reused", "created" or "preempted": how it came to that group; empty: it lives on a node.
+    #: How it got that group: "reserved", "reused", "created" or "preempted"; empty: it has none.
     group_path: str = ""
     #: Whether it holds the whole quota of its pool.
     whole_pool: bool = False
 
 
 class Refused(Outcome, tag="refused", frozen=True, kw_only=True):
-    """The request was turned down and holds nothing."""
+    """The request was refused; nothing is held for it."""
 
     reason: Reason
-    #: One sentence for a person.
+    #: One sentence for people; nothing may depend on its text.
     error: str
     #: What the pool's quota lacked.
     short_quota: Resources = NOTHING
     #: What the best node lacked.
     short_node: Resources = NOTHING
-    #: Who holds most of what was short, biggest first, at most ten.
+    #: The agents that hold most of what was short, largest first, at most ten.
     holders: tuple[Holder, ...] = ()
-    #: Running tasks that each rule turned away.
+    #: How many running tasks each rule keeps from being evicted.
     turned_away: dict[Reason, int] = {}
-    #: The lowest priority with which it would have been accepted; None: none, or it is not known.
+    #: The lowest priority with which it would have been accepted; None: there is none, or it is unknown.
     sufficient_priority: float | None = None
-    #: What the caller can do next; empty: the error says it, or nothing can be done.
+    #: What the caller can do; empty: the error says it, or nothing helps.
     hint: str = ""
-    #: Victims evicted in vain that run again.
+    #: Victims that were evicted for it and run again.
     restarted: tuple[str, ...] = ()
-    #: Victims evicted in vain that could not be started again.
+    #: Victims that were evicted for it and could not be started again.
     not_restarted: tuple[str, ...] = ()
 
 
 class Pending(Outcome, tag="pending", frozen=True, kw_only=True):
-    """Accepted, and under way: an agent starts, or victims leave first. The final outcome follows."""
+    """The request is being carried out: an agent starts or ends, or victims are evicted first. The final
+    outcome follows.
+    """
 
     agent_name: str
 
 
 class ProbeNeeded(Outcome, tag="probe_needed", frozen=True, kw_only=True):
-    """Nothing was changed: the class must be seen to load before anyone is evicted for it."""
+    """Nothing was changed: the class has to be loaded in a worker before a task is evicted for it."""
 
     class_key: str
 
@@ -122,9 +124,9 @@ class ProbeNeeded(Outcome, tag="probe_needed", frozen=True, kw_only=True):
 class Done(Outcome, tag="done", frozen=True, kw_only=True):
     """The request was carried out."""
 
-    #: What that changed, where it may be several things; None: what was asked for.
+    #: What was changed, for requests that may find it done already; None: what was requested.
     change: Change | None = None
-    #: What the caller may not have meant, in sentences.
+    #: Sentences about what the caller may not have intended.
     warnings: tuple[str, ...] = ()
 
 
@@ -139,7 +141,7 @@ class Evicted(Outcome, tag="evicted", frozen=True, kw_only=True):
     cancel_success: bool = False
     #: Whether its method runs on because it could not be cancelled; then it is not preempted.
     runs_on: bool = False
-    #: Why its state of that moment was not saved; empty: it was, or it has none.
+    #: Why its state was not saved at that time; empty: it was saved, or it has none.
     save_error: str = ""
     #: What went wrong while saving or cancelling; empty: nothing.
     error: str = ""
@@ -156,11 +158,11 @@ RequestOutcome = Union[Accepted, Refused, Pending, ProbeNeeded, Done, Evicted, A
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The answer of a dry run of the preemption decision."""
+    """The result of a dry run of the preemption decision."""
 
     should_preempt: bool
     candidates: tuple[Candidate, ...] = ()
-    #: For a refusal: the rule that turned away most tasks, or why no eviction is needed.
+    #: Where nobody is to be evicted: the rule that keeps most tasks, or why no eviction is needed.
     reason: Reason | None = None
     turned_away: dict[Reason, int] = {}
     #: The tasks that a submission of these resources would evict.

@@ -198,8 +198,6 @@ class StateStored(Stimulus, frozen=True, kw_only=True):
 
     task_id: str
     state_key: str
-    consistent: bool
-    source: str
 
 
 class StateNotSaved(Stimulus, frozen=True, kw_only=True):
@@ -238,7 +236,7 @@ class ClockTicked(Stimulus, frozen=True, kw_only=True):
 
 
 class StatesOutlived(Stimulus, frozen=True, kw_only=True):
-    """Saved states of preempted tasks are too old, or too many, to be kept."""
+    """Saved states of preempted tasks are too old, or too large together, to be kept."""
 
     state_keys: tuple[str, ...]
 
