@@ -32,9 +32,9 @@ class Transaction:
         self.strategies = strategies
         self.facts: list[AnyFact] = []
         self.instructions: list[AnyInstruction] = []
-        #: Waiting agents that may be able to continue, with quota that was freed for each. They are served
-        #: after the handler: see ``lifecycle.capacity``.
-        self.woken: dict[str, tuple[Share, ...]] = {}
+        #: Waiting agents that may be able to continue, with the quota that was freed for each (None: nothing
+        #: was). They are served after the handler: see ``lifecycle.capacity``.
+        self.woken: dict[str, tuple[Share, ...] | None] = {}
 
     def emit(self, fact: AnyFact) -> None:
         """Make a fact true."""
@@ -46,12 +46,14 @@ class Transaction:
         """Ask the executor for something."""
         self.instructions.append(instruction)
 
-    def wake(self, agent_name: str | None, freed: tuple[Share, ...] = ()) -> None:
-        """Have a waiting agent served after the handler, with the quota that was freed for it. An agent that
-        does not wait then is passed over, and so is None.
+    def wake(self, agent_name: str | None, freed: tuple[Share, ...] | None = None) -> None:
+        """Have a waiting agent served after the handler. ``freed``: something has become free for it, with
+        this quota. An agent that does not wait then is passed over, and so is None.
         """
-        if agent_name is not None:
-            self.woken[agent_name] = self.woken.get(agent_name, ()) + freed
+        if agent_name is None:
+            return
+        before = self.woken.get(agent_name)
+        self.woken[agent_name] = before if freed is None else (*(before or ()), *freed)
 
     def answer(self, request_id: str | None, outcome: RequestOutcome) -> RequestOutcome:
         """Remember the final outcome of a request, and report it to whoever waits; returns the outcome."""

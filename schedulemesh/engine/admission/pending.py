@@ -24,9 +24,11 @@ from schedulemesh.engine.transaction import Transaction
 def grow_claims(tx: Transaction) -> None:
     """Let each agent that was woken take what it lacks of what is free now, before anybody else can."""
     for name, freed in tx.woken.items():
+        if freed is None:
+            continue
+        tx.woken[name] = None
         agent = tx.state.agents.get(name)
         if agent is not None and agent.phase is AgentPhase.WAITING:
-            tx.woken[name] = ()
             _grow(tx, agent, freed)
 
 

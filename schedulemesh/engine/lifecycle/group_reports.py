@@ -67,7 +67,7 @@ def _gone(tx: Transaction, group_id: str, error: str) -> None:
     if group is None:
         return
     tx.emit(GroupEnded(group_id=group_id, at=tx.now, error=error))
-    tx.wake(group.leaves_for)
+    tx.wake(group.leaves_for, ())
     if group.phase is not GroupPhase.ENDING:
         # Its room is free by now, so that victims who run again may have it.
         _turn_out(tx, group, error or "its placement group is gone from Ray")
