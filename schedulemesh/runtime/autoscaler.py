@@ -1,4 +1,4 @@
-"""What Ray's autoscaler is asked for: nodes for placement groups that no node has room for."""
+"""Autoscaler requests: asks Ray for nodes on which unplaceable placement groups fit."""
 
 from __future__ import annotations
 

@@ -353,7 +353,7 @@ class RayScheduler(SchedulerObject):
     def preempt_task(
         self, task_id: str | None = None, agent_name: str | None = None, for_pool: str | None = None
     ) -> results.PreemptionResult:
-        """Evict by hand: save and cancel the tasks of an agent, and end the agent.
+        """Evict manually: save and cancel the tasks of an agent, and terminate the agent.
 
         Name the task or the agent; a single name may be either's. The freed quota is held for ``for_pool``
         for 60 s; without it, for this process for 10 s, whatever pool it submits to. Returns ``preempted``:

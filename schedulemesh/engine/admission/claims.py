@@ -1,4 +1,4 @@
-"""What a claim on a node still lacks, and whether it is whole: for agents and for bundles of groups alike."""
+"""What a claim on a node is still short of, and whether it is complete; for agents and bundles alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Admission: where a submission goes, who pays, and who must leave for it.
+"""Decides a submission: its pool, its quota, its node or group, and the victims that are evicted for it.
 
 One transaction: the answer is either a claim on both books, reserved as far as it is free now and promised
 from the victims that leave for it, or a refusal that changed nothing.

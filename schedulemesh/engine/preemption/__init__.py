@@ -1,1 +1,1 @@
-"""Preemption: which tasks may be evicted and in what order (``rules``), and the search for victims."""
+"""Preemption: which tasks may be evicted (``rules``), in what order (``candidates``), and the search."""
