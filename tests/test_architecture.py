@@ -48,6 +48,17 @@ def test_the_runtime_loads_neither_ray_nor_core():
     assert {name for name in loaded if name.startswith("schedulemesh.core")} == set()
 
 
+def test_the_runtime_never_says_any():
+    """What users bring is ``object``, what the backend refers to is a ``Handle``."""
+    vague = [
+        f"{path.relative_to(PACKAGE.parent)}:{node.lineno}"
+        for path in sorted((PACKAGE / "runtime").rglob("*.py"))
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Name) and node.id == "Any"
+    ]
+    assert vague == []
+
+
 def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from schedulemesh.config.groups import public_shape
 from schedulemesh.domain.agent import AgentPhase
@@ -23,7 +22,7 @@ class GroupViews:
         self._ready = ready
         self._now = now
 
-    def stats(self, pool_name: str | None = None) -> dict[str, Any]:
+    def stats(self, pool_name: str | None = None) -> dict[str, object]:
         """The groups of every pool that keeps or still has any (of one pool), in numbers and one by one."""
         names = [
             name
@@ -33,7 +32,7 @@ class GroupViews:
         ]
         return {**self._numbers(names), "pools": {name: self._pool(name) for name in names}}
 
-    def reserved(self, pool_name: str) -> dict[str, Any]:
+    def reserved(self, pool_name: str) -> dict[str, object]:
         """How many reserved groups of a pool there are and stand ready, and which cannot, and why."""
         mine = [group for group in self._of([pool_name]) if group.reserved]
         return {
@@ -42,7 +41,7 @@ class GroupViews:
             "unplaced": self._unplaced(pool_name),
         }
 
-    def _pool(self, name: str) -> dict[str, Any]:
+    def _pool(self, name: str) -> dict[str, object]:
         return {
             **self._numbers([name]),
             "groups": [self._group(group) for group in self._of([name])],
@@ -50,7 +49,7 @@ class GroupViews:
             "warm": self._ready.status(self._state, name),
         }
 
-    def _numbers(self, names: Sequence[str]) -> dict[str, Any]:
+    def _numbers(self, names: Sequence[str]) -> dict[str, object]:
         """Groups that exist, by kind and use; what happened so far; and who waits for one now."""
         groups = list(self._of(names))
         counts = [self._state.groups.counts.get(name, PoolCounts()) for name in names]
@@ -84,13 +83,13 @@ class GroupViews:
     def _of(self, names: Sequence[str]) -> list[Group]:
         return [g for g in self._state.groups.by_id.values() if g.pool_name in names]
 
-    def _unplaced(self, pool_name: str) -> list[dict[str, Any]]:
+    def _unplaced(self, pool_name: str) -> list[dict[str, object]]:
         return [
             {**public_shape(shape), "error": error}
             for shape, error in unplaced(self._state, pool_name)
         ]
 
-    def _group(self, group: Group) -> dict[str, Any]:
+    def _group(self, group: Group) -> dict[str, object]:
         idle = group.agent is None and group.phase is GroupPhase.READY
         return {
             "id": group.group_id,

@@ -5,21 +5,18 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable
-from typing import TypeVar
 
 import msgspec
 
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.errors import JournalError
 from schedulemesh.runtime.clock import ClockMark, SteadyClock
+from schedulemesh.runtime.threads import in_thread
 from schedulemesh.runtime.witness import Seen
 from schedulemesh.store.journal import Journal
 from schedulemesh.store.recovery import Stored
 
 logger = logging.getLogger(__name__)
-
-Value = TypeVar("Value")
 
 #: The journal's note of where the clock stood, and the seconds between two of them.
 _CLOCK_NOTE, _CLOCK_S = "clock", 60.0
@@ -116,8 +113,3 @@ def newest_time(state: MeshState) -> float:
     found += [lost.at for lost in state.lost.values()]
     found += [change.at for change in state.policy_changes]
     return max(found)
-
-
-async def in_thread(call: Callable[[], Value]) -> Value:
-    """Call a function that blocks, in a thread."""
-    return await asyncio.get_running_loop().run_in_executor(None, call)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection
-from typing import Any
 
 import msgspec
 
 from schedulemesh.errors import JournalError
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.pg_manager import Groups
+from schedulemesh.runtime.threads import in_thread
 from schedulemesh.store.journal import Journal
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Orphans:
         self, unclaimed: Collection[tuple[str, str]], *, rolled_back: bool
     ) -> list[tuple[str, str]]:
         """Of living actors that nobody claims: keep those that are orphans, and return the others."""
-        kept = await _beside(self._read)
+        kept = await in_thread(self._read)
         self._groups.orphans = set(kept.groups)
         self._agents.orphans = {a for a in unclaimed if rolled_back or a in kept.actors}
         for _, name in sorted(self._agents.orphans):
@@ -54,8 +54,9 @@ class Orphans:
         kept = _Kept(
             actors=tuple(sorted(self._agents.orphans)), groups=tuple(sorted(self._groups.orphans))
         )
-        if kept != await _beside(self._read):
-            await _beside(self._journal.put_note, _NOTE, msgspec.json.encode(kept))
+        if kept != await in_thread(self._read):
+            note = msgspec.json.encode(kept)
+            await in_thread(lambda: self._journal.put_note(_NOTE, note))
 
     def forget_dead(self, living: Collection[tuple[str, str]]) -> None:
         """Those that ended by themselves are none any more."""
@@ -87,8 +88,3 @@ class Orphans:
             return _Kept() if noted is None else msgspec.json.decode(noted, type=_Kept)
         except msgspec.MsgspecError as error:
             raise JournalError(f"the note of orphans cannot be read: {error}") from error
-
-
-async def _beside(call: Any, *args: Any) -> Any:
-    """Run something that blocks beside the loop."""
-    return await asyncio.get_running_loop().run_in_executor(None, call, *args)

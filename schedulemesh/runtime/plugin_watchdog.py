@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -98,12 +97,12 @@ class PluginWatchdog:
         self._disabled[name] = Record(reason=reason, at=time.time())
         self._keep()
 
-    def status(self) -> list[dict[str, Any]]:
+    def status(self) -> list[dict[str, object]]:
         """Every strategy: its hooks, how often it was asked, and why it is disabled (empty: it is not)."""
         loaded = {guarded.name: guarded for guarded in self.plugins}
         return [self._shown(ref.name, loaded.get(ref.name)) for ref in self._refs]
 
-    def _shown(self, name: str, guarded: Guarded | None) -> dict[str, Any]:
+    def _shown(self, name: str, guarded: Guarded | None) -> dict[str, object]:
         record = self._disabled.get(name)
         return {
             "name": name,

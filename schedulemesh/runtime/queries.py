@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from typing_extensions import assert_never
 
@@ -91,7 +90,7 @@ class View:
             handles=[self._agents.handle(a.spec.name, a.incarnation) for a in found],
         )
 
-    def pools(self) -> list[dict[str, Any]]:
+    def pools(self) -> list[dict[str, object]]:
         """Each pool with its quota: total, free, reserved, used, lent, borrowed."""
         return [
             {
@@ -111,7 +110,7 @@ class View:
             for name, account in self._state.ledger.accounts.items()
         ]
 
-    def tasks(self) -> list[dict[str, Any]]:
+    def tasks(self) -> list[dict[str, object]]:
         """Each current task."""
         return [
             {
@@ -125,7 +124,7 @@ class View:
             for task in self._state.running.by_id.values()
         ]
 
-    def nodes(self) -> list[dict[str, Any]]:
+    def nodes(self) -> list[dict[str, object]]:
         """Each alive node with its free resources according to the scheduler's node state."""
         return [
             {
@@ -140,13 +139,13 @@ class View:
             for node in self._state.cluster.nodes.values()
         ]
 
-    def orphans(self) -> list[dict[str, Any]]:
+    def orphans(self) -> list[dict[str, object]]:
         """The actors and placement groups of this scheduler that its journal does not know."""
-        found = [{"name": name, "kind": "actor"} for _, name in sorted(self._agents.orphans)]
-        groups = sorted(self._groups.orphans)
-        return found + [{"name": self._groups.name(g), "kind": "placement group"} for g in groups]
+        actors = [(name, "actor") for _, name in sorted(self._agents.orphans)]
+        groups = [(self._groups.name(g), "placement group") for g in sorted(self._groups.orphans)]
+        return [{"name": name, "kind": kind} for name, kind in actors + groups]
 
-    def saved_states(self) -> list[dict[str, Any]]:
+    def saved_states(self) -> list[dict[str, object]]:
         """Every task with a stored state: running, preempted or lost."""
         state = self._state
         saved: list[tuple[TaskSpec, str]] = []
@@ -159,11 +158,11 @@ class View:
         rows = {spec.task_id: {**task_row(spec), "status": status} for spec, status in saved}
         return list(rows.values())
 
-    def policy(self) -> dict[str, Any]:
+    def policy(self) -> dict[str, object]:
         """The current policy."""
         return self._state.policy.public()
 
-    def policy_changes(self) -> list[dict[str, Any]]:
+    def policy_changes(self) -> list[dict[str, object]]:
         """The most recent changes of the policy, oldest first: when, by which client, what."""
         return [
             {
@@ -175,7 +174,7 @@ class View:
             for change in self._state.policy_changes
         ]
 
-    def preemption_stats(self) -> dict[str, Any]:
+    def preemption_stats(self) -> dict[str, object]:
         """The counts of preemptions by reason, and the most recent ones, newest last."""
         counts = self._state.preemption_counts
         return {
@@ -198,7 +197,7 @@ class View:
             ],
         }
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> dict[str, object]:
         """Preemption statistics, the pools, and the numbers of agents and nodes."""
         return {
             **self.preemption_stats(),
@@ -207,7 +206,7 @@ class View:
             "nodes": len(self._state.cluster.nodes),
         }
 
-    def _agent(self, agent: Agent) -> dict[str, Any]:
+    def _agent(self, agent: Agent) -> dict[str, object]:
         running = self._state.running
         task_ids = list(running.on_agent(agent.spec.name))
         return {
@@ -226,7 +225,7 @@ class View:
             "last_metrics": self._agents.metrics.of(agent.spec.name),
         }
 
-    def _group(self, group_id: str | None) -> dict[str, Any] | None:
+    def _group(self, group_id: str | None) -> dict[str, object] | None:
         group = self._state.groups.by_id.get(group_id or "")
         if group is None:
             return None

@@ -24,10 +24,10 @@ from schedulemesh.runtime.journal_recovery import (
     ClockNotes,
     EarlierLives,
     Recovered,
-    in_thread,
     recovered_from,
 )
 from schedulemesh.runtime.snapshots import Snapshots
+from schedulemesh.runtime.threads import in_thread
 from schedulemesh.runtime.witness import Seen
 from schedulemesh.store.journal import Journal
 from schedulemesh.store.recovery import Stored

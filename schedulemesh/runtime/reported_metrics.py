@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 import msgspec
 
@@ -25,7 +24,7 @@ class _Last(msgspec.Struct, kw_only=True):
     incarnation: int | None
     #: As received; decoded when it is read, so that a report that is never read costs almost nothing.
     encoded: msgspec.Raw
-    metrics: dict[str, Any] | None = None
+    metrics: dict[str, object] | None = None
 
 
 class ReportedMetrics:
@@ -55,7 +54,7 @@ class ReportedMetrics:
         self._last[name] = _Last(incarnation=incarnation, encoded=report.metrics.copy())
         return True
 
-    def of(self, name: str) -> dict[str, Any]:
+    def of(self, name: str) -> dict[str, object]:
         """The last metrics of the agent; empty: none, or they cannot be decoded."""
         last = self._last.get(name)
         if last is None:

@@ -6,8 +6,7 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from schedulemesh.config.settings import JournalSettings
 from schedulemesh.engine.codec import encode_chunk
@@ -22,10 +21,9 @@ from schedulemesh.engine.state.snapshot import (
 )
 from schedulemesh.engine.transaction import Step
 from schedulemesh.errors import JournalError
+from schedulemesh.runtime.threads import in_thread
 from schedulemesh.store.journal import Journal
 from schedulemesh.store.writer import GroupWriter
-
-Value = TypeVar("Value")
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +83,7 @@ class Snapshots:
             await self._decider.whole()
             snapshot, keep = take_snapshot(self._decider.state), referenced(self._decider.state)
             upto = await self._writer.mark()
-            written = await _beside(functools.partial(_encoded, snapshot))
+            written = await in_thread(functools.partial(_encoded, snapshot))
             await self._writer.compact(written, upto, keep)
         except JournalError as error:
             logger.warning("no snapshot of the journal could be made: %s", error)
@@ -97,7 +95,7 @@ class Snapshots:
 
     async def _forget_states(self) -> None:
         """Delete saved states that are too old, and the oldest ones above the size limit."""
-        sizes = await _beside(self._journal.blob_sizes)
+        sizes = await in_thread(self._journal.blob_sizes)
         past = past_states(self._decider.state)
         oldest = self._decider.now() - self._settings.saved_state_s
         over = sum(sizes.get(key, 0) for key in past) - self._settings.saved_states_bytes
@@ -114,8 +112,3 @@ class Snapshots:
 
 def _encoded(snapshot: Snapshot) -> list[bytes]:
     return [encode_chunk(part) for part in parts(snapshot)]
-
-
-async def _beside(call: Callable[[], Value]) -> Value:
-    """Run a blocking call in a thread."""
-    return await asyncio.get_running_loop().run_in_executor(None, call)
