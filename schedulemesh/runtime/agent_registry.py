@@ -1,67 +1,43 @@
-"""The hand that makes and ends agents, and keeps their lines open."""
+"""The agent registry: starts and ends agent actors, and knows where they run."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
-import time
 from collections.abc import Iterable, Mapping
 
 import msgspec
-from typing_extensions import TypedDict, Unpack
 
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.engine.messages.stimuli import AgentReported, AgentStartFailed
 from schedulemesh.engine.state.agents import Agent
-from schedulemesh.protocol.agents import Command, MessageError, Report, Result, unpack
+from schedulemesh.protocol.agents import Report
+from schedulemesh.runtime.agent_commands import AgentCommands
 from schedulemesh.runtime.agent_start import AgentStart, NoReport, first_report
 from schedulemesh.runtime.backend import ActorView, Backend, BackendError, Handle
-from schedulemesh.runtime.command_queue import CommandQueue
 from schedulemesh.runtime.process_cleanup import Place, ProcessCleanup
 from schedulemesh.runtime.reported_metrics import ReportedMetrics
 
 logger = logging.getLogger(__name__)
 
 
-class _Parts(msgspec.Struct, kw_only=True):
-    """What came of a large result so far."""
-
-    limit_bytes: int
-    size: int = 0
-    taken: list[bytes] = []
-
-
-class CommandFields(TypedDict, total=False):
-    """What commands of some kinds carry; see Command."""
-
-    task_id: str
-    seconds: float
-    limit_bytes: int
-
-
 class Agents:
-    """Living agents by name: handles, lines and last metrics. Only what Ray knows, never what is decided."""
+    """Living agents by name and incarnation: handles, command queues, metrics; no decisions."""
 
     def __init__(self, backend: Backend, scheduler: str, namespace: str) -> None:
         self._backend = backend
         self._mark = f"schedulemesh:{scheduler}:"
         self.namespace = namespace
-        self._epoch = 0
-        #: When each was last heard of, on the monotonic clock.
-        self._last_contact: dict[tuple[str, int], float] = {}
+        #: Sends commands to their processes.
+        self.commands = AgentCommands()
         self._handles: dict[tuple[str, int], Handle] = {}
         #: (namespace, name) in Ray of actors that the journal does not know: see orphans.py.
         self.orphans: set[tuple[str, str]] = set()
         self._cleanup = ProcessCleanup(backend)
         #: Where each lives; one that began in a warm host has that one's name.
         self._places: dict[tuple[str, int], Place] = {}
-        self._queues: dict[tuple[str, int], CommandQueue] = {}
         self._capabilities: dict[tuple[str, int], tuple[str, ...]] = {}
-        self._results: dict[int, asyncio.Future[Result | None]] = {}
-        #: Parts of large results, by command.
-        self._parts: dict[int, _Parts] = {}
-        self._next_command = 1
         self.metrics = ReportedMetrics()
 
     def handle(self, name: str, incarnation: int) -> Handle | None:
@@ -80,7 +56,7 @@ class Agents:
         return self.namespace, self.mark(f"{spec.name}#{incarnation}")
 
     def where(self, agent: Agent) -> tuple[str, str]:
-        """The (namespace, name) in Ray of an agent on the book, wherever it began."""
+        """The (namespace, name) in Ray of an agent, also of one that was built by a warm host."""
         if agent.actor_name:
             return agent.actor_namespace, agent.actor_name
         place = self._places.get((agent.spec.name, agent.incarnation))
@@ -113,10 +89,6 @@ class Agents:
         mark = self.mark(f"{agent_name}#")
         return next((name for _, name in sorted(self.orphans) if name.startswith(mark)), None)
 
-    def begin_epoch(self, epoch: int) -> None:
-        """Commands carry this from now on, and their ids differ from those of former lives."""
-        self._epoch, self._next_command = epoch, epoch << 32
-
     async def adopt(self, agent: Agent) -> None:
         """Take over an agent that a former supervisor started."""
         key = (agent.spec.name, agent.incarnation)
@@ -125,14 +97,14 @@ class Agents:
         handle = await self._backend.find_actor(place.actor_name, place.namespace)
         if handle is not None:
             self._handles[key] = handle
-        self._queues[key], self._capabilities[key] = CommandQueue(), agent.capabilities
-        self._last_contact[key] = time.monotonic()
+        self._capabilities[key] = agent.capabilities
+        self.commands.open(*key)
         self.metrics.take_over(agent.spec.name)
         if place.node_id is not None:
             self._cleanup.prepare(place.node_id)
 
     def know(self, agent: Agent) -> None:
-        """Remember where an agent on the book lives or lived, so that what it left there can be ended."""
+        """Remember where an agent runs or ran, so that the processes that it left there can be ended."""
         namespace, name = self.where(agent)
         key = (agent.spec.name, agent.incarnation)
         self._places[key] = Place(namespace=namespace, actor_name=name, node_id=agent.node_id)
@@ -156,8 +128,8 @@ class Agents:
             handle = ready.handle if ready is not None else await self._actor(start, address)
         except BackendError as error:
             return start.failed(f"Ray refused to make the actor: {error}")
-        self._handles[key], self._queues[key] = handle, CommandQueue()
-        self._last_contact[key] = time.monotonic()
+        self._handles[key] = handle
+        self.commands.open(*key)
         report = await self._first_report(start, handle)
         if isinstance(report, NoReport):
             wanted = key in self._handles
@@ -191,34 +163,20 @@ class Agents:
             answer = self._backend.build_agent(handle, start.warm_init, start.refs)
         return await first_report(self._backend, start, handle, answer)
 
-    def record_contact(self, name: str, incarnation: int) -> None:
-        """The host was heard of just now."""
-        self._last_contact[name, incarnation] = time.monotonic()
-
     async def agent_restarted(self, name: str, incarnation: int, node_id: str) -> None:
-        """Ray made the process anew, and on the same node that has ended what its former life started."""
+        """Ray restarted the process; on the same node that has ended what its predecessor started."""
         key = (name, incarnation)
-        self.record_contact(name, incarnation)
-        line = self._queues.get(key)
-        if line is not None:
-            line.renew()
+        self.commands.renew(name, incarnation)
         place = self._places.get(key)
         if place is not None and place.node_id != node_id:
             self._place(key, (place.namespace, place.actor_name), node_id)
             await self._cleanup.terminate(place, name)
 
-    def seconds_since_contact(self, name: str, incarnation: int) -> float:
-        """Seconds since the host was last heard of."""
-        return time.monotonic() - self._last_contact.get((name, incarnation), float("-inf"))
-
     async def end(self, name: str, incarnation: int) -> None:
         """End the agent, and return once its process and all that it started on its node have ended."""
         key = (name, incarnation)
-        line = self._queues.pop(key, None)
-        if line is not None:
-            line.close()
+        self.commands.close(name, incarnation)
         self._capabilities.pop(key, None)
-        self._last_contact.pop(key, None)
         self.metrics.forget(name, incarnation)
         # It stays known until it is gone: whoever else ends it has to wait as well.
         place = self._places.get(key)
@@ -230,7 +188,7 @@ class Agents:
         self._places.pop(key, None)
 
     async def end_all(self, agents: Iterable[tuple[str, int]], within_s: float) -> None:
-        """End these agents; what has not ended in time is left to end by itself, and told of."""
+        """End these agents; those that have not ended in time are logged and not waited for."""
         ends = {asyncio.ensure_future(self.end(*agent)): agent for agent in agents}
         if not ends:
             return
@@ -240,7 +198,7 @@ class Agents:
             logger.warning("agent %s has not ended within %g s", ends[end][0], within_s)
 
     async def end_unclaimed(self, namespace: str, actor_name: str) -> None:
-        """End an actor that carries our mark and is not on the book."""
+        """End an actor that carries our mark and belongs to no agent of the state."""
         handle = await self._backend.find_actor(actor_name, namespace)
         if handle is not None:
             place = Place(namespace=namespace, actor_name=actor_name)
@@ -279,7 +237,7 @@ class Agents:
             agent = agents[mark]
             handle = self._handles.get((agent.spec.name, agent.incarnation))
             view = await self._look_up(handle)
-            # Where Ray has noticed, and may have made it anew, its next life ends them, or its end does.
+            # If Ray has noticed, the restarted process or the end of the agent ends them.
             if view is not None and view.pid == agent.pid:
                 logger.warning("agent %s is dead; ending what it left behind", agent.spec.name)
                 await self._cleanup.kill(node_id, processes)
@@ -296,70 +254,3 @@ class Agents:
             return
         self._backend.kill_actor(handle)
         await self._backend.actor_ended(handle)
-
-    async def order(
-        self,
-        name: str,
-        incarnation: int,
-        kind: str,
-        timeout_s: float,
-        **fields: Unpack[CommandFields],
-    ) -> Result | None:
-        """Have a host carry out a command; None: no answer in time, or there is no such agent any more."""
-        line = self._queues.get((name, incarnation))
-        if line is None:
-            return None
-        command = Command(command_id=self._next_command, epoch=self._epoch, kind=kind, **fields)
-        self._next_command += 1
-        answer: asyncio.Future[Result | None] = asyncio.get_running_loop().create_future()
-        self._results[command.command_id] = answer
-        self._parts[command.command_id] = _Parts(limit_bytes=command.limit_bytes)
-        line.open.add(answer)
-        line.send(command)
-        try:
-            return await asyncio.wait_for(answer, timeout_s)
-        except (asyncio.TimeoutError, TimeoutError):
-            return None
-        finally:
-            line.open.discard(answer)
-            line.drop(command)
-            self._results.pop(command.command_id, None)
-            self._parts.pop(command.command_id, None)
-
-    def poll(self, name: str, incarnation: int) -> asyncio.Future[list[Command]]:
-        """A host asks for commands. One that is not on the book, because it is being ended, has to wait."""
-        line = self._queues.get((name, incarnation))
-        if line is None:
-            return CommandQueue().ask()
-        self.record_contact(name, incarnation)
-        return line.ask()
-
-    def part(self, command_id: int, begin: int, data: object) -> bool:
-        """A host sends a part of a large result; False: nobody waits for it, or it is not what is due."""
-        parts = self._parts.get(command_id)
-        if parts is None or type(data) is not bytes or begin != parts.size:
-            return False
-        if parts.size + len(data) > parts.limit_bytes:
-            return False
-        parts.taken.append(data)
-        parts.size += len(data)
-        return True
-
-    def done(self, command_id: int, message: bytes) -> None:
-        """A host answers a command; an answer that cannot be read is a failure of that command."""
-        answer = self._results.get(command_id)
-        if answer is None or answer.done():
-            return
-        try:
-            answer.set_result(self._whole(command_id, unpack(message, Result)))
-        except MessageError as error:
-            answer.set_result(Result(error=str(error), success=False))
-
-    def _whole(self, command_id: int, result: Result) -> Result:
-        """The result with the parts that went ahead. Raises MessageError where some are missing."""
-        if not result.part_bytes:
-            return result
-        parts = self._parts.pop(command_id, None)
-        if parts is None or parts.size != result.part_bytes:
-            raise MessageError("parts of the result are missing")
-        return msgspec.structs.replace(result, data=b"".join(parts.taken))

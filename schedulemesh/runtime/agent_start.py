@@ -133,8 +133,8 @@ async def first_report(
 ) -> Report | NoReport:
     """The host's first report, which ``answer`` is to give, or why there is none.
 
-    One that has its place given by the book, and that Ray has no room for, is given up within a second:
-    somebody else took the room, and will not leave it for waiting.
+    An agent with an assigned place for which Ray has no room is given up within about a second:
+    others use the room, and waiting does not free it.
     """
     call = asyncio.ensure_future(answer)
     watches = [asyncio.ensure_future(unplaced(backend, handle))] if start.is_pinned else []

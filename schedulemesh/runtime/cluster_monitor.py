@@ -30,7 +30,7 @@ from schedulemesh.runtime.witness import Witness
 
 logger = logging.getLogger(__name__)
 
-#: Ray's view lags; what others use is believed only where none of our claims changed for so long.
+#: Ray's view lags: external usage is computed only where none of our claims changed for so long.
 QUIET_S = 1.0
 #: Seconds that a recovery waits for the processes of dead agents to end.
 _ENDS_S = 5.0
@@ -42,7 +42,7 @@ class _Quiet(msgspec.Struct, frozen=True):
 
 
 class NodeWatch:
-    """Turns Ray's view of nodes into reports, telling others' use from our own claims."""
+    """Turns Ray's view of nodes into reports with the external usage: what is used beside our own claims."""
 
     def __init__(self) -> None:
         self._quiet: dict[str, _Quiet] = {}
@@ -50,7 +50,7 @@ class NodeWatch:
     def reports(
         self, state: MeshState, views: list[NodeView], now: float
     ) -> tuple[NodeReport, ...]:
-        """One report per living node; external_usage is None where our own claims changed lately."""
+        """One report per living node; external_usage is None where our own claims changed recently."""
         living = {view.node_id for view in views}
         self._quiet = {node_id: q for node_id, q in self._quiet.items() if node_id in living}
         return tuple(self._report(state.cluster.nodes.get(v.node_id), v, now) for v in views)
@@ -96,7 +96,7 @@ class ClusterMonitor:
         self._recovered = False
 
     async def observe(self) -> None:
-        """Feed what changed: nodes, what others use there, agents that died, and the time."""
+        """Report what changed: nodes, external usage, agents that died, and the time."""
         state = self._reactor.state
         before = agents_with_process(state)
         await self._agents.end_leftovers([state.agents[name] for name, _ in before])
@@ -137,12 +137,12 @@ class ClusterMonitor:
         self._groups.notify()
 
     async def withdraw(self) -> None:
-        """Nothing is wanted any more."""
+        """Withdraw the request to the autoscaler."""
         await self._autoscaler.withdraw()
 
     async def _end_all_dead(self, dead: list[tuple[str, int]]) -> frozenset[tuple[str, int]]:
         """End what dead agents left behind. Returns those of whom something still ends after a while: they
-        stay on the book until then, and nobody waits for them.
+        stay in the state until then, and nobody waits for them.
         """
         reports = {
             asyncio.ensure_future(self._end_dead(name)): AgentGone(
@@ -158,7 +158,7 @@ class ClusterMonitor:
         return frozenset((reports[e].agent_name, reports[e].incarnation) for e in late)
 
     async def _report_ended(self, gone: AgentGone) -> None:
-        """Report a dead agent as gone once all that it started has ended; that must hold up nothing else."""
+        """Report a dead agent as gone once all processes that it started have ended."""
         await self._end_dead(gone.agent_name)
         await self._reactor.report(gone)
 
@@ -172,7 +172,7 @@ class ClusterMonitor:
     def _died_while_ending(
         self, before: set[tuple[str, int]], living: set[tuple[str, str]]
     ) -> list[str]:
-        """Agents whose eviction is under way, and that are dead; the eviction itself strikes them off."""
+        """Dead agents whose eviction is in progress; the eviction itself removes them from the state."""
         return [
             name
             for name, agent in self._reactor.state.agents.items()
@@ -224,7 +224,7 @@ def _is_starting(agent: Agent) -> bool:
 def agents_gone(
     state: MeshState, before: set[tuple[str, int]], living: set[tuple[str, str]]
 ) -> list[AgentGone]:
-    """Agents that ran ``before`` the look and are not among the living actors."""
+    """Agents that ran ``before`` and are not among the living actors now."""
     gone = []
     for name, agent in state.agents.items():
         if agent.phase is not AgentPhase.RUNNING or (name, agent.incarnation) not in before:
@@ -235,7 +235,7 @@ def agents_gone(
 
 
 def agents_with_process(state: MeshState) -> set[tuple[str, int]]:
-    """The agents that run or end now, with their incarnations."""
+    """The agents that run or are being terminated, with their incarnations."""
     return {
         (name, agent.incarnation)
         for name, agent in state.agents.items()

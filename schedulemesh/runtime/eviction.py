@@ -1,4 +1,4 @@
-"""The hand that evicts: notice, save, make durable, cancel. The engine has decided already."""
+"""The steps of an eviction that the engine has decided: notice, save, make durable, cancel."""
 
 from __future__ import annotations
 
@@ -30,19 +30,20 @@ from schedulemesh.protocol.agents import (
     pack,
     unpack,
 )
-from schedulemesh.runtime.agent_registry import Agents, CommandFields
+from schedulemesh.runtime.agent_commands import CommandFields
+from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.backend import Backend, BackendError
 
 __all__ = ["Eviction", "TaskState"]
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that an agent may take to send the metrics that it holds back.
+#: Seconds that an agent may take to send metrics that it has buffered.
 _PING_S = 1.0
 
 #: Bytes that a stored state may take beside the state itself and what is known of its task.
 _ENVELOPE_BYTES = 512
-#: Bytes from which a state is packed and hashed beside the loop.
+#: Bytes from which a state is packed and hashed in a thread.
 _LARGE = 1024 * 1024
 
 #: Takes a stimulus and blobs; returns once they are durable.
@@ -68,7 +69,7 @@ class Eviction(msgspec.Struct, kw_only=True):
     limit_bytes: int
 
     async def notice(self, grace_s: float) -> None:
-        """Tell the agent that it has so many seconds, and wait them out."""
+        """Notify the agent that it will be evicted in so many seconds, and wait for as long."""
         if self._can("on_preemption_notice"):
             await self._order("notice", min(self.policy.cancel_timeout, 1.0), seconds=grace_s)
         if grace_s > 0:
@@ -87,7 +88,7 @@ class Eviction(msgspec.Struct, kw_only=True):
         return saved
 
     async def checkpoint(self) -> SavedState | Refused:
-        """As ``save``, where it can be saved now. Where it cannot, what was saved before stays as it is:
+        """As ``save``, if the state can be saved now. If not, the state that was saved before is kept:
         nobody may take that for what was asked for.
         """
         saved, too_large = await self._saved()
@@ -126,7 +127,7 @@ class Eviction(msgspec.Struct, kw_only=True):
         await self.feed(StateNotSaved(task_id=self.task.spec.task_id, error=error), {})
 
     async def resume(self) -> None:
-        """Let a task that waits at a safe point go on."""
+        """Let a task that waits at a safe point continue."""
         await self._order("resume", self.policy.cancel_timeout)
 
     @property
@@ -135,7 +136,7 @@ class Eviction(msgspec.Struct, kw_only=True):
         return self._can("cancel")
 
     async def cancel(self) -> CancelAnswered:
-        """Have the agent cancel its task, at most ``cancel_timeout``; the answer says what came of it."""
+        """Have the agent cancel its task, within ``cancel_timeout``; returns the result."""
         task_id = self.task.spec.task_id
         if self.incarnation is None:
             return self._answered(False, f"agent {self.task.agent_name!r} cannot be reached")
@@ -151,7 +152,7 @@ class Eviction(msgspec.Struct, kw_only=True):
         return self._answered(result.success, "", runs_on=not result.success)
 
     async def _saved(self) -> tuple[SavedState, bool]:
-        """The state from the best source that works, and whether a better one gave more than is kept."""
+        """The state from the best source that works, and whether a better source gave too large a state."""
         warning, too_large = "", False
         if self.preserver is not None:
             await self._newest_metrics()
@@ -179,7 +180,7 @@ class Eviction(msgspec.Struct, kw_only=True):
         return self._saved_before(warning) or base, too_large
 
     async def _newest_metrics(self) -> None:
-        """Have the agent send metrics that it holds back; one that reports none is not asked."""
+        """Have the agent send the metrics that it has buffered; an agent that reports none is not asked."""
         if self.agents.metrics.may_have_newer(self.task.agent_name):
             await self._order("ping", _PING_S)
 
@@ -212,7 +213,7 @@ class Eviction(msgspec.Struct, kw_only=True):
             return Handled(error=str(error))
 
     async def _save_state(self) -> Result:
-        # Half of the time may go by waiting for a safe point; the other half is for saving.
+        # Half of the time is for waiting for a safe point, the other half for saving.
         wait_s = self.policy.save_timeout / 2
         result = await self._order(
             "save", self.policy.save_timeout, seconds=wait_s, limit_bytes=self._state_bytes()
@@ -244,7 +245,7 @@ class Eviction(msgspec.Struct, kw_only=True):
     ) -> Result | None:
         if self.incarnation is None:
             return None
-        return await self.agents.order(
+        return await self.agents.commands.execute(
             self.task.agent_name, self.incarnation, kind, timeout_s, **fields
         )
 
@@ -263,7 +264,7 @@ class Eviction(msgspec.Struct, kw_only=True):
 
 
 def _going_on(result: Result) -> str:
-    """What runs although it should not."""
+    """The end of a message about methods that still run."""
     if not result.running:
         return ""
     return (

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable
 
 import msgspec
 from typing_extensions import assert_never
 
-from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.instructions import (
@@ -23,30 +22,26 @@ from schedulemesh.engine.messages.instructions import (
     StartAgent,
     StopAgent,
 )
-from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.engine.transaction import Step
 from schedulemesh.errors import JournalError
-from schedulemesh.protocol.agents import AgentInit, Handled, MessageError, unpack
+from schedulemesh.protocol.agents import AgentInit
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.agent_start import NO_ROOM_IN_RAY, AgentStart, own_need, start_failed
-from schedulemesh.runtime.backend import Backend, BackendError, BackendTimeoutError, GroupMember
-from schedulemesh.runtime.blob_cache import BlobCache
+from schedulemesh.runtime.backend import Backend, GroupMember
 from schedulemesh.runtime.eviction import Eviction
 from schedulemesh.runtime.pg_manager import Groups
 from schedulemesh.runtime.placement_watch import no_room, seen_anew
 from schedulemesh.runtime.reactor import Reactor
 from schedulemesh.runtime.references import References
+from schedulemesh.runtime.user_code import UserCode
 from schedulemesh.runtime.warm_pool import WarmPool
 
 logger = logging.getLogger(__name__)
 
-#: Bytes of the classes and of the arguments of the last submissions that are remembered.
-_CLASS_BYTES, _ARGUMENT_BYTES = 64 * 1024 * 1024, 16 * 1024 * 1024
-
 
 class Executor:
-    """Starts, stops and evicts, each as a task of its own on the supervisor's loop."""
+    """Starts, stops and evicts agents, each in a task of its own on the supervisor's event loop."""
 
     def __init__(
         self,
@@ -59,19 +54,17 @@ class Executor:
         self._backend = backend
         self._agents = agents
         self.groups = groups
-        self.ready = WarmPool(backend, agents, groups, self.spawn, self._known_class)
+        self.code = UserCode(backend, reactor)
+        self.ready = WarmPool(backend, agents, groups, self.spawn, self.code.class_bytes)
         self._scheduler = scheduler
         self.references = References()
-        self._classes = BlobCache(_CLASS_BYTES)
-        #: So that starts need not read them from the journal.
-        self._arguments = BlobCache(_ARGUMENT_BYTES)
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
         self.reactor = reactor
         reactor.subscribe(self.take)
 
     def stop_all(self) -> None:
-        """Drop whatever is under way, but for the task that says so, and begin nothing any more: a request
+        """Cancel every task but the caller's, and start none from now on: a request
         that is decided while the scheduler is shut down must not start an agent.
         """
         self._stopped = True
@@ -190,7 +183,7 @@ class Executor:
         await self.groups.remove(group_id)
 
     async def _agent_start(self, order: StartAgent) -> AgentStart:
-        """All that it takes to make the agent."""
+        """Everything that is needed to start the agent."""
         init = await self._init_message(order)
         return AgentStart(
             order=order,
@@ -215,7 +208,7 @@ class Executor:
         self.groups.notify()
 
     async def _init_message(self, order: StartAgent) -> AgentInit:
-        """All that the agent's process needs to build its object."""
+        """Everything that the agent's process needs to build its object."""
         agent = order.agent
         address = self._agents.address(agent, order.incarnation)
         return AgentInit(
@@ -224,9 +217,8 @@ class Executor:
             incarnation=order.incarnation,
             mark=self._agents.process_mark(*address),
             labels=agent.labels,
-            shipped=await self.class_bytes(agent.class_key, {}) or b"",
-            arguments=self._arguments.get(agent.arguments_key)
-            or await self.reactor.fetch(agent.arguments_key),
+            shipped=await self.code.class_bytes(agent.class_key) or b"",
+            arguments=await self.code.argument_bytes(agent.arguments_key),
             saved=await self.reactor.fetch(order.state_key),
             may_restart=bool(json.loads(agent.options).get("max_restarts")),
         )
@@ -292,51 +284,3 @@ class Executor:
         except JournalError as error:
             logger.error("an eviction goes on without what is stored: %s", error)  # noqa: TRY400
             return None
-
-    def expect(self, key: str | None, blobs: Mapping[str, bytes]) -> None:
-        """An agent with these arguments may be started soon."""
-        data = blobs.get(key or "")
-        if key is not None and data is not None:
-            self._arguments.put(key, data)
-
-    async def class_bytes(self, key: str, blobs: Mapping[str, bytes]) -> bytes | None:
-        """The class's bytes, from the request, from memory or from the journal."""
-        found = blobs.get(key) or self._classes.get(key) or await self.reactor.fetch(key)
-        if found is not None:
-            self._classes.put(key, found)
-        return found
-
-    async def _known_class(self, key: str) -> bytes | None:
-        return await self.class_bytes(key, {})
-
-    async def probe(
-        self, class_key: str, shipped: bytes, stimulus: s.TaskSubmitted
-    ) -> Refused | None:
-        """See the class load in a worker of its own before anyone is evicted for it."""
-        env = json.loads(stimulus.agent.options).get("runtime_env")
-        timeout_s = self.reactor.state.policy.start_timeout
-        try:
-            answer = await self._backend.probe_class(shipped, timeout_s, env)
-            error = unpack(answer, Handled).error
-        except BackendTimeoutError as late:
-            return Refused(
-                reason=Reason.AGENT_START_TIMEOUT,
-                error=f"the class did not load, so nobody was evicted for it: {late}",
-            )
-        except (BackendError, MessageError) as died:
-            error = str(died)
-        if error:
-            return Refused(
-                reason=Reason.AGENT_START_FAILED,
-                error=f"the class cannot be loaded, so nobody was evicted for it: {error}",
-            )
-        await self.reactor.step(s.ClassProbed(class_key=class_key))
-        return None
-
-    async def restore_state(self, restorer: bytes, saved: bytes) -> Handled:
-        """Call a pool's restorer in a worker of its own, for at most ``save_timeout``."""
-        timeout_s = self.reactor.state.policy.save_timeout
-        try:
-            return unpack(await self._backend.restore_state(restorer, saved, timeout_s), Handled)
-        except (BackendError, MessageError) as error:
-            return Handled(error=str(error))

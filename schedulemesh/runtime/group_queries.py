@@ -1,4 +1,4 @@
-"""Queries about placement groups: the book as plain data. They change nothing."""
+"""Queries about placement groups: the state as plain data, unchanged."""
 
 from __future__ import annotations
 

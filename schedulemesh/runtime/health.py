@@ -1,4 +1,4 @@
-"""The look after agents: who is dead or silent, and what became of each."""
+"""Health checks of agents: which are dead or unresponsive, and which were rebuilt."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PING_S = 5.0
 
 
 class HealthCheck:
-    """One round: the dead are learnt from Ray, silence is asked about, the lost are made again."""
+    """One check: finds dead agents in Ray, pings unresponsive ones, and rebuilds lost ones."""
 
     def __init__(
         self, backend: Backend, agents: Agents, reactor: Reactor, answers: Answers
@@ -34,7 +34,7 @@ class HealthCheck:
         self._answers = answers
 
     async def run(self, timeout_s: float) -> dict[str, object]:
-        """Look at every running agent. ``timeout_s``: a host that was not heard of for so long is pinged."""
+        """Check every running agent. ``timeout_s``: a host without contact for so long is pinged."""
         state = self._reactor.state
         running = [a for a in state.agents.values() if a.phase is AgentPhase.RUNNING]
         living = await self._backend.living_actors()
@@ -59,13 +59,15 @@ class HealthCheck:
         if (agent.actor_namespace, agent.actor_name) not in living:
             return "dead"
         name, incarnation = agent.spec.name, agent.incarnation
-        if self._agents.seconds_since_contact(name, incarnation) < timeout_s or self._is_busy(name):
+        if self._agents.commands.seconds_since_contact(
+            name, incarnation
+        ) < timeout_s or self._is_busy(name):
             return None
-        answer = await self._agents.order(name, incarnation, "ping", PING_S)
+        answer = await self._agents.commands.execute(name, incarnation, "ping", PING_S)
         return None if answer is not None else "silent"
 
     def _is_busy(self, agent_name: str) -> bool:
-        """Whether the host is carrying out an eviction, which may take its own time."""
+        """Whether the host is being evicted, which may take longer than a ping."""
         running = self._reactor.state.running
         return any(
             isinstance(running.by_id[task_id].phase, Preempting)
@@ -74,7 +76,7 @@ class HealthCheck:
 
     async def _terminate(self, agent: Agent, problem: str) -> None:
         name = agent.spec.name
-        logger.warning("agent %s is %s; it is taken off the book", name, problem)
+        logger.warning("agent %s is %s; it is removed", name, problem)
         await self._agents.end(name, agent.incarnation)
         gone = AgentGone(agent_name=name, incarnation=agent.incarnation)
         await self._reactor.report(gone)

@@ -1,4 +1,4 @@
-"""How a supervisor comes to its journal: where it lies, and whether it may be a new one."""
+"""Opening the journal: its address, and whether it may be a new one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def journal_address(settings: SchedulerSettings, session_folder: Path) -> Addres
 
 
 def mark_path(settings: SchedulerSettings, session_folder: Path) -> Path:
-    """Where it is noted which strategy is being asked: always on this node, wherever the journal lies."""
+    """The file that names the strategy that is being called: on this node, wherever the journal is."""
     folder = session_folder / "schedulemesh"
     address = address_of(None, folder, settings.namespace, settings.name)
     return Path(f"{address.path}.asked")
@@ -57,7 +57,7 @@ def opened(
 
 
 def cannot_begin(settings: SchedulerSettings, error: JournalError, *, new: bool) -> str:
-    """What callers are told of a supervisor that cannot begin; a new one is ended at once."""
+    """The error of a supervisor that cannot recover; a new one is ended at once."""
     told = f"scheduler {settings.name!r} cannot begin: {error}."
     if new:
         return f"{told} Nothing was started; make it again once that is mended"

@@ -1,7 +1,7 @@
 """Orphans: actors and placement groups of this scheduler that its journal does not know.
 
-They come from a backup that was put in the journal's place while agents lived: what was started after the
-backup was made is unknown to it. Nobody but an operator can tell whether it is still wanted, so it is kept.
+They exist after a backup was restored while agents ran: what was started after the backup was made is
+unknown to it. Only an operator can decide whether it is still wanted, so it is kept.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Orphans:
-    """Keeps, lists and ends orphans; which they are is noted in the journal for later lives."""
+    """Keeps, lists and ends orphans; the journal notes which they are, for later processes."""
 
     def __init__(self, agents: Agents, groups: Groups, journal: Journal) -> None:
         self._agents = agents
@@ -50,7 +50,7 @@ class Orphans:
         return [address for address in unclaimed if address not in self._agents.orphans]
 
     async def note(self) -> None:
-        """Have later lives know which they are."""
+        """Store which actors and groups are orphans, for later processes."""
         kept = _Kept(
             actors=tuple(sorted(self._agents.orphans)), groups=tuple(sorted(self._groups.orphans))
         )
@@ -59,7 +59,7 @@ class Orphans:
             await in_thread(lambda: self._journal.put_note(_NOTE, note))
 
     def forget_dead(self, living: Collection[tuple[str, str]]) -> None:
-        """Those that ended by themselves are none any more."""
+        """Forget orphans that ended by themselves."""
         self._agents.orphans &= set(living)
 
     async def end(self, names: Collection[str] | None = None) -> list[str]:

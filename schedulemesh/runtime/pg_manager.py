@@ -39,16 +39,16 @@ class Groups:
 
     def __init__(self, backend: Backend, scheduler: str, namespace: str) -> None:
         self._backend = backend
-        # Ray does not show a group's namespace, so the name says whose it is.
+        # Ray does not show a group's namespace, so its name contains it.
         self._mark = f"schedulemesh:{scheduler}@{namespace}:group:"
         self._namespace = namespace
-        #: Ray's id of every group that we made or took over, and its shape.
+        #: Ray's id and the shape of every group that was created or taken over.
         self._slots: dict[str, BundleSlot] = {}
         #: Requests to create a group that have no answer yet.
         self._creating: set[asyncio.Future[str]] = set()
-        #: One at a time makes or removes a group.
+        #: A group is created or removed by one task at a time.
         self._locks: dict[str, asyncio.Lock] = {}
-        #: Groups that are to be removed; whoever waits for them to be placed gives up.
+        #: Groups that are to be removed; waiting for their placement ends.
         self._removing: set[str] = set()
         self._changed = asyncio.Event()
         #: Groups that the journal does not know: see orphans.py.
@@ -59,7 +59,7 @@ class Groups:
         return self._mark + group_id
 
     def slot(self, group_id: str) -> BundleSlot | None:
-        """The first bundle of a living group; None: there is no such group."""
+        """The first bundle of a group; None: there is no such group."""
         return self._slots.get(group_id)
 
     def notify(self) -> None:
@@ -68,14 +68,14 @@ class Groups:
         self._changed = asyncio.Event()
 
     async def changed(self, timeout_s: float) -> None:
-        """Return when something became of any group, or when the time is over."""
+        """Return when the state of any group has changed, or when the time is over."""
         with contextlib.suppress(asyncio.TimeoutError, TimeoutError):
             await asyncio.wait_for(self._changed.wait(), timeout_s)
 
     async def create(self, order: CreateGroup) -> GroupCreated | GroupCreateFailed | None:
-        """Make the group and wait until Ray has placed it; one of its name that lives is taken over.
+        """Create the group and wait until Ray has placed it; an existing group of its name is taken over.
 
-        One that is not placed in time is withdrawn. None: it was removed meanwhile.
+        A group that is not placed in time is removed again. None: it was removed meanwhile.
         """
         async with self._lock(order.group_id):
             try:
@@ -101,8 +101,8 @@ class Groups:
     async def vacate(
         self, group_id: str, ours: Collection[str], kept: Collection[str] = ()
     ) -> list[GroupMember]:
-        """End the actors that live in a group, such as detached children of a former agent. ``ours``: the
-        names of those that belong there; ``kept``: of those that must not be ended. Returns who is left when
+        """End the foreign actors in a group, such as detached children of an earlier agent. ``ours``: the
+        names of those that belong there; ``kept``: of those that must not be ended. Returns those left when
         the time is over; none: it is vacant.
         """
         slot = self._slots.get(group_id)
@@ -123,7 +123,7 @@ class Groups:
         ]
 
     async def _end(self, member: GroupMember) -> None:
-        """One without a name can only be waited for: it ends with its owner, or with the group."""
+        """Begin to end an actor. One without a name ends with its owner, or with the group."""
         if not member.name:
             return
         handle = await self._backend.find_actor(member.name, member.namespace)
@@ -140,10 +140,10 @@ class Groups:
         }
 
     async def recover(self, book: GroupBook, *, keep_all: bool = False) -> frozenset[str]:
-        """After a recovery: take over the groups that are on the book, and remove all others but ``orphans``,
+        """After a recovery: take over the groups of the state, and remove all others but ``orphans``,
         or with ``keep_all`` none: then all unknown ones are orphans.
 
-        Returns which of the book live. One that stands elsewhere than the book says is removed, too.
+        Returns which groups of the state exist. A group on other nodes than in the state is removed, too.
         """
         living = await self.living()
         unknown = living.keys() - book.by_id.keys()
@@ -172,7 +172,7 @@ class Groups:
         self.orphans.clear()
 
     async def remove_all(self) -> None:
-        """Remove every group of ours, also one that is being made just now."""
+        """Remove every group of ours, also one that is being created."""
         try:
             await asyncio.wait_for(self._remove_all(), _LEAVE_S)
         except (asyncio.TimeoutError, TimeoutError, BackendError) as error:
@@ -186,7 +186,7 @@ class Groups:
         await asyncio.gather(*(self._withdraw(group_id) for group_id in list(self._slots)))
 
     async def _made(self, order: CreateGroup) -> str:
-        """Make it; why that did not come about, or nothing."""
+        """Create the group and wait for its placement; returns why it is not placed, or nothing."""
         slot = self._slots.get(order.group_id)
         if slot is None:
             slot = BundleSlot(ray_id=await self._ray_id(order), shape=order.shape)
@@ -248,7 +248,7 @@ class Groups:
             wait_s = min(2 * wait_s, _LOOK_MAX_S)
 
     async def _why_not(self, order: CreateGroup) -> str:
-        """Which bundle lacks what on which node, as Ray sees it."""
+        """Which bundle lacks which resources on which node, by Ray's view."""
         free = {view.node_id: view.free for view in await self._backend.nodes()}
         return f"not placed within {order.wait_s:g} s: {lacking(order, free)}"
 
@@ -257,7 +257,7 @@ class Groups:
 
 
 def lacking(order: CreateGroup, free: dict[str, Resources]) -> str:
-    """Which bundle of a group lacks what on which node; bundles on one node are taken in their order."""
+    """Which bundle of a group lacks which resources on which node; bundles on one node count in order."""
     left = dict(free)
     for index, (need, node_id) in enumerate(zip(order.shape.bundles, order.node_ids, strict=True)):
         if node_id not in left:
@@ -275,7 +275,7 @@ def lacking(order: CreateGroup, free: dict[str, Resources]) -> str:
 def groups_gone(
     book: GroupBook, before: Iterable[str], living: dict[str, GroupView]
 ) -> list[tuple[str, str]]:
-    """The groups that were ready ``before`` the look and are no more where the book has them, and why."""
+    """The groups that were ready ``before`` and are not where the state has them any more, and why."""
     found = []
     for group_id in before:
         group, view = book.by_id.get(group_id), living.get(group_id)
@@ -294,5 +294,5 @@ def ready_groups(book: GroupBook) -> list[str]:
 
 
 def _is_elsewhere(group: Group, view: GroupView) -> bool:
-    """Whether Ray has placed it on other nodes, or has to place it anew."""
+    """Whether Ray has placed the group on other nodes, or has to place it again."""
     return view.state == "RESCHEDULING" or (view.placed and view.node_ids != group.node_ids)

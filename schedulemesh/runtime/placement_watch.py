@@ -1,4 +1,4 @@
-"""Whether Ray places an actor: known within a second, and with the true reason where it does not."""
+"""Whether Ray places an actor: known within about a second, with the reason if it does not."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from schedulemesh.runtime.backend import Backend, Handle, NodeView
 
 logger = logging.getLogger(__name__)
 
-#: Seconds after which Ray's scheduling of an actor is looked at; the second look must say the same, because
-#: Ray tells of what waits about every 0.1 s, and the room of a process that just ended shows as late.
+#: Seconds to the first query about an actor's scheduling, and to the second, which must give the same: Ray
+#: reports waiting actors about every 0.1 s, and the room of a process that just ended appears as late.
 _FIRST_S, _AGAIN_S = 0.5, 0.25
-#: Seconds between further looks at an actor that has no process yet.
+#: Seconds between further queries about an actor that has no process yet.
 _EVERY_S = 1.0
 
 
@@ -40,9 +40,7 @@ async def unplaced(backend: Backend, handle: Handle) -> None:
 
 
 def external_use(node: Node, view: NodeView, not_placed: Resources) -> Resources:
-    """What Ray work that is not ours uses on a node, where Ray has not placed so much of what the book
-    has given away.
-    """
+    """The external usage of a node where Ray has not placed ``not_placed`` of what is allocated."""
     ours = node.total - node.external_usage - node.free - not_placed
     return (view.total - view.free - ours).beyond(NOTHING)
 
@@ -50,7 +48,7 @@ def external_use(node: Node, view: NodeView, not_placed: Resources) -> Resources
 def seen_anew(
     state: MeshState, views: list[NodeView], node_id: str, not_placed: Resources
 ) -> tuple[NodeReport, ...]:
-    """The living nodes, with what others use on this one."""
+    """Reports of the living nodes, with the external usage of this one."""
     return tuple(
         NodeReport(
             node_id=view.node_id,

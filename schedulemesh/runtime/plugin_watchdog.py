@@ -1,9 +1,9 @@
-"""The keeper of the strategies: loads them, times them, and ends what never returns.
+"""The plugin watchdog: loads scheduling strategies, times their calls, and disables what never returns.
 
 A hook runs on the supervisor's only thread, so nothing there can stop one that hangs. A watchdog thread
 does: it notes in the journal that the strategy is disabled, and exits the process. Ray makes the supervisor
 again, which folds its journal and goes on without that strategy. One that ends the process itself is known
-to the next life by the mark that was set before it was asked.
+to the next process by the mark that was set before it was called.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ class PluginWatchdog:
         self._loading: tuple[str, float] | None = None
 
     def load(self, *, again: bool = False) -> None:
-        """Load every strategy that is not disabled; one that cannot be loaded is disabled in this life.
+        """Load every strategy that is not disabled; one that cannot be loaded is disabled in this process.
 
-        ``again``: this is not the supervisor's first life, and who was being asked at its end is disabled.
+        ``again``: an earlier process ran, and the strategy that was being called at its end is disabled.
         """
         if self._mark is None:
             return
@@ -142,12 +142,14 @@ class PluginWatchdog:
         threading.Thread(target=self._keep, name="strategy record", daemon=True).start()
 
     def _keep(self) -> None:
-        """Make durable who is disabled; where the journal refuses, it is so in this life only."""
+        """Store which strategies are disabled; where the journal fails, that holds in this process only."""
         with self._noting:
             try:
                 self.journal.put_note(_NOTE, msgspec.json.encode(dict(self._disabled)))
             except JournalError:
-                logger.exception("who is disabled cannot be noted; another life will not know it")
+                logger.exception(
+                    "which strategies are disabled cannot be stored; the next process will load them again"
+                )
 
     def _watch(self) -> None:
         while True:

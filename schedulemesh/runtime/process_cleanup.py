@@ -1,4 +1,4 @@
-"""Process cleanup: capacity is free only when everything that an agent started on its node has ended."""
+"""Process cleanup: capacity is free only when every process that an agent started has ended."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOOK_S = 1.0
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an actor of ours lives: its name in Ray, and its node."""
+    """Where an actor of ours runs: its name in Ray, and its node."""
 
     namespace: str
     actor_name: str

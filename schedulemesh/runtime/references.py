@@ -64,7 +64,7 @@ class References:
             self._deciding.remove(agent.references_id)
 
     def release_unused(self, state: MeshState) -> None:
-        """Let those go from which nothing can be built any more."""
+        """Release the references from which nothing can be built any more."""
         ended = [key for key, held in self._held.items() if not self._may_live(state, key, held)]
         if not ended:
             return
@@ -79,7 +79,7 @@ class References:
         return len(self._held)
 
     def _may_live(self, state: MeshState, key: str, held: _Held) -> bool:
-        """Whether its submission is being decided, or its agent is on the book or may be rebuilt."""
+        """Whether its submission is being decided, or its agent exists or may be rebuilt."""
         if key in self._deciding:
             return True
         agent, lost = state.agents.get(held.agent_name), state.lost.get(held.agent_name)

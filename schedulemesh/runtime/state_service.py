@@ -39,7 +39,7 @@ class StateService(Service):
         handlers = state.handlers.get(pool)
         restorer = None if handlers is None else await self._reactor.blob(handlers.restorer_key)
         if restorer is not None:
-            handled = await self._executor.restore_state(restorer, given)
+            handled = await self._executor.code.restore_state(restorer, given)
             if handled.error:
                 return Response(outcome=Refused(reason=Reason.RESTORE_FAILED, error=handled.error))
         if agent is None or not agent.class_key:

@@ -34,12 +34,12 @@ class SubmissionService(Service):
     ) -> Response | WithHandles:
         """A submission: answered when the agent runs, or cannot."""
         class_key = stimulus.agent.class_key
-        known = await self._executor.class_bytes(class_key, blobs)
+        known = await self._executor.code.class_bytes(class_key, blobs)
         if known is None:
             return Response(outcome=ProbeNeeded(class_key=class_key))
         # The journal forgets classes that nothing refers to; this process may remember them for longer.
         blobs = {**blobs, class_key: known}
-        self._executor.expect(stimulus.agent.arguments_key, blobs)
+        self._executor.code.expect(stimulus.agent.arguments_key, blobs)
         references = self._executor.references
         stimulus = references.given_with(self._with_name(stimulus), refs)
         with references.held_for(stimulus.agent, refs):
@@ -59,7 +59,7 @@ class SubmissionService(Service):
         class_key = stimulus.agent.class_key
         step = await self._reactor.step(stimulus, blobs)
         if isinstance(step.outcome, ProbeNeeded):
-            failed = await self._executor.probe(class_key, blobs[class_key], stimulus)
+            failed = await self._executor.code.probe(class_key, blobs[class_key], stimulus)
             if failed is not None:
                 return failed
             step = await self._reactor.step(stimulus, blobs)

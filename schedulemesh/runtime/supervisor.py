@@ -162,17 +162,17 @@ class SupervisorService:
         """A host polls for commands: the most frequent call, and the one that stays open longest."""
         if self._requests is None:
             await self.ready()
-        return pack(await self._agents.poll(agent_name, incarnation))
+        return pack(await self._agents.commands.poll(agent_name, incarnation))
 
     async def command_done(self, command_id: int, result: bytes) -> None:
         """A host answers a command: a Result."""
         await self.ready()
-        self._agents.done(command_id, result)
+        self._agents.commands.done(command_id, result)
 
     async def result_part(self, command_id: int, begin: int, data: bytes) -> bool:
         """A host sends a part of a large result before the result; False: it need not send more."""
         await self.ready()
-        return self._agents.part(command_id, begin, data)
+        return self._agents.commands.part(command_id, begin, data)
 
     async def report_metrics(self, message: bytes) -> bool:
         """An agent reports metrics: a MetricsReport. Returns whether they were accepted."""
@@ -272,7 +272,7 @@ class SupervisorService:
             seen or Seen(), epoch=reactor.epoch, unresolved=reactor.rolled_back
         )
         await self._witness.note(known)
-        agents.begin_epoch(reactor.epoch)
+        agents.commands.begin_epoch(reactor.epoch)
         await monitor.observe()
         await monitor.recover()
         return RequestService(

@@ -31,13 +31,13 @@ from schedulemesh.runtime.process_cleanup import Place
 
 logger = logging.getLogger(__name__)
 
-#: Hosts that are made at a time; each loads a class, which takes a core.
+#: Hosts that are created at a time; each loads a class, which takes a core.
 _AT_A_TIME = 2
-#: Seconds after a host was used before the next one is made: its process must not slow the first results.
+#: Seconds from the use of a host to its replacement, whose process must not slow the agent's start.
 REPLACED_AFTER_S = 1.0
-#: Tries in a row that may fail for another reason than the class; then it is not tried again by itself.
+#: Attempts in a row that may fail for another reason than the class; then no more are made.
 _TRIES = 3
-#: Seconds that the accelerators of a bundle may take to be learnt.
+#: Seconds that a query for the accelerators of a bundle may take.
 _PROBE_S = 30.0
 
 
@@ -53,7 +53,7 @@ class _Host(msgspec.Struct, kw_only=True):
 
 
 class WarmPool:
-    """The warm hosts of one scheduler's groups; they are used once, and orphans to the next supervisor."""
+    """The warm hosts of one scheduler's groups. A host is used once, and the next supervisor ends it."""
 
     def __init__(
         self,
@@ -69,17 +69,17 @@ class WarmPool:
         self._spawn = spawn
         self._class_bytes = class_bytes
         self._hosts: dict[str, list[_Host]] = {}
-        #: By group; learnt once, because a bundle keeps its devices.
+        #: By group; queried once, because a bundle keeps its devices.
         self._accelerators: dict[str, Accelerators] = {}
-        #: By group, on the monotonic clock: when the next host may be made.
+        #: By group, on the monotonic clock: when the next host may be created.
         self._not_before: dict[str, float] = {}
-        #: By pool: tries in a row that failed, and why no more are made.
+        #: By pool: failed attempts in a row, and why no more are made.
         self._failed: dict[str, int] = {}
         self._errors: dict[str, str] = {}
         self._at_once = asyncio.Semaphore(_AT_A_TIME)
 
     def take(self, order: StartAgent) -> ReadyWarmHost | None:
-        """A warm host for this agent, which is its own from now on; None: it starts cold."""
+        """A warm host for this agent, which nobody else gets; None: the agent starts cold."""
         if order.group_id is None or order.adopt or not self._may_use(order):
             return None
         agent = order.agent
@@ -132,7 +132,7 @@ class WarmPool:
         await asyncio.gather(*(self.leave(group_id) for group_id in list(self._hosts)))
 
     def forgive(self, pool_name: str) -> None:
-        """The pool was defined anew: what failed is tried again."""
+        """The pool was defined again: retry what failed."""
         self._failed.pop(pool_name, None)
         self._errors.pop(pool_name, None)
 
@@ -172,7 +172,7 @@ class WarmPool:
         self._spawn(self._make(host, group.pool_name, state.policy.start_timeout))
 
     async def _make(self, host: _Host, pool_name: str, timeout_s: float) -> None:
-        """Make the actor and wait until its class is loaded."""
+        """Create the actor and wait until its class is loaded."""
         async with self._at_once:
             try:
                 error = await self._made(host, timeout_s)
@@ -191,7 +191,7 @@ class WarmPool:
         host.ready = True
 
     async def _made(self, host: _Host, timeout_s: float) -> str:
-        """Why its class cannot be loaded; empty: it is, or there is no place for the host just now."""
+        """Why the class cannot be loaded; empty: it is loaded, or there is no room for the host now."""
         shipped = await self._class_bytes(host.class_key)
         if shipped is None:
             return "its bytes are not stored any more; define the pool again"
@@ -217,7 +217,7 @@ class WarmPool:
         return unpack(await asyncio.wait_for(call, timeout_s), Handled).error
 
     async def _devices(self, group_id: str, slot: BundleSlot) -> Accelerators | None:
-        """The GPUs of the group's first bundle; learnt by a task that takes them all for a moment. None:
+        """The GPUs of the group's first bundle, from a task that takes them all for a moment. None:
         somebody came to live there before.
         """
         if not slot.shape.bundles[0].gpu:
@@ -235,7 +235,7 @@ class WarmPool:
         return host in self._hosts.get(host.group_id, [])
 
     def _fail(self, host: _Host, pool_name: str, error: str) -> None:
-        """It was not the class; it is tried again, but not for ever."""
+        """Something else than the class failed; retried a limited number of times."""
         if not self._is_wanted(host):
             self._drop(host)
             return
@@ -252,7 +252,7 @@ class WarmPool:
         self._spawn(self._ended(host))
 
     async def _ended(self, host: _Host) -> None:
-        """End it, with what its class has started while it was loaded."""
+        """End the host, with the processes that its class started while it was loaded."""
         if host.handle is not None:
             place = Place(namespace=self._agents.namespace, actor_name=host.name)
             await self._agents.terminate(host.handle, place, host.name)

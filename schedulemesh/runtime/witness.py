@@ -1,4 +1,4 @@
-"""What Ray's own store knows of a scheduler's lives, independent of its journal.
+"""What Ray's own store knows of a scheduler's processes, independent of its journal.
 
 Agents live as long as this Ray does, and so does this. It tells a supervisor that begins whether its
 journal is older than what was already true: then another copy was put in its place, and agents live that
@@ -17,7 +17,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
     epoch: int = 0
     last: int = 0
-    #: Whether a life that began has not yet told orphans from actors that may be ended.
+    #: Whether a process has begun and not yet distinguished orphans from actors that may be ended.
     unresolved: bool = False
 
 
@@ -51,5 +51,5 @@ class Witness:
             self._noted = seen
 
     async def forget(self) -> None:
-        """The scheduler is no more."""
+        """The scheduler has been shut down."""
         await self._kept.keep(self._key, None)

@@ -21,11 +21,12 @@ class DeadAgents:
 
     def __init__(self):
         self.metrics = ReportedMetrics()
+        self.commands = self
 
     def can(self, name, incarnation, method):
         return True
 
-    async def order(self, name, incarnation, kind, timeout_s, **fields):
+    async def execute(self, name, incarnation, kind, timeout_s, **fields):
         return None
 
 
@@ -39,7 +40,7 @@ class Answering(DeadAgents):
     def can(self, name, incarnation, method):
         return method.partition("_")[0] in self.results
 
-    async def order(self, name, incarnation, kind, timeout_s, **fields):
+    async def execute(self, name, incarnation, kind, timeout_s, **fields):
         self.orders.append((kind, fields))
         return self.results.get(kind, Result(able=False))
 

@@ -22,12 +22,12 @@ async def agents_with_one():
 def test_waiting_for_a_dead_agent_ends_at_once():
     async def story():
         agents = await agents_with_one()
-        order = asyncio.ensure_future(agents.order("a", 1, "save", 3600.0))
-        (command,) = await agents.poll("a", 1)
+        order = asyncio.ensure_future(agents.commands.execute("a", 1, "save", 3600.0))
+        (command,) = await agents.commands.poll("a", 1)
         await agents.end("a", 1)
         assert await order is None
-        agents.done(command.command_id, pack(Result()))
-        assert await agents.order("a", 1, "cancel", 3600.0) is None
+        agents.commands.done(command.command_id, pack(Result()))
+        assert await agents.commands.execute("a", 1, "cancel", 3600.0) is None
 
     asyncio.run(asyncio.wait_for(story(), 10.0))
 
@@ -35,11 +35,13 @@ def test_waiting_for_a_dead_agent_ends_at_once():
 def test_an_answer_that_cannot_be_read_is_a_failure_of_that_command_alone():
     async def story():
         agents = await agents_with_one()
-        orders = [asyncio.ensure_future(agents.order("a", 1, "save", 3600.0)) for _ in range(3)]
+        orders = [
+            asyncio.ensure_future(agents.commands.execute("a", 1, "save", 3600.0)) for _ in range(3)
+        ]
         await asyncio.sleep(0)
-        commands = await agents.poll("a", 1)
+        commands = await agents.commands.poll("a", 1)
         for command, answer in zip(commands, (b"\xc1", object(), pack(Result())), strict=True):
-            agents.done(command.command_id, answer)
+            agents.commands.done(command.command_id, answer)
         garbled, foreign, good = await asyncio.gather(*orders)
         assert (garbled.success, foreign.success, good.success) == (False, False, True)
         assert "not a Result" in garbled.error
@@ -51,18 +53,20 @@ def test_an_answer_that_cannot_be_read_is_a_failure_of_that_command_alone():
 def test_a_result_that_came_in_parts_is_put_together():
     async def story():
         agents = await agents_with_one()
-        order = asyncio.ensure_future(agents.order("a", 1, "save", 3600.0, limit_bytes=8))
+        order = asyncio.ensure_future(
+            agents.commands.execute("a", 1, "save", 3600.0, limit_bytes=8)
+        )
         await asyncio.sleep(0)
-        (command,) = await agents.poll("a", 1)
+        (command,) = await agents.commands.poll("a", 1)
         number = command.command_id
-        assert agents.part(number, 0, b"1234")
-        assert not agents.part(number, 0, b"1234"), "it is there already"
-        assert not agents.part(number, 4, "text")
-        assert not agents.part(number, 4, b"56789"), "more than it may take"
-        assert agents.part(number, 4, b"5678")
-        agents.done(number, pack(Result(part_bytes=8)))
+        assert agents.commands.part(number, 0, b"1234")
+        assert not agents.commands.part(number, 0, b"1234"), "it is there already"
+        assert not agents.commands.part(number, 4, "text")
+        assert not agents.commands.part(number, 4, b"56789"), "more than it may take"
+        assert agents.commands.part(number, 4, b"5678")
+        agents.commands.done(number, pack(Result(part_bytes=8)))
         assert (await order).data == b"12345678"
-        assert not agents.part(number, 8, b""), "nobody waits for it any more"
+        assert not agents.commands.part(number, 8, b""), "nobody waits for it any more"
 
     asyncio.run(asyncio.wait_for(story(), 10.0))
 
@@ -70,11 +74,13 @@ def test_a_result_that_came_in_parts_is_put_together():
 def test_a_result_with_parts_missing_is_a_failure():
     async def story():
         agents = await agents_with_one()
-        order = asyncio.ensure_future(agents.order("a", 1, "save", 3600.0, limit_bytes=8))
+        order = asyncio.ensure_future(
+            agents.commands.execute("a", 1, "save", 3600.0, limit_bytes=8)
+        )
         await asyncio.sleep(0)
-        (command,) = await agents.poll("a", 1)
-        agents.part(command.command_id, 0, b"1234")
-        agents.done(command.command_id, pack(Result(part_bytes=8)))
+        (command,) = await agents.commands.poll("a", 1)
+        agents.commands.part(command.command_id, 0, b"1234")
+        agents.commands.done(command.command_id, pack(Result(part_bytes=8)))
         result = await order
         assert (result.success, result.data) == (False, None)
         assert "missing" in result.error

@@ -1,0 +1,136 @@
+"""Commands to the processes of agents, and their results."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import msgspec
+from typing_extensions import TypedDict, Unpack
+
+from schedulemesh.protocol.agents import Command, MessageError, Result, unpack
+from schedulemesh.runtime.command_queue import CommandQueue
+
+
+class _Parts(msgspec.Struct, kw_only=True):
+    """What came of a large result so far."""
+
+    limit_bytes: int
+    size: int = 0
+    taken: list[bytes] = []
+
+
+class CommandFields(TypedDict, total=False):
+    """What commands of some kinds carry; see Command."""
+
+    task_id: str
+    seconds: float
+    limit_bytes: int
+
+
+class AgentCommands:
+    """Sends commands to agents by name and incarnation; the agent's process polls for them."""
+
+    def __init__(self) -> None:
+        self._epoch, self._next_command = 0, 1
+        self._queues: dict[tuple[str, int], CommandQueue] = {}
+        #: When each process last polled or reported, on the monotonic clock.
+        self._last_contact: dict[tuple[str, int], float] = {}
+        #: Results that are waited for, by command.
+        self._results: dict[int, asyncio.Future[Result | None]] = {}
+        #: Parts of large results, by command.
+        self._parts: dict[int, _Parts] = {}
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Commands carry this epoch from now on, and ids that no earlier supervisor process used."""
+        self._epoch, self._next_command = epoch, epoch << 32
+
+    def open(self, name: str, incarnation: int) -> None:
+        """An agent's process is started, or known to run."""
+        self._queues[name, incarnation] = CommandQueue()
+        self._last_contact[name, incarnation] = time.monotonic()
+
+    def close(self, name: str, incarnation: int) -> None:
+        """The agent is being ended: who waits for its results gets none."""
+        queue = self._queues.pop((name, incarnation), None)
+        if queue is not None:
+            queue.close()
+        self._last_contact.pop((name, incarnation), None)
+
+    def renew(self, name: str, incarnation: int) -> None:
+        """The agent's process was restarted: it gets again what its predecessor did not answer."""
+        self._last_contact[name, incarnation] = time.monotonic()
+        queue = self._queues.get((name, incarnation))
+        if queue is not None:
+            queue.renew()
+
+    def seconds_since_contact(self, name: str, incarnation: int) -> float:
+        """Seconds since the process last polled or reported; infinite: it is unknown."""
+        return time.monotonic() - self._last_contact.get((name, incarnation), float("-inf"))
+
+    async def execute(
+        self,
+        name: str,
+        incarnation: int,
+        kind: str,
+        timeout_s: float,
+        **fields: Unpack[CommandFields],
+    ) -> Result | None:
+        """Have a host execute a command; None: no answer in time, or there is no such agent any more."""
+        queue = self._queues.get((name, incarnation))
+        if queue is None:
+            return None
+        command = Command(command_id=self._next_command, epoch=self._epoch, kind=kind, **fields)
+        self._next_command += 1
+        answer: asyncio.Future[Result | None] = asyncio.get_running_loop().create_future()
+        self._results[command.command_id] = answer
+        self._parts[command.command_id] = _Parts(limit_bytes=command.limit_bytes)
+        queue.open.add(answer)
+        queue.send(command)
+        try:
+            return await asyncio.wait_for(answer, timeout_s)
+        except (asyncio.TimeoutError, TimeoutError):
+            return None
+        finally:
+            queue.open.discard(answer)
+            queue.drop(command)
+            self._results.pop(command.command_id, None)
+            self._parts.pop(command.command_id, None)
+
+    def poll(self, name: str, incarnation: int) -> asyncio.Future[list[Command]]:
+        """A host asks for commands. One that is being ended gets none, and waits."""
+        queue = self._queues.get((name, incarnation))
+        if queue is None:
+            return CommandQueue().ask()
+        self._last_contact[name, incarnation] = time.monotonic()
+        return queue.ask()
+
+    def part(self, command_id: int, begin: int, data: object) -> bool:
+        """A host sends a part of a large result; False: nobody waits for it, or it is not what is due."""
+        parts = self._parts.get(command_id)
+        if parts is None or type(data) is not bytes or begin != parts.size:
+            return False
+        if parts.size + len(data) > parts.limit_bytes:
+            return False
+        parts.taken.append(data)
+        parts.size += len(data)
+        return True
+
+    def done(self, command_id: int, message: bytes) -> None:
+        """A host answers a command; an answer that cannot be read is a failure of that command."""
+        answer = self._results.get(command_id)
+        if answer is None or answer.done():
+            return
+        try:
+            answer.set_result(self._whole(command_id, unpack(message, Result)))
+        except MessageError as error:
+            answer.set_result(Result(error=str(error), success=False))
+
+    def _whole(self, command_id: int, result: Result) -> Result:
+        """The result with the parts that went ahead. Raises MessageError where some are missing."""
+        if not result.part_bytes:
+            return result
+        parts = self._parts.pop(command_id, None)
+        if parts is None or parts.size != result.part_bytes:
+            raise MessageError("parts of the result are missing")
+        return msgspec.structs.replace(result, data=b"".join(parts.taken))

@@ -1,0 +1,77 @@
+"""User code as bytes: classes and arguments kept in memory, and workers that run it. Never unpickled here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.protocol.agents import Handled, MessageError, unpack
+from schedulemesh.runtime.backend import Backend, BackendError, BackendTimeoutError
+from schedulemesh.runtime.blob_cache import BlobCache
+from schedulemesh.runtime.reactor import Reactor
+
+#: Bytes of the classes and of the arguments of recent submissions that are kept in memory.
+_CLASS_BYTES, _ARGUMENT_BYTES = 64 * 1024 * 1024, 16 * 1024 * 1024
+
+
+class UserCode:
+    """Finds the bytes of user code, and has a worker of the backend run it."""
+
+    def __init__(self, backend: Backend, reactor: Reactor) -> None:
+        self._backend, self._reactor = backend, reactor
+        self._classes = BlobCache(_CLASS_BYTES)
+        #: So that starts need not read them from the journal.
+        self._arguments = BlobCache(_ARGUMENT_BYTES)
+
+    def expect(self, arguments_key: str | None, blobs: Mapping[str, bytes]) -> None:
+        """An agent with these arguments may be started soon."""
+        data = blobs.get(arguments_key or "")
+        if arguments_key is not None and data is not None:
+            self._arguments.put(arguments_key, data)
+
+    async def argument_bytes(self, key: str | None) -> bytes | None:
+        """An agent's arguments, from memory or from the journal; None: it has none."""
+        return self._arguments.get(key) or await self._reactor.fetch(key)
+
+    async def class_bytes(self, key: str, blobs: Mapping[str, bytes] | None = None) -> bytes | None:
+        """A class, from the request's blobs, from memory or from the journal; None: it is not stored."""
+        given = None if blobs is None else blobs.get(key)
+        found = given or self._classes.get(key) or await self._reactor.fetch(key)
+        if found is not None:
+            self._classes.put(key, found)
+        return found
+
+    async def probe(
+        self, class_key: str, shipped: bytes, stimulus: s.TaskSubmitted
+    ) -> Refused | None:
+        """Load the class in a worker of its own before anything is evicted for it; a refusal: it fails."""
+        env = json.loads(stimulus.agent.options).get("runtime_env")
+        timeout_s = self._reactor.state.policy.start_timeout
+        try:
+            answer = await self._backend.probe_class(shipped, timeout_s, env)
+            error = unpack(answer, Handled).error
+        except BackendTimeoutError as late:
+            return Refused(
+                reason=Reason.AGENT_START_TIMEOUT,
+                error=f"the class did not load, so nobody was evicted for it: {late}",
+            )
+        except (BackendError, MessageError) as died:
+            error = str(died)
+        if error:
+            return Refused(
+                reason=Reason.AGENT_START_FAILED,
+                error=f"the class cannot be loaded, so nobody was evicted for it: {error}",
+            )
+        await self._reactor.step(s.ClassProbed(class_key=class_key))
+        return None
+
+    async def restore_state(self, restorer: bytes, saved: bytes) -> Handled:
+        """Call a pool's restorer in a worker of its own, for at most ``save_timeout``."""
+        timeout_s = self._reactor.state.policy.save_timeout
+        try:
+            return unpack(await self._backend.restore_state(restorer, saved, timeout_s), Handled)
+        except (BackendError, MessageError) as error:
+            return Handled(error=str(error))
