@@ -85,8 +85,10 @@ class _Search:
     def plan(self) -> Plan | None:
         """See ``search``."""
         single = self._single()
-        victims = self._several() if single is None else (single,)
-        return None if victims is None else self._plan_of(victims)
+        if single is not None:
+            return self._plan_of((single,), "")
+        several = self._several()
+        return None if several is None else self._plan_of(*several)
 
     # one victim
 
@@ -184,8 +186,8 @@ class _Search:
 
     # several victims
 
-    def _several(self) -> tuple[VictimAgent, ...] | None:
-        """The victims of the best site."""
+    def _several(self) -> tuple[tuple[VictimAgent, ...], str] | None:
+        """The victims of the best site, and its node; empty: it is not a single node."""
         best: tuple[Place, tuple[VictimAgent, ...]] | None = None
         for site in sorted(self._sites.all(), key=_bound_of):
             if best is not None and best[0] <= site.bound:
@@ -196,7 +198,7 @@ class _Search:
             place = place_of(victims, "" if site.node is None else site.node.node_id)
             if best is None or place < best[0]:
                 best = (place, victims)
-        return None if best is None else best[1]
+        return None if best is None else (best[1], best[0][-1])
 
     def _victims_at(self, site: Site, best: Place | None) -> tuple[VictimAgent, ...] | None:
         """The victims for this site; None: not even all that may be evicted are enough, or others that were
@@ -261,20 +263,25 @@ class _Search:
 
     # the plan
 
-    def _plan_of(self, victims: tuple[VictimAgent, ...]) -> Plan | None:
-        """With the place that these victims leave, and those of the idle groups that must be removed."""
+    def _plan_of(self, victims: tuple[VictimAgent, ...], node_id: str) -> Plan | None:
+        """With the place that these victims leave, on this node if there is one there, and with those of the
+        idle groups that must be removed.
+        """
         groups = (victim.handed_over for victim in victims)
         handed_over = next((group for group in groups if group is not None), None)
         if not self._demand.needs_place or self._shape is None or handed_over is not None:
             return Plan(victims=victims, handed_over=handed_over)
         room = Room(self._state.cluster, waits=True)
         for victim in victims:
-            for node_id, key in victim.allocations:
-                room.release(node_id, key)
+            for left, key in victim.allocations:
+                room.release(left, key)
         removed = [victim.group for victim in victims if victim.group is not None]
         pool_name = self._demand.pool_name
         own = sum(group.pool_name == pool_name for group in removed)
         too_many = self._demand.too_many_groups - own
+        on_node = room.placement(self._shape, [node_id]) if node_id and too_many <= 0 else None
+        if on_node is not None:
+            return Plan(victims=victims, placement=on_node, removed=tuple(removed))
         idle = self._state.groups.idle()
         found = without_idle(room, self._shape, idle, pool_name, too_many)
         if isinstance(found, NoPlacement):
