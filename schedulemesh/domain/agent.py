@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Any
 
 import msgspec
@@ -31,28 +30,6 @@ RAY_OPTIONS = frozenset(
         "scheduling_strategy",
     }
 )
-
-
-class AgentPhase(str, Enum):
-    """The phases of an agent, from its reservation to its end."""
-
-    #: The free part of its claim is reserved; the rest comes from victims that are still being evicted.
-    WAITING = "waiting"
-    #: Its whole claim is reserved and its actor is being created.
-    STARTING = "starting"
-    #: Its actor runs; the claim is committed.
-    RUNNING = "running"
-    #: Being terminated; the claim is held until its process has ended.
-    ENDING = "ending"
-
-
-#: The allowed next phases of each phase; an agent that has ended is no longer part of the state.
-TRANSITIONS: dict[AgentPhase, tuple[AgentPhase, ...]] = {
-    AgentPhase.WAITING: (AgentPhase.STARTING, AgentPhase.ENDING),
-    AgentPhase.STARTING: (AgentPhase.RUNNING, AgentPhase.ENDING),
-    AgentPhase.RUNNING: (AgentPhase.ENDING,),
-    AgentPhase.ENDING: (),
-}
 
 
 class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

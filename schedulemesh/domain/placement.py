@@ -1,6 +1,8 @@
-"""Placement groups: their shape, and the configuration of a pool's groups."""
+"""Where agents are placed; the shape of placement groups, and the configuration of a pool's groups."""
 
 from __future__ import annotations
+
+from typing import Union
 
 import msgspec
 
@@ -13,6 +15,35 @@ PLACEMENT_STRATEGIES = ("STRICT_PACK", "PACK", "SPREAD", "STRICT_SPREAD")
 
 #: Bundles of one placement group.
 MAX_BUNDLES = 1_000
+
+
+class Unplaced(msgspec.Struct, frozen=True, kw_only=True, tag="unplaced", gc=False):
+    """Ray chooses the node, and the agent has not reported it yet: no node is known to the scheduler, or the
+    user's Ray options place the agent.
+    """
+
+
+class OnNode(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="on_node", gc=False
+):
+    """On a node, outside placement groups. The node may be lost while the agent still exists."""
+
+    node_id: str
+    #: The names, on that node, of the GPUs that the agent reported.
+    gpu_ids: tuple[str, ...] = ()
+
+
+class InGroup(msgspec.Struct, frozen=True, kw_only=True, tag="in_group", gc=False):
+    """In the first bundle of a placement group. The group may be lost while the agent still exists."""
+
+    group_id: str
+    #: The node of that bundle.
+    node_id: str
+    #: How the agent got the group: "reserved", "reused", "created" or "preempted".
+    path: str
+
+
+Place = Union[Unplaced, OnNode, InGroup]
 
 
 class GroupShape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

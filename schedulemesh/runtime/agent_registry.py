@@ -57,8 +57,9 @@ class Agents:
 
     def where(self, agent: Agent) -> tuple[str, str]:
         """The (namespace, name) in Ray of an agent, also of one that was built by a warm host."""
-        if agent.actor_name:
-            return agent.actor_namespace, agent.actor_name
+        process = agent.process
+        if process is not None and process.actor_name:
+            return process.actor_namespace, process.actor_name
         place = self._places.get((agent.spec.name, agent.incarnation))
         if place is not None:
             return place.namespace, place.actor_name
@@ -97,7 +98,7 @@ class Agents:
         handle = await self._backend.find_actor(place.actor_name, place.namespace)
         if handle is not None:
             self._handles[key] = handle
-        self._capabilities[key] = agent.capabilities
+        self._capabilities[key] = () if agent.process is None else agent.process.capabilities
         self.commands.open(*key)
         self.metrics.take_over(agent.spec.name)
         if place.node_id is not None:
@@ -226,19 +227,19 @@ class Agents:
         """
         nodes: dict[str, dict[int, Agent]] = {}
         for agent in agents:
-            if agent.node_id is not None and agent.pid:
+            if agent.node_id is not None and _pid(agent):
                 mark = self.process_mark(*self.where(agent))
                 nodes.setdefault(agent.node_id, {})[mark] = agent
         await asyncio.gather(*(self._end_leftovers(*node) for node in nodes.items()))
 
     async def _end_leftovers(self, node_id: str, agents: Mapping[int, Agent]) -> None:
-        hosts = {mark: agent.pid for mark, agent in agents.items()}
+        hosts = {mark: _pid(agent) for mark, agent in agents.items()}
         for mark, processes in (await self._cleanup.left_behind(node_id, hosts)).items():
             agent = agents[mark]
             handle = self._handles.get((agent.spec.name, agent.incarnation))
             view = await self._look_up(handle)
             # If Ray has noticed, the restarted process or the end of the agent ends them.
-            if view is not None and view.pid == agent.pid:
+            if view is not None and view.pid == _pid(agent):
                 logger.warning("agent %s is dead; ending what it left behind", agent.spec.name)
                 await self._cleanup.kill(node_id, processes)
 
@@ -254,3 +255,8 @@ class Agents:
             return
         self._backend.kill_actor(handle)
         await self._backend.actor_ended(handle)
+
+
+def _pid(agent: Agent) -> int:
+    """The id of the agent's process as last reported; 0: it never ran."""
+    return 0 if agent.process is None else agent.process.pid

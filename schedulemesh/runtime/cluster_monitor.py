@@ -7,7 +7,6 @@ import logging
 
 import msgspec
 
-from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.messages.stimuli import (
@@ -17,7 +16,7 @@ from schedulemesh.engine.messages.stimuli import (
     GroupGone,
     RecoveryObserved,
 )
-from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.state.agents import Agent, Ending, Running, Starting, Waiting
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
 from schedulemesh.runtime.agent_registry import Agents
@@ -165,7 +164,7 @@ class ClusterMonitor:
     async def _end_dead(self, agent_name: str) -> None:
         """Terminate the processes that a dead agent had started."""
         agent = self._reactor.state.agents.get(agent_name)
-        if agent is not None and agent.phase is not AgentPhase.WAITING:
+        if agent is not None and not isinstance(agent.phase, Waiting):
             self._agents.know(agent)
             await self._agents.end(agent_name, agent.incarnation)
 
@@ -176,7 +175,7 @@ class ClusterMonitor:
         return [
             name
             for name, agent in self._reactor.state.agents.items()
-            if agent.phase is AgentPhase.ENDING
+            if isinstance(agent.phase, Ending)
             and (name, agent.incarnation) in before
             and self._agents.handle(name, agent.incarnation) is not None
             and self._agents.where(agent) not in living
@@ -218,7 +217,7 @@ class ClusterMonitor:
 
 def _is_starting(agent: Agent) -> bool:
     """Whether the agent's start, which continues after a recovery, finds out where it runs."""
-    return agent.phase in (AgentPhase.WAITING, AgentPhase.STARTING)
+    return isinstance(agent.phase, (Waiting, Starting))
 
 
 def agents_gone(
@@ -227,9 +226,10 @@ def agents_gone(
     """Agents that ran ``before`` and are not among the living actors now."""
     gone = []
     for name, agent in state.agents.items():
-        if agent.phase is not AgentPhase.RUNNING or (name, agent.incarnation) not in before:
+        process = agent.phase
+        if not isinstance(process, Running) or (name, agent.incarnation) not in before:
             continue
-        if (agent.actor_namespace, agent.actor_name) not in living:
+        if (process.actor_namespace, process.actor_name) not in living:
             gone.append(AgentGone(agent_name=name, incarnation=agent.incarnation))
     return gone
 
@@ -239,7 +239,7 @@ def agents_with_process(state: MeshState) -> set[tuple[str, int]]:
     return {
         (name, agent.incarnation)
         for name, agent in state.agents.items()
-        if agent.phase in (AgentPhase.RUNNING, AgentPhase.ENDING)
+        if isinstance(agent.phase, (Running, Ending))
     }
 
 

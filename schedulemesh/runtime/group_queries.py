@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from schedulemesh.config.groups import public_shape
-from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.engine.explain import unplaced
+from schedulemesh.engine.state.agents import Starting, Waiting
 from schedulemesh.engine.state.groups import Group, GroupPhase, PoolCounts
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.runtime.pg_manager import Groups
@@ -70,10 +70,10 @@ class GroupViews:
     def _waits(self, agent_name: str) -> bool:
         """Whether the agent waits for its group to be created."""
         agent = self._state.agents[agent_name]
-        if agent.phase is AgentPhase.WAITING:
+        if isinstance(agent.phase, Waiting):
             return True
         group = self._state.groups.by_id.get(agent.group_id or "")
-        return agent.phase is AgentPhase.STARTING and (
+        return isinstance(agent.phase, Starting) and (
             group is None or group.phase is not GroupPhase.READY
         )
 

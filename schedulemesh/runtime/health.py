@@ -6,10 +6,9 @@ import asyncio
 import logging
 import uuid
 
-from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.engine.messages.outcomes import Accepted, Pending, Refused
 from schedulemesh.engine.messages.stimuli import AgentGone, RebuildRequested
-from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.state.agents import Agent, Running
 from schedulemesh.engine.state.tasks import Preempting
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.answers import Answers
@@ -36,7 +35,7 @@ class HealthCheck:
     async def run(self, timeout_s: float) -> dict[str, object]:
         """Check every running agent. ``timeout_s``: a host without contact for so long is pinged."""
         state = self._reactor.state
-        running = [a for a in state.agents.values() if a.phase is AgentPhase.RUNNING]
+        running = [a for a in state.agents.values() if isinstance(a.phase, Running)]
         living = await self._backend.living_actors()
         problems = await asyncio.gather(*(self._problem(a, living, timeout_s) for a in running))
         sick = [(a, problem) for a, problem in zip(running, problems, strict=True) if problem]
@@ -56,7 +55,7 @@ class HealthCheck:
     async def _problem(
         self, agent: Agent, living: set[tuple[str, str]], timeout_s: float
     ) -> str | None:
-        if (agent.actor_namespace, agent.actor_name) not in living:
+        if self._agents.where(agent) not in living:
             return "dead"
         name, incarnation = agent.spec.name, agent.incarnation
         if self._agents.commands.seconds_since_contact(

@@ -218,7 +218,7 @@ class View:
             "state": agent.phase.value,
             "node_id": agent.node_id,
             "placement_group": self._group(agent.group_id),
-            "pid": agent.pid,
+            "pid": 0 if agent.process is None else agent.process.pid,
             "restarts": agent.restarts,
             "tasks": task_ids,
             "task_details": [task_row(running.by_id[task_id].spec) for task_id in task_ids],

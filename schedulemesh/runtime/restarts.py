@@ -7,8 +7,8 @@ import time
 
 import msgspec
 
-from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.engine.messages.outcomes import Refused, RequestOutcome
+from schedulemesh.engine.state.agents import AgentPhase, Running, Starting, Waiting
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.runtime.reactor import Reactor
 
@@ -36,11 +36,11 @@ async def with_real_restarts(reactor: Reactor, outcome: RequestOutcome) -> Reque
 
 
 def _is_starting(state: MeshState, task_id: str) -> bool:
-    return _phase(state, task_id) in (AgentPhase.WAITING, AgentPhase.STARTING)
+    return isinstance(_phase(state, task_id), (Waiting, Starting))
 
 
 def _runs(state: MeshState, task_id: str) -> bool:
-    return _phase(state, task_id) is AgentPhase.RUNNING
+    return isinstance(_phase(state, task_id), Running)
 
 
 def _phase(state: MeshState, task_id: str) -> AgentPhase | None:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from schedulemesh.domain.agent import AgentPhase
+from schedulemesh.engine.state.agents import Ending, Running, Starting
 from tests.drills.agents import began_at
 from tests.drills.checker import FAILS_AFTER_S, time_until_served
 from tests.drills.clients import PendingCall
@@ -112,11 +112,11 @@ class SupervisorKills(DrillContext):
         agent = state.agents.get(f"on-{pending.task_id}")
         phase = None if agent is None else agent.phase
         if kind == "in mid-submit, no actor yet":
-            return phase is not AgentPhase.RUNNING and not self._has_actor(pending.task_id)
+            return not isinstance(phase, Running) and not self._has_actor(pending.task_id)
         if kind == "in mid-submit, actor made":
-            return phase is AgentPhase.STARTING and self._has_actor(pending.task_id)
+            return isinstance(phase, Starting) and self._has_actor(pending.task_id)
         if kind == "in mid-eviction":
-            return phase is AgentPhase.ENDING
+            return isinstance(phase, Ending)
         return True
 
     def _has_actor(self, task_id: str) -> bool:

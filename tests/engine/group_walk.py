@@ -10,13 +10,13 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import permutations, product
 from typing import NamedTuple
 
-from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.labels import matches
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import DEFAULT_PRIORITY
 from schedulemesh.engine.messages.outcomes import Accepted, Refused
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
+from schedulemesh.engine.state.agents import Waiting
 from schedulemesh.engine.state.device_guarantees import is_sure
 from schedulemesh.engine.state.devices import devices_for
 from schedulemesh.engine.state.groups import Group, GroupPhase
@@ -163,7 +163,7 @@ class GroupSeats:
     def _others_wait(self) -> bool:
         """Whether another agent of the pool waits for somebody to leave."""
         return any(
-            agent.phase is AgentPhase.WAITING and agent.spec.pool_name == self.newcomer.pool_name
+            isinstance(agent.phase, Waiting) and agent.spec.pool_name == self.newcomer.pool_name
             for agent in self.state.agents.values()
         )
 

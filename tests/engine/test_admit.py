@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.instructions import (
@@ -12,6 +11,7 @@ from schedulemesh.engine.messages.instructions import (
     StartAgent,
 )
 from schedulemesh.engine.messages.outcomes import Accepted, Pending, ProbeNeeded
+from schedulemesh.engine.state.agents import Starting
 from schedulemesh.engine.state.groups import GroupPhase
 from tests.engine.builders import Mesh, amount, names, node, pool, shape
 
@@ -43,7 +43,7 @@ def test_a_free_group_starts_the_agent_at_once():
     assert orders(mesh, "x") == [StartAgent]
     order = mesh.starts["x"]
     assert (order.group_id, order.node_id) == ("p-pg-1", "a")
-    assert mesh.state.agents["x"].phase is AgentPhase.STARTING
+    assert isinstance(mesh.state.agents["x"].phase, Starting)
     assert mesh.state.agents["x"].spec.labels == {"pool": "p", "team": "t"}
     assert "x" not in mesh.state.cluster.nodes["a"].allocations, "the group stands there for it"
 
@@ -53,7 +53,7 @@ def test_a_new_group_is_asked_for_first():
     assert orders(mesh, "x") == [CreateGroup]
     assert mesh.makes["p-pg-1"].wait_s == 30.0
     agent = mesh.state.agents["x"]
-    assert (agent.phase, agent.waits_for_groups) == (AgentPhase.WAITING, {"p-pg-1"})
+    assert agent.phase.for_groups == {"p-pg-1"}
     assert mesh.free() == amount(cpu=6)
 
 

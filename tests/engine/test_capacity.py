@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.state.agents import Starting
 from tests.engine.builders import Mesh, node, pool, shape
 
 
@@ -18,7 +18,7 @@ def test_freed_capacity_goes_to_those_it_was_freed_for_before_a_refused_agent_ha
         mesh.submit(name, priority=9.0, cpu=2, class_key="c", more={"request_id": name})
     lost = next(name for name in ("x", "y") if mesh.state.agents[name].node_id == "a")
     served = "y" if lost == "x" else "x"
-    victim = mesh.state.agents[lost].evicting[0].task_id
+    victim = mesh.state.agents[lost].submission.evicting[0].task_id
     mesh.save("v")
     mesh.save("w")
     mesh.observe(node("b", cpu=2))
@@ -26,7 +26,7 @@ def test_freed_capacity_goes_to_those_it_was_freed_for_before_a_refused_agent_ha
     # Both victims are found gone in one step. The one whose place is lost would fit where the other was.
     mesh.handle(s.RecoveryObserved(living=frozenset()))
 
-    assert mesh.state.agents[served].phase is AgentPhase.STARTING
+    assert isinstance(mesh.state.agents[served].phase, Starting)
     refused = mesh.state.answers[lost].outcome
     assert (refused.reason, refused.not_restarted) == (Reason.PREEMPTION_FAILED, (victim,))
 

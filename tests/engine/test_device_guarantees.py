@@ -58,7 +58,7 @@ def meshed(gpus=2):
 def victims_of(mesh, name, gpu):
     """Who is told to leave when this is submitted."""
     mesh.submit(name, priority=9.0, gpu=gpu)
-    return [victim.agent_name for victim in mesh.state.agents[name].evicting]
+    return [victim.agent_name for victim in mesh.state.agents[name].submission.evicting]
 
 
 def test_a_share_that_may_lie_anywhere_is_counted_before_somebody_is_evicted():

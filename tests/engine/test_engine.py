@@ -117,7 +117,7 @@ def test_an_evaluation_and_a_submission_agree():
     found = mesh.evaluate(9.0, cpu=3)
     outcome = mesh.submit("z", priority=9.0, cpu=3)
     assert outcome.agent_name == "z"
-    assert found.victims == tuple(c.task_id for c in mesh.state.agents["z"].evicting)
+    assert found.victims == tuple(c.task_id for c in mesh.state.agents["z"].submission.evicting)
 
 
 def test_a_query_and_a_stimulus_of_the_same_moment_see_the_same_time():

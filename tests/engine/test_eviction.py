@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import AgentEnding
 from schedulemesh.engine.messages.instructions import EvictAgent, StopAgent
 from schedulemesh.engine.messages.outcomes import Evicted, Pending
+from schedulemesh.engine.state.agents import Ending, Running, Waiting
 from schedulemesh.engine.state.snapshot import referenced
 from tests.engine.builders import Mesh, amount, node, pool
 
@@ -66,7 +66,7 @@ def test_a_task_preempted_alone_leaves_its_agent_behind():
         cancel_success=True,
     )
     assert mesh.state.answers["r"].outcome == outcome
-    assert mesh.state.agents["t"].phase is AgentPhase.RUNNING
+    assert isinstance(mesh.state.agents["t"].phase, Running)
     assert mesh.free() == amount()
     assert mesh.state.preemption_counts == {"same_pool_preemption": 1}
     assert cancel(mesh, "t") is None
@@ -151,7 +151,7 @@ def test_an_eviction_is_answered_where_the_agent_is_deleted_before_it_starts():
     mesh.preempt(task_id="t", request_id="r")
     mesh.run("low", priority=0.0, cpu=2, class_key="c")
     mesh.submit("ghost", priority=9.0, cpu=2, class_key="c")
-    assert mesh.state.agents["ghost"].phase is AgentPhase.WAITING
+    assert isinstance(mesh.state.agents["ghost"].phase, Waiting)
     mesh.delete("ghost")
     assert mesh.told == ["r"]
 
@@ -181,7 +181,7 @@ def test_an_agent_whose_cancel_does_not_return_is_ended_with_its_other_tasks():
     mesh.preempt(task_id="t", request_id="r")
     evicted = cancelled(mesh, "t", cancel_success=False, timed_out=True, error="too slow")
     assert (evicted.runs_on, evicted.error, mesh.told) == (False, "too slow", ["r"])
-    assert mesh.state.agents["t"].phase is AgentPhase.ENDING
+    assert isinstance(mesh.state.agents["t"].phase, Ending)
     assert isinstance(mesh.ends["t"], StopAgent)
     assert mesh.state.running.by_id["u"].phase is TaskPhase.ENDING
     mesh.leave("t")

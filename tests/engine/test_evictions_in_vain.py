@@ -94,9 +94,9 @@ class Trial:
             f"a{self.made}", priority=float(self.chance.randint(0, 40)), cpu=0.1, gpu=gpu
         )
         agent = self.mesh.state.agents.get(f"a{self.made}")
-        if agent is not None and agent.evicting:
-            self.evicted_for[agent.spec.name] = len(agent.evicting)
-            self.evictions += len(agent.evicting)
+        if agent is not None and agent.submission is not None and agent.submission.evicting:
+            self.evicted_for[agent.spec.name] = len(agent.submission.evicting)
+            self.evictions += len(agent.submission.evicting)
 
     def _place(self) -> None:
         waiting = [name for name in self.mesh.starts if name not in self.devices.held]

@@ -31,7 +31,7 @@ def path(mesh, name, **how):
         mesh.remove(group_id)
     mesh.make_all()
     mesh.report(name)
-    return mesh.state.agents[name].group_path
+    return mesh.state.agents[name].place.path
 
 
 def group_of(mesh, name):
@@ -241,7 +241,7 @@ def test_a_group_that_is_being_made_for_nobody_is_waited_for_instead_of_making_a
     assert refused.reason == "group_unplaceable", "one group has one agent"
     mesh.make_all()
     mesh.report("x")
-    assert mesh.state.agents["x"].group_path == "reserved"
+    assert mesh.state.agents["x"].place.path == "reserved"
 
 
 def test_nobody_is_evicted_where_the_group_is_being_made_again():
@@ -308,4 +308,4 @@ def test_it_does_not_while_somebody_waits_and_is_handed_over_to_whoever_is_entit
     assert mesh.submit("y", priority=5.0, cpu=2).reason == "group_unplaceable"
     high = mesh.submit("high", priority=9.0, cpu=2, class_key="c")
     assert high.agent_name == "high"
-    assert mesh.state.agents["high"].group_path == "preempted"
+    assert mesh.state.agents["high"].place.path == "preempted"

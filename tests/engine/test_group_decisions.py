@@ -13,7 +13,7 @@ import msgspec
 
 from schedulemesh.domain.placement import PLACEMENT_STRATEGIES, GroupsSpec
 from schedulemesh.engine.messages import stimuli as s
-from tests.engine.builders import Mesh, node, pool, shape
+from tests.engine.builders import Mesh, leaving_for, node, pool, shape
 from tests.engine.group_walk import decision_is_right
 
 #: What those who run need, and what newcomers do: more, so that several must leave for them.
@@ -181,7 +181,7 @@ def it_can_be_carried_out(mesh, stimulus):
     agent = mesh.state.agents.get("new")
     if agent is None:
         return
-    for victim in sorted(agent.waits_for):
+    for victim in leaving_for(agent):
         mesh.leave(victim)
     for group_id in sorted(mesh.removes):
         mesh.remove(group_id)

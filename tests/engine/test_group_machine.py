@@ -12,16 +12,16 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.labels import parse_selector
-from schedulemesh.domain.placement import PLACEMENT_STRATEGIES, GroupsSpec
+from schedulemesh.domain.placement import PLACEMENT_STRATEGIES, GroupsSpec, InGroup
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Accepted, Pending, Refused
 from schedulemesh.engine.placement.bundles import NoPlacement, Room
 from schedulemesh.engine.placement.group_choice import without_idle
+from schedulemesh.engine.state.agents import Starting, Waiting
 from schedulemesh.engine.state.groups import GroupPhase
-from tests.engine.builders import Mesh, differences, node, pool, shape
+from tests.engine.builders import Mesh, differences, leaving_for, node, pool, shape
 from tests.engine.group_walk import decision_is_right
 
 NODES = {
@@ -127,9 +127,9 @@ class GroupMachine(RuleBasedStateMachine):
     def evict_and_run(self, given):
         name = self.ask(given)
         agent = self.state.agents.get(name)
-        if agent is None or agent.phase is not AgentPhase.WAITING:
+        if agent is None or not isinstance(agent.phase, Waiting):
             return
-        for victim in sorted(agent.waits_for):
+        for victim in leaving_for(agent):
             self.mesh.leave(victim, saved=True)
         for group_id in sorted(self.mesh.removes):
             self.mesh.remove(group_id)
@@ -174,8 +174,9 @@ class GroupMachine(RuleBasedStateMachine):
         assert isinstance(outcome, Pending)
         assert isinstance(dry, Accepted)
         agent = self.state.agents[name]
-        assert (agent.evicting, agent.node_id) == (dry.preempted, dry.node_id)
-        assert agent.group_path == dry.group_path
+        assert (agent.submission.evicting, agent.node_id) == (dry.preempted, dry.node_id)
+        path = agent.place.path if isinstance(agent.place, InGroup) else ""
+        assert path == dry.group_path
         self.it_lives_where_it_may(given, name)
         return name
 
@@ -195,8 +196,8 @@ class GroupMachine(RuleBasedStateMachine):
             assert priority >= 5.0 or by_label
         else:
             assert group.shape.bundles == need
-        if given["kind"] in ("for group", "agent") and agent.evicting:
-            assert agent.group_path == "preempted" or given["kind"] == "agent"
+        if given["kind"] in ("for group", "agent") and agent.submission.evicting:
+            assert given["kind"] == "agent" or agent.place.path == "preempted"
 
     @rule(which=picks)
     def report(self, which):
@@ -291,7 +292,7 @@ class GroupMachine(RuleBasedStateMachine):
         lives = frozenset(
             (name, agent.incarnation)
             for at, (name, agent) in enumerate(self.state.agents.items())
-            if agent.phase is not AgentPhase.WAITING and (share >> at) & 1
+            if not isinstance(agent.phase, Waiting) and (share >> at) & 1
         )
         groups = frozenset(
             group_id
@@ -308,14 +309,14 @@ class GroupMachine(RuleBasedStateMachine):
     def whoever_waits_can_be_helped(self):
         """No agent waits for something that nobody does."""
         for name, agent in self.state.agents.items():
-            if agent.phase is AgentPhase.WAITING:
-                own = {agent.group_id} if agent.group_id in agent.waits_for_groups else set()
-                others = agent.waits_for_groups - own
-                busy = bool(agent.waits_for) or any(
+            if isinstance(agent.phase, Waiting):
+                own = {agent.group_id} if agent.group_id in agent.phase.for_groups else set()
+                others = agent.phase.for_groups - own
+                busy = bool(agent.phase.for_agents) or any(
                     g in self.mesh.removes or self.groups[g].agent is not None for g in others
                 )
                 assert busy or agent.group_id in self.mesh.makes, name
-            elif agent.phase is AgentPhase.STARTING:
+            elif isinstance(agent.phase, Starting):
                 assert name in self.mesh.starts or name in self.mesh.ends, name
 
     @invariant()

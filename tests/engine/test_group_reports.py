@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.instructions import (
@@ -13,6 +12,7 @@ from schedulemesh.engine.messages.instructions import (
     StartAgent,
     StopAgent,
 )
+from schedulemesh.engine.state.agents import Ending, Waiting
 from schedulemesh.engine.state.groups import GroupPhase
 from tests.engine.builders import Mesh, node, pool, shape
 
@@ -37,7 +37,7 @@ def kinds(step):
 def test_a_group_that_is_made_starts_its_agent():
     mesh = meshed()
     mesh.submit("x", cpu=2)
-    assert mesh.state.agents["x"].phase is AgentPhase.WAITING
+    assert isinstance(mesh.state.agents["x"].phase, Waiting)
     step = mesh.make("p-pg-1")
     assert kinds(step) == [StartAgent]
     assert mesh.state.groups.by_id["p-pg-1"].phase is GroupPhase.READY
@@ -103,7 +103,7 @@ def test_a_lost_group_loses_its_agent_and_a_reserved_one_is_made_again():
     step = mesh.remove("p-pg-1")
 
     assert set(kinds(step)) == {StopAgent, CreateGroup}
-    assert mesh.state.agents["x"].phase is AgentPhase.ENDING
+    assert isinstance(mesh.state.agents["x"].phase, Ending)
     mesh.leave("x")
     assert "x" in mesh.state.lost
     assert list(mesh.makes) == ["p-pg-2"]
@@ -206,7 +206,7 @@ def test_after_a_restart_a_ready_group_that_is_gone_is_lost_with_its_agent():
     mesh.make_all()
     mesh.run("x", priority=9.0, cpu=2)
     found(mesh, living=["x"])
-    assert mesh.state.agents["x"].phase is AgentPhase.ENDING
+    assert isinstance(mesh.state.agents["x"].phase, Ending)
     assert list(mesh.makes) == ["p-pg-2"]
 
 

@@ -53,7 +53,7 @@ def test_a_victim_goes_and_its_group_stays_for_the_newcomer():
     mesh.leave("low")
     mesh.report("high")
     agent = mesh.state.agents["high"]
-    assert (agent.group_id, agent.group_path) == ("p-pg-1", "preempted")
+    assert (agent.group_id, agent.place.path) == ("p-pg-1", "preempted")
     assert "GroupEnding" not in mesh.told_facts()
     assert mesh.told_facts("GroupReady") == ["GroupReady"]
 
@@ -140,7 +140,7 @@ def test_short_quota_with_a_free_group_evicts_for_quota_alone():
     (victim,) = mesh.ends
     mesh.leave(victim)
     mesh.report("high")
-    assert mesh.state.agents["high"].group_path == "reserved"
+    assert mesh.state.agents["high"].place.path == "reserved"
     assert len(mesh.state.groups.by_id) == 3, "a victim for quota leaves its group behind"
 
 
@@ -152,7 +152,7 @@ def test_quota_and_group_are_fought_for_together():
     (victim,) = mesh.ends
     mesh.leave(victim)
     mesh.report("high")
-    assert mesh.state.agents["high"].group_path == "preempted"
+    assert mesh.state.agents["high"].place.path == "preempted"
 
 
 def test_a_victim_that_frees_too_little_quota_is_joined_by_another():
@@ -165,7 +165,7 @@ def test_a_victim_that_frees_too_little_quota_is_joined_by_another():
     for name in list(mesh.ends):
         mesh.leave(name)
     mesh.report("high")
-    assert mesh.state.agents["high"].group_path == "preempted"
+    assert mesh.state.agents["high"].place.path == "preempted"
 
 
 def test_neither_quota_nor_group_is_taken_where_one_of_them_cannot_be_had():
@@ -193,7 +193,7 @@ def test_groups_of_victims_are_removed_and_a_new_one_is_made():
         mesh.remove(group_id)
     mesh.make_all()
     mesh.report("high")
-    assert mesh.state.agents["high"].group_path == "created"
+    assert mesh.state.agents["high"].place.path == "created"
     assert list(mesh.state.groups.by_id) == ["p-pg-3"]
 
 

@@ -128,6 +128,6 @@ def test_a_process_that_ray_restarted_is_a_new_life():
     incarnation = mesh.state.agents["a"].incarnation
     mesh.handle(s.AgentRestarted(agent_name="a", incarnation=incarnation, pid=77))
     agent = mesh.state.agents["a"]
-    assert (agent.pid, agent.restarts) == (77, 1)
+    assert (agent.phase.pid, agent.restarts) == (77, 1)
     late = s.AgentRestarted(agent_name="a", incarnation=incarnation - 1, pid=1)
     assert mesh.handle(late).facts == ()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.resources import NOTHING
+from schedulemesh.engine.state.agents import Starting, Submission
 from schedulemesh.engine.state.invariants import BrokenInvariant, check
 from tests.engine.builders import Mesh, amount, node, on, pool
 
@@ -62,11 +62,13 @@ def class_without_task(state):
 
 
 def waits_for_nobody(state):
-    state.agents["z"].waits_for = frozenset()
+    waiting = state.agents["z"].phase
+    state.agents["z"].phase = msgspec.structs.replace(waiting, for_agents=frozenset())
 
 
 def waits_for_a_stranger(state):
-    state.agents["z"].waits_for = frozenset({"y"})
+    waiting = state.agents["z"].phase
+    state.agents["z"].phase = msgspec.structs.replace(waiting, for_agents=frozenset({"y"}))
 
 
 def claim_not_whole(state):
@@ -75,7 +77,7 @@ def claim_not_whole(state):
 
 
 def commit_without_start(state):
-    state.agents["y"].started_at = None
+    state.agents["y"].phase = Starting(submission=Submission())
 
 
 def not_in_its_pool(state):
@@ -122,4 +124,4 @@ def test_what_is_over_leaves_nothing():
         mesh.complete(name)
     assert all(account.used == NOTHING for account in mesh.state.ledger.accounts.values())
     assert mesh.state.cluster.nodes["a"].free == amount(cpu=8, gpu=2)
-    assert AgentPhase.RUNNING not in {agent.phase for agent in mesh.state.agents.values()}
+    assert not any(agent.committed for agent in mesh.state.agents.values())

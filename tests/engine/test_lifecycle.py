@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.instructions import StopAgent
 from schedulemesh.engine.messages.outcomes import Done, Pending
 from schedulemesh.engine.state import mesh_state
+from schedulemesh.engine.state.agents import Running
 from tests.engine.builders import Mesh, amount, names, node, pool
 
 
@@ -151,7 +151,7 @@ def test_a_completed_task_may_leave_its_agent_behind():
     mesh = Mesh(pool("p", cpu=2))
     mesh.run("t", cpu=2)
     assert mesh.complete("t", end_agent=False) == Done()
-    assert mesh.state.agents["t"].phase is AgentPhase.RUNNING
+    assert isinstance(mesh.state.agents["t"].phase, Running)
     assert mesh.handle(s.TaskFinished(task_id="t")).outcome.reason == "task_not_found"
 
 
@@ -208,7 +208,7 @@ def test_a_newcomer_of_the_same_name_inherits_no_victims():
     mesh.delete("new")
     mesh.run("r-low", "r", priority=0.0, cpu=2)
     mesh.submit("new", "r", priority=4.0, cpu=2)
-    assert names(mesh.state.agents["new"].evicting) == ["r-low"]
+    assert names(mesh.state.agents["new"].submission.evicting) == ["r-low"]
 
     mesh.leave("old-victim")
     assert mesh.free("q") == amount(cpu=2)

@@ -12,14 +12,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import Devices
 from schedulemesh.engine.messages.instructions import EvictAgent
 from schedulemesh.engine.messages.outcomes import Accepted, Pending, ProbeNeeded, Refused
+from schedulemesh.engine.state.agents import Starting, Waiting
 from tests.engine import walk
-from tests.engine.builders import Mesh, amount, differences, node, pool
+from tests.engine.builders import Mesh, amount, differences, leaving_for, node, pool
 
 POOLS = ("p", "q", "r")
 NODES = {
@@ -192,7 +192,7 @@ class MeshMachine(RuleBasedStateMachine):
         waiting = self.state.agents.get(name)
         if waiting is None:
             return
-        for victim in sorted(waiting.waits_for):
+        for victim in leaving_for(waiting):
             self.gone(victim, saved=True)
         if name in self.mesh.starts:
             self.come_up(name, 0, 0)
@@ -244,8 +244,8 @@ class MeshMachine(RuleBasedStateMachine):
             assert isinstance(outcome, Pending)
             assert isinstance(dry, Accepted)
             agent = self.state.agents[name]
-            assert (agent.evicting, agent.node_id) == (dry.preempted, dry.node_id)
-            assert agent.phase is (AgentPhase.WAITING if dry.preempted else AgentPhase.STARTING)
+            assert (agent.submission.evicting, agent.node_id) == (dry.preempted, dry.node_id)
+            assert isinstance(agent.phase, Waiting if dry.preempted else Starting)
         if asks:
             assert self.mesh.handle(stimulus).outcome == outcome
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.engine.messages.outcomes import Accepted, Refused
+from schedulemesh.engine.state.agents import Waiting
 from schedulemesh.engine.state.groups import GroupPhase
 from tests.engine.builders import Mesh, node, pool
 
@@ -29,7 +29,7 @@ def answer(mesh):
 
 def test_a_newcomer_starts_when_its_victim_is_gone_and_the_group_stays():
     mesh = handing_over()
-    assert mesh.state.agents["high"].phase is AgentPhase.WAITING
+    assert isinstance(mesh.state.agents["high"].phase, Waiting)
     group = mesh.state.groups.by_id["p-pg-1"]
     assert (group.agent, group.promised_to) == ("low", "high")
 
@@ -140,7 +140,7 @@ def test_a_plain_newcomer_waits_for_idle_groups_and_takes_their_room():
     mesh.submit("y", "plain", cpu=3)
 
     assert mesh.removes == {"p-pg-1"}
-    assert mesh.state.agents["y"].phase is AgentPhase.WAITING
+    assert isinstance(mesh.state.agents["y"].phase, Waiting)
     mesh.remove("p-pg-1")
     mesh.report("y")
     assert mesh.state.cluster.nodes["a"].free.cpu == 10_000

@@ -384,7 +384,7 @@ def test_the_least_lost_work_goes_first():
     mesh.save("old")
     assert names(mesh.evaluate(9.0).candidates) == ["old", "new", "mid"]
     assert mesh.submit("x", priority=9.0, cpu=2).agent_name == "x"
-    assert names(mesh.state.agents["x"].evicting) == ["old"]
+    assert names(mesh.state.agents["x"].submission.evicting) == ["old"]
 
 
 def test_the_order_may_be_changed_at_any_time():

@@ -158,7 +158,7 @@ def test_when_a_borrower_is_evicted_its_loan_passes_on_from_the_owner():
     mesh.run("full", "r", priority=50.0, cpu=2)
 
     mesh.submit("third", "r", priority=14.5, cpu=2)
-    evicted = mesh.state.agents["third"].evicting
+    evicted = mesh.state.agents["third"].submission.evicting
     mesh.slot("third")
 
     accounts = mesh.state.ledger.accounts
@@ -177,7 +177,7 @@ def test_the_owner_gets_its_own_quota_back_from_the_borrower_without_a_loan():
     mesh.run("rest", "q", priority=30.0, cpu=2)
 
     mesh.submit("again", "q", priority=20.0, cpu=2)
-    assert [c.task_id for c in mesh.state.agents["again"].evicting] == ["borrower"]
+    assert [c.task_id for c in mesh.state.agents["again"].submission.evicting] == ["borrower"]
     mesh.slot("again")
 
     assert mesh.state.ledger.accounts["q"].lent == NOTHING

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.instructions import EvictAgent, StopAgent
 from schedulemesh.engine.messages.outcomes import AgentEvicted, Evicted
+from schedulemesh.engine.state.agents import Starting
 from tests.engine.builders import Mesh, amount, node, pool
 
 
@@ -62,7 +62,7 @@ def test_a_victim_that_is_gone_already_lets_its_newcomer_start_once():
     mesh.save("low")
     recover(mesh)
     assert mesh.starts["high"].adopt is False
-    assert mesh.state.agents["high"].phase is AgentPhase.STARTING
+    assert isinstance(mesh.state.agents["high"].phase, Starting)
     assert mesh.state.preemption_counts == {"same_pool_preemption": 1}
 
 

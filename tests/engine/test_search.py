@@ -237,8 +237,8 @@ def test_two_submitters_never_pick_the_same_victim():
     mesh.run("y", priority=1.0, cpu=2)
     mesh.submit("first", priority=9.0, cpu=2)
     mesh.submit("second", priority=9.0, cpu=2)
-    assert names(mesh.state.agents["first"].evicting) == ["x"]
-    assert names(mesh.state.agents["second"].evicting) == ["y"]
+    assert names(mesh.state.agents["first"].submission.evicting) == ["x"]
+    assert names(mesh.state.agents["second"].submission.evicting) == ["y"]
     assert mesh.submit("third", priority=9.0, cpu=2).reason == "preemption_failed"
 
 

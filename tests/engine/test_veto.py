@@ -74,7 +74,7 @@ def evicted_for(mesh, name, **how):
     outcome = mesh.submit(name, cpu=1, **how)
     if isinstance(outcome, Refused):
         return None
-    return names(mesh.state.agents[name].evicting)
+    return names(mesh.state.agents[name].submission.evicting)
 
 
 def test_a_veto_passes_on_to_the_next_candidate():
@@ -104,7 +104,7 @@ def test_an_allowance_opens_what_rule_3_refused():
     (found,) = mesh.evaluate(2.0).candidates or [None]
     assert found is None  # asked without an id, the table says nothing
     assert evicted_for(mesh, "new", priority=2.0) == ["b"]
-    assert mesh.state.agents["new"].evicting[0].reason == "strategy_preemption"
+    assert mesh.state.agents["new"].submission.evicting[0].reason == "strategy_preemption"
 
 
 def test_an_allowance_opens_what_rule_4_refused():

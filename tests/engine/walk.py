@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from schedulemesh.config.policy import PreemptionPolicy
-from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.resources import UNIT, Resources
 from schedulemesh.domain.task import TaskPhase
+from schedulemesh.engine.state.agents import Running
 from schedulemesh.engine.state.device_guarantees import is_sure
 from schedulemesh.engine.state.mesh_state import MeshState
 
@@ -150,7 +150,7 @@ def leavers(state: MeshState, group_request: GroupRequest, now: float) -> list[L
     found = []
     for name, agent in state.agents.items():
         mine = [t for t, task in state.running.by_id.items() if task.agent_name == name]
-        if agent.phase is AgentPhase.RUNNING and mine and all(t in by_id for t in mine):
+        if isinstance(agent.phase, Running) and mine and all(t in by_id for t in mine):
             found.append(Leaver(name, tuple(by_id[t] for t in mine)))
     return sorted(found, key=lambda one: one.order)
 

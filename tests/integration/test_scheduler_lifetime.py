@@ -159,7 +159,7 @@ def test_the_journal_replays_to_the_live_state(scheduler, namespace, tmp_path):
         for kind in ("free", "reserved", "used", "lent", "borrowed"):
             assert getattr(account, kind).public() == pool[kind], (pool["name"], kind)
     agents = {a["name"]: (a["state"], a["pid"]) for a in scheduler.list_agents()["agents"]}
-    folded = {name: (agent.phase.value, agent.pid) for name, agent in state.agents.items()}
+    folded = {name: (agent.phase.value, agent.process.pid) for name, agent in state.agents.items()}
     assert folded == agents
     assert set(agents) == {"on-two", "on-borrower"}
     tasks = {t["task_id"]: t["phase"] for t in scheduler.list_tasks()["tasks"]}

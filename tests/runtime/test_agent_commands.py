@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from schedulemesh.domain.agent import AgentPhase, AgentSpec
+from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.placement import Unplaced
 from schedulemesh.domain.resources import NOTHING
-from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.state.agents import Agent, Running
 from schedulemesh.protocol.agents import Result, pack
 from schedulemesh.runtime.agent_registry import Agents
 from tests.runtime.fake_backend import FakeBackend
@@ -15,7 +16,15 @@ from tests.runtime.fake_backend import FakeBackend
 async def agents_with_one():
     agents = Agents(FakeBackend(), "mesh", "namespace")
     spec = AgentSpec(name="a", pool_name="p", resources=NOTHING)
-    await agents.adopt(Agent(spec=spec, incarnation=1, phase=AgentPhase.RUNNING, admitted_at=0.0))
+    await agents.adopt(
+        Agent(
+            spec=spec,
+            incarnation=1,
+            phase=Running(started_at=0.0),
+            place=Unplaced(),
+            admitted_at=0.0,
+        )
+    )
     return agents
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from schedulemesh.domain.agent import AgentPhase, AgentSpec
+from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.placement import Unplaced
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.facts import TaskPreempted
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
-from schedulemesh.engine.state.agents import Agent, Preempted
+from schedulemesh.engine.state.agents import Agent, Preempted, Starting, Submission
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.runtime import references as module
 from schedulemesh.runtime.references import NO_REFS, References
@@ -30,7 +31,11 @@ def submission(name="a", request_id="r"):
 
 def admit(state, spec, incarnation=1):
     state.agents[spec.name] = Agent(
-        spec=spec, incarnation=incarnation, phase=AgentPhase.WAITING, admitted_at=0.0
+        spec=spec,
+        incarnation=incarnation,
+        phase=Starting(submission=Submission()),
+        place=Unplaced(),
+        admitted_at=0.0,
     )
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from schedulemesh.domain.agent import AgentPhase, AgentSpec
+from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.placement import Unplaced
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.domain.task import TaskSpec
-from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.state.agents import Agent, Running
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.protocol.agents import MetricsReport, pack
@@ -22,7 +23,9 @@ def state():
     """Agent "a" in its second life, and a task on "elsewhere", which is not ours."""
     made = MeshState()
     spec = AgentSpec(name="a", pool_name="p", resources=NOTHING)
-    made.agents["a"] = Agent(spec=spec, incarnation=2, phase=AgentPhase.RUNNING, admitted_at=0.0)
+    made.agents["a"] = Agent(
+        spec=spec, incarnation=2, phase=Running(started_at=0.0), place=Unplaced(), admitted_at=0.0
+    )
     register(made, "t", "elsewhere")
     return made
 

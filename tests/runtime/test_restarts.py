@@ -7,12 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from schedulemesh.domain.agent import AgentPhase, AgentSpec
+from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.placement import Unplaced
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.outcomes import Done, Refused
-from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.state.agents import Agent, Running, Starting, Submission
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.runtime.restarts import with_real_restarts
@@ -27,7 +28,11 @@ def state():
         made.running.add(RunningTask(spec=task, agent_name=name, started_at=0.0, resources=NOTHING))
         spec = AgentSpec(name=name, pool_name="p", resources=NOTHING)
         made.agents[name] = Agent(
-            spec=spec, incarnation=1, phase=AgentPhase.STARTING, admitted_at=0.0
+            spec=spec,
+            incarnation=1,
+            phase=Starting(submission=Submission()),
+            place=Unplaced(),
+            admitted_at=0.0,
         )
     return made
 
@@ -50,7 +55,7 @@ def told(state, outcome, meanwhile=lambda: None):
 
 def test_the_outcome_follows_when_each_victim_runs_or_has_failed(state):
     def meanwhile():
-        state.agents["a"].phase = AgentPhase.RUNNING
+        state.agents["a"].enter(Running(started_at=0.0))
         state.running.remove("b")
         del state.agents["b"]
 

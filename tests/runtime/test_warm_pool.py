@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from schedulemesh.domain.agent import AgentPhase, AgentSpec
-from schedulemesh.domain.placement import GroupShape, GroupsSpec, WarmSpec
+from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.placement import GroupShape, GroupsSpec, Unplaced, WarmSpec
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.engine.messages.facts import PoolEnsured
 from schedulemesh.engine.messages.instructions import CreateGroup, StartAgent
 from schedulemesh.engine.messages.stimuli import AgentReported, AgentStartFailed
-from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.state.agents import Agent, Running, Starting, Submission
 from schedulemesh.engine.state.groups import Group, GroupPhase
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.protocol.agents import AgentInit, Handled, Report, ShippedClass, pack
@@ -284,9 +284,12 @@ async def test_an_agent_is_built_by_a_ready_host_and_has_its_address(stage):
     assert (reported.actor_namespace, reported.actor_name) == ("space", ready.name)
     (actor,) = stage.backend.actors
     assert [method for method, _ in actor.calls] == ["class_loaded", "build_agent"]
-    agent = Agent(spec=order.agent, incarnation=7, phase=AgentPhase.STARTING, admitted_at=0.0)
+    starting = Starting(submission=Submission())
+    agent = Agent(
+        spec=order.agent, incarnation=7, phase=starting, place=Unplaced(), admitted_at=0.0
+    )
     assert stage.agents.where(agent) == ("space", ready.name), "before the state has it"
-    agent.actor_name, agent.actor_namespace = "other", "elsewhere"
+    agent.enter(Running(started_at=0.0, actor_name="other", actor_namespace="elsewhere"))
     assert stage.agents.where(agent) == ("elsewhere", "other")
     await stage.agents.end("a", 7)
     assert not actor.alive

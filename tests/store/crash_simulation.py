@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 
 from schedulemesh.config.policy import PreemptionPolicy
-from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.codec import encode_facts
@@ -18,6 +17,7 @@ from schedulemesh.engine.messages import instructions as i
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import StateSaved
 from schedulemesh.engine.messages.outcomes import Done, Pending, ProbeNeeded
+from schedulemesh.engine.state.agents import Running, Starting
 from schedulemesh.engine.state.invariants import check
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.snapshot import referenced
@@ -121,7 +121,7 @@ class CrashSimulation:
         running = {
             (name, agent.incarnation)
             for name, agent in state.agents.items()
-            if agent.phase is AgentPhase.RUNNING
+            if isinstance(agent.phase, Running)
         }
         assert running == set(self.processes)
         assert len(state.agents) == len(running)
@@ -213,7 +213,7 @@ class CrashSimulation:
                 )
                 return
             self.processes[key] = instruction.agent.resources
-        if agent.phase is not AgentPhase.STARTING:
+        if not isinstance(agent.phase, Starting):
             return
         allocation = None
         if instruction.node_id is not None:

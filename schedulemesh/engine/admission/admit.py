@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.labels import Labels
+from schedulemesh.domain.placement import InGroup, OnNode, Unplaced
 from schedulemesh.domain.reasons import EndReason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import DEFAULT_PRIORITY
@@ -28,6 +28,7 @@ from schedulemesh.engine.placement.group_choice import Assignment, GroupRequest,
 from schedulemesh.engine.preemption.rules import Incoming
 from schedulemesh.engine.preemption.search import Plan
 from schedulemesh.engine.preemption.victims import VictimAgent, evicted_tasks
+from schedulemesh.engine.state.agents import Starting
 from schedulemesh.engine.state.devices import devices_for
 from schedulemesh.engine.state.groups import Group
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -158,7 +159,7 @@ def admit(tx: Transaction, request: Request, plan: Plan | None) -> Pending:
         _allocate_on_node(tx, request, admitted, plan)
     if plan is not None and plan.victims:
         _evict(tx, plan.victims, agent.name)
-    if state.agents[agent.name].phase is AgentPhase.STARTING:
+    if isinstance(state.agents[agent.name].phase, Starting):
         tx.instruct(start_instruction(state, agent.name))
     return Pending(agent_name=agent.name)
 
@@ -175,7 +176,7 @@ def _allocate_on_node(
     tx.emit(
         msgspec.structs.replace(
             admitted,
-            node_id=None if node is None else node.node_id,
+            place=Unplaced() if node is None else OnNode(node_id=node.node_id),
             held=held,
             devices=devices,
             waits_for_groups=tuple(group.group_id for group in leaving),
@@ -215,9 +216,7 @@ def _move_in(
     tx.emit(
         msgspec.structs.replace(
             admitted,
-            node_id=group.node_ids[0],
-            group_id=group.group_id,
-            group_path=assignment.path,
+            place=InGroup(group_id=group.group_id, node_id=group.node_ids[0], path=assignment.path),
             waits_for_groups=tuple(waits_for),
         )
     )
@@ -250,18 +249,22 @@ def _evict(tx: Transaction, victims: tuple[VictimAgent, ...], newcomer: str) -> 
         )
     for victim in victims:
         name = victim.name
-        tx.emit(AgentEnding(agent_name=name, reason=EndReason.PREEMPTED, at=tx.now))
+        tx.emit(
+            AgentEnding(agent_name=name, reason=EndReason.PREEMPTED, at=tx.now, leaves_for=newcomer)
+        )
         tx.instruct(evict_instruction(tx.state, name))
 
 
 def start_instruction(state: MeshState, agent_name: str, *, adopt: bool = False) -> StartAgent:
     """The order to make this agent's actor."""
     agent = state.agents[agent_name]
+    if agent.submission is None:
+        raise ValueError(f"agent {agent_name!r} has run already and is not started again")
     return StartAgent(
         agent=agent.spec,
         incarnation=agent.incarnation,
         node_id=agent.node_id,
-        state_key=agent.state_key,
+        state_key=agent.submission.state_key,
         adopt=adopt,
         group_id=agent.group_id,
     )

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from schedulemesh.domain.agent import AgentPhase
+from typing_extensions import assert_never
+
+from schedulemesh.domain.placement import InGroup, OnNode, Unplaced
 from schedulemesh.domain.reasons import EndReason, Reason
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.admission.admit import start_instruction
 from schedulemesh.engine.admission.claims import gained, is_whole
 from schedulemesh.engine.admission.decide import readmit
 from schedulemesh.engine.lifecycle.eviction import all_preempted
-from schedulemesh.engine.lifecycle.groups import grow, is_placed, leave, make, whole
+from schedulemesh.engine.lifecycle.groups import grow, leave, make, whole
 from schedulemesh.engine.messages.facts import AgentEnded, AgentReady, ClaimGrew, Devices, Share
 from schedulemesh.engine.messages.outcomes import Refused, RequestOutcome
-from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.state.agents import Agent, Waiting
 from schedulemesh.engine.state.groups import GroupPhase
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.quota import pass_on
@@ -28,15 +30,15 @@ def grow_claims(tx: Transaction) -> None:
             continue
         tx.woken[name] = None
         agent = tx.state.agents.get(name)
-        if agent is not None and agent.phase is AgentPhase.WAITING:
-            _grow(tx, agent, freed)
+        if agent is not None and isinstance(agent.phase, Waiting):
+            _grow(tx, agent, agent.phase, freed)
 
 
 def continue_start(tx: Transaction, agent: Agent) -> None:
     """Take the next step of a waiting agent that waits for nobody else any more: have its group created, or
     start it. Where what was freed is not enough, it is refused and its victims run again.
     """
-    if agent.waits_for or agent.waits_for_groups - {agent.group_id}:
+    if not isinstance(agent.phase, Waiting) or not _waits_for_itself_alone(agent, agent.phase):
         return
     group = tx.state.groups.by_id.get(agent.group_id or "")
     if group is not None and group.phase is GroupPhase.PLANNED and whole(tx.state, group):
@@ -57,6 +59,9 @@ def undo(tx: Transaction, agent: Agent, reason: Reason, error: str) -> RequestOu
 
     A group that nobody keeps goes only after them, because it may be the one that they lived in.
     """
+    submission = agent.submission
+    if submission is None:
+        raise ValueError(f"agent {agent.spec.name!r} has run, and its start cannot be undone")
     _terminate(tx, agent, EndReason.START_FAILED)
     group = tx.state.groups.by_id.get(agent.group_id or "")
     if group is not None and group.phase is GroupPhase.PLANNED:
@@ -65,7 +70,7 @@ def undo(tx: Transaction, agent: Agent, reason: Reason, error: str) -> RequestOu
     restarted: list[str] = []
     lost: list[str] = []
     made: set[str] = set()
-    for candidate in agent.evicting:
+    for candidate in submission.evicting:
         past = tx.state.preempted.get(candidate.task_id)
         again = past is not None and readmit(tx, past, made)
         (restarted if again else lost).append(candidate.task_id)
@@ -73,13 +78,15 @@ def undo(tx: Transaction, agent: Agent, reason: Reason, error: str) -> RequestOu
     refused = Refused(
         reason=reason, error=error, restarted=tuple(restarted), not_restarted=tuple(lost)
     )
-    return tx.answer(agent.request_id, refused)
+    return tx.answer(submission.request_id, refused)
 
 
-def ended(tx: Transaction, agent: Agent, reason: EndReason) -> tuple[str, ...]:
+def ended(
+    tx: Transaction, agent: Agent, reason: EndReason, *, destroy_group: bool | None = None
+) -> tuple[str, ...]:
     """Strike an agent off the book; its group is kept or goes. Returns the ids of its evicted tasks."""
     evicted = _terminate(tx, agent, reason)
-    leave(tx, agent)
+    leave(tx, agent, destroy_group)
     return evicted
 
 
@@ -94,40 +101,38 @@ def _terminate(tx: Transaction, agent: Agent, reason: EndReason) -> tuple[str, .
     return evicted
 
 
-def _grow(tx: Transaction, newcomer: Agent, shares: Iterable[Share]) -> None:
-    """Take what is free now of what the newcomer, or the group that is made for it, lacks."""
-    paid, _ = pass_on(shares, newcomer.spec.resources - newcomer.paid)
+def _waits_for_itself_alone(agent: Agent, waiting: Waiting) -> bool:
+    """Whether nothing is left to wait for but the group that is created for it."""
+    return not waiting.for_agents and waiting.for_groups <= {agent.group_id}
+
+
+def _grow(tx: Transaction, agent: Agent, waiting: Waiting, shares: Iterable[Share]) -> None:
+    """Take what is free now of what the agent, or the group that is created for it, lacks."""
+    name, place, need = agent.spec.name, agent.place, agent.spec.resources
+    paid, _ = pass_on(shares, need - agent.paid)
     held, devices = NOTHING, Devices()
-    node = tx.state.cluster.nodes.get(newcomer.node_id or "")
-    if node is not None and newcomer.group_id is None:
-        held, devices = gained(
-            node,
-            newcomer.spec.name,
-            newcomer.spec.resources,
-            waits=bool(newcomer.waits_for or newcomer.waits_for_groups),
-        )
+    node = tx.state.cluster.nodes.get(place.node_id) if isinstance(place, OnNode) else None
+    if node is not None:
+        waits = bool(waiting.for_agents or waiting.for_groups)
+        held, devices = gained(node, name, need, waits=waits)
     if paid or held or devices.units:
-        name = newcomer.spec.name
         tx.emit(ClaimGrew(agent_name=name, shares=paid, held=held, devices=devices))
-    group = tx.state.groups.by_id.get(newcomer.group_id or "")
+    group = tx.state.groups.by_id.get(agent.group_id or "")
     if group is not None and group.phase is GroupPhase.PLANNED:
-        alone = not newcomer.waits_for and newcomer.waits_for_groups <= {group.group_id}
-        grow(tx, group, waits=not alone)
+        grow(tx, group, waits=not _waits_for_itself_alone(agent, waiting))
 
 
-def _whole(state: MeshState, newcomer: Agent) -> bool:
+def _whole(state: MeshState, agent: Agent) -> bool:
     """Whether quota and room are complete."""
-    need = newcomer.spec.resources
-    if newcomer.paid != need:
+    name, place, need = agent.spec.name, agent.place, agent.spec.resources
+    if agent.paid != need:
         return False
-    if newcomer.group_id is not None:
-        mine = state.groups.by_id.get(newcomer.group_id)
-        return (
-            is_placed(state, newcomer.group_id)
-            and mine is not None
-            and mine.agent == newcomer.spec.name
-        )
-    node = state.cluster.nodes.get(newcomer.node_id or "")
-    if node is None:
-        return newcomer.node_id is None
-    return is_whole(node, newcomer.spec.name, need)
+    if isinstance(place, InGroup):
+        group = state.groups.by_id.get(place.group_id)
+        return group is not None and group.phase is GroupPhase.READY and group.agent == name
+    if isinstance(place, OnNode):
+        node = state.cluster.nodes.get(place.node_id)
+        return node is not None and is_whole(node, name, need)
+    if isinstance(place, Unplaced):
+        return True
+    assert_never(place)

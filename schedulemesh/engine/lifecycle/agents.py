@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import msgspec
+from typing_extensions import assert_never
 
 from schedulemesh.config.settings import CLIENT_HOLD_S, POOL_HOLD_S
-from schedulemesh.domain.agent import AgentPhase
+from schedulemesh.domain.placement import InGroup
 from schedulemesh.domain.reasons import Change, EndReason, Reason
 from schedulemesh.engine.admission.pending import ended, undo
 from schedulemesh.engine.lifecycle.eviction import task_cancelled
@@ -15,6 +16,7 @@ from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import (
     AgentEnding,
     AgentStarted,
+    GroupDisposalChanged,
     QuotaHeld,
     TaskCompleted,
 )
@@ -28,7 +30,7 @@ from schedulemesh.engine.messages.outcomes import (
     Refused,
     RequestOutcome,
 )
-from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.state.agents import Agent, Ending, Running, Starting, Submission, Waiting
 from schedulemesh.engine.state.mesh_state import FORMER, MeshState
 from schedulemesh.engine.state.tasks import Preempting
 from schedulemesh.engine.transaction import Transaction
@@ -53,10 +55,10 @@ def register_task(tx: Transaction, stimulus: s.TaskAnnounced) -> RequestOutcome:
     ):
         return Done(change=Change.ALREADY_REGISTERED)
     agent = state.agents.get(stimulus.agent_name)
-    if known is None and agent is not None and agent.phase is AgentPhase.ENDING:
+    if known is None and agent is not None and isinstance(agent.phase, Ending):
         return Refused(
             reason=Reason.AGENT_ENDING,
-            error=f"agent {stimulus.agent_name!r} is being ended ({agent.ending}); choose another",
+            error=f"agent {stimulus.agent_name!r} is being ended ({agent.phase.reason}); choose another",
         )
     return register(tx, task, stimulus.agent_name) or Done()
 
@@ -76,7 +78,7 @@ def finish_task(tx: Transaction, stimulus: s.TaskFinished) -> RequestOutcome:
             reason=Reason.ALREADY_BEING_PREEMPTED,
             error=f"task {stimulus.task_id!r} is being preempted; its state is kept",
         )
-    if agent is not None and agent.phase is AgentPhase.ENDING:
+    if agent is not None and isinstance(agent.phase, Ending):
         return Pending(agent_name=task.agent_name)
     tx.emit(TaskCompleted(task_id=stimulus.task_id, at=tx.now))
     if agent is None or not stimulus.end_agent:
@@ -95,9 +97,10 @@ def delete_agent(tx: Transaction, stimulus: s.AgentDeletionRequested) -> Request
     agent = tx.state.agents.get(stimulus.agent_name)
     if agent is None:
         return _forget(tx, stimulus.agent_name)
-    if agent.phase is AgentPhase.ENDING:
+    if isinstance(agent.phase, Ending):
         if stimulus.destroy_group is not None:
-            tx.emit(_still_ending(tx, agent, stimulus.destroy_group))
+            name, destroy = stimulus.agent_name, stimulus.destroy_group
+            tx.emit(GroupDisposalChanged(agent_name=name, destroy_group=destroy))
         return Pending(agent_name=stimulus.agent_name)
     return _end(tx, agent, EndReason.DELETED, destroy_group=stimulus.destroy_group)
 
@@ -117,19 +120,6 @@ def _forget(tx: Transaction, agent_name: str) -> RequestOutcome:
     return Refused(reason=Reason.AGENT_NOT_FOUND, error=error)
 
 
-def _still_ending(tx: Transaction, agent: Agent, destroy_group: bool) -> AgentEnding:
-    """It ends as before, and this is to become of its group."""
-    return AgentEnding(
-        agent_name=agent.spec.name,
-        reason=agent.ending or EndReason.DELETED,
-        at=tx.now,
-        hold_for=agent.hold_for,
-        hold_for_client=agent.hold_for_client,
-        request_id=agent.ended_by,
-        destroy_group=destroy_group,
-    )
-
-
 def _end(
     tx: Transaction,
     agent: Agent,
@@ -138,21 +128,21 @@ def _end(
     destroy_group: bool | None = None,
     request_id: str | None = None,
 ) -> RequestOutcome:
-    """Stop the actor and wait for its process, or terminate it off the book if there is none yet."""
+    """Stop the actor and wait for its process; an agent that waits has none and ends at once."""
     name = agent.spec.name
-    waiting = agent.phase is AgentPhase.WAITING
+    if isinstance(agent.phase, Waiting):
+        ended(tx, agent, reason, destroy_group=destroy_group)
+        error = f"agent {name!r} was deleted before it started"
+        return _answer_deleted(tx, agent.phase.submission, error)
     tx.emit(
         AgentEnding(
             agent_name=name,
             reason=reason,
             at=tx.now,
             destroy_group=destroy_group,
-            request_id=None if waiting else request_id,
+            request_id=request_id,
         )
     )
-    if waiting:
-        _terminate(tx, agent, reason, f"agent {name!r} was deleted before it started")
-        return Done()
     tx.instruct(StopAgent(agent_name=name, incarnation=agent.incarnation))
     return Pending(agent_name=name)
 
@@ -162,7 +152,7 @@ def cancel_answered(tx: Transaction, stimulus: s.CancelAnswered) -> RequestOutco
     task = tx.state.running.by_id.get(stimulus.task_id)
     agent = None if task is None else tx.state.agents.get(task.agent_name)
     outcome = task_cancelled(tx, stimulus)
-    if stimulus.timed_out and agent is not None and agent.phase is AgentPhase.RUNNING:
+    if stimulus.timed_out and agent is not None and isinstance(agent.phase, Running):
         _end(tx, agent, EndReason.DELETED)
     return outcome
 
@@ -170,8 +160,9 @@ def cancel_answered(tx: Transaction, stimulus: s.CancelAnswered) -> RequestOutco
 def agent_reported(tx: Transaction, stimulus: s.AgentReported) -> RequestOutcome | None:
     """The agent runs where it says; its submission is accepted."""
     agent = current(tx.state, stimulus.agent_name, stimulus.incarnation)
-    if agent is None or agent.phase is not AgentPhase.STARTING:
+    if agent is None or not isinstance(agent.phase, Starting):
         return None
+    submission = agent.phase.submission
     if agent.group_id is not None and not is_placed(tx.state, agent.group_id):
         return None  # its group was lost while it started, and it is being stopped
     tx.emit(
@@ -194,16 +185,16 @@ def agent_reported(tx: Transaction, stimulus: s.AgentReported) -> RequestOutcome
         pool_name=agent.spec.pool_name,
         resources=agent.spec.resources,
         labels=agent.spec.labels,
-        task_id=agent.task_id,
-        preempted=tuple(_as_evicted(tx, victim) for victim in agent.evicting),
+        task_id=submission.task_id,
+        preempted=tuple(_as_evicted(tx, victim) for victim in submission.evicting),
         node_id=agent.node_id,
         restartable=agent.spec.restartable,
         state_restored=stimulus.state_restored,
         group_id=agent.group_id,
-        group_path=agent.group_path,
+        group_path=agent.place.path if isinstance(agent.place, InGroup) else "",
         whole_pool=agent.spec.resources == quota,
     )
-    return tx.answer(agent.request_id, accepted)
+    return tx.answer(submission.request_id, accepted)
 
 
 def _as_evicted(tx: Transaction, victim: Candidate) -> Candidate:
@@ -219,7 +210,7 @@ def start_failed(tx: Transaction, stimulus: s.AgentStartFailed) -> RequestOutcom
     agent = current(tx.state, stimulus.agent_name, stimulus.incarnation)
     if agent is None:
         return None
-    if agent.phase in (AgentPhase.RUNNING, AgentPhase.ENDING):
+    if isinstance(agent.phase, (Running, Ending)):
         return process_gone(tx, agent)
     return undo(tx, agent, stimulus.reason, stimulus.error)
 
@@ -231,33 +222,47 @@ def agent_gone(tx: Transaction, stimulus: s.AgentGone) -> RequestOutcome | None:
 
 
 def process_gone(tx: Transaction, agent: Agent) -> RequestOutcome | None:
-    """Release the claim, to whoever the agent was evicted for, and count its evictions."""
-    name = agent.spec.name
-    if agent.phase is AgentPhase.STARTING:
+    """Release the claim of an agent whose process is gone, or that waited and will not get one."""
+    phase = agent.phase
+    if isinstance(phase, Waiting):
+        ended(tx, agent, EndReason.LOST)
+        return _answer_deleted(tx, phase.submission, "the agent was deleted before it started")
+    if isinstance(phase, Starting):
         return undo(tx, agent, Reason.AGENT_START_FAILED, "the agent's process died")
-    evicted = ended(tx, agent, agent.ending or EndReason.LOST)
-    tx.wake(agent.leaves_for, agent.shares)
-    if agent.shares and (agent.hold_for or agent.hold_for_client):
+    if isinstance(phase, Running):
+        ended(tx, agent, EndReason.LOST)
+        return Done()
+    if isinstance(phase, Ending):
+        return _has_ended(tx, agent, phase)
+    assert_never(phase)
+
+
+def _has_ended(tx: Transaction, agent: Agent, ending: Ending) -> RequestOutcome:
+    """Release the claim, to whoever the agent was evicted for, and answer who asked for its end."""
+    name = agent.spec.name
+    evicted = ended(tx, agent, ending.reason, destroy_group=ending.destroy_group)
+    tx.wake(ending.leaves_for, agent.shares)
+    if agent.shares and (ending.hold_for or ending.hold_for_client):
         tx.emit(
             QuotaHeld(
                 hold_id=f"{name}#{agent.incarnation}",
-                for_pool=agent.hold_for,
-                for_client=agent.hold_for_client,
+                for_pool=ending.hold_for,
+                for_client=ending.hold_for_client,
                 shares=agent.shares,
-                until=tx.now + (CLIENT_HOLD_S if agent.hold_for is None else POOL_HOLD_S),
+                until=tx.now + (CLIENT_HOLD_S if ending.hold_for is None else POOL_HOLD_S),
             )
         )
-    if agent.ended_by is not None:
-        completed = agent.ending == EndReason.COMPLETED
-        ending = Done() if completed else AgentEvicted(agent_name=name, task_ids=evicted)
-        tx.answer(agent.ended_by, ending)
-    if agent.request_id is not None and not agent.committed:
-        gone = Refused(reason=Reason.AGENT_DELETED, error="the agent was deleted before it started")
-        tx.answer(agent.request_id, gone)
+    completed = ending.reason is EndReason.COMPLETED
+    tx.answer(
+        ending.request_id,
+        Done() if completed else AgentEvicted(agent_name=name, task_ids=evicted),
+    )
+    if agent.submission is not None:
+        _answer_deleted(tx, agent.submission, "the agent was deleted before it started")
     return Done()
 
 
-def _terminate(tx: Transaction, agent: Agent, reason: EndReason, error: str) -> None:
-    """End an agent that never had a process."""
-    ended(tx, agent, reason)
-    tx.answer(agent.request_id, Refused(reason=Reason.AGENT_DELETED, error=error))
+def _answer_deleted(tx: Transaction, submission: Submission, error: str) -> Done:
+    """Refuse the submission of an agent that ended before it ran."""
+    tx.answer(submission.request_id, Refused(reason=Reason.AGENT_DELETED, error=error))
+    return Done()

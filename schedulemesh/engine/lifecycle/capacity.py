@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.engine.admission.pending import continue_start, grow_claims
 from schedulemesh.engine.lifecycle.groups import replenish
 from schedulemesh.engine.messages.facts import GroupEnded, NodeLost, NodeSeen, PoolEnsured
 from schedulemesh.engine.messages.stimuli import AnyStimulus, ClockTicked, RecoveryObserved
+from schedulemesh.engine.state.agents import Waiting
 from schedulemesh.engine.transaction import Transaction
 
 #: Facts after which pools may want other groups, or groups may fit that did not. What single agents free is
@@ -26,7 +26,7 @@ def serve_freed_capacity(tx: Transaction, stimulus: AnyStimulus) -> None:
         woken, tx.woken = tx.woken, {}
         for name in woken:
             agent = tx.state.agents.get(name)
-            if agent is not None and agent.phase is AgentPhase.WAITING:
+            if agent is not None and isinstance(agent.phase, Waiting):
                 continue_start(tx, agent)
     if tx.state.groups.of_pool and _may_replenish(tx, stimulus):
         replenish(tx)

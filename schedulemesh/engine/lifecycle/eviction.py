@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.reasons import EndReason, Reason
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.admit import evict_instruction
@@ -25,7 +24,7 @@ from schedulemesh.engine.messages.outcomes import (
     Refused,
     RequestOutcome,
 )
-from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.state.agents import Agent, Running
 from schedulemesh.engine.state.tasks import Preempting, RunningTask
 from schedulemesh.engine.transaction import Transaction
 
@@ -56,7 +55,7 @@ def preempt(tx: Transaction, stimulus: s.PreemptionRequested) -> RequestOutcome:
         return Refused(
             reason=Reason.AGENT_NOT_FOUND, error=f"there is no agent {agent_name or ''!r}"
         )
-    if agent.phase is not AgentPhase.RUNNING:
+    if not isinstance(agent.phase, Running):
         return Refused(
             reason=Reason.AGENT_NOT_RUNNING,
             error=f"agent {agent_name!r} is {agent.phase.value}; only a running one is preempted",
@@ -148,7 +147,7 @@ def task_cancelled(tx: Transaction, stimulus: s.CancelAnswered) -> RequestOutcom
         return None
     preempting = task.phase
     agent = state.agents.get(task.agent_name)
-    runs_on = stimulus.runs_on and agent is not None and agent.phase is AgentPhase.RUNNING
+    runs_on = stimulus.runs_on and agent is not None and isinstance(agent.phase, Running)
     evicted = Evicted(
         task_id=stimulus.task_id,
         agent_name=task.agent_name,

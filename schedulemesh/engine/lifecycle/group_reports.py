@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.reasons import EndReason, Reason
 from schedulemesh.engine.admission.pending import undo
 from schedulemesh.engine.lifecycle.groups import create_instruction, drop_if_unwanted
 from schedulemesh.engine.messages.facts import AgentEnding, GroupEnded, GroupEnding, GroupReady
 from schedulemesh.engine.messages.instructions import RemoveGroup, StopAgent
 from schedulemesh.engine.messages.stimuli import GroupCreated, GroupCreateFailed, GroupGone
+from schedulemesh.engine.state.agents import Running, Starting, Waiting
 from schedulemesh.engine.state.groups import Group, GroupPhase
 from schedulemesh.engine.transaction import Transaction
 
@@ -79,11 +79,11 @@ def _turn_out(tx: Transaction, group: Group, why: str) -> None:
         agent = tx.state.agents.get(name or "")
         if agent is None:
             continue
-        if agent.phase is AgentPhase.WAITING:
+        if isinstance(agent.phase, Waiting):
             error = f"the placement group of agent {agent.spec.name!r} is not to be had: {why}"
             undo(tx, agent, Reason.GROUP_UNPLACEABLE, error)
-        elif agent.phase is AgentPhase.RUNNING:
+        elif isinstance(agent.phase, Running):
             tx.emit(AgentEnding(agent_name=agent.spec.name, reason=EndReason.LOST, at=tx.now))
             tx.instruct(StopAgent(agent_name=agent.spec.name, incarnation=agent.incarnation))
-        elif agent.phase is AgentPhase.STARTING:
+        elif isinstance(agent.phase, Starting):
             tx.instruct(StopAgent(agent_name=agent.spec.name, incarnation=agent.incarnation))

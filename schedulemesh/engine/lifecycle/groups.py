@@ -133,16 +133,18 @@ def end(
     tx.instruct(RemoveGroup(group_id=group.group_id))
 
 
-def leave(tx: Transaction, agent: Agent) -> None:
-    """An agent is off the book: keep its group for the next one, or remove it."""
+def leave(tx: Transaction, agent: Agent, destroy_group: bool | None = None) -> None:
+    """An agent has ended: keep its group for the next one, or remove it. ``destroy_group``: what was asked
+    for; None: as the pool's definition says.
+    """
     group = tx.state.groups.by_id.get(agent.group_id or "")
     if group is None or group.agent is not None or group.phase is GroupPhase.ENDING:
         return
-    if agent.destroy_group and group.phase is not GroupPhase.PLANNED:
+    if destroy_group and group.phase is not GroupPhase.PLANNED:
         end(tx, group, dropped=group.reserved and not _in_excess(tx.state, group))
     elif group.leaves_for is not None or group.phase is GroupPhase.PLANNED:
         end(tx, group)
-    elif agent.destroy_group is None or not _may_stay(tx.state, group):
+    elif destroy_group is None or not _may_stay(tx.state, group):
         drop_if_unwanted(tx, group)
 
 

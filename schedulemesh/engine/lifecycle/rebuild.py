@@ -9,13 +9,14 @@ from schedulemesh.engine.lifecycle.registration import duplicate_task, register
 from schedulemesh.engine.messages.facts import AgentProcessRestarted, LossReported
 from schedulemesh.engine.messages.outcomes import Pending, Refused, RequestOutcome
 from schedulemesh.engine.messages.stimuli import AgentRestarted, RebuildRequested
-from schedulemesh.engine.state.agents import LostAgent
+from schedulemesh.engine.state.agents import LostAgent, Waiting
 from schedulemesh.engine.transaction import Transaction
 
 
 def agent_restarted(tx: Transaction, stimulus: AgentRestarted) -> None:
     """Ray restarted the process: a new life of the same incarnation, where and on what Ray put it."""
-    if current(tx.state, stimulus.agent_name, stimulus.incarnation) is not None:
+    agent = current(tx.state, stimulus.agent_name, stimulus.incarnation)
+    if agent is not None and not isinstance(agent.phase, Waiting):
         tx.emit(
             AgentProcessRestarted(
                 agent_name=stimulus.agent_name,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.engine.admission.admit import evict_instruction, start_instruction
 from schedulemesh.engine.lifecycle.agents import current, process_gone
 from schedulemesh.engine.lifecycle.group_reports import reconcile_groups
 from schedulemesh.engine.lifecycle.groups import is_placed
 from schedulemesh.engine.messages.instructions import EvictTask, StopAgent
 from schedulemesh.engine.messages.stimuli import RecoveryObserved
-from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.state.agents import Agent, Ending, Running, Starting
 from schedulemesh.engine.state.tasks import Preempting
 from schedulemesh.engine.transaction import Transaction
 
@@ -25,9 +24,9 @@ def reconcile(tx: Transaction, stimulus: RecoveryObserved) -> None:
     known = [(name, agent.incarnation) for name, agent in tx.state.agents.items()]
     for name, agent in list(tx.state.agents.items()):
         lives = (name, agent.incarnation) in living
-        if agent.phase is AgentPhase.ENDING:
+        if isinstance(agent.phase, Ending):
             _end_on(tx, agent, lives=lives)
-        elif agent.phase is AgentPhase.RUNNING and not lives:
+        elif isinstance(agent.phase, Running) and not lives:
             process_gone(tx, agent)
     reconcile_groups(tx, stimulus.groups)
     for name, incarnation in known:
@@ -36,14 +35,14 @@ def reconcile(tx: Transaction, stimulus: RecoveryObserved) -> None:
             _start_on(tx, starting, lives=(name, incarnation) in living)
     for task_id, task in tx.state.running.by_id.items():
         agent_of = tx.state.agents.get(task.agent_name)
-        alone = agent_of is None or agent_of.phase is not AgentPhase.ENDING
+        alone = agent_of is None or not isinstance(agent_of.phase, Ending)
         if alone and isinstance(task.phase, Preempting):
             tx.instruct(EvictTask(task_id=task_id))
 
 
 def _start_on(tx: Transaction, agent: Agent, *, lives: bool) -> None:
     """Take over the start of an agent whose actor lives, or make the actor again."""
-    if agent.phase is not AgentPhase.STARTING:
+    if not isinstance(agent.phase, Starting):
         return
     if agent.group_id is not None and not is_placed(tx.state, agent.group_id):
         process_gone(tx, agent)

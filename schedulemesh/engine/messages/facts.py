@@ -13,7 +13,7 @@ import msgspec
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.node import NodeReport
-from schedulemesh.domain.placement import GroupShape
+from schedulemesh.domain.placement import GroupShape, Place, Unplaced
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import EndReason, PreemptionReason
 from schedulemesh.domain.resources import NOTHING, Resources
@@ -105,21 +105,17 @@ class AgentAdmitted(Fact, tag="agent_admitted", frozen=True, kw_only=True):
     task: TaskSpec | None = None
     #: The quota that is reserved now, by the pool that it belongs to.
     shares: tuple[Share, ...] = ()
-    #: The node that it will run on; None: Ray chooses, and the agent reports it.
-    node_id: str | None = None
-    #: What of the claim is held on the node now (GPUs are in ``devices``).
+    #: Where it will run.
+    place: Place = Unplaced()
+    #: What of the claim is held now on the node where it is placed without a group (GPUs are in ``devices``).
     held: Resources = NOTHING
-    #: The devices that are assumed to be its own until it reports them.
+    #: The devices that are assumed until the agent reports.
     devices: Devices = Devices()
     #: The tasks that are evicted for it, highest score first; it starts when their agents have ended.
     evicting: tuple[Candidate, ...] = ()
     request_id: str | None = None
     #: The key of the saved state that its object is built from; None: it starts from the beginning.
     state_key: str | None = None
-    #: The placement group that it runs in, which holds its resources; None: it holds them on the node.
-    group_id: str | None = None
-    #: How it got that group: "reserved", "reused", "created" or "preempted".
-    group_path: str = ""
     #: Groups that are removed or created for it; it starts when all of these are done.
     waits_for_groups: tuple[str, ...] = ()
 
@@ -182,13 +178,22 @@ class AgentEnding(Fact, tag="agent_ending", frozen=True, kw_only=True):
     agent_name: str
     reason: EndReason
     at: float
-    #: After its end, its quota is held for this pool, or for this client.
+    #: The incoming agent that gets its resources, if it is a victim of a submission.
+    leaves_for: str | None = None
+    #: The pool, or the client, for which its quota is held after its end.
     hold_for: str | None = None
     hold_for_client: str | None = None
-    #: The request that is answered when it has ended.
+    #: The request that its end answers.
     request_id: str | None = None
-    #: Whether its placement group is removed too; None: as the pool's definition says.
+    #: Whether its placement group is removed with it; None: as the pool's definition says.
     destroy_group: bool | None = None
+
+
+class GroupDisposalChanged(Fact, tag="group_disposal_changed", frozen=True, kw_only=True):
+    """Whether the placement group of an agent that is being terminated is removed with it."""
+
+    agent_name: str
+    destroy_group: bool
 
 
 class AgentEnded(Fact, tag="agent_ended", frozen=True, kw_only=True):
@@ -390,6 +395,7 @@ AnyFact = Union[
     AgentProcessRestarted,
     LossReported,
     AgentEnding,
+    GroupDisposalChanged,
     AgentEnded,
     GroupPlanned,
     GroupGrew,

@@ -16,13 +16,13 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.labels import Labels, matches
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.placement.bundles import BundlePlacement, NoPlacement, Room
 from schedulemesh.engine.placement.minimise import minimise, release_until
 from schedulemesh.engine.placement.scenario import Demand, Scenario, bundle_allocations
+from schedulemesh.engine.state.agents import Waiting
 from schedulemesh.engine.state.groups import Group, GroupPhase, dynamic_shape
 from schedulemesh.engine.state.mesh_state import MeshState
 
@@ -88,9 +88,7 @@ def group_request_of(
 
 def _somebody_waits(state: MeshState, pool_name: str) -> bool:
     """Whether an agent of the pool waits for victims to end."""
-    return any(
-        state.agents[name].phase is AgentPhase.WAITING for name in state.agents_of[pool_name]
-    )
+    return any(isinstance(state.agents[name].phase, Waiting) for name in state.agents_of[pool_name])
 
 
 def best_reserved(

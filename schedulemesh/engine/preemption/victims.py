@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.messages.outcomes import Candidate
 from schedulemesh.engine.placement.group_choice import (
@@ -19,7 +18,7 @@ from schedulemesh.engine.placement.group_choice import (
 )
 from schedulemesh.engine.placement.scenario import Allocations, Removal, bundle_allocations
 from schedulemesh.engine.preemption.candidates import Candidates
-from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.state.agents import Agent, Running
 from schedulemesh.engine.state.groups import Group
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.tasks import TaskClass
@@ -168,4 +167,4 @@ def _allocations(agent: Agent, removed: Group | None) -> Allocations:
 def is_running(state: MeshState, agent_name: str) -> bool:
     """Whether the agent is ours and runs: only then does its eviction free what it holds."""
     agent = state.agents.get(agent_name)
-    return agent is not None and agent.phase is AgentPhase.RUNNING
+    return agent is not None and isinstance(agent.phase, Running)

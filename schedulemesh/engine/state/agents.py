@@ -1,63 +1,188 @@
-"""What the state holds of agents: those that live, those that were preempted, those that were lost."""
+"""What the state holds of agents: those that exist, those that were preempted, those that were lost.
+
+An agent is in one of four phases, and each phase carries the data that exists only in it::
+
+    Waiting --> Starting --> Running
+                    |           |
+                    +-> Ending <+
+
+When an agent has ended, in whatever phase it was, it is removed from the state.
+"""
 
 from __future__ import annotations
 
+from typing import ClassVar, NoReturn, Union
+
 import msgspec
 
-from schedulemesh.domain.agent import AgentPhase, AgentSpec
+from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.placement import InGroup, OnNode, Place, Unplaced
 from schedulemesh.domain.reasons import EndReason
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages.outcomes import Candidate, RequestOutcome
+from schedulemesh.engine.state.transitions import ForbiddenTransitionError
+
+_NOBODY: frozenset[str] = frozenset()
 
 
-class Agent(msgspec.Struct, kw_only=True, gc=False):
-    """An agent on the book, from its admission until its process is known gone."""
+class Submission(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What is kept of the submission of an agent until it runs."""
+
+    #: The request that its start, or its failure, answers.
+    request_id: str | None = None
+    #: The task that it was submitted with.
+    task_id: str | None = None
+    #: The key of the saved state that its object is built from; None: it starts from the beginning.
+    state_key: str | None = None
+    #: Its victims, highest score first.
+    evicting: tuple[Candidate, ...] = ()
+
+
+class Waiting(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="waiting", gc=False
+):
+    """The free part of its claim is reserved; the rest comes from victims that are being evicted, or a
+    placement group is being created for it. There is always something that it waits for.
+    """
+
+    value: ClassVar[str] = "waiting"
+    submission: Submission
+    #: Victims that have not ended yet.
+    for_agents: frozenset[str] = _NOBODY
+    #: Groups that have not been removed, or not been created, yet.
+    for_groups: frozenset[str] = _NOBODY
+
+
+class Starting(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="starting", gc=False
+):
+    """Its whole claim is reserved and its actor is being created."""
+
+    value: ClassVar[str] = "starting"
+    submission: Submission
+
+
+class Running(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="running", gc=False
+):
+    """Its actor runs; its claim is committed."""
+
+    value: ClassVar[str] = "running"
+    #: Seconds since 1970.
+    started_at: float
+    pid: int = 0
+    #: Its Ray name and namespace, by which it is found again.
+    actor_name: str = ""
+    actor_namespace: str = ""
+    #: The control methods that its class has.
+    capabilities: tuple[str, ...] = ()
+
+
+class Ending(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ending", gc=False):
+    """Being terminated; its claim is held until its process is gone."""
+
+    value: ClassVar[str] = "ending"
+    previous: Starting | Running
+    reason: EndReason
+    #: The incoming agent that gets its resources, if it is a victim of a submission.
+    leaves_for: str | None = None
+    #: The pool, or the client, for which its quota is held once it is gone.
+    hold_for: str | None = None
+    hold_for_client: str | None = None
+    #: The request that its end answers.
+    request_id: str | None = None
+    #: Whether its placement group is removed with it; None: as the pool's definition says.
+    destroy_group: bool | None = None
+
+
+AgentPhase = Union[Waiting, Starting, Running, Ending]
+
+#: The allowed next phases of each phase; ``Agent.enter`` checks it.
+TRANSITIONS: dict[type[AgentPhase], tuple[type[AgentPhase], ...]] = {
+    Waiting: (Starting,),
+    Starting: (Running, Ending),
+    Running: (Ending,),
+    Ending: (),
+}
+
+
+class Agent(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+    """An agent, from its admission until its process is known to be gone."""
 
     spec: AgentSpec
     incarnation: int
+    #: Changed by the methods here only.
     phase: AgentPhase
+    place: Place
+    #: Seconds since 1970.
     admitted_at: float
-    #: Who pays for what is reserved or used of its claim.
+    #: Which pools pay for what is reserved or used of its claim.
     shares: tuple[f.Share, ...] = ()
-    #: Whether its shares are used (True) or only reserved.
-    committed: bool = False
-    #: The task that it was submitted with.
-    task_id: str | None = None
-    node_id: str | None = None
-    #: The GPUs that it reported, by their names on its node.
-    gpu_ids: tuple[str, ...] = ()
-    evicting: tuple[Candidate, ...] = ()
-    #: Agents that still have to leave before it can start.
-    waits_for: frozenset[str] = frozenset()
-    #: Groups that still have to leave, or to be made, before it can start.
-    waits_for_groups: frozenset[str] = frozenset()
-    #: The placement group that it lives in, and how it came to it; None: it stands on the node itself.
-    group_id: str | None = None
-    group_path: str = ""
-    #: Whether its group goes with it; None: what the pool's definition says.
-    destroy_group: bool | None = None
-    request_id: str | None = None
-    state_key: str | None = None
-    state_restored: bool | None = None
-    pid: int = 0
-    actor_name: str = ""
-    actor_namespace: str = ""
-    started_at: float | None = None
     #: How often Ray restarted its process by itself.
     restarts: int = 0
-    #: Why it is being ended; None while it is not.
-    ending: EndReason | None = None
-    #: The agent that it leaves for, if it is a victim of a submission.
-    leaves_for: str | None = None
-    #: Once it is gone, its quota is held for this pool, or for this client.
-    hold_for: str | None = None
-    hold_for_client: str | None = None
-    #: Which request its end answers.
-    ended_by: str | None = None
-    #: Which control methods its class has.
-    capabilities: tuple[str, ...] = ()
+
+    def enter(self, phase: AgentPhase) -> None:
+        """Change the phase; raises ForbiddenTransitionError where ``TRANSITIONS`` does not allow it."""
+        if type(phase) not in TRANSITIONS[type(self.phase)]:
+            self._forbid(phase.value)
+        self.phase = phase
+
+    def start(self) -> None:
+        """Nothing is left that a waiting agent waits for."""
+        waiting = self.phase
+        if not isinstance(waiting, Waiting):
+            self._forbid(Starting.value)
+        self.enter(Starting(submission=waiting.submission))
+
+    def end(self, fact: f.AgentEnding) -> None:
+        """Its process, which runs or is being started, is being terminated."""
+        previous = self.phase
+        if not isinstance(previous, (Starting, Running)):
+            self._forbid(Ending.value)
+        ending = Ending(
+            previous=previous,
+            reason=fact.reason,
+            leaves_for=fact.leaves_for,
+            hold_for=fact.hold_for,
+            hold_for_client=fact.hold_for_client,
+            request_id=fact.request_id,
+            destroy_group=fact.destroy_group,
+        )
+        self.enter(ending)
+
+    def note_restart(self, pid: int) -> None:
+        """Ray restarted its process. The process id of an agent that is starting comes with its report."""
+        phase = self.phase
+        if isinstance(phase, Waiting):
+            self._forbid("one that Ray restarted")
+        self.restarts += 1
+        if isinstance(phase, Running):
+            self.phase = msgspec.structs.replace(phase, pid=pid)
+        elif isinstance(phase, Ending) and isinstance(phase.previous, Running):
+            previous = msgspec.structs.replace(phase.previous, pid=pid)
+            self.phase = msgspec.structs.replace(phase, previous=previous)
+
+    def amend_end(self, **changes: str | bool | None) -> None:
+        """Change data of an agent that is being terminated."""
+        if not isinstance(self.phase, Ending):
+            self._forbid(Ending.value)
+        self.phase = msgspec.structs.replace(self.phase, **changes)
+
+    def stop_waiting_for(self, *, agent: str | None = None, group: str | None = None) -> None:
+        """Note that a victim has ended, or that a group was removed or created."""
+        waiting = self.phase
+        if not isinstance(waiting, Waiting):
+            self._forbid(Waiting.value)
+        self.phase = msgspec.structs.replace(
+            waiting,
+            for_agents=waiting.for_agents - {agent},
+            for_groups=waiting.for_groups - {group},
+        )
+
+    def _forbid(self, value: str) -> NoReturn:
+        raise ForbiddenTransitionError(f"agent {self.spec.name!r}", self.phase.value, value)
 
     @property
     def paid(self) -> Resources:
@@ -67,25 +192,56 @@ class Agent(msgspec.Struct, kw_only=True, gc=False):
             total = total + share.amount
         return total
 
+    @property
+    def process(self) -> Running | None:
+        """Its process as last reported, also while it is being terminated; None: it never ran."""
+        phase = self.phase.previous if isinstance(self.phase, Ending) else self.phase
+        return phase if isinstance(phase, Running) else None
+
+    @property
+    def submission(self) -> Submission | None:
+        """What is kept of its submission; None: it has run."""
+        phase = self.phase.previous if isinstance(self.phase, Ending) else self.phase
+        return None if isinstance(phase, Running) else phase.submission
+
+    @property
+    def committed(self) -> bool:
+        """Whether its shares are used (True) or only reserved."""
+        return self.process is not None
+
+    @property
+    def node_id(self) -> str | None:
+        """The node that it is placed on, in a group or not; None: not known yet."""
+        return None if isinstance(self.place, Unplaced) else self.place.node_id
+
+    @property
+    def group_id(self) -> str | None:
+        """The placement group that it is placed in; None: it is in none."""
+        return self.place.group_id if isinstance(self.place, InGroup) else None
+
+    def is_on(self, node_id: str) -> bool:
+        """Whether it holds resources on this node itself, not in a placement group."""
+        return isinstance(self.place, OnNode) and self.place.node_id == node_id
+
 
 class Preempted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A past preemption; with the specs, enough to run the task again."""
+    """A past preemption; the specs in the fact are enough to run the task again."""
 
     fact: f.TaskPreempted
-    #: The key of the state saved for it; None: none was.
+    #: The key of its saved state; None: there is none.
     state_key: str | None = None
-    #: Whether its task has run again since: nothing is left to restore, and its state is kept no longer.
+    #: Whether its task has run again since; then nothing can be restored, and its state is no longer kept.
     ran_again: bool = False
 
 
 class LostAgent(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent whose process died without our doing, with what is needed to make it again."""
+    """An agent whose process died without being terminated, with what is needed to create it again."""
 
     spec: AgentSpec
     at: float
     #: Each of its tasks with the key of its last saved state, if any.
     tasks: tuple[tuple[TaskSpec, str | None], ...] = ()
-    #: Whether somebody was told that it cannot be rebuilt.
+    #: Whether it was reported that it cannot be rebuilt.
     reported: bool = False
 
 

@@ -2,37 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Iterable
 
-from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.placement import InGroup
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.engine.messages import facts as f
+from schedulemesh.engine.state.agents import Agent, Waiting
 from schedulemesh.engine.state.cluster import Cluster
 from schedulemesh.engine.state.groups import Group, GroupBook, GroupPhase
-
-
-class Member(Protocol):
-    """What the book must know of an agent that lives in a group."""
-
-    @property
-    def spec(self) -> AgentSpec:
-        """How it is made."""
-
-    @property
-    def group_id(self) -> str | None:
-        """Its group."""
-
-    @property
-    def admitted_at(self) -> float:
-        """When it asked for one."""
-
-    @property
-    def waits_for(self) -> frozenset[str]:
-        """Agents that leave for it."""
-
-    @property
-    def waits_for_groups(self) -> frozenset[str]:
-        """Groups that leave or are made for it."""
 
 
 class GroupFacts:
@@ -120,23 +97,23 @@ class GroupFacts:
             counts.failed_at, counts.error = fact.at, fact.error
         return group
 
-    def admitted(self, agent: Member) -> None:
-        """An agent is to live in a group: at once, or after the one that lives there now."""
-        group = self._book.by_id[agent.group_id or ""]
-        if group.agent not in (None, agent.spec.name):
-            group.promised_to = agent.spec.name
+    def admitted(self, agent: Agent, place: InGroup) -> None:
+        """An agent is to run in a group: at once, or after the agent that is there now."""
+        name, phase, group = agent.spec.name, agent.phase, self._book.by_id[place.group_id]
+        if group.agent not in (None, name):
+            group.promised_to = name
             return
-        group.agent = agent.spec.name
+        group.agent = name
         self._book.sort(group)
-        if not agent.waits_for and not agent.waits_for_groups:
+        if not isinstance(phase, Waiting):
             self.entered(agent, agent.admitted_at)
-        if agent.waits_for or agent.waits_for_groups - {group.group_id}:
+        elif phase.for_agents or phase.for_groups - {group.group_id}:
             for i, node_id in enumerate(group.node_ids):
                 gpu = group.shape.bundles[i].gpu
-                self._cluster.promise(node_id, group.key(i), gpu, agent.spec.name)
+                self._cluster.promise(node_id, group.key(i), gpu, name)
 
-    def entered(self, agent: Member, at: float) -> None:
-        """The group is the agent's: count it."""
+    def entered(self, agent: Agent, at: float) -> None:
+        """The agent starts in its group: count it."""
         group = self._book.by_id.get(agent.group_id or "")
         if group is None:
             return
@@ -146,9 +123,11 @@ class GroupFacts:
         counts.reused += group.used > 0
         group.used += 1
 
-    def member_reported(self, agent: Member, node_id: str | None, gpu_ids: tuple[str, ...]) -> None:
-        """The agent told which GPUs of this node the first bundle has."""
-        group = self._book.by_id.get(agent.group_id or "")
+    def member_reported(
+        self, agent: Agent, place: InGroup, node_id: str | None, gpu_ids: tuple[str, ...]
+    ) -> None:
+        """The agent reported which GPUs of this node the first bundle has."""
+        group = self._book.by_id.get(place.group_id)
         need = agent.spec.bundles[0] if agent.spec.bundles else agent.spec.resources
         if group is None or not need.gpu or need.gpu != group.shape.bundles[0].gpu:
             return
@@ -156,17 +135,16 @@ class GroupFacts:
             bundle = group.shape.bundles[0]
             self._cluster.confirm(group.node_ids[0], group.key(0), bundle, gpu_ids)
 
-    def unclaimed(self, agent: Member) -> None:
-        """The agent is gone, and groups that were to leave for it need not."""
-        for group in map(self._book.by_id.get, agent.waits_for_groups):
-            if group is not None and group.leaves_for == agent.spec.name:
+    def unclaimed(self, agent_name: str, group_ids: Iterable[str]) -> None:
+        """The agent has ended, and groups that were to be removed for it need not be."""
+        for group in map(self._book.by_id.get, group_ids):
+            if group is not None and group.leaves_for == agent_name:
                 group.leaves_for = None
                 self._book.sort(group)
 
-    def left(self, agent: Member, at: float) -> None:
-        """The agent is gone, or wants its group no more."""
-        name = agent.spec.name
-        group = self._book.by_id.get(agent.group_id or "")
+    def left(self, agent: Agent, place: InGroup, at: float) -> None:
+        """The agent has ended."""
+        name, group = agent.spec.name, self._book.by_id.get(place.group_id)
         if group is None:
             return
         if group.promised_to == name:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from schedulemesh.domain.agent import AgentPhase
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources
 from schedulemesh.domain.task import TaskPhase
+from schedulemesh.engine.state.agents import Agent, Ending, Running, Starting, Waiting
 from schedulemesh.engine.state.groups import MARK, Group, GroupPhase
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
@@ -100,7 +100,7 @@ def _check_allocation(state: MeshState, node_id: str, name: str) -> None:
         return
     agent = state.agents.get(name)
     _expect(agent is not None, f"{name} stands on {node_id} but is not on the book")
-    here = agent is not None and agent.node_id == node_id and agent.group_id is None
+    here = agent is not None and agent.is_on(node_id)
     _expect(here, f"{name} stands elsewhere too")
 
 
@@ -113,7 +113,7 @@ def _check_groups(state: MeshState) -> None:
         claimer = state.agents.get(group.leaves_for or "")
         _expect(
             group.leaves_for is None
-            or (claimer is not None and group_id in claimer.waits_for_groups),
+            or (claimer is not None and group_id in _groups_awaited_by(claimer)),
             f"group {group_id} leaves for {group.leaves_for}, which does not wait for it",
         )
         for name in (group.agent, group.promised_to):
@@ -128,22 +128,28 @@ def _check_groups(state: MeshState) -> None:
             _expect(
                 name in (assignment.agent, assignment.promised_to), f"{name} is not in its group"
             )
-        runs = agent.phase in (AgentPhase.RUNNING, AgentPhase.WAITING)
+        runs = isinstance(agent.phase, (Running, Waiting))
         _expect(
             not runs or agent.group_id is None or assignment is not None,
             f"{name} has lost its group",
         )
-        missing = agent.waits_for_groups - set(state.groups.by_id)
+        awaited = _groups_awaited_by(agent)
+        missing = awaited - set(state.groups.by_id)
         _expect(not missing, f"{name} waits for groups that are gone: {sorted(missing)}")
-        for group_id in agent.waits_for_groups - missing - {agent.group_id}:
+        for group_id in awaited - missing - {agent.group_id}:
             leaves_for = state.groups.by_id[group_id].leaves_for
             _expect(leaves_for == name, f"{group_id} leaves for {leaves_for}, not for {name}")
 
 
+def _groups_awaited_by(agent: Agent) -> frozenset[str]:
+    return agent.phase.for_groups if isinstance(agent.phase, Waiting) else frozenset()
+
+
 def _check_requests(state: MeshState) -> None:
     """Every open request will be answered: by the start or the end of an agent, or the eviction of a task."""
-    answering = {agent.request_id for agent in state.agents.values() if not agent.committed}
-    answering |= {agent.ended_by for agent in state.agents.values()}
+    agents = state.agents.values()
+    answering = {a.submission.request_id for a in agents if a.submission is not None}
+    answering |= {a.phase.request_id for a in agents if isinstance(a.phase, Ending)}
     tasks = state.running.by_id.values()
     answering |= {t.phase.request_id for t in tasks if isinstance(t.phase, Preempting)}
     for request_id, agent_name in state.requests.items():
@@ -185,17 +191,20 @@ def _check_agents(state: MeshState) -> None:
     """Claims are whole once an agent starts; whoever waits has someone to wait for."""
     for name, agent in state.agents.items():
         _expect(name in state.agents_of[agent.spec.pool_name], f"{name} is not in its pool")
-        if agent.phase is AgentPhase.WAITING:
-            waits = agent.waits_for or agent.waits_for_groups
-            _expect(bool(waits), f"{name} waits for nobody")
-            for victim in agent.waits_for:
-                leaving = state.agents.get(victim)
-                _expect(
-                    leaving is not None and leaving.leaves_for == name,
-                    f"{name} waits for {victim}, which does not leave for it",
-                )
-        elif not (agent.phase is AgentPhase.ENDING and not agent.committed):
+        phase = agent.phase
+        if isinstance(phase, Waiting):
+            _check_waiting(state, name, phase)
+        elif not (isinstance(phase, Ending) and isinstance(phase.previous, Starting)):
             _expect(agent.paid == agent.spec.resources, f"{name} runs on a claim that is not whole")
+
+
+def _check_waiting(state: MeshState, name: str, waiting: Waiting) -> None:
+    """Whatever it waits for is being evicted for it."""
+    _expect(bool(waiting.for_agents or waiting.for_groups), f"{name} waits for nobody")
+    for victim in waiting.for_agents:
+        agent = state.agents.get(victim)
+        leaving = None if agent is None else agent.phase
         _expect(
-            agent.committed == (agent.started_at is not None), f"{name}: commit and start differ"
+            isinstance(leaving, Ending) and leaving.leaves_for == name,
+            f"{name} waits for {victim}, which does not leave for it",
         )

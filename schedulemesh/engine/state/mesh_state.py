@@ -7,15 +7,27 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
+from typing_extensions import assert_never
 
 from schedulemesh.config.policy import PreemptionPolicy
-from schedulemesh.domain.agent import AgentPhase
+from schedulemesh.domain.placement import InGroup, OnNode, Unplaced
 from schedulemesh.domain.reasons import EndReason, PreemptionReason
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.domain.task import TaskPhase, TaskSpec
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.preemption.rules import PreemptionRules
-from schedulemesh.engine.state.agents import Agent, Answer, LostAgent, Preempted
+from schedulemesh.engine.state.agents import (
+    Agent,
+    AgentPhase,
+    Answer,
+    Ending,
+    LostAgent,
+    Preempted,
+    Running,
+    Starting,
+    Submission,
+    Waiting,
+)
 from schedulemesh.engine.state.cluster import Cluster
 from schedulemesh.engine.state.group_updates import GroupFacts
 from schedulemesh.engine.state.groups import GroupBook
@@ -87,6 +99,7 @@ class MeshState:
             f.AgentProcessRestarted: self._agent_process_restarted,
             f.LossReported: self._loss_reported,
             f.AgentEnding: self._agent_ending,
+            f.GroupDisposalChanged: self._group_disposal_changed,
             f.AgentEnded: self._agent_ended,
             f.GroupPlanned: groups.planned,
             f.GroupGrew: groups.grew,
@@ -154,30 +167,33 @@ class MeshState:
         if not new:
             return
         for name, agent in self.agents.items():
-            here = agent.node_id == node_id and agent.group_id is None
-            if here and agent.phase is not AgentPhase.WAITING:
-                self.cluster.confirm(node_id, name, agent.spec.resources, agent.gpu_ids)
+            place = agent.place
+            here = isinstance(place, OnNode) and place.node_id == node_id
+            if isinstance(place, OnNode) and here and not isinstance(agent.phase, Waiting):
+                self.cluster.confirm(node_id, name, agent.spec.resources, place.gpu_ids)
 
     def _agent_admitted(self, fact: f.AgentAdmitted) -> None:
-        spec = fact.agent
-        waits_for = frozenset(c.agent_name for c in fact.evicting)
-        self.agents[spec.name] = Agent(
+        spec, task, place = fact.agent, fact.task, fact.place
+        submission = Submission(
+            request_id=fact.request_id,
+            task_id=None if task is None else task.task_id,
+            state_key=fact.state_key,
+            evicting=fact.evicting,
+        )
+        phase: AgentPhase = Starting(submission=submission)
+        if fact.evicting or fact.waits_for_groups:
+            phase = Waiting(
+                submission=submission,
+                for_agents=frozenset(c.agent_name for c in fact.evicting),
+                for_groups=frozenset(fact.waits_for_groups),
+            )
+        agent = self.agents[spec.name] = Agent(
             spec=spec,
             incarnation=fact.incarnation,
-            phase=(
-                AgentPhase.WAITING if waits_for or fact.waits_for_groups else AgentPhase.STARTING
-            ),
+            phase=phase,
+            place=place,
             admitted_at=fact.at,
             shares=fact.shares,
-            task_id=None if fact.task is None else fact.task.task_id,
-            node_id=fact.node_id,
-            evicting=fact.evicting,
-            waits_for=waits_for,
-            request_id=fact.request_id,
-            state_key=fact.state_key,
-            waits_for_groups=frozenset(fact.waits_for_groups),
-            group_id=fact.group_id,
-            group_path=fact.group_path,
         )
         self.agents_of[spec.pool_name].add(spec.name)
         self._forget_lost(spec.name)
@@ -185,29 +201,33 @@ class MeshState:
         self.next_incarnation = fact.incarnation + 1
         self.ledger.reserve(spec.pool_name, fact.shares)
         self.cluster.workload.note(spec.resources)
-        if fact.group_id is not None:
-            self._group_facts.admitted(self.agents[spec.name])
-        elif fact.node_id is not None:
-            self.cluster.take(fact.node_id, spec.name, fact.held, fact.devices)
-            if waits_for or fact.waits_for_groups:
-                self.cluster.promise(fact.node_id, spec.name, spec.resources.gpu, spec.name)
+        if isinstance(place, InGroup):
+            self._group_facts.admitted(agent, place)
+        elif isinstance(place, OnNode):
+            self.cluster.take(place.node_id, spec.name, fact.held, fact.devices)
+            if isinstance(phase, Waiting):
+                self.cluster.promise(place.node_id, spec.name, spec.resources.gpu, spec.name)
+        elif not isinstance(place, Unplaced):
+            assert_never(place)
         if fact.request_id is not None:
             self.requests[fact.request_id] = spec.name
-        if fact.task is not None:
-            self._add_task(fact.task, spec.name, fact.at, TaskPhase.STARTING)
-            self.running.by_id[fact.task.task_id].state_key = fact.state_key
+        if task is not None:
+            self._add_task(task, spec.name, fact.at, TaskPhase.STARTING)
+            self.running.by_id[task.task_id].state_key = fact.state_key
 
     def _claim_grew(self, fact: f.ClaimGrew) -> None:
         agent = self.agents[fact.agent_name]
         self.ledger.reserve(agent.spec.pool_name, fact.shares)
         agent.shares = merged((*agent.shares, *fact.shares))
-        if agent.node_id is not None and (fact.held or fact.devices.units):
-            self.cluster.take(agent.node_id, fact.agent_name, fact.held, fact.devices)
+        if not fact.held and not fact.devices.units:
+            return
+        if not isinstance(agent.place, OnNode):
+            raise TypeError(f"agent {fact.agent_name!r} holds nothing on a node itself: {fact}")
+        self.cluster.take(agent.place.node_id, fact.agent_name, fact.held, fact.devices)
 
     def _agent_ready(self, fact: f.AgentReady) -> None:
         agent = self.agents[fact.agent_name]
-        agent.phase = AgentPhase.STARTING
-        agent.waits_for = frozenset()
+        agent.start()
         self._group_facts.entered(agent, fact.at)
 
     def _has_loaded(self, class_key: str) -> None:
@@ -218,42 +238,42 @@ class MeshState:
 
     def _agent_started(self, fact: f.AgentStarted) -> None:
         agent = self.agents[fact.agent_name]
-        agent.phase = AgentPhase.RUNNING
-        agent.committed = True
-        agent.started_at = fact.at
-        agent.pid, agent.state_restored = fact.pid, fact.state_restored
-        agent.capabilities = fact.capabilities
-        agent.actor_name, agent.actor_namespace = fact.actor_name, fact.actor_namespace
+        running = Running(
+            started_at=fact.at,
+            pid=fact.pid,
+            actor_name=fact.actor_name,
+            actor_namespace=fact.actor_namespace,
+            capabilities=fact.capabilities,
+        )
+        agent.enter(running)
         self.ledger.commit(agent.shares)
         self._has_loaded(agent.spec.class_key)
-        self._allocate(agent, fact)
+        self._relocate(agent, fact.node_id, fact.gpu_ids)
         for task_id in self.running.on_agent(fact.agent_name):
             if self.running.by_id[task_id].phase is TaskPhase.STARTING:
                 self.running.start(task_id, fact.at)
                 self._runs_again(task_id)
             else:
                 self.running.adopt(task_id, agent.spec.resources)
-        self._touch(agent)
+        self.cluster.touch(agent.node_id)
 
-    def _allocate(self, agent: Agent, fact: f.AgentStarted | f.AgentProcessRestarted) -> None:
-        """Put the agent where it says that it is."""
-        name = agent.spec.name
-        if agent.group_id is not None:
-            agent.gpu_ids = fact.gpu_ids
-            self._group_facts.member_reported(agent, fact.node_id, fact.gpu_ids)
+    def _relocate(self, agent: Agent, node_id: str | None, gpu_ids: tuple[str, ...]) -> None:
+        """Record where the agent reports that it runs; ``node_id`` None: it cannot tell."""
+        name, place = agent.spec.name, agent.place
+        if isinstance(place, InGroup):
+            self._group_facts.member_reported(agent, place, node_id, gpu_ids)
             return
-        if fact.node_id is None:
+        if node_id is None:
             return
-        if agent.node_id is not None and agent.node_id != fact.node_id:
-            self.cluster.leave(agent.node_id, name)
-        agent.node_id, agent.gpu_ids = fact.node_id, fact.gpu_ids
-        self.cluster.confirm(fact.node_id, name, agent.spec.resources, fact.gpu_ids)
+        if isinstance(place, OnNode) and place.node_id != node_id:
+            self.cluster.leave(place.node_id, name)
+        agent.place = OnNode(node_id=node_id, gpu_ids=gpu_ids)
+        self.cluster.confirm(node_id, name, agent.spec.resources, gpu_ids)
 
     def _agent_process_restarted(self, fact: f.AgentProcessRestarted) -> None:
         agent = self.agents[fact.agent_name]
-        agent.pid = fact.pid
-        agent.restarts += 1
-        self._allocate(agent, fact)
+        agent.note_restart(fact.pid)
+        self._relocate(agent, fact.node_id, fact.gpu_ids)
 
     def _loss_reported(self, fact: f.LossReported) -> None:
         lost = self.lost[fact.agent_name]
@@ -261,49 +281,56 @@ class MeshState:
 
     def _agent_ending(self, fact: f.AgentEnding) -> None:
         agent = self.agents[fact.agent_name]
-        agent.phase = AgentPhase.ENDING
-        agent.ending, agent.hold_for = fact.reason, fact.hold_for
-        agent.hold_for_client = fact.hold_for_client
-        agent.destroy_group = fact.destroy_group
-        agent.ended_by = fact.request_id
+        agent.end(fact)
         if fact.request_id is not None:
             self.requests[fact.request_id] = fact.agent_name
+        if fact.leaves_for is not None and isinstance(agent.place, OnNode):
+            self.cluster.release_for(agent.place.node_id, fact.agent_name, fact.leaves_for)
         for task_id in self.running.on_agent(fact.agent_name):
             if self.running.by_id[task_id].phase is TaskPhase.RUNNING:
                 self.running.enter(task_id, TaskPhase.ENDING)
-        self._touch(agent)
+        self.cluster.touch(agent.node_id)
+
+    def _group_disposal_changed(self, fact: f.GroupDisposalChanged) -> None:
+        self.agents[fact.agent_name].amend_end(destroy_group=fact.destroy_group)
 
     def _agent_ended(self, fact: f.AgentEnded) -> None:
         tasks = [self.running.remove(t) for t in self.running.on_agent(fact.agent_name)]
         agent = self.agents.pop(fact.agent_name)
+        phase, place = agent.phase, agent.place
         if fact.reason is EndReason.LOST:
             self._remember_lost(agent, tasks, fact.at)
         self._remember_former(fact.agent_name)
         self.agents_of[agent.spec.pool_name].discard(fact.agent_name)
         self.ledger.release(agent.spec.pool_name, agent.shares, committed=agent.committed)
-        if agent.group_id is not None:
-            self._group_facts.left(agent, fact.at)
-        elif agent.node_id is not None:
-            self.cluster.leave(agent.node_id, fact.agent_name)
-        if agent.request_id is not None:
-            self.requests.pop(agent.request_id, None)
-        newcomer = self.agents.get(agent.leaves_for or "")
-        if newcomer is not None:
-            newcomer.waits_for -= {fact.agent_name}
-        for victim in agent.waits_for:
-            self.agents[victim].leaves_for = None
-        self._group_facts.unclaimed(agent)
+        if isinstance(place, InGroup):
+            self._group_facts.left(agent, place, fact.at)
+        elif isinstance(place, OnNode):
+            self.cluster.leave(place.node_id, fact.agent_name)
+        elif not isinstance(place, Unplaced):
+            assert_never(place)
+        if agent.submission is not None and agent.submission.request_id is not None:
+            self.requests.pop(agent.submission.request_id, None)
+        if isinstance(phase, Ending) and phase.leaves_for is not None:
+            self.agents[phase.leaves_for].stop_waiting_for(agent=fact.agent_name)
+        if isinstance(phase, Waiting):
+            self._stop_leaving_for(fact.agent_name, phase)
+
+    def _stop_leaving_for(self, agent_name: str, waiting: Waiting) -> None:
+        """The incoming agent has ended: what its victims and groups free is no longer meant for it."""
+        for victim in waiting.for_agents:
+            self.agents[victim].amend_end(leaves_for=None)
+        self._group_facts.unclaimed(agent_name, waiting.for_groups)
 
     def _group_ready(self, fact: f.GroupReady) -> None:
         agent_name = self._group_facts.ready(fact)
         if agent_name is not None:
-            self.agents[agent_name].waits_for_groups -= {fact.group_id}
+            self.agents[agent_name].stop_waiting_for(group=fact.group_id)
 
     def _group_ended(self, fact: f.GroupEnded) -> None:
         group = self._group_facts.ended(fact)
-        newcomer = self.agents.get(group.leaves_for or "")
-        if newcomer is not None:
-            newcomer.waits_for_groups -= {fact.group_id}
+        if group.leaves_for is not None:
+            self.agents[group.leaves_for].stop_waiting_for(group=fact.group_id)
 
     def _remember_lost(self, agent: Agent, tasks: list[RunningTask], at: float) -> None:
         self._forget_lost(agent.spec.name)
@@ -352,7 +379,7 @@ class MeshState:
 
     def _task_registered(self, fact: f.TaskRegistered) -> None:
         agent = self.agents.get(fact.agent_name)
-        runs = agent is None or agent.phase is AgentPhase.RUNNING
+        runs = agent is None or isinstance(agent.phase, Running)
         phase = TaskPhase.RUNNING if runs else TaskPhase.STARTING
         self._add_task(fact.task, fact.agent_name, fact.at, phase)
         if runs:
@@ -380,10 +407,9 @@ class MeshState:
         self._touch(self.agents.get(task.agent_name))
 
     def _touch(self, agent: Agent | None) -> None:
-        """What the victim search summed up for the agent's node no longer holds."""
-        node = self.cluster.nodes.get(agent.node_id or "") if agent is not None else None
-        if node is not None:
-            node.version += 1
+        """Invalidate what the victim search summed up for the agent's node."""
+        if agent is not None:
+            self.cluster.touch(agent.node_id)
 
     def _eviction_started(self, fact: f.EvictionStarted) -> None:
         task = self.running.by_id[fact.task_id]
@@ -393,12 +419,7 @@ class MeshState:
         self.running.enter(fact.task_id, preempting)
         if fact.request_id is not None:
             self.requests[fact.request_id] = task.agent_name
-        agent = self.agents.get(task.agent_name)
-        if agent is not None and fact.for_agent is not None:
-            agent.leaves_for = fact.for_agent
-            if agent.node_id is not None and agent.group_id is None:
-                self.cluster.release_for(agent.node_id, task.agent_name, fact.for_agent)
-        self._touch(agent)
+        self._touch(self.agents.get(task.agent_name))
 
     def _state_saved(self, fact: f.StateSaved) -> None:
         self.running.save(fact.task_id, fact.at, fact.state_key)

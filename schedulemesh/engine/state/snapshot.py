@@ -127,7 +127,7 @@ def referenced(state: MeshState) -> frozenset[str]:
     keys: set[str | None] = set()
     specs = [agent.spec for agent in state.agents.values()]
     tasks = [task.spec for task in state.running.by_id.values()]
-    keys.update(agent.state_key for agent in state.agents.values())
+    keys.update(a.submission.state_key for a in state.agents.values() if a.submission is not None)
     keys.update(task.state_key for task in state.running.by_id.values())
     for past in state.preempted.values():
         if past.ran_again:

@@ -1,21 +1,8 @@
-"""The tables of what may follow what."""
+"""What a task is to its callers."""
 
 from __future__ import annotations
 
-from schedulemesh.domain import agent
 from schedulemesh.domain.task import DEFAULT_PRIORITY, TaskSpec, TaskState
-
-
-def test_every_phase_has_a_row_and_leads_only_to_phases():
-    for phases, table in ((agent.AgentPhase, agent.TRANSITIONS),):
-        assert set(table) == set(phases)
-        for phase, following in table.items():
-            assert set(following) <= set(phases)
-            assert phase not in following
-
-
-def test_an_ending_agent_never_becomes_active_again():
-    assert agent.TRANSITIONS[agent.AgentPhase.ENDING] == ()
 
 
 def test_equal_specs_are_the_same_request():
