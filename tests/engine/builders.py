@@ -399,10 +399,20 @@ def differences(left: MeshState, right: MeshState) -> list[str]:
 
 def pictures(state: MeshState) -> dict[str, object]:
     """Every field of a state as plain comparable data."""
-    left_out = {"_apply", "_group_facts", "preemption", "ledger", "cluster", "running", "groups"}
+    left_out = {
+        "_apply",
+        "past",
+        "_group_facts",
+        "preemption",
+        "ledger",
+        "cluster",
+        "running",
+        "groups",
+    }
     shown: dict[str, object] = {
         field: value for field, value in vars(state).items() if field not in left_out
     }
+    shown["lost with"] = state.past._lost_with
     shown["groups"] = {
         field: (
             {kind: list(entries) for kind, entries in value.items()}

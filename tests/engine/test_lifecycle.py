@@ -9,7 +9,7 @@ from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.instructions import StopAgent
 from schedulemesh.engine.messages.outcomes import Done, Pending
-from schedulemesh.engine.state import mesh_state
+from schedulemesh.engine.state import past
 from schedulemesh.engine.state.agents import Running
 from tests.engine.builders import Mesh, amount, names, node, pool
 
@@ -371,7 +371,7 @@ def test_deleting_an_unknown_agent_ends_what_was_registered_on_it():
 
 
 def test_only_so_many_names_of_former_agents_are_kept(monkeypatch):
-    monkeypatch.setattr(mesh_state, "FORMER", 2)
+    monkeypatch.setattr(past, "FORMER", 2)
     mesh = Mesh(pool("p", cpu=2))
     for name in ("a", "b", "c"):
         mesh.run(name, cpu=1)

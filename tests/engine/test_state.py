@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import AnyFact, ClassLoaded
-from schedulemesh.engine.state import mesh_state as state_module
+from schedulemesh.engine.state import mesh_state, past
 from schedulemesh.engine.state.mesh_state import MeshState
 from tests.engine.builders import Mesh, amount, differences, node, pool
 
@@ -55,7 +55,7 @@ def test_the_last_hundred_policy_changes_are_kept():
 
 
 def test_the_oldest_preemptions_are_forgotten(monkeypatch):
-    monkeypatch.setattr(state_module, "RECENT", 2)
+    monkeypatch.setattr(past, "RECENT", 2)
     mesh = Mesh()
     for task_id in ("a", "b", "c", "a"):
         mesh.announce(task_id, "x")
@@ -81,7 +81,7 @@ def test_what_an_agent_pays_is_the_sum_of_its_shares():
 
 
 def test_classes_that_loaded_are_remembered_up_to_a_bound(monkeypatch):
-    monkeypatch.setattr(state_module, "LOADED", 2)
+    monkeypatch.setattr(mesh_state, "LOADED", 2)
     mesh = Mesh(pool("p", cpu=4), nodes=[node("a", cpu=8)])
     for key in ("x", "y", "x", "z"):
         mesh.state.evolve(ClassLoaded(class_key=key))

@@ -31,7 +31,8 @@ from schedulemesh.engine.messages.outcomes import (
     RequestOutcome,
 )
 from schedulemesh.engine.state.agents import Agent, Ending, Running, Starting, Submission, Waiting
-from schedulemesh.engine.state.mesh_state import FORMER, MeshState
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.past import FORMER
 from schedulemesh.engine.state.tasks import Preempting
 from schedulemesh.engine.transaction import Transaction
 

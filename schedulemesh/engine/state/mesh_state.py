@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -11,7 +10,7 @@ from typing_extensions import assert_never
 
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.placement import InGroup, OnNode, Unplaced
-from schedulemesh.domain.reasons import EndReason, PreemptionReason
+from schedulemesh.domain.reasons import EndReason
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.domain.task import TaskPhase, TaskSpec
 from schedulemesh.engine.messages import facts as f
@@ -22,7 +21,6 @@ from schedulemesh.engine.state.agents import (
     Answer,
     Ending,
     LostAgent,
-    Preempted,
     Running,
     Starting,
     Submission,
@@ -31,19 +29,12 @@ from schedulemesh.engine.state.agents import (
 from schedulemesh.engine.state.cluster import Cluster
 from schedulemesh.engine.state.group_updates import GroupFacts
 from schedulemesh.engine.state.groups import GroupBook
+from schedulemesh.engine.state.past import Past
 from schedulemesh.engine.state.quota import Hold, Ledger, merged
 from schedulemesh.engine.state.tasks import Preempting, RunningTask, RunningTasks
 
-#: How many past preemptions, and how many lost agents, are kept for statistics and restoring.
-RECENT = 1000
 #: Classes that are known to load; one that is forgotten is probed again before anyone is evicted for it.
 LOADED = 10_000
-
-#: How many names of former agents are kept, so that deleting one again is told from a wrong name.
-FORMER = 10_000
-
-#: Why an agent ended whose process died without our doing.
-LOST = "lost"
 
 
 class MeshState:
@@ -66,16 +57,14 @@ class MeshState:
         self.handlers: dict[str, f.StateHandlersRegistered] = {}
         #: Keys of classes that have loaded at least once, the last used last, at most LOADED.
         self.loaded: dict[str, None] = {}
-        #: The last preemptions by task, oldest first.
-        self.preempted: dict[str, Preempted] = {}
-        #: Agents that died without our doing and were not made again, by name, oldest first.
-        self.lost: dict[str, LostAgent] = {}
-        #: Which lost agent a task ran on, by task.
-        self._lost_with: dict[str, str] = {}
-        #: Names of agents that are gone, the first gone first.
-        self.former: OrderedDict[str, None] = OrderedDict()
-        #: Preemptions so far, by reason.
-        self.preemption_counts: dict[PreemptionReason, int] = {}
+        self.past = Past()
+        #: Those of ``past``, which describes them.
+        self.preempted, self.lost, self.former = (
+            self.past.preempted,
+            self.past.lost,
+            self.past.former,
+        )
+        self.preemption_counts = self.past.preemption_counts
         #: By request id, the first given first.
         self.answers: dict[str, Answer] = {}
         #: Which agent's start will answer a request.
@@ -115,7 +104,7 @@ class MeshState:
             f.SavingFailed: self._saving_failed,
             f.TaskPreempted: self._task_preempted,
             f.EvictionFailed: self._eviction_failed,
-            f.StatesForgotten: self._states_forgotten,
+            f.StatesForgotten: lambda fact: self.past.forget_states(frozenset(fact.state_keys)),
             f.QuotaHeld: self._quota_held,
             f.HoldShrank: lambda fact: self.ledger.shrink_hold(fact.hold_id, fact.shares),
             f.RequestAnswered: self._request_answered,
@@ -196,8 +185,7 @@ class MeshState:
             shares=fact.shares,
         )
         self.agents_of[spec.pool_name].add(spec.name)
-        self._forget_lost(spec.name)
-        self.former.pop(spec.name, None)
+        self.past.forget_agent(spec.name)
         self.next_incarnation = fact.incarnation + 1
         self.ledger.reserve(spec.pool_name, fact.shares)
         self.cluster.workload.note(spec.resources)
@@ -252,7 +240,7 @@ class MeshState:
         for task_id in self.running.on_agent(fact.agent_name):
             if self.running.by_id[task_id].phase is TaskPhase.STARTING:
                 self.running.start(task_id, fact.at)
-                self._runs_again(task_id)
+                self.past.note_running(task_id)
             else:
                 self.running.adopt(task_id, agent.spec.resources)
         self.cluster.touch(agent.node_id)
@@ -299,8 +287,14 @@ class MeshState:
         agent = self.agents.pop(fact.agent_name)
         phase, place = agent.phase, agent.place
         if fact.reason is EndReason.LOST:
-            self._remember_lost(agent, tasks, fact.at)
-        self._remember_former(fact.agent_name)
+            self.past.note_lost(
+                LostAgent(
+                    spec=agent.spec,
+                    at=fact.at,
+                    tasks=tuple((task.spec, task.state_key) for task in tasks),
+                )
+            )
+        self.past.note_former(fact.agent_name)
         self.agents_of[agent.spec.pool_name].discard(fact.agent_name)
         self.ledger.release(agent.spec.pool_name, agent.shares, committed=agent.committed)
         if isinstance(place, InGroup):
@@ -332,58 +326,13 @@ class MeshState:
         if group.leaves_for is not None:
             self.agents[group.leaves_for].stop_waiting_for(group=fact.group_id)
 
-    def _remember_lost(self, agent: Agent, tasks: list[RunningTask], at: float) -> None:
-        self._forget_lost(agent.spec.name)
-        told = tuple((task.spec, task.state_key) for task in tasks)
-        for task in tasks:
-            # Lost with another agent before: the last loss counts.
-            self._forget_lost_task(task.spec.task_id)
-        self.note_lost(LostAgent(spec=agent.spec, at=at, tasks=told))
-        if len(self.lost) > RECENT:
-            self._forget_lost(next(iter(self.lost)))
-
-    def note_lost(self, lost: LostAgent) -> None:
-        """An agent is among the lost ones."""
-        self.lost[lost.spec.name] = lost
-        for task, _ in lost.tasks:
-            self._lost_with[task.task_id] = lost.spec.name
-
-    def _forget_lost(self, agent_name: str) -> None:
-        lost = self.lost.pop(agent_name, None)
-        for task, _ in () if lost is None else lost.tasks:
-            if self._lost_with.get(task.task_id) == agent_name:
-                del self._lost_with[task.task_id]
-
-    def _remember_former(self, agent_name: str) -> None:
-        self.former[agent_name] = None
-        self.former.move_to_end(agent_name)
-        if len(self.former) > FORMER:
-            self.former.popitem(last=False)
-
-    def _runs_again(self, task_id: str) -> None:
-        """What was kept to run the task again has served."""
-        past = self.preempted.get(task_id)
-        if past is not None and not past.ran_again:
-            self.preempted[task_id] = msgspec.structs.replace(past, ran_again=True)
-        self._forget_lost_task(task_id)
-
-    def _forget_lost_task(self, task_id: str) -> None:
-        agent_name = self._lost_with.pop(task_id, None)
-        if agent_name is not None:
-            lost = self.lost[agent_name]
-            left = tuple(entry for entry in lost.tasks if entry[0].task_id != task_id)
-            if left:
-                self.lost[agent_name] = msgspec.structs.replace(lost, tasks=left)
-            else:
-                del self.lost[agent_name]
-
     def _task_registered(self, fact: f.TaskRegistered) -> None:
         agent = self.agents.get(fact.agent_name)
         runs = agent is None or isinstance(agent.phase, Running)
         phase = TaskPhase.RUNNING if runs else TaskPhase.STARTING
         self._add_task(fact.task, fact.agent_name, fact.at, phase)
         if runs:
-            self._runs_again(fact.task.task_id)
+            self.past.note_running(fact.task.task_id)
 
     def _add_task(self, spec: TaskSpec, agent_name: str, at: float, phase: TaskPhase) -> None:
         if spec.task_id in self.running.by_id:
@@ -403,7 +352,7 @@ class MeshState:
     def _task_completed(self, fact: f.TaskCompleted) -> None:
         task = self.running.remove(fact.task_id)
         if task.agent_name not in self.agents:
-            self._remember_former(task.agent_name)
+            self.past.note_former(task.agent_name)
         self._touch(self.agents.get(task.agent_name))
 
     def _touch(self, agent: Agent | None) -> None:
@@ -433,27 +382,13 @@ class MeshState:
         task = self.running.remove(task_id)
         self._touch(self.agents.get(task.agent_name))
         if task.agent_name not in self.agents:
-            self._remember_former(task.agent_name)
-        if fact.counted:
-            self.preemption_counts[fact.reason] = self.preemption_counts.get(fact.reason, 0) + 1
-        self.preempted.pop(task_id, None)
-        self.preempted[task_id] = Preempted(fact=fact, state_key=task.state_key)
-        if len(self.preempted) > RECENT:
-            del self.preempted[next(iter(self.preempted))]
+            self.past.note_former(task.agent_name)
+        self.past.note_preempted(fact, task.state_key)
 
     def _eviction_failed(self, fact: f.EvictionFailed) -> None:
         task = self.running.by_id[fact.task_id]
         self.running.enter(fact.task_id, TaskPhase.RUNNING)
         self._touch(self.agents.get(task.agent_name))
-
-    def _states_forgotten(self, fact: f.StatesForgotten) -> None:
-        gone = set(fact.state_keys)
-        for task_id, past in self.preempted.items():
-            if past.state_key in gone:
-                self.preempted[task_id] = msgspec.structs.replace(past, state_key=None)
-        for name, lost in self.lost.items():
-            tasks = tuple((task, None if key in gone else key) for task, key in lost.tasks)
-            self.lost[name] = msgspec.structs.replace(lost, tasks=tasks)
 
     def _quota_held(self, fact: f.QuotaHeld) -> None:
         hold = Hold(

@@ -223,7 +223,7 @@ def _put_lives(state: MeshState, part: Snapshot) -> None:
     for past in part.preempted:
         state.preempted[past.fact.task.task_id] = past
     for lost in part.lost:
-        state.note_lost(lost)
+        state.past.note_lost(lost)
     state.former.update(dict.fromkeys(part.former))
     state.requests.update(part.requests)
     state.answers.update(part.answers)
