@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Union
+from typing import ClassVar, Union
 
 import msgspec
 
@@ -22,12 +22,16 @@ class Unplaced(msgspec.Struct, frozen=True, kw_only=True, tag="unplaced", gc=Fal
     user's Ray options place the agent.
     """
 
+    node_id: ClassVar[None] = None
+    group_id: ClassVar[None] = None
+
 
 class OnNode(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="on_node", gc=False
 ):
     """On a node, outside placement groups. The node may be lost while the agent still exists."""
 
+    group_id: ClassVar[None] = None
     node_id: str
     #: The names, on that node, of the GPUs that the agent reported.
     gpu_ids: tuple[str, ...] = ()

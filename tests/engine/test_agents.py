@@ -109,7 +109,7 @@ def test_a_place_says_where_resources_are_held():
 @pytest.mark.parametrize(
     "fact",
     [
-        f.AgentReady(agent_name="a"),
+        f.AgentReady(agent_name="a", at=0.0),
         f.AgentStarted(agent_name="a", incarnation=1, at=0.0),
         f.GroupDisposalChanged(agent_name="a", destroy_group=True),
     ],

@@ -258,13 +258,14 @@ def _evict(tx: Transaction, victims: tuple[VictimAgent, ...], newcomer: str) -> 
 def start_instruction(state: MeshState, agent_name: str, *, adopt: bool = False) -> StartAgent:
     """The order to make this agent's actor."""
     agent = state.agents[agent_name]
-    if agent.submission is None:
+    submission = agent.submission
+    if submission is None:
         raise ValueError(f"agent {agent_name!r} has run already and is not started again")
     return StartAgent(
         agent=agent.spec,
         incarnation=agent.incarnation,
         node_id=agent.node_id,
-        state_key=agent.submission.state_key,
+        state_key=submission.state_key,
         adopt=adopt,
         group_id=agent.group_id,
     )

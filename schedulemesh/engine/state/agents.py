@@ -16,7 +16,7 @@ from typing import ClassVar, NoReturn, Union
 import msgspec
 
 from schedulemesh.domain.agent import AgentSpec
-from schedulemesh.domain.placement import InGroup, OnNode, Place, Unplaced
+from schedulemesh.domain.placement import OnNode, Place
 from schedulemesh.domain.reasons import EndReason
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.domain.task import TaskSpec
@@ -212,12 +212,12 @@ class Agent(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     @property
     def node_id(self) -> str | None:
         """The node that it is placed on, in a group or not; None: not known yet."""
-        return None if isinstance(self.place, Unplaced) else self.place.node_id
+        return self.place.node_id
 
     @property
     def group_id(self) -> str | None:
         """The placement group that it is placed in; None: it is in none."""
-        return self.place.group_id if isinstance(self.place, InGroup) else None
+        return self.place.group_id
 
     def is_on(self, node_id: str) -> bool:
         """Whether it holds resources on this node itself, not in a placement group."""

@@ -303,8 +303,9 @@ class MeshState:
             self.cluster.leave(place.node_id, fact.agent_name)
         elif not isinstance(place, Unplaced):
             assert_never(place)
-        if agent.submission is not None and agent.submission.request_id is not None:
-            self.requests.pop(agent.submission.request_id, None)
+        submission = agent.submission
+        if submission is not None and submission.request_id is not None:
+            self.requests.pop(submission.request_id, None)
         if isinstance(phase, Ending) and phase.leaves_for is not None:
             self.agents[phase.leaves_for].stop_waiting_for(agent=fact.agent_name)
         if isinstance(phase, Waiting):
