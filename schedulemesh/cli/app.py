@@ -91,6 +91,23 @@ def stop(
 
 
 @app.command()
+def orphans(
+    name: Name = "head",
+    namespace: Namespace = "schedulemesh",
+    address: Address = "auto",
+    end: Annotated[
+        list[str] | None, typer.Option(help="End the orphaned actor of this name; repeatable.")
+    ] = None,
+    end_all: Annotated[bool, typer.Option("--end-all", help="End all of them.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """List or end orphans: actors and placement groups that a restored journal does not know."""
+    from schedulemesh.cli import standing
+
+    raise typer.Exit(standing.orphans(name, namespace, address, end, end_all=end_all, asked=yes))
+
+
+@app.command()
 def plugins() -> None:
     """List the strategies that are built in and installed."""
     from schedulemesh.cli.plugins import show

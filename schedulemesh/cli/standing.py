@@ -1,9 +1,9 @@
-"""Start, status and stop of a standing scheduler, as a person reads them."""
+"""The commands start, status, stop and orphans, for a detached scheduler."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import ray
@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from schedulemesh.core.client.head import ScheduleMeshHead
-from schedulemesh.core.client.listings import PoolInfo, TaskListing
+from schedulemesh.core.client.listings import OrphanInfo, PoolInfo, TaskListing
 from schedulemesh.core.client.ray_cluster import join
 from schedulemesh.core.client.results import AgentInfo
 from schedulemesh.core.client.scheduler import RayScheduler
@@ -27,7 +27,7 @@ def start(
     state_path: str | None,
     health_interval_s: float | None,
 ) -> int:
-    """Start it; the exit code."""
+    """Start the scheduler; returns the exit code."""
     with _session(address) as session:
         head = ScheduleMeshHead(
             name,
@@ -44,7 +44,7 @@ def start(
 
 
 def status(name: str, namespace: str, address: str) -> int:
-    """Show it; the exit code, 1 where it does not live."""
+    """Show the scheduler; returns the exit code, 1 where it is not alive."""
     with _session(address) as session:
         about = ScheduleMeshHead(name, namespace=namespace).health()
         if not about["alive"]:
@@ -63,7 +63,7 @@ def status(name: str, namespace: str, address: str) -> int:
 
 
 def stop(name: str, namespace: str, address: str, *, asked: bool) -> int:
-    """End it; the exit code."""
+    """End the scheduler; returns the exit code."""
     with _session(address) as session:
         head = ScheduleMeshHead(name, namespace=namespace)
         about = head.health()
@@ -84,15 +84,48 @@ def stop(name: str, namespace: str, address: str, *, asked: bool) -> int:
     return session.code
 
 
+def orphans(
+    name: str,
+    namespace: str,
+    address: str,
+    names: Sequence[str] | None,
+    *,
+    end_all: bool,
+    asked: bool,
+) -> int:
+    """List the orphans, or end those with these names, or all; the exit code, 1 where one was not found."""
+    if names and end_all:
+        return _fail("give --end or --end-all, not both")
+    with _session(address) as session:
+        scheduler = RayScheduler.attach(name, namespace=namespace)
+        listed = scheduler.list_orphans()["orphans"]
+        if not names and not end_all:
+            Console().print(_orphans(listed) if listed else "there are no orphans")
+            session.code = 0
+            return session.code
+        actors = [orphan["name"] for orphan in listed if orphan["kind"] == "actor"]
+        chosen = actors if end_all else list(names or ())
+        if unknown := [given for given in chosen if given not in actors]:
+            return _fail(
+                f"{unknown[0]!r} is no orphaned actor; there are {', '.join(actors) or 'none'}"
+            )
+        if not asked and not typer.confirm(f"End {len(chosen)} orphaned actors?"):
+            return 1
+        ended = scheduler.end_orphans(None if end_all else chosen)["ended"]
+        print(f"ended: {', '.join(ended) or 'nothing'}")
+        session.code = 0
+    return session.code
+
+
 class _Session:
-    """A command on a running Ray, and its exit code."""
+    """A command on a running Ray, with its exit code."""
 
     code = 1
 
 
 @contextmanager
 def _session(address: str) -> Iterator[_Session]:
-    """A command connected to a running Ray. What goes wrong is one sentence on stderr, and ends it."""
+    """Within, this process is connected to Ray. An error is printed as one sentence on stderr."""
     session = _Session()
     try:
         join(address, log_to_driver=False)
@@ -151,6 +184,15 @@ def _tasks(tasks: list[TaskListing]) -> Table:
             task["phase"],
             task["agent_name"],
         )
+    return table
+
+
+def _orphans(orphans: list[OrphanInfo]) -> Table:
+    table = Table(title="orphans", title_justify="left")
+    for heading in ("name in Ray", "kind"):
+        table.add_column(heading, overflow="fold")
+    for orphan in orphans:
+        table.add_row(orphan["name"], orphan["kind"])
     return table
 
 

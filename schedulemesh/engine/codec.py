@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import msgspec
 
@@ -76,7 +75,7 @@ def _culprit(facts: Sequence[AnyFact]) -> str:
     return "a fact"
 
 
-def _comes_back(value: Any, kind: Any) -> bool:
+def _comes_back(value: object, kind: object) -> bool:
     try:
         return bool(msgspec.json.decode(_encoder.encode(value), type=kind) == value)
     except (msgspec.MsgspecError, ValueError, TypeError, OverflowError):

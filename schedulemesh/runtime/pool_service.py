@@ -30,18 +30,23 @@ class PoolService(Service):
 
     async def ensure_pool(self, request: EnsurePool) -> PoolResponse:
         """Create a pool, or change the given fields."""
+        await self._reactor.whole()
         account = self._reactor.state.ledger.accounts.get(request.name)
         base = PoolSpec(name=request.name) if account is None else account.spec
         return await self._change(base, request)
 
     async def resize_pool(self, request: ResizePool) -> PoolResponse:
         """Change the given fields of a pool."""
+        await self._reactor.whole()
         account = self._reactor.state.ledger.accounts.get(request.name)
         if account is None:
             return PoolResponse(outcome=pool_not_found(self._reactor.state, request.name))
         return await self._change(account.spec, request)
 
     async def _change(self, base: PoolSpec, request: EnsurePool | ResizePool) -> PoolResponse:
+        """Change the definition ``base``, which the caller read from a whole state and has not awaited since:
+        the step then decides on the same state, and no change in between is overwritten.
+        """
         spec = changed(
             base,
             labels=request.labels,

@@ -146,16 +146,19 @@ class View:
         return [{"name": name, "kind": kind} for name, kind in actors + groups]
 
     def saved_states(self) -> list[dict[str, object]]:
-        """Every task with a stored state: running, preempted or lost."""
+        """Every task with a stored state, and every lost task: running, preempted or lost."""
         state = self._state
-        saved: list[tuple[TaskSpec, str]] = []
-        saved += [(t, "lost") for a in state.lost.values() for t, key in a.tasks if key]
+        saved: list[tuple[TaskSpec, str, bool]] = []
+        saved += [(t, "lost", key is not None) for a in state.lost.values() for t, key in a.tasks]
         preempted = (p for p in state.preempted.values() if p.state_key and not p.ran_again)
-        saved += [(past.fact.task, "preempted") for past in preempted]
+        saved += [(past.fact.task, "preempted", True) for past in preempted]
         running = (task for task in state.running.by_id.values() if task.state_key)
-        saved += [(task.spec, "running") for task in running]
+        saved += [(task.spec, "running", True) for task in running]
         # The last entry of a task counts.
-        rows = {spec.task_id: {**task_row(spec), "status": status} for spec, status in saved}
+        rows = {
+            spec.task_id: {**task_row(spec), "status": status, "state_saved": is_saved}
+            for spec, status, is_saved in saved
+        }
         return list(rows.values())
 
     def policy(self) -> dict[str, object]:

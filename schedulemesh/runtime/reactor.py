@@ -156,7 +156,7 @@ class Reactor:
         The instructions have been passed to the executor then. Raises JournalError if the facts could not be
         written, and NotStorableError if they can never be; then nothing has changed.
         """
-        while not self._whole.is_set():
+        if not self._whole.is_set():
             await self.whole()
         if not self._healthy.is_set():
             raise JournalError(
@@ -206,8 +206,9 @@ class Reactor:
                 await self._healthy.wait()
 
     async def whole(self) -> None:
-        """Return once the state consists of complete steps only."""
-        await self._whole.wait()
+        """Return once the state consists of complete steps only; it stays so until the caller awaits."""
+        while not self._whole.is_set():
+            await self._whole.wait()
 
     async def read(self, query: Callable[[], Value]) -> Value:
         """The result of ``query``, once everything that it read is durable; the query is repeated if that was

@@ -67,6 +67,54 @@ def test_a_missing_scheduler_is_an_error_message(monkeypatch, connected, words):
     assert (done.exit_code, done.stdout, done.stderr) == (1, "", "no scheduler 'head' lives\n")
 
 
+class FakeScheduler:
+    """A scheduler with two orphaned actors and a placement group."""
+
+    ended = None
+
+    def list_orphans(self):
+        listed = [{"name": name, "kind": "actor"} for name in ("mesh:a#1", "mesh:b#2")]
+        return {"orphans": [*listed, {"name": "group-1", "kind": "placement group"}]}
+
+    def end_orphans(self, names=None):
+        self.ended = names
+        return {"ended": names or ["mesh:a#1", "mesh:b#2"]}
+
+
+@pytest.fixture
+def orphaned(monkeypatch, connected):
+    scheduler = FakeScheduler()
+    monkeypatch.setattr(standing.RayScheduler, "attach", lambda *_args, **_options: scheduler)
+    return scheduler
+
+
+def test_orphans_are_listed_and_stay(orphaned):
+    done = run("orphans")
+    assert done.exit_code == 0
+    for word in ("mesh:a#1", "mesh:b#2", "group-1", "placement group"):
+        assert word in done.stdout
+    assert orphaned.ended is None
+
+
+def test_orphans_are_ended_by_name_or_all_of_them(orphaned):
+    done = run("orphans", "--end", "mesh:b#2", "--yes")
+    assert (done.exit_code, done.stdout) == (0, "ended: mesh:b#2\n")
+    assert orphaned.ended == ["mesh:b#2"]
+    done = run("orphans", "--end-all", "-y")
+    assert (done.exit_code, done.stdout) == (0, "ended: mesh:a#1, mesh:b#2\n")
+    assert orphaned.ended is None
+
+
+def test_what_is_no_orphan_is_not_ended(orphaned):
+    done = run("orphans", "--end", "mesh:a#1", "--end", "mine", "--yes")
+    assert done.exit_code == 1
+    assert done.stderr == "'mine' is no orphaned actor; there are mesh:a#1, mesh:b#2\n"
+    assert run("orphans", "--end", "mesh:a#1", "--end-all").exit_code == 1
+    declined = CliRunner().invoke(app, ["orphans", "--end-all"], input="n\n")
+    assert declined.exit_code == 1
+    assert orphaned.ended is None
+
+
 def test_tables_keep_whole_names_and_amounts_on_a_narrow_terminal():
     name = "an-agent-whose-owner-likes-names-that-say-everything-there-is-to-say"
     agent = {

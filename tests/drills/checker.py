@@ -171,7 +171,8 @@ class Checker:
 
     def _saved(self, expected: Expected) -> list[str]:
         """Running and evicted tasks have a saved count at least as high as the acknowledged one."""
-        stored = {s["task_id"] for s in self.mesh.list_saved_states()["saved_states"]}
+        listed = self.mesh.list_saved_states()["saved_states"]
+        stored = {task["task_id"] for task in listed if task["state_saved"]}
         missing = expected.evicted - expected.tasks - expected.completed - stored
         wrong = [f"{task_id} was evicted, and its state is missing" for task_id in missing]
         for task_id, count in expected.saved.items():

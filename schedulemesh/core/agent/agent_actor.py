@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
 
 from schedulemesh.core.agent.control_channel import current
+from schedulemesh.domain.user_data import UserValue
 
 
 class AgentActor:
@@ -22,10 +22,10 @@ class AgentActor:
 
     def process(
         self,
-        payload: Any = None,
+        payload: UserValue = None,
         task_id: str | None = None,
         simulated_duration: float | None = None,
-    ) -> dict[str, Any]:
+    ) -> dict[str, UserValue]:
         """Do the work: here, wait ``simulated_duration`` seconds unless cancelled, and hand back the payload.
 
         Returns ``agent``, ``task_id``, ``status`` ("completed" or "cancelled"), ``payload`` and
@@ -43,7 +43,7 @@ class AgentActor:
             "duration": time.monotonic() - began,
         }
 
-    def cancel(self, task_id: str) -> dict[str, Any]:
+    def cancel(self, task_id: str) -> dict[str, UserValue]:
         """Ask a task to stop, whether it runs already or is still to come.
 
         Returns ``success``, ``task_id`` and ``agent``. Called from another thread than ``process``.
@@ -55,7 +55,7 @@ class AgentActor:
         """Whether the task was asked to stop; a loop of one's own looks here."""
         return self._stop_event(task_id).is_set()
 
-    def invoke(self, method: str, *args: Any, **kwargs: Any) -> Any:
+    def invoke(self, method: str, *args: UserValue, **kwargs: UserValue) -> UserValue:
         """Call a public method by name and return what it returns; AttributeError where there is none."""
         if method.startswith("_"):
             raise AttributeError(f"{type(self).__name__} has no public method {method!r}")

@@ -15,15 +15,17 @@ import time
 import warnings
 from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
-from typing import Any
 
 import msgspec
 import ray
+from ray import ObjectRef
+from ray.actor import ActorHandle
 from ray.exceptions import RayError
 
 from schedulemesh.core.agent.metrics_sender import MetricsSender
 from schedulemesh.core.agent.user_errors import error_text
 from schedulemesh.core.transport.user_code import pickled_state
+from schedulemesh.domain.user_data import UserObject, UserValue
 from schedulemesh.protocol.agents import (
     CHUNK_BYTES,
     AgentInit,
@@ -56,7 +58,7 @@ def current() -> ControlChannel | None:
     return _current
 
 
-def fetched(ref: Any) -> Any:
+def fetched(ref: ObjectRef) -> UserValue:
     """The value of a reference, waited for on this thread. ``ray.get`` would warn of a blocked event loop in
     every process whose class has async methods, though it is not the loop that waits here.
     """
@@ -64,7 +66,7 @@ def fetched(ref: Any) -> Any:
     return value
 
 
-def fetched_all(refs: Sequence[Any]) -> list[Any]:
+def fetched_all(refs: Sequence[ObjectRef]) -> list[UserValue]:
     """As ``fetched``, of several."""
     return [future.result() for future in [ref.future() for ref in refs]]
 
@@ -109,13 +111,13 @@ class _Running:
 class ControlChannel:
     """One agent's line to its supervisor."""
 
-    def __init__(self, init: AgentInit, supervisor: Any) -> None:
+    def __init__(self, init: AgentInit, supervisor: ActorHandle) -> None:
         self._init_message = init
         self.agent_name = init.agent_name
         self._incarnation = init.incarnation
         self._supervisor = supervisor
         self.metrics = MetricsSender(self.agent_name, self._incarnation, self._send_metrics)
-        self._object: Any = None
+        self._object: UserObject = None
         #: The event loop of an async class; None: its methods are sync.
         self.loop: asyncio.AbstractEventLoop | None = None
         self.running = _Running()
@@ -130,7 +132,7 @@ class ControlChannel:
         #: The highest epoch of any supervisor that gave a command.
         self._epoch = 0
 
-    def attach(self, built: Any) -> None:
+    def attach(self, built: UserObject) -> None:
         """The user's object is there."""
         self._object = built
 
@@ -205,7 +207,7 @@ class ControlChannel:
             result = msgspec.structs.replace(result, data=None, part_bytes=len(data))
         self._supervisor.command_done.remote(command_id, pack(result))
 
-    def _send_metrics(self, message: bytes) -> Any:
+    def _send_metrics(self, message: bytes) -> ObjectRef:
         return self._supervisor.report_metrics.remote(message)
 
     def _carry_out(self, command: Command) -> Result:
@@ -252,7 +254,9 @@ class ControlChannel:
         except BaseException:  # noqa: BLE001  # user code raises anything
             return False
 
-    def _call(self, name: str, *args: Any, keep: Callable[[Any], bytes] | None = None) -> Result:
+    def _call(
+        self, name: str, *args: object, keep: Callable[[UserValue], bytes] | None = None
+    ) -> Result:
         """Call a control method of the user's object; what it raises becomes the result."""
         if not self._has(name):
             return Result(able=False)
@@ -266,7 +270,7 @@ class ControlChannel:
             return Result(error=error_text(error), success=False)
         return Result(data=data, success=not refused)
 
-    def _finish(self, answer: Any) -> Any:
+    def _finish(self, answer: UserValue) -> UserValue:
         """Run a coroutine on the agent's own loop."""
         if not inspect.iscoroutine(answer):
             return answer
@@ -278,7 +282,9 @@ class ControlChannel:
         return value
 
 
-async def _outcome(answer: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
+async def _outcome(
+    answer: Coroutine[object, object, UserValue],
+) -> tuple[UserValue, BaseException | None]:
     """What a coroutine returns or raises; SystemExit and the like would end the loop that it runs on."""
     try:
         return await answer, None

@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import msgspec
 import ray
-from ray import cloudpickle
+from ray import ObjectRef, cloudpickle
+from ray.actor import ActorHandle
 
 from schedulemesh.core.agent.control_channel import (
     ControlChannel,
@@ -29,6 +29,7 @@ from schedulemesh.core.agent.process_marks import kill, mark_this_process, marke
 from schedulemesh.core.agent.user_errors import error_text
 from schedulemesh.core.transport.user_code import load_arguments, load_class
 from schedulemesh.domain.task import task_row
+from schedulemesh.domain.user_data import UserClass, UserFunction, UserObject, UserValue
 from schedulemesh.protocol.agents import AgentInit, Method, Report, SavedState, ShippedClass, pack
 
 _KINDS = {
@@ -49,7 +50,7 @@ class AgentHost:
     _sm_init: AgentInit
     _sm_channel: ControlChannel
     #: The user's object; None: it is not built.
-    _sm_object: Any = None
+    _sm_object: UserObject = None
     #: Why it could not be built.
     _sm_error = ""
     _sm_restored: bool | None = None
@@ -57,7 +58,11 @@ class AgentHost:
     _sm_gpu_ids: tuple[str, ...] | None = None
 
     def __init__(
-        self, init: bytes, supervisor: Any, refs: Sequence[Any], nested: Sequence[Any]
+        self,
+        init: bytes,
+        supervisor: ActorHandle,
+        refs: Sequence[ObjectRef],
+        nested: Sequence[ObjectRef],
     ) -> None:
         self._sm_begin(init, supervisor)
         mark_this_process(self._sm_init.mark)
@@ -73,17 +78,17 @@ class AgentHost:
         """Where the agent landed and what it can do, or why it could not be built: a Report, packed."""
         return self._sm_report()
 
-    def _sm_begin(self, init: bytes, supervisor: Any) -> None:
+    def _sm_begin(self, init: bytes, supervisor: ActorHandle) -> None:
         self._sm_init = msgspec.msgpack.decode(init, type=AgentInit)
         self._sm_channel = ControlChannel(self._sm_init, supervisor)
         set_current(self._sm_channel)
 
-    def _sm_class(self) -> Any:
+    def _sm_class(self) -> UserClass:
         """The user's class."""
         return load_class(msgspec.msgpack.decode(self._sm_init.shipped, type=ShippedClass))
 
     def _sm_build(
-        self, refs: Sequence[Any], nested: Sequence[Any], *, restarted: bool = False
+        self, refs: Sequence[ObjectRef], nested: Sequence[ObjectRef], *, restarted: bool = False
     ) -> None:
         """Build the user's object. Nothing that its code raises leaves this process as an object: Ray would
         have the supervisor unpickle it.
@@ -97,10 +102,10 @@ class AgentHost:
             return
         self._sm_channel.attach(self._sm_object)
 
-    def _sm_built(self, refs: Sequence[Any], nested: Sequence[Any]) -> Any:
+    def _sm_built(self, refs: Sequence[ObjectRef], nested: Sequence[ObjectRef]) -> UserObject:
         init, cls = self._sm_init, self._sm_class()
-        args: tuple[Any, ...] = ()
-        kwargs: dict[str, Any] = {}
+        args: tuple[UserValue, ...] = ()
+        kwargs: dict[str, UserValue] = {}
         if init.arguments is not None:
             args, kwargs = load_arguments(init.arguments, _resolved(refs), nested)
         built = cls(init.agent_name, init.labels, *args, **kwargs)
@@ -149,14 +154,14 @@ def host_class(
     return type(shipped.name, (bases[shipped.is_async],), body)
 
 
-def _resolved(refs: Sequence[Any]) -> Sequence[Any]:
+def _resolved(refs: Sequence[ObjectRef]) -> Sequence[UserValue]:
     """The values of references that stand as whole arguments. They are read here and not by Ray, so that one
     that stands for an error is an error of this agent alone.
     """
     return _beside_the_loop(fetched_all, refs) if refs else ()
 
 
-def _restore(built: Any, saved: bytes) -> bool:
+def _restore(built: UserObject, saved: bytes) -> bool:
     """Give the saved state back to the object; False: its class cannot take one."""
     take = getattr(built, "restore_state", None)
     if take is None:
@@ -167,18 +172,18 @@ def _restore(built: Any, saved: bytes) -> bool:
     return True
 
 
-def _beside_the_loop(call: Callable[..., Any], *args: Any) -> Any:
+def _beside_the_loop(call: UserFunction, *args: UserValue) -> UserValue:
     """Call on a thread, because Ray builds the object of a class with async methods on their loop."""
     with ThreadPoolExecutor(1) as beside:
         return beside.submit(call, *args).result()
 
 
-def restorable(saved: SavedState) -> Any:
+def restorable(saved: SavedState) -> UserValue:
     """What ``restore_state`` gets: what ``save_state`` or the preserver returned, else the whole state."""
     return public_state(saved) if saved.state is None else cloudpickle.loads(saved.state)
 
 
-def public_state(saved: SavedState) -> dict[str, Any]:
+def public_state(saved: SavedState) -> dict[str, UserValue]:
     """The saved state as callers see it: the preserver's own dict, or everything that is known."""
     state = None if saved.state is None else cloudpickle.loads(saved.state)
     if saved.source in ("preserver", "given") and isinstance(state, dict):
@@ -197,7 +202,7 @@ def public_state(saved: SavedState) -> dict[str, Any]:
     return {**shown, "warning": saved.warning} if saved.warning else shown
 
 
-def _forward(method: Method) -> Callable[..., Any]:
+def _forward(method: Method) -> UserFunction:
     """A method that calls the user's one of the same name, of the same kind and signature."""
     make = {
         "sync": _forward_sync,
@@ -223,24 +228,24 @@ def _forward(method: Method) -> Callable[..., Any]:
     return forward
 
 
-def _forward_sync(name: str) -> Callable[..., Any]:
-    def forward(self: AgentHost, *args: Any, **kwargs: Any) -> Any:
+def _forward_sync(name: str) -> UserFunction:
+    def forward(self: AgentHost, *args: UserValue, **kwargs: UserValue) -> UserValue:
         with self._sm_channel.running:
             return getattr(self._sm_object, name)(*args, **kwargs)
 
     return forward
 
 
-def _forward_generator(name: str) -> Callable[..., Any]:
-    def forward(self: AgentHost, *args: Any, **kwargs: Any) -> Iterator[Any]:
+def _forward_generator(name: str) -> UserFunction:
+    def forward(self: AgentHost, *args: UserValue, **kwargs: UserValue) -> Iterator[UserValue]:
         with self._sm_channel.running:
             yield from getattr(self._sm_object, name)(*args, **kwargs)
 
     return forward
 
 
-def _forward_async(name: str) -> Callable[..., Any]:
-    async def forward(self: AgentHost, *args: Any, **kwargs: Any) -> Any:
+def _forward_async(name: str) -> UserFunction:
+    async def forward(self: AgentHost, *args: UserValue, **kwargs: UserValue) -> UserValue:
         # An agent that Ray restarted was not asked for a report, which tells the loop too.
         self._sm_channel.loop = asyncio.get_running_loop()
         with self._sm_channel.running:
@@ -249,8 +254,10 @@ def _forward_async(name: str) -> Callable[..., Any]:
     return forward
 
 
-def _forward_async_generator(name: str) -> Callable[..., Any]:
-    async def forward(self: AgentHost, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+def _forward_async_generator(name: str) -> UserFunction:
+    async def forward(
+        self: AgentHost, *args: UserValue, **kwargs: UserValue
+    ) -> AsyncIterator[UserValue]:
         with self._sm_channel.running:
             async for item in getattr(self._sm_object, name)(*args, **kwargs):
                 yield item

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from ray.actor import ActorHandle
 
 from schedulemesh.core.agent.agent_actor import AgentActor
 from schedulemesh.core.agent.control_channel import current
 from schedulemesh.core.agent.metrics_sender import MetricsSender
+from schedulemesh.domain.user_data import UserValue
 
 
 class MetricsReportingAgent(AgentActor):
@@ -20,7 +21,7 @@ class MetricsReportingAgent(AgentActor):
         self,
         name: str,
         labels: dict[str, str] | None = None,
-        supervisor: Any = None,
+        supervisor: ActorHandle = None,
         report_interval: float = 1.0,
     ) -> None:
         super().__init__(name, labels)
@@ -29,7 +30,11 @@ class MetricsReportingAgent(AgentActor):
         self._sender: MetricsSender | None = None
 
     def report_metrics(
-        self, metrics: dict[str, Any] | None = None, *, at_once: bool = False, **more: Any
+        self,
+        metrics: dict[str, UserValue] | None = None,
+        *,
+        at_once: bool = False,
+        **more: UserValue,
     ) -> bool:
         """Send metrics (numbers, texts, flags, lists and dicts of them), without waiting; also a safe point.
 

@@ -6,12 +6,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import msgspec
 import ray
+from ray import ObjectRef
 from ray.exceptions import RayError
 
+from schedulemesh.domain.user_data import UserValue
 from schedulemesh.protocol.agents import MetricsReport, pack
 from schedulemesh.protocol.metric_values import MAX_METRICS_BYTES, encode_metrics
 
@@ -35,12 +36,12 @@ class MetricsSender:
         self,
         agent_name: str,
         incarnation: int | None,
-        send: Callable[[bytes], Any],
+        send: Callable[[bytes], ObjectRef],
     ) -> None:
         self._agent_name = agent_name
         self._incarnation = incarnation
         self._send = send
-        self._wait: Callable[[Any], object] = ray.get
+        self._wait: Callable[[ObjectRef], object] = ray.get
         self._changed = threading.Condition()
         #: The newest report, encoded; None: it was sent.
         self._newest: bytes | None = None
@@ -53,7 +54,7 @@ class MetricsSender:
         self._thread: threading.Thread | None = None
         self._warned = False
 
-    def report(self, metrics: Mapping[str, Any], interval_s: float, *, at_once: bool) -> bool:
+    def report(self, metrics: Mapping[str, UserValue], interval_s: float, *, at_once: bool) -> bool:
         """Have these metrics sent, ``interval_s`` after the last at the earliest; never blocks.
 
         Returns whether they go out now. Those that are held back go out later, unless newer ones come.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 import ray
@@ -17,6 +16,7 @@ from schedulemesh.core.agent.host import public_state
 from schedulemesh.core.agent.user_errors import error_text
 from schedulemesh.core.transport.user_code import load_class, pickled_state
 from schedulemesh.domain.task import TaskState, task_row
+from schedulemesh.domain.user_data import UserFunction
 from schedulemesh.protocol.agents import (
     Accelerators,
     Handled,
@@ -69,8 +69,9 @@ def restore(handler: bytes, saved: bytes) -> bytes:
     )
 
 
-def _function(handler: bytes) -> Any:
-    return load_class(msgspec.msgpack.decode(handler, type=ShippedFunction))
+def _function(handler: bytes) -> UserFunction:
+    function: UserFunction = load_class(msgspec.msgpack.decode(handler, type=ShippedFunction))
+    return function
 
 
 def _task_state(saved: SavedState, started_at: float) -> TaskState:

@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
+from ray import ObjectRef
+from ray.actor import ActorHandle
 
 from schedulemesh.core.agent.host import AgentHost, AsyncAgentHost, host_class
 from schedulemesh.core.agent.process_marks import mark_this_process
 from schedulemesh.core.agent.user_errors import error_text
 from schedulemesh.core.transport.user_code import load_arguments, load_class, ship_arguments
+from schedulemesh.domain.user_data import UserClass
 from schedulemesh.protocol.agents import Accelerators, AgentInit, Handled, ShippedClass, pack
 
 
@@ -24,7 +26,7 @@ class WarmHost(AgentHost):
     """Base of every warm host for a class without async methods."""
 
     def __init__(
-        self, shipped: bytes, accelerators: Accelerators, supervisor: Any, mark: int
+        self, shipped: bytes, accelerators: Accelerators, supervisor: ActorHandle, mark: int
     ) -> None:
         mark_this_process(mark)
         # Known before anyone is in a hurry: the first handle of its kind takes a process milliseconds.
@@ -32,7 +34,7 @@ class WarmHost(AgentHost):
         # An actor without GPUs sees all of them; the class must not.
         os.environ.update(accelerators.env_vars)
         self._sm_gpu_ids = accelerators.ids
-        self._sm_loaded: Any = None
+        self._sm_loaded: UserClass = None
         try:
             self._sm_loaded = load_class(msgspec.msgpack.decode(shipped, type=ShippedClass))
         except BaseException as error:  # noqa: BLE001  # user code raises anything
@@ -43,13 +45,15 @@ class WarmHost(AgentHost):
         """Whether the class is loaded, or why it cannot be: Handled, packed."""
         return pack(Handled(error=self._sm_error))
 
-    def schedulemesh_build(self, init: bytes, refs: Sequence[Any], nested: Sequence[Any]) -> bytes:
+    def schedulemesh_build(
+        self, init: bytes, refs: Sequence[ObjectRef], nested: Sequence[ObjectRef]
+    ) -> bytes:
         """Build the object; from now on this is an agent's host like any other."""
         self._sm_begin(init, self._sm_supervisor)
         self._sm_build(refs, nested)
         return self._sm_report()
 
-    def _sm_class(self) -> Any:
+    def _sm_class(self) -> UserClass:
         return self._sm_loaded
 
 
@@ -59,12 +63,12 @@ class AsyncWarmHost(WarmHost, AsyncAgentHost):
     """
 
     async def schedulemesh_build(  # type: ignore[override]  # Ray awaits it
-        self, init: bytes, refs: Sequence[Any], nested: Sequence[Any]
+        self, init: bytes, refs: Sequence[ObjectRef], nested: Sequence[ObjectRef]
     ) -> bytes:
         """See WarmHost."""
         return super().schedulemesh_build(init, refs, nested)
 
-    def _sm_begin(self, init: bytes, supervisor: Any) -> None:
+    def _sm_begin(self, init: bytes, supervisor: ActorHandle) -> None:
         super()._sm_begin(init, supervisor)
         self._sm_channel.loop = asyncio.get_running_loop()
 

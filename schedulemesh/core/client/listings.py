@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
-from schedulemesh.core.client.results import AgentInfo, CandidateInfo, Result, TaskInfo
+from schedulemesh.core.client.results import AgentInfo, Result, TaskInfo
 from schedulemesh.domain.resources import Amounts
 from schedulemesh.domain.user_data import UserValue
 
@@ -211,10 +211,16 @@ class PolicyResult(Result, total=False):
     changes: list[PolicyChange]
 
 
-class PastPreemption(CandidateInfo, total=False):
+class PastPreemption(TaskInfo, total=False):
     """A preemption that took place, with the time in seconds since 1970."""
 
     timestamp: float
+    agent_name: str
+    reason: str
+    #: None: the task was preempted by hand, without an evaluation.
+    preempt_score: float | None
+    state_saved: bool
+    save_error: str
 
 
 class PreemptionStats(Result, total=False):
@@ -236,11 +242,11 @@ class Stats(PreemptionStats, total=False):
     nodes: int
 
 
-class SavedStateInfo(TypedDict, total=False):
-    """A task whose state is stored, or that was lost. ``state_saved`` False: nothing of it is stored."""
+class SavedStateInfo(TaskInfo, total=False):
+    """A task whose state is stored, or that was lost with its agent."""
 
-    task_id: str
     status: Literal["running", "preempted", "lost"]
+    #: False: the task was lost before a state of it was saved.
     state_saved: bool
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 import ray
@@ -43,9 +42,9 @@ class RayOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse_options(
     given: object,
-    beneath: Mapping[str, Any],
+    beneath: Mapping[str, object],
     resources: Resources | None,
-    job_env: Mapping[str, Any],
+    job_env: Mapping[str, object],
     namespace: str,
 ) -> RayOptions:
     """The options merged over those of the class's decorator (``beneath``) and the job's runtime_env.
@@ -80,7 +79,7 @@ def parse_options(
     )
 
 
-def _plain(given: object) -> dict[str, Any]:
+def _plain(given: object) -> dict[str, object]:
     """The options as plain data, because they are stored with the agent."""
     items = as_items(given, "ray_options", "a dict")
     return {_key(name): plain_data(value, f"ray_options[{shown(name)}]") for name, value in items}
@@ -93,7 +92,7 @@ def _key(given: object) -> str:
     return name
 
 
-def _check_amounts(options: Mapping[str, Any], resources: Resources | None) -> None:
+def _check_amounts(options: Mapping[str, object], resources: Resources | None) -> None:
     for name in _AMOUNTS:
         if options.get(name) is None:
             continue
@@ -109,14 +108,15 @@ def _check_amounts(options: Mapping[str, Any], resources: Resources | None) -> N
             )
 
 
-def _merge_env(options: dict[str, Any], job_env: Mapping[str, Any]) -> None:
+def _merge_env(options: dict[str, object], job_env: Mapping[str, object]) -> None:
     """The agent's own runtime_env over the job's; environment variables are merged one by one."""
     own = options.get("runtime_env") or {}
     if not isinstance(own, dict):
         raise InvalidRequestError(f"ray_options['runtime_env'] must be a dict, not {shown(own)}")
     merged = {**job_env, **own}
     if "env_vars" in job_env and isinstance(own.get("env_vars"), dict):
-        merged["env_vars"] = {**job_env["env_vars"], **own["env_vars"]}
+        shared = dict(as_items(job_env["env_vars"], "the job's env_vars", "a dict"))
+        merged["env_vars"] = {**shared, **own["env_vars"]}
     if merged:
         options["runtime_env"] = plain_data(merged, "ray_options['runtime_env']")
     else:
@@ -127,7 +127,7 @@ class _Checked:
     """A class on which Ray checks the options, in place of the user's."""
 
 
-def _check_by_ray(options: Mapping[str, Any]) -> None:
+def _check_by_ray(options: Mapping[str, object]) -> None:
     """Raise InvalidRequestError for values that Ray would refuse when it creates the agent, or later."""
     try:
         # Ray takes them where a class is decorated, and only there.

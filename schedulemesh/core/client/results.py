@@ -68,6 +68,8 @@ class AgentInfo(TypedDict, total=False):
     node_id: str | None
     placement_group: PlacementGroupInfo | None
     pid: int
+    #: How often Ray restarted its process.
+    restarts: int
     #: The ids of its tasks.
     tasks: list[str]
     task_details: list[TaskInfo]

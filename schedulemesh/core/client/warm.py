@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -35,13 +34,13 @@ class ShippedConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A ``pg_pool_config``, its warm class apart."""
 
     #: In plain data, without ``warm``.
-    config: dict[str, Any] | None
+    config: dict[str, object] | None
     warm: WarmSpec | UnsetType | None = UNSET
     #: The bytes of the warm class.
     blobs: dict[str, bytes] = {}
 
     @property
-    def whole(self) -> dict[str, Any] | None:
+    def whole(self) -> dict[str, object] | None:
         """The config with ``warm`` in its place."""
         if self.config is None or self.warm is UNSET:
             return self.config

@@ -10,14 +10,14 @@ import io
 import pickle
 import sys
 import warnings
-from typing import Any
 
 from ray import cloudpickle
 
 from schedulemesh.dispatch.arrays import is_torch
+from schedulemesh.domain.user_data import UserArray, UserValue
 
 
-def wrapped(content: Any, *, own: bool = True) -> Any:
+def wrapped(content: UserValue, *, own: bool = True) -> UserValue:
     """A value for ``ray.put``, a call or an answer; whoever receives it gets the content itself.
 
     Tensors arrive on the CPU, without gradient; with ``own`` as copies, else as views of the object store,
@@ -27,11 +27,11 @@ def wrapped(content: Any, *, own: bool = True) -> Any:
 
 
 class _ArrayTransport:
-    def __init__(self, content: Any, own: bool) -> None:
+    def __init__(self, content: UserValue, own: bool) -> None:
         self.content = content
         self.own = own
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         stream = io.BytesIO()
         buffers: list[pickle.PickleBuffer] = []
         _Pickler(stream, self.own, buffers).dump(self.content)
@@ -43,7 +43,7 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # Ray ships no 
         super().__init__(stream, protocol=5, buffer_callback=buffers.append)
         self._own = own
 
-    def reducer_override(self, value: Any) -> Any:
+    def reducer_override(self, value: UserValue) -> UserValue:
         if is_torch(value) and _is_plain(value):
             return _tensor, (*_as_bytes(value), self._own)
         if _is_scattered(value):
@@ -51,24 +51,24 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # Ray ships no 
         return super().reducer_override(value)
 
 
-def _opened(data: bytes, buffers: list[Any]) -> Any:
+def _opened(data: bytes, buffers: list[pickle.PickleBuffer]) -> UserValue:
     return pickle.loads(data, buffers=buffers)  # noqa: S301  # Ray's own pickle led here
 
 
-def _is_plain(tensor: Any) -> bool:
+def _is_plain(tensor: UserArray) -> bool:
     torch = sys.modules["torch"]
     dense = tensor.layout == torch.strided and not tensor.is_quantized
     return dense and type(tensor) is torch.Tensor
 
 
-def _is_scattered(value: Any) -> bool:
+def _is_scattered(value: UserValue) -> bool:
     """Whether this is a NumPy array that is no single run of memory."""
     if type(value) is not sys.modules["numpy"].ndarray:
         return False
     return not (value.flags.c_contiguous or value.flags.f_contiguous)
 
 
-def _as_bytes(tensor: Any) -> tuple[Any, str, tuple[int, ...]]:
+def _as_bytes(tensor: UserArray) -> tuple[UserArray, str, tuple[int, ...]]:
     """The bytes as a NumPy array, the dtype's name, and the shape."""
     torch = sys.modules["torch"]
     flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
@@ -79,7 +79,7 @@ def _as_bytes(tensor: Any) -> tuple[Any, str, tuple[int, ...]]:
     )
 
 
-def _tensor(data: Any, dtype: str, shape: tuple[int, ...], own: bool) -> Any:
+def _tensor(data: UserArray, dtype: str, shape: tuple[int, ...], own: bool) -> UserArray:
     import torch
 
     if not data.size:

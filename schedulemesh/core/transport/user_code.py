@@ -15,16 +15,17 @@ import site
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import msgspec
 from ray import ObjectRef, cloudpickle
+from typing_extensions import Buffer
 
 from schedulemesh.config.settings import MAX_BLOB_BYTES, StrategyRef
+from schedulemesh.domain.user_data import UserClass, UserFunction, UserValue
 from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.plugins import discovery
 from schedulemesh.protocol.agents import (
@@ -50,9 +51,9 @@ class ShippedArguments(msgspec.Struct, frozen=True, kw_only=True):
 
     data: bytes
     #: References that stand as whole arguments; Ray resolves them.
-    refs: tuple[Any, ...] = ()
+    refs: tuple[ObjectRef, ...] = ()
     #: References within other values; they stay references.
-    nested: tuple[Any, ...] = ()
+    nested: tuple[ObjectRef, ...] = ()
 
 
 class _Slot(msgspec.Struct, frozen=True):
@@ -68,7 +69,7 @@ def ship_class(cls: type) -> bytes:
     return pack(ShippedClass(name=cls.__name__, methods=methods, code=code, sys_path=job_folders()))
 
 
-def ship_function(function: Callable[..., Any], what: str) -> bytes:
+def ship_function(function: UserFunction, what: str) -> bytes:
     """A function as bytes. Raises InvalidRequestError where it cannot be pickled."""
     if not callable(function):
         raise InvalidRequestError(f"{what} must be a function, not {shown(function)}")
@@ -91,17 +92,17 @@ def see_folders(folders: Sequence[str]) -> None:
             sys.path.append(folder)
 
 
-def ship_value(value: Any, what: str) -> bytes:
+def ship_value(value: UserValue, what: str) -> bytes:
     """Any value as bytes. Raises InvalidRequestError where it cannot be pickled or is above 16 MB."""
     return _bounded(_pickled(value, what), what)
 
 
-def ship_state(value: Any) -> bytes:
+def ship_state(value: UserValue) -> bytes:
     """A saved state as bytes, of any size. Raises InvalidRequestError where it cannot be pickled."""
     return _pickled(value, "the saved state")
 
 
-def pickled_state(value: Any, limit_bytes: int) -> bytes:
+def pickled_state(value: UserValue, limit_bytes: int) -> bytes:
     """A saved state as bytes. Raises StateTooLargeError as soon as there are more than ``limit_bytes``."""
     file = _BoundedFile(limit_bytes)
     cloudpickle.dump(value, file)
@@ -117,7 +118,7 @@ class _BoundedFile:
         self._limit = limit_bytes
         self._size = 0
 
-    def write(self, data: Any) -> int:
+    def write(self, data: Buffer) -> int:
         part = bytes(data)
         self._size += len(part)
         self.check()
@@ -133,13 +134,13 @@ class _BoundedFile:
             )
 
 
-def ship_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> ShippedArguments:
+def ship_arguments(args: Sequence[UserValue], kwargs: Mapping[str, UserValue]) -> ShippedArguments:
     """Arguments as bytes, references taken out. Raises InvalidRequestError as ship_value does."""
     if not args and not kwargs:
         return ShippedArguments(data=_NO_ARGUMENTS)
-    refs: list[Any] = []
+    refs: list[ObjectRef] = []
 
-    def slot(value: Any) -> Any:
+    def slot(value: UserValue) -> UserValue:
         if not isinstance(value, ObjectRef):
             return value
         refs.append(value)
@@ -154,19 +155,19 @@ def ship_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> ShippedArg
     return ShippedArguments(data=data, refs=tuple(refs), nested=tuple(pickler.refs))
 
 
-def load_class(shipped: ShippedClass | ShippedFunction) -> Any:
+def load_class(shipped: ShippedClass | ShippedFunction) -> UserClass:
     """The class or function, in the process that runs it; whatever its module raises passes through."""
     see_folders(shipped.sys_path)
     return cloudpickle.loads(shipped.code)
 
 
 def load_arguments(
-    data: bytes, refs: Sequence[Any], nested: Sequence[Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    data: bytes, refs: Sequence[UserValue], nested: Sequence[ObjectRef]
+) -> tuple[tuple[UserValue, ...], dict[str, UserValue]]:
     """The arguments with resolved references put back; nested ones stay references."""
     args, kwargs = _RefUnpickler(io.BytesIO(data), nested).load()
 
-    def fill(value: Any) -> Any:
+    def fill(value: UserValue) -> UserValue:
         return refs[value.index] if isinstance(value, _Slot) else value
 
     return tuple(fill(v) for v in args), {name: fill(v) for name, v in kwargs.items()}
@@ -185,9 +186,9 @@ class _RefPickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # Ray ships 
 
     def __init__(self, buffer: io.BytesIO) -> None:
         super().__init__(buffer)
-        self.refs: list[Any] = []
+        self.refs: list[ObjectRef] = []
 
-    def persistent_id(self, value: Any) -> int | None:
+    def persistent_id(self, value: UserValue) -> int | None:
         if not isinstance(value, ObjectRef):
             return None
         self.refs.append(value)
@@ -195,15 +196,15 @@ class _RefPickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # Ray ships 
 
 
 class _RefUnpickler(pickle.Unpickler):
-    def __init__(self, buffer: io.BytesIO, refs: Sequence[Any]) -> None:
+    def __init__(self, buffer: io.BytesIO, refs: Sequence[ObjectRef]) -> None:
         super().__init__(buffer)
         self._refs = refs
 
-    def persistent_load(self, index: int) -> Any:
+    def persistent_load(self, index: int) -> UserValue:
         return self._refs[index]
 
 
-def _pickled(value: Any, what: str) -> bytes:
+def _pickled(value: UserValue, what: str) -> bytes:
     with _own_modules_by_value(), _pickling_errors(what):
         data: bytes = cloudpickle.dumps(value)
         return data
@@ -251,7 +252,7 @@ def _own_modules(inside: tuple[str, ...], _loaded: int) -> tuple[ModuleType, ...
     return tuple(m for m in list(sys.modules.values()) if _is_own(m, inside))
 
 
-def _is_own(module: Any, inside: tuple[str, ...]) -> bool:
+def _is_own(module: object, inside: tuple[str, ...]) -> bool:
     """Whether a module lies in the job's folders and is not installed."""
     if not isinstance(module, ModuleType) or module.__name__ == "__main__":
         return False
@@ -291,7 +292,7 @@ def _methods(cls: type) -> Iterator[Method]:
             )
 
 
-def _kind(function: Callable[..., Any]) -> str:
+def _kind(function: UserFunction) -> str:
     function = inspect.unwrap(function)
     if inspect.iscoroutinefunction(function):
         return "async"
@@ -300,7 +301,7 @@ def _kind(function: Callable[..., Any]) -> str:
     return "generator" if inspect.isgeneratorfunction(function) else "sync"
 
 
-def _parameters(cls: type, name: str, function: Callable[..., Any]) -> Iterator[Parameter]:
+def _parameters(cls: type, name: str, function: UserFunction) -> Iterator[Parameter]:
     """The parameters that a caller gives: without self."""
     bound = isinstance(inspect.getattr_static(cls, name), staticmethod | classmethod)
     for i, parameter in enumerate(inspect.signature(function).parameters.values()):

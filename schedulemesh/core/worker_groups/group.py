@@ -4,25 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Union, cast
 
 import ray
+from ray import ObjectRef
+from ray.actor import ActorHandle
 
 from schedulemesh.core.client.arguments import public_calls
+from schedulemesh.core.client.results import SubmitResult
 from schedulemesh.core.transport.arrays import wrapped
 from schedulemesh.core.transport.handles import actor_id
 from schedulemesh.core.worker_groups.pending_result import PendingResult
 from schedulemesh.core.worker_groups.worker_calls import Call
 from schedulemesh.dispatch.layout import ParallelLayout
 from schedulemesh.dispatch.strategies import Workers, scatter
+from schedulemesh.dispatch.trees import Spec
 from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.user_data import UserClass, UserValue
 from schedulemesh.errors import GroupRefusedError, InvalidRequestError
+from schedulemesh.plugins.dispatch import DispatchStrategyPlugin
 
+if TYPE_CHECKING:
+    from schedulemesh.core.client.scheduler import RayScheduler
+
+#: How data is distributed: a sharding or a tree of them, a plugin, or a name.
+Strategy = Union[str, Spec, DispatchStrategyPlugin]
 #: The holder of the data before it is dispatched, unless another group is given.
 DRIVER = Workers(name="driver", layout=ParallelLayout.of())
 #: Agents of a group that are started or terminated at a time.
 _AT_A_TIME = 16
 _T = TypeVar("_T")
+
+
+class SchedulerFacade(Protocol):
+    """A scheduler object that passes calls on to a RayScheduler, as SimpleScheduler does."""
+
+    scheduler: RayScheduler
 
 
 @public_calls
@@ -37,12 +54,12 @@ class WorkerGroup:
     def __init__(
         self,
         name: str,
-        handles: Sequence[Any],
+        handles: Sequence[ActorHandle],
         layout: ParallelLayout | None = None,
         *,
         agents: Sequence[str] | None = None,
         timeout_s: float | None = None,
-        scheduler: Any = None,
+        scheduler: RayScheduler | None = None,
     ) -> None:
         self.name = parse_name(name, "the group's name")
         self.handles = tuple(handles)
@@ -64,7 +81,7 @@ class WorkerGroup:
     @classmethod
     def of_agents(
         cls,
-        scheduler: Any,
+        scheduler: RayScheduler | SchedulerFacade,
         name: str,
         agents: Sequence[str],
         layout: ParallelLayout | None = None,
@@ -87,15 +104,15 @@ class WorkerGroup:
     @classmethod
     def submit(
         cls,
-        scheduler: Any,
+        scheduler: RayScheduler | SchedulerFacade,
         name: str,
-        actor_class: Any,
+        actor_class: UserClass,
         *,
         layout: ParallelLayout,
         pool: str | None = None,
         labels: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
-        **fields: Any,
+        **fields: UserValue,
     ) -> WorkerGroup:
         """Start an agent per rank and return them as a group.
 
@@ -107,7 +124,7 @@ class WorkerGroup:
         scheduler = _plain(scheduler)
         names = [f"{parse_name(name, 'the group name')}-{rank}" for rank in range(layout.size)]
 
-        def start(rank: int) -> Any:
+        def start(rank: int) -> SubmitResult:
             return scheduler.submit_task_with_preemption(
                 names[rank],
                 pool,
@@ -125,7 +142,7 @@ class WorkerGroup:
         """Its ranks, from 0."""
         return range(self.layout.size)
 
-    def call(self, method: str, *args: Any, **kwargs: Any) -> PendingResult:
+    def call(self, method: str, *args: UserValue, **kwargs: UserValue) -> PendingResult:
         """Call a method on every rank with the same arguments, which are put into Ray's object store once."""
         self.require(method)
         given = [ray.put(wrapped(each)) for each in args]
@@ -137,11 +154,11 @@ class WorkerGroup:
     def dispatch(
         self,
         method: str,
-        data: Any,
-        strategy: Any = "data_parallel",
+        data: UserValue,
+        strategy: Strategy = "data_parallel",
         *,
         source: WorkerGroup | None = None,
-        arguments: Mapping[str, Any] | None = None,
+        arguments: Mapping[str, UserValue] | None = None,
     ) -> PendingResult:
         """Distribute the data and call a method on every rank with its part, None if it gets nothing.
 
@@ -182,37 +199,37 @@ class WorkerGroup:
                     f"{method!r}" + (f"; {advice}" if advice else "")
                 )
 
-    def ask(self, rank: int, method: str, *args: Any, **kwargs: Any) -> Call:
+    def ask(self, rank: int, method: str, *args: UserValue, **kwargs: UserValue) -> Call:
         """Call a method of one rank."""
         return self._call(rank, method, getattr(self.handles[rank], method).remote(*args, **kwargs))
 
-    def ask_many(self, rank: int, method: str, answers: int, *args: Any) -> list[Call]:
+    def ask_many(self, rank: int, method: str, answers: int, *args: UserValue) -> list[Call]:
         """Call a method of one rank that returns ``answers`` (2 or more) values as separate Ray objects."""
         bound = getattr(self.handles[rank], method).options(num_returns=answers)
         return [self._call(rank, method, ref) for ref in bound.remote(*args)]
 
-    def _call(self, rank: int, method: str, ref: Any) -> Call:
+    def _call(self, rank: int, method: str, ref: ObjectRef) -> Call:
         return Call(group=self.name, rank=rank, agent=self.agents[rank], method=method, ref=ref)
 
 
-def _put(part: Any) -> Any:
+def _put(part: UserValue) -> ObjectRef:
     """The object reference of a part; a strategy may return references itself."""
     return part if isinstance(part, ray.ObjectRef) else ray.put(wrapped(part))
 
 
-def _plain(scheduler: Any) -> Any:
+def _plain(scheduler: RayScheduler | SchedulerFacade) -> RayScheduler:
     """The RayScheduler of a SimpleScheduler."""
-    return getattr(scheduler, "scheduler", scheduler)
+    return cast("RayScheduler", getattr(scheduler, "scheduler", scheduler))
 
 
-def _at_once(act: Callable[[Any], _T], given: Sequence[Any]) -> list[_T]:
+def _at_once(act: Callable[[str], _T], given: Sequence[str]) -> list[_T]:
     with ThreadPoolExecutor(_AT_A_TIME) as threads:
         return list(threads.map(act, given))
 
 
 def _all_or_none(
-    scheduler: Any, group: str, names: Sequence[str], start: Callable[[int], Any]
-) -> list[Any]:
+    scheduler: RayScheduler, group: str, names: Sequence[str], start: Callable[[int], SubmitResult]
+) -> list[ActorHandle]:
     """The handles of all agents; if one does not start, the others are terminated."""
     with ThreadPoolExecutor(_AT_A_TIME) as threads:
         started = [threads.submit(start, rank) for rank in range(len(names))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Union
 
 import msgspec
 
@@ -63,7 +63,7 @@ def planned(
         yield Tensor(path=path, form=form, plan=made)
 
 
-def _sharding(spec: Any, path: Path) -> Sharding:
+def _sharding(spec: Spec, path: Path) -> Sharding:
     for at, key in enumerate(path):
         spec = below(spec, key, spelled(path[:at]))
     if not isinstance(spec, Sharding):
@@ -73,7 +73,7 @@ def _sharding(spec: Any, path: Path) -> Sharding:
     return spec
 
 
-def _all_there(spec: Any, held: Mapping[Path, Any], at: Path, where: str) -> None:
+def _all_there(spec: Spec, held: Mapping[Path, Mapping[int, Form]], at: Path, where: str) -> None:
     """Check that everything that the spec names is held by some rank."""
     if not any(path[: len(at)] == at for path in held):
         raise InvalidRequestError(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+
+from ray import ObjectRef
 
 from schedulemesh.core.worker_groups.worker_calls import Call, results
 from schedulemesh.dispatch.strategies import Scattered
+from schedulemesh.domain.user_data import UserValue
 from schedulemesh.errors import InvalidRequestError
 
 
@@ -21,11 +23,11 @@ class PendingResult:
         self._assigned = scattered
 
     @property
-    def refs(self) -> list[Any]:
+    def refs(self) -> list[ObjectRef]:
         """The Ray object references of the results, by rank."""
         return [call.ref for call in self._calls]
 
-    def outputs(self, timeout_s: float | None = None) -> list[Any]:
+    def outputs(self, timeout_s: float | None = None) -> list[UserValue]:
         """Wait for all results and return them by rank.
 
         The first worker that fails ends the wait with ``WorkerDiedError`` or ``WorkerFailedError``; a worker
@@ -33,7 +35,7 @@ class PendingResult:
         """
         return results(self._calls, self._timeout_s if timeout_s is None else timeout_s)
 
-    def collect(self, like: str | None = None, timeout_s: float | None = None) -> Any:
+    def collect(self, like: str | None = None, timeout_s: float | None = None) -> UserValue:
         """The results as one batch, in the order of the data that was dispatched.
 
         Of replicas, the result of the lowest rank is used; padding is removed; the original order of the rows

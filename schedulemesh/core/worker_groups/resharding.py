@@ -11,9 +11,10 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
+from ray import ObjectRef
 
 from schedulemesh.core.worker_groups.move_plan import Shapes, Tensor, planned
 from schedulemesh.core.worker_groups.shards import Form, Path, Slice, TakeOrder, Wanted
@@ -171,10 +172,10 @@ def _round(
 
 def _give(
     group: WorkerGroup, bundles: Sequence[_Bundle], key: str
-) -> tuple[list[Call], dict[int, Any]]:
+) -> tuple[list[Call], dict[int, ObjectRef]]:
     """A call per source that completes when the source is done, and by bundle its object reference."""
     calls: list[Call] = []
-    refs: dict[int, Any] = {}
+    refs: dict[int, ObjectRef] = {}
     for rank in group.ranks:
         mine = [at for at, bundle in enumerate(bundles) if bundle.source == rank]
         if mine:

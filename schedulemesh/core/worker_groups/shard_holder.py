@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from schedulemesh.core.transport.arrays import wrapped
 from schedulemesh.core.worker_groups.shards import (
+    ArrayTree,
     Box,
     Form,
     Path,
@@ -20,6 +20,7 @@ from schedulemesh.core.worker_groups.shards import (
     tree_of,
 )
 from schedulemesh.dispatch.arrays import is_torch
+from schedulemesh.domain.user_data import UserArray
 from schedulemesh.errors import InvalidRequestError
 
 
@@ -31,14 +32,14 @@ class ShardHolder:
     other methods are called by ``reshard``. It needs no ``__init__`` and works with any base class.
     """
 
-    def shards(self, key: str) -> Any:
+    def shards(self, key: str) -> ArrayTree:
         """The tree held under ``key``. An error lists the keys that are held."""
         held = self._trees()
         if key not in held:
             raise InvalidRequestError(f"nothing is held under {key!r}; there are {sorted(held)}")
         return held[key]
 
-    def keep_shards(self, tree: Any, key: str) -> None:
+    def keep_shards(self, tree: ArrayTree, key: str) -> None:
         """Store a tree under ``key``, replacing what was held there.
 
         A move calls this once, when the whole tree has arrived; the arrays are the agent's own copy.
@@ -53,7 +54,7 @@ class ShardHolder:
             return {}
         return {path: form_of(array) for path, array in leaves(tree)}
 
-    def give_shards(self, key: str, bundles: Sequence[Sequence[Slice]]) -> tuple[Any, ...]:
+    def give_shards(self, key: str, bundles: Sequence[Sequence[Slice]]) -> tuple[object, ...]:
         """None, then the slices of each bundle: each bundle is a separate object in Ray."""
         held = dict(leaves(self.shards(key)))
         return (
@@ -61,7 +62,7 @@ class ShardHolder:
             *(wrapped([_sliced(held, each) for each in bundle], own=False) for bundle in bundles),
         )
 
-    def take_shards(self, order: TakeOrder, *bundles: Sequence[Any]) -> int:
+    def take_shards(self, order: TakeOrder, *bundles: Sequence[UserArray]) -> int:
         """Copy what arrived into new arrays, stored after the last round; returns the bytes received."""
         found = {wanted.path: _new(wanted) for wanted in order.wanted}
         if order.local:
@@ -76,9 +77,11 @@ class ShardHolder:
         self._arrived(order, found)
         return came
 
-    def _arrived(self, order: TakeOrder, found: Mapping[Path, Any]) -> None:
+    def _arrived(self, order: TakeOrder, found: Mapping[Path, UserArray]) -> None:
         """Adds to the arrays of earlier rounds of the same move; those of an abandoned move are dropped."""
-        moves: dict[str, tuple[str, dict[Path, Any]]] = self.__dict__.setdefault("_sm_moves", {})
+        moves: dict[str, tuple[str, dict[Path, UserArray]]] = self.__dict__.setdefault(
+            "_sm_moves", {}
+        )
         move_id, arrived = moves.pop(order.key, (order.move_id, {}))
         if move_id != order.move_id:
             arrived = {}
@@ -88,12 +91,12 @@ class ShardHolder:
         else:
             moves[order.key] = (order.move_id, arrived)
 
-    def _trees(self) -> dict[str, Any]:
-        trees: dict[str, Any] = self.__dict__.setdefault("_sm_shards", {})
+    def _trees(self) -> dict[str, ArrayTree]:
+        trees: dict[str, ArrayTree] = self.__dict__.setdefault("_sm_shards", {})
         return trees
 
 
-def _sliced(held: Mapping[Path, Any], each: Slice) -> Any:
+def _sliced(held: Mapping[Path, UserArray], each: Slice) -> UserArray:
     if each.path not in held:
         raise InvalidRequestError(f"there is no array at {spelled(each.path)} any more")
     array = held[each.path]
@@ -102,7 +105,7 @@ def _sliced(held: Mapping[Path, Any], each: Slice) -> Any:
     return array[_slices(each.box)] if each.box else array
 
 
-def _put(found: Mapping[Path, Any], each: Slice, array: Any) -> None:
+def _put(found: Mapping[Path, UserArray], each: Slice, array: UserArray) -> None:
     found[each.path][_slices(each.box) if each.box else ...] = array
 
 
@@ -110,7 +113,7 @@ def _slices(box: Box) -> tuple[slice, ...]:
     return tuple(slice(start, stop) for start, stop in box)
 
 
-def _new(wanted: Wanted) -> Any:
+def _new(wanted: Wanted) -> UserArray:
     """An array of the wanted form, filled if not all of it will be overwritten."""
     form = wanted.form
     if form is None:

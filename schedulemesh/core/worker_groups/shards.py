@@ -9,10 +9,13 @@ import msgspec
 
 from schedulemesh.dispatch.arrays import is_array, is_torch
 from schedulemesh.dispatch.placement import Scalar
+from schedulemesh.domain.user_data import UserArray, UserValue
 from schedulemesh.errors import InvalidRequestError
 
 #: The position of a tensor in a tree of dicts: its keys from the top; empty: the tree is the tensor.
 Path = tuple[Any, ...]
+#: A NumPy array or PyTorch tensor, or dicts of them.
+ArrayTree = UserValue
 #: Start and stop per dim.
 Box = tuple[tuple[int, int], ...]
 
@@ -63,7 +66,7 @@ class TakeOrder(msgspec.Struct, frozen=True, kw_only=True):
     last: bool
 
 
-def form_of(array: Any) -> Form:
+def form_of(array: UserArray) -> Form:
     """The form of an array."""
     torch = is_torch(array)
     return Form(
@@ -74,7 +77,7 @@ def form_of(array: Any) -> Form:
     )
 
 
-def leaves(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+def leaves(tree: ArrayTree, path: Path = ()) -> Iterator[tuple[Path, UserArray]]:
     """The arrays of a tree of dicts, with their paths; leaves that are None are omitted.
 
     Raises ``InvalidRequestError`` for a leaf that is not an array.
@@ -90,11 +93,11 @@ def leaves(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
         )
 
 
-def tree_of(found: Mapping[Path, Any]) -> Any:
+def tree_of(found: Mapping[Path, UserArray]) -> ArrayTree:
     """The tree with these leaves."""
     if () in found:
         return found[()]
-    tree: dict[Any, Any] = {}
+    tree: dict[object, ArrayTree] = {}
     for path, value in found.items():
         node = tree
         for key in path[:-1]:

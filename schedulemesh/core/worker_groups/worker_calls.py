@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import msgspec
 import ray
+from ray import ObjectRef
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
+from schedulemesh.domain.user_data import UserValue
 from schedulemesh.errors import WorkerDiedError, WorkerFailedError, WorkerTimeoutError
 
 #: Seconds after which a failure is noticed while other workers are still running.
@@ -24,20 +25,20 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     agent: str
     method: str
     #: The Ray object reference of its result.
-    ref: Any
+    ref: ObjectRef
 
     def __str__(self) -> str:
         """The worker and the method."""
         return f"rank {self.rank} (agent {self.agent}) of group {self.group}, method {self.method}"
 
 
-def results(calls: Sequence[Call], timeout_s: float | None) -> list[Any]:
+def results(calls: Sequence[Call], timeout_s: float | None) -> list[UserValue]:
     """The result of each call, in order. All references must be different.
 
     The first failure ends the wait: ``WorkerDiedError``, ``WorkerFailedError``, or, after ``timeout_s``
     seconds (None: never), ``WorkerTimeoutError``. The other workers continue.
     """
-    found: dict[int, Any] = {}
+    found: dict[int, UserValue] = {}
     for at in _done(calls, timeout_s):
         found[at] = _answer(calls[at])
     return [found[at] for at in range(len(calls))]
@@ -55,7 +56,7 @@ def _done(calls: Sequence[Call], timeout_s: float | None) -> Iterator[int]:
         yield from sorted(pending.pop(ref) for ref in ready)
 
 
-def _answer(call: Call) -> Any:
+def _answer(call: Call) -> UserValue:
     try:
         return ray.get(call.ref)
     except RayActorError as error:
