@@ -43,7 +43,7 @@ def demo(
         int, typer.Option(min=20, help="Training steps of the pretraining job.")
     ] = 400,
 ) -> None:
-    """Preempt a real training job on a local Ray, and see it go on where it was."""
+    """Preempt a real training job on a local Ray, and restore it from its saved state."""
     from schedulemesh.cli.demo import run
 
     raise typer.Exit(run(steps))
@@ -58,10 +58,10 @@ def start(
         str | None, typer.Option(help="Folder of the journal; default: Ray's session folder.")
     ] = None,
     health_interval: Annotated[
-        float | None, typer.Option(min=1.0, help="Look after agents every so many seconds.")
+        float | None, typer.Option(min=1.0, help="Seconds between two health checks of the agents.")
     ] = None,
 ) -> None:
-    """Start a standing scheduler on the cluster's head node, or find it alive."""
+    """Start a detached scheduler on the cluster's head node, or find it running."""
     from schedulemesh.cli import standing
 
     raise typer.Exit(standing.start(name, namespace, address, state_path, health_interval))
@@ -71,7 +71,7 @@ def start(
 def status(
     name: Name = "head", namespace: Namespace = "schedulemesh", address: Address = "auto"
 ) -> None:
-    """Show a scheduler: where it lives, its pools and its agents."""
+    """Show a scheduler: its process, pools and agents."""
     from schedulemesh.cli import standing
 
     raise typer.Exit(standing.status(name, namespace, address))
@@ -84,7 +84,7 @@ def stop(
     address: Address = "auto",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """End a scheduler with every agent of it, and forget its journal."""
+    """End a scheduler with all its agents, and delete its journal."""
     from schedulemesh.cli import standing
 
     raise typer.Exit(standing.stop(name, namespace, address, asked=yes))

@@ -1,4 +1,4 @@
-"""The main job, told on the terminal: preempted, saved, restored, and bit for bit the same."""
+"""``schedulemesh demo``: preempts a training job, restores it, and checks that its state is the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``schedulemesh plugins``: the strategies that there are."""
+"""``schedulemesh plugins``: lists built-in and installed strategies."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _INSTALLED: tuple[tuple[str, str, Callable[[InstalledPlugin], object]], ...] = (
 
 
 def _judged(found: InstalledPlugin, load: Callable[[InstalledPlugin], object]) -> tuple[str, bool]:
-    """What an installed strategy says of itself, or why it cannot be loaded; and whether it can."""
+    """The description of an installed strategy, or why it cannot be loaded; and whether it can."""
     try:
         return _first_line(load(found)) or found.path, True
     except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever its module raises is shown

@@ -96,7 +96,7 @@ def fingerprint(parameters: dict[str, Array]) -> str:
 
 
 class TrainingAgentActor(MetricsReportingAgent):
-    """Trains a character model; can be saved at every step, and goes on from what was saved.
+    """Trains a character model; can be saved at every step, and continues from a saved state.
 
     Which text it learns follows from its label ``training_stage``.
     """

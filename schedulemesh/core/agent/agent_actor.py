@@ -1,6 +1,6 @@
-"""A ready-made agent: processes payloads, can be cancelled, and can be asked for any of its methods.
+"""AgentActor: a base class of agents that processes payloads, can be cancelled, and calls methods by name.
 
-It is a plain class, so that it can be subclassed; ScheduleMesh makes the Ray actor.
+It is a plain class, so that it can be subclassed; ScheduleMesh creates the Ray actor.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class AgentActor:
         task_id: str | None = None,
         simulated_duration: float | None = None,
     ) -> dict[str, UserValue]:
-        """Do the work: here, wait ``simulated_duration`` seconds unless cancelled, and hand back the payload.
+        """Do the work: here, wait ``simulated_duration`` seconds unless cancelled, and return the payload.
 
         Returns ``agent``, ``task_id``, ``status`` ("completed" or "cancelled"), ``payload`` and
         ``duration`` in seconds.
@@ -44,7 +44,7 @@ class AgentActor:
         }
 
     def cancel(self, task_id: str) -> dict[str, UserValue]:
-        """Ask a task to stop, whether it runs already or is still to come.
+        """Ask a task to stop, whether it runs already or has not started yet.
 
         Returns ``success``, ``task_id`` and ``agent``. Called from another thread than ``process``.
         """
@@ -52,7 +52,7 @@ class AgentActor:
         return {"success": True, "task_id": task_id, "agent": self.name}
 
     def is_cancelled(self, task_id: str) -> bool:
-        """Whether the task was asked to stop; a loop of one's own looks here."""
+        """Whether the task was asked to stop; a loop checks this between its steps."""
         return self._stop_event(task_id).is_set()
 
     def invoke(self, method: str, *args: UserValue, **kwargs: UserValue) -> UserValue:
@@ -62,14 +62,14 @@ class AgentActor:
         return getattr(self, method)(*args, **kwargs)
 
     def safe_point(self) -> None:
-        """Say that the object is whole right now; call it once per round of a long loop.
+        """Declare that the object is in a consistent state; call it once per iteration of a long loop.
 
-        Where an eviction wants its state, it is saved here, and the call returns when the task was told
-        to stop. Outside of ScheduleMesh it does nothing.
+        If an eviction has requested the state, it is saved here, and the call returns when the task has been
+        cancelled. Outside of ScheduleMesh it does nothing.
         """
-        link = current()
-        if link is not None:
-            link.safe_point()
+        channel = current()
+        if channel is not None:
+            channel.safe_point()
 
     def _stop_event(self, task_id: str) -> threading.Event:
         return self._cancelled.setdefault(task_id, threading.Event())

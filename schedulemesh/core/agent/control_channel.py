@@ -1,7 +1,7 @@
-"""The link between an agent's process and the supervisor: commands in, results and metrics out.
+"""The control channel of an agent's process: receives commands, and sends results and metrics.
 
-A daemon thread asks the supervisor for commands in one long call at a time and carries them out, so
-that notice, save and cancel reach the user's object while its methods run.
+A daemon thread requests commands from the supervisor by long polling and executes them, so that notice, save
+and cancel reach the user's object while its methods run.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from schedulemesh.protocol.agents import (
 
 logger = logging.getLogger(__name__)
 
-#: Methods of a user's class that control looks for.
+#: Methods of a user's class that commands call.
 CONTROL_METHODS = ("cancel", "save_state", "restore_state", "on_preemption_notice")
 
-#: A thread that waits at a safe point for its eviction goes on after this many seconds at the latest.
+#: A thread that waits at a safe point for its eviction continues after this many seconds at the latest.
 _HOLD_S = 60.0
-#: Seconds after which the first commands are asked for, so that the agent's first reply goes out before.
+#: Seconds before the first commands are requested, so that the agent's first reply is sent before.
 _BEGIN_S = 0.05
 #: Seconds between two attempts to reach a supervisor that does not answer.
 _RETRY_S = 1.0
@@ -54,7 +54,7 @@ _current: ControlChannel | None = None
 
 
 def current() -> ControlChannel | None:
-    """The link of the agent in this process; None: this is no agent of ScheduleMesh."""
+    """The control channel of the agent in this process; None: this process hosts no agent."""
     return _current
 
 
@@ -71,10 +71,10 @@ def fetched_all(refs: Sequence[ObjectRef]) -> list[UserValue]:
     return [future.result() for future in [ref.future() for ref in refs]]
 
 
-def set_current(link: ControlChannel) -> None:
-    """Called once by the host."""
+def set_current(channel: ControlChannel) -> None:
+    """Set the control channel of this process; called once by the host."""
     global _current  # noqa: PLW0603  # a process hosts one agent
-    _current = link
+    _current = channel
 
 
 def restarted_by_ray() -> bool:
@@ -86,7 +86,7 @@ def restarted_by_ray() -> bool:
 
 
 class _Running:
-    """Counts the user's methods that run now, and all that ever began."""
+    """Counts the user's methods that run now, and all that ever started."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -109,7 +109,7 @@ class _Running:
 
 
 class ControlChannel:
-    """One agent's line to its supervisor."""
+    """Connects one agent to its supervisor."""
 
     def __init__(self, init: AgentInit, supervisor: ActorHandle) -> None:
         self._init_message = init
@@ -124,7 +124,7 @@ class ControlChannel:
         self._thread: threading.Thread | None = None
         self._safe_points = 0
         self._wanted = threading.Event()
-        #: What the state may take that is wanted.
+        #: Bytes that the requested state may take.
         self._limit_bytes = 0
         self._saved: Result | None = None
         self._save_done = threading.Event()
@@ -133,7 +133,7 @@ class ControlChannel:
         self._epoch = 0
 
     def attach(self, built: UserObject) -> None:
-        """The user's object is there."""
+        """Set the user's object, which was just built."""
         self._object = built
 
     def capabilities(self) -> tuple[str, ...]:
@@ -141,7 +141,7 @@ class ControlChannel:
         return tuple(name for name in CONTROL_METHODS if self._has(name))
 
     def start(self) -> None:
-        """Begin to ask for commands; called once the agent is known to the supervisor."""
+        """Start to request commands; called once the supervisor knows the agent."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._listen, name="schedulemesh", daemon=True)
             self._thread.start()
@@ -156,7 +156,7 @@ class ControlChannel:
         )
 
     def agent_restarted(self, report: Report) -> None:
-        """Tell the supervisor of the new life; where the object cannot be built again, die for good."""
+        """Report that Ray restarted this process; exit if the object could not be rebuilt."""
         if report.error:
             logger.error("the object cannot be built again: %s", report.error)
             os._exit(1)
@@ -164,7 +164,7 @@ class ControlChannel:
         self.start()
 
     def safe_point(self) -> None:
-        """Save here if a save is wanted, and wait for what comes of it; else return at once."""
+        """If a save was requested, save here and wait until the task is cancelled or resumed."""
         self._safe_points += 1
         if not self._wanted.is_set():
             return
@@ -187,7 +187,7 @@ class ControlChannel:
                         self.metrics.send_again()
                     self._epoch = command.epoch
                     result = self._carry_out(command)
-                    # Who gets the result finds the newest metrics there.
+                    # The supervisor has the newest metrics before it gets the result.
                     self.metrics.flush()
                     self._answer(command.command_id, result)
             except (RayError, MessageError) as error:
@@ -195,14 +195,14 @@ class ControlChannel:
                 time.sleep(_RETRY_S)
 
     def _answer(self, command_id: int, result: Result) -> None:
-        """Hand a result to the supervisor; a large state goes ahead in parts, one at a time."""
+        """Send a result to the supervisor; a large state is sent before it in parts, one at a time."""
         data = result.data
         if data is not None and len(data) > CHUNK_BYTES:
             for begin in range(0, len(data), CHUNK_BYTES):
                 part = data[begin : begin + CHUNK_BYTES]
                 taken = ray.get(self._supervisor.result_part.remote(command_id, begin, part))
                 if taken is not True:
-                    logger.debug("nobody waits for the state any more")
+                    logger.debug("the state is not needed any more")
                     return
             result = msgspec.structs.replace(result, data=None, part_bytes=len(data))
         self._supervisor.command_done.remote(command_id, pack(result))
@@ -228,7 +228,7 @@ class ControlChannel:
                 self._go_on.set()
 
     def _save_somewhere(self, wait_s: float, limit_bytes: int) -> Result:
-        """At the next safe point if the class has any and a method runs, else beside its methods."""
+        """Save at the next safe point if the class has any and a method runs, else while its methods run."""
         if not self._has("save_state"):
             return Result(able=False)
         if self._safe_points and self.running.now:

@@ -1,9 +1,9 @@
-"""The actor that really runs: it loads the user's class from bytes in its own process and forwards calls.
+"""The agent host: the actor that loads the user's class from bytes in its own process and forwards calls.
 
 The host's class is made for the user's class with that class's method names, so that the handle is an
 ordinary Ray handle. User methods run where plain Ray runs them: sync ones on the actor's main thread,
-async ones on its loop. Control comes through a thread of the host's own that asks the supervisor for
-commands, so that it gets through while a long method runs.
+async ones on its loop. Commands are requested by a thread of the host's own, so that they are executed while
+a long method runs.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ class AgentHost:
         mark_this_process(self._sm_init.mark)
         restarted = self._sm_init.may_restart and restarted_by_ray()
         if restarted:
-            # What the life before started on this node must not share what this one is given.
+            # Processes that the former process started must not use the resources of this one.
             kill(marked(self._sm_init.mark))
         self._sm_build(refs, nested, restarted=restarted)
         if restarted:
             self._sm_channel.agent_restarted(self._sm_describe())
 
     def schedulemesh_report(self) -> bytes:
-        """Where the agent landed and what it can do, or why it could not be built: a Report, packed."""
+        """A packed Report: the agent's node and capabilities, or why its object could not be built."""
         return self._sm_report()
 
     def _sm_begin(self, init: bytes, supervisor: ActorHandle) -> None:
@@ -162,7 +162,7 @@ def _resolved(refs: Sequence[ObjectRef]) -> Sequence[UserValue]:
 
 
 def _restore(built: UserObject, saved: bytes) -> bool:
-    """Give the saved state back to the object; False: its class cannot take one."""
+    """Call the object's ``restore_state`` with the saved state; False: its class has no such method."""
     take = getattr(built, "restore_state", None)
     if take is None:
         return False
@@ -179,7 +179,7 @@ def _beside_the_loop(call: UserFunction, *args: UserValue) -> UserValue:
 
 
 def restorable(saved: SavedState) -> UserValue:
-    """What ``restore_state`` gets: what ``save_state`` or the preserver returned, else the whole state."""
+    """The argument of ``restore_state``: what ``save_state`` or the preserver returned, else all of it."""
     return public_state(saved) if saved.state is None else cloudpickle.loads(saved.state)
 
 
@@ -246,7 +246,7 @@ def _forward_generator(name: str) -> UserFunction:
 
 def _forward_async(name: str) -> UserFunction:
     async def forward(self: AgentHost, *args: UserValue, **kwargs: UserValue) -> UserValue:
-        # An agent that Ray restarted was not asked for a report, which tells the loop too.
+        # Of an agent that Ray restarted no report was requested, which sets the loop otherwise.
         self._sm_channel.loop = asyncio.get_running_loop()
         with self._sm_channel.running:
             return await getattr(self._sm_object, name)(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Agents that tell the scheduler how far they are."""
+"""MetricsReportingAgent: a base class of agents that report metrics while they work."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from schedulemesh.domain.user_data import UserValue
 
 
 class MetricsReportingAgent(AgentActor):
-    """An agent that reports metrics while it works, without waiting for anyone.
+    """An agent that reports metrics to the scheduler without waiting for the answer.
 
-    ``supervisor`` is needed only outside of ScheduleMesh's own agents, which know theirs.
-    ``report_interval`` is the fewest seconds between two reports that are sent; the last one always is.
+    ``supervisor`` is needed only in processes that ScheduleMesh did not start. ``report_interval`` is the
+    minimum number of seconds between two reports; the last report is always sent.
     """
 
     def __init__(
@@ -38,9 +38,9 @@ class MetricsReportingAgent(AgentActor):
     ) -> bool:
         """Send metrics (numbers, texts, flags, lists and dicts of them), without waiting; also a safe point.
 
-        Those that come within ``report_interval`` of the last are held back: the newest of them goes out when
-        the interval is over. With ``at_once`` they are not held back, as for the last step of a loop.
-        Returns whether they go out now. ``progress`` (0 to 1) is the one that states of tasks show.
+        Metrics reported within ``report_interval`` of the last ones are delayed: the newest are sent when the
+        interval is over. ``at_once`` sends them now, for example at the last step of a loop. Returns whether
+        they are sent now. ``progress`` (0 to 1) is shown in the states of tasks.
         """
         sender = self._metrics_sender()
         interval = self.report_interval
@@ -50,10 +50,10 @@ class MetricsReportingAgent(AgentActor):
         return sent
 
     def _metrics_sender(self) -> MetricsSender | None:
-        """What sends to the supervisor; None: there is none."""
-        link = current()
-        if link is not None:
-            return link.metrics
+        """The sender of this agent; None: no supervisor is known."""
+        channel = current()
+        if channel is not None:
+            return channel.metrics
         if self._sender is None and self.supervisor is not None:
             self._sender = MetricsSender(self.name, None, self.supervisor.report_metrics.remote)
         return self._sender

@@ -1,4 +1,4 @@
-"""Sends an agent's metrics to the supervisor: the newest, not too often, and the last one always."""
+"""Sends an agent's metrics to the supervisor at a limited rate: the newest ones, and always the last."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from schedulemesh.protocol.metric_values import MAX_METRICS_BYTES, encode_metric
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two messages at least, however often metrics are reported.
+#: Minimum seconds between two messages, however often metrics are reported.
 _GAP_S = 0.1
-#: And so many times as long as the supervisor took for the last one, so that many agents leave it time.
+#: Minimum time between two messages, as a multiple of what the supervisor took for the last one.
 _GAP_FACTOR = 10
-#: Seconds after which one that did not arrive is sent again, unless there is a newer one.
+#: Seconds after which a message that did not arrive is sent again, unless there is a newer one.
 _RETRY_S = 1.0
 
 
 class MetricsSender:
-    """One message is under way at a time; of the reports that come meanwhile the newest goes next.
+    """Sends one message at a time; of the reports made meanwhile, the newest is sent next.
 
-    ``send`` executor a packed MetricsReport to Ray and gives the reference of its answer.
+    ``send`` submits a packed MetricsReport to the supervisor and returns the reference of the answer.
     """
 
     def __init__(
@@ -55,9 +55,9 @@ class MetricsSender:
         self._warned = False
 
     def report(self, metrics: Mapping[str, UserValue], interval_s: float, *, at_once: bool) -> bool:
-        """Have these metrics sent, ``interval_s`` after the last at the earliest; never blocks.
+        """Schedule these metrics to be sent, ``interval_s`` after the last at the earliest; never blocks.
 
-        Returns whether they go out now. Those that are held back go out later, unless newer ones come.
+        Returns whether they are sent now. Otherwise they are sent later, unless newer ones replace them.
         """
         data = encode_metrics(metrics)
         if len(data) > MAX_METRICS_BYTES:
@@ -78,7 +78,7 @@ class MetricsSender:
         return due <= now
 
     def flush(self) -> None:
-        """Send what is held back now, without waiting for it to arrive."""
+        """Send delayed metrics now, without waiting for the answer."""
         with self._changed:
             data, self._newest = self._newest, None
             if data is not None:
@@ -87,7 +87,7 @@ class MetricsSender:
             self._send(self._message(data))
 
     def send_again(self) -> None:
-        """The supervisor may have lost the last report."""
+        """Send the last report again, because the supervisor may have lost it."""
         with self._changed:
             if self._newest is None and self._sent is not None:
                 self._newest, self._due = self._sent, time.monotonic()
@@ -114,7 +114,7 @@ class MetricsSender:
             while True:
                 left = self._due - time.monotonic()
                 if self._newest is not None and left <= 0:
-                    # One that was held back begins an interval when it goes out.
+                    # A delayed report starts an interval when it is sent.
                     self._last_due = max(self._last_due, self._due)
                     self._sent, self._newest = self._newest, None
                     return self._sent

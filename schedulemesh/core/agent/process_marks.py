@@ -32,7 +32,7 @@ _BASE, _BITS = 1 << 62, 61
 GRACE_S = 0.25
 #: Seconds after which processes that do not end are reported.
 PATIENCE_S = 5.0
-#: Seconds between two looks at processes that are ending; after so many looks, at all processes anew.
+#: Seconds between two checks of ending processes; after so many checks all processes are listed again.
 _LOOK_S, _LOOKS = 0.001, 50
 
 _SUPPORTED = sys.platform == "linux"
@@ -92,7 +92,7 @@ def left_behind(hosts: Mapping[int, int]) -> dict[int, list[Process]]:
 
 
 def living(pid: int) -> Process | None:
-    """The process with this id; None: there is none, or it has ended and nobody has asked how."""
+    """The process with this id; None: there is none, or it has ended and was not waited for."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
@@ -118,7 +118,7 @@ async def terminate(mark: int) -> tuple[int, ...]:
 
 
 def kill(processes: Iterable[Process]) -> None:
-    """Kill these, unless they have ended or belong to somebody else by now."""
+    """Kill these, unless they have ended or their ids belong to other processes by now."""
     for process in processes:
         if living(process.pid) == process:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -136,7 +136,7 @@ async def _ended(processes: Iterable[Process]) -> None:
 
 
 async def _beside(mark: int) -> list[Process]:
-    """A look at all processes takes milliseconds where there are thousands."""
+    """Run on a thread, because listing thousands of processes takes milliseconds."""
     return await asyncio.get_running_loop().run_in_executor(None, marked, mark)
 
 

@@ -1,7 +1,7 @@
-"""Faults of user code as text: what it raised, shown without running more of it than Python needs.
+"""Errors of user code as text, made without running more of that code than Python needs.
 
-An exception object of user code never leaves the process that raised it: whoever opens its pickle runs
-code of its class.
+An exception object of user code never leaves the process that raised it: unpickling it runs code of its
+class.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What runs in workers of its own, so that it can be timed out: handlers of states, and class probes.
+"""Functions that run in Ray workers of their own, so that they can time out: state handlers and class probes.
 
-Each answers a packed message.
+Each returns a packed message.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from schedulemesh.protocol.agents import (
     pack,
 )
 
-#: By these libraries are told which GPUs to use; Ray sets the one of the kind that it found.
+#: The variables that select GPUs for the libraries; Ray sets the one of the kind that it found.
 _VISIBLE = (
     "CUDA_VISIBLE_DEVICES",
     "HIP_VISIBLE_DEVICES",

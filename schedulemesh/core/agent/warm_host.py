@@ -1,7 +1,7 @@
-"""A host that stands ready: its class is loaded, and the object is built when an agent is wanted.
+"""Warm host: an agent host whose class is loaded in advance; the object is built when an agent starts.
 
-It lives in a placement group's first bundle and takes none of its resources, so that whoever lives there
-is not in its way. It is used once.
+It runs in a placement group's first bundle and takes none of its resources, so that another agent can use the
+bundle meanwhile. It is used for one agent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class WarmHost(AgentHost):
         self, shipped: bytes, accelerators: Accelerators, supervisor: ActorHandle, mark: int
     ) -> None:
         mark_this_process(mark)
-        # Known before anyone is in a hurry: the first handle of its kind takes a process milliseconds.
+        # Received in advance: unpickling the first handle takes a process milliseconds.
         self._sm_supervisor = supervisor
         # An actor without GPUs sees all of them; the class must not.
         os.environ.update(accelerators.env_vars)
@@ -48,7 +48,7 @@ class WarmHost(AgentHost):
     def schedulemesh_build(
         self, init: bytes, refs: Sequence[ObjectRef], nested: Sequence[ObjectRef]
     ) -> bytes:
-        """Build the object; from now on this is an agent's host like any other."""
+        """Build the object; from now on this is an ordinary agent host."""
         self._sm_begin(init, self._sm_supervisor)
         self._sm_build(refs, nested)
         return self._sm_report()
@@ -74,7 +74,7 @@ class AsyncWarmHost(WarmHost, AsyncAgentHost):
 
 
 def _warm_up() -> None:
-    """Do once what the building of an object does: codecs and Ray's answers take longer the first time."""
+    """Run the steps of building an object once, because codecs are slower the first time."""
     init = AgentInit(
         scheduler="",
         agent_name="",
@@ -89,5 +89,5 @@ def _warm_up() -> None:
 
 
 def warm_host_class(shipped: ShippedClass) -> type:
-    """As ``host_class``, for a host that stands ready."""
+    """As ``host_class``, for a warm host."""
     return host_class(shipped, (WarmHost, AsyncWarmHost))

@@ -130,7 +130,7 @@ class Connection:
 
 
 def end(handle: ActorHandle, settings: SchedulerSettings) -> bool:
-    """Have a supervisor end everything, also one that cannot begin, then end it; its name is free then.
+    """Have a supervisor end everything, even one that cannot start, then end it; its name is free then.
     False: it had ended already.
     """
     name = settings.name
@@ -141,7 +141,7 @@ def end(handle: ActorHandle, settings: SchedulerSettings) -> bool:
     except SchedulerUnavailableError as error:
         raise _without_traceback(error) from None
     except ActorUnschedulableError:
-        # It can never come back, but its name is taken until it is killed.
+        # It can never run again, but its name is taken until it is killed.
         ray.kill(handle)
         raise SchedulerUnavailableError(_without_node(name)) from None
     ray.kill(handle)
@@ -162,7 +162,7 @@ def connect(settings: SchedulerSettings, node_id: str | None = None) -> Connecti
     try:
         hello = _greet(handle, settings)
     except SilentSchedulerError:
-        # It would not hear of withdrawing either, and a later attempt may find it begun.
+        # It would not answer a request to withdraw either, and may have started when it is called again.
         raise
     except SchedulerUnavailableError:
         _withdraw(handle, settings)
@@ -194,8 +194,8 @@ def _registered_or_new(
         get_if_exists=True,
         num_cpus=0,
         max_concurrency=100_000,
-        # Killed, it comes back by itself, and calls that were under way are made again: each carries
-        # what tells a repeated request.
+        # If it is killed, Ray restarts it and repeats pending calls; requests carry ids, so that a repeated
+        # one is recognised.
         max_restarts=-1,
         max_task_retries=-1,
         scheduling_strategy=NodeAffinitySchedulingStrategy(
@@ -208,7 +208,7 @@ def _registered_or_new(
 
 
 def _withdraw(handle: ActorHandle, settings: SchedulerSettings) -> None:
-    """End a new supervisor that cannot begin; its name is free then."""
+    """End a new supervisor that cannot start; its name is free then."""
     try:
         ray.get(handle.withdraw.remote(), timeout=_WITHDRAW_S)
     except RayError:
@@ -216,7 +216,7 @@ def _withdraw(handle: ActorHandle, settings: SchedulerSettings) -> None:
 
 
 def _await_free_name(handle: ActorHandle, settings: SchedulerSettings) -> None:
-    """An actor's end is known a moment before its name is free."""
+    """Wait until the name of an actor that has ended is free, which takes a moment."""
     until = time.monotonic() + _NAME_S
     while time.monotonic() < until and _is_named(handle, settings):
         time.sleep(0.005)
@@ -240,7 +240,7 @@ def find(settings: SchedulerSettings) -> Connection:
 
 
 def registered(settings: SchedulerSettings) -> ActorHandle:
-    """The handle of the supervisor of this name, which may be unable to begin. Raises
+    """The handle of the supervisor of this name, which may be unable to start. Raises
     SchedulerNotFoundError.
     """
     require_ray()
@@ -312,7 +312,7 @@ def _refuse_other_versions(name: str, hello: Hello) -> None:
 
 
 def _gone(name: str, error: RayActorError) -> str:
-    """What is said of a supervisor that Ray calls dead or unreachable."""
+    """The message for a supervisor that Ray reports as dead or unreachable."""
     if isinstance(error, ActorDiedError):
         if error.actor_init_failed:
             why = str(error).strip().rpartition("\n")[2]
@@ -329,12 +329,12 @@ def _gone(name: str, error: RayActorError) -> str:
 
 
 def _without_traceback(error: SchedulerUnavailableError) -> SchedulerUnavailableError:
-    """What the supervisor raised, without Ray's traceback around it."""
+    """The error that the supervisor raised, without Ray's traceback."""
     return SchedulerUnavailableError(str(getattr(error, "cause", error)))
 
 
 def _without_node(name: str) -> str:
-    """A journal in a file cannot move, so its supervisor cannot either."""
+    """The message for a supervisor whose node is gone: a journal in a file cannot move to another node."""
     return (
         f"scheduler {name!r} cannot serve: the node that its journal lies on is gone, and a journal in a "
         "file is served from its own node only. Its agents on other nodes live on without it; shutdown() "

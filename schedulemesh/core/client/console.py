@@ -1,4 +1,4 @@
-"""What this process's scheduler objects say is seen, also where the program configures no logging."""
+"""Prints the log of scheduler objects where the program configures no logging."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import logging
 
 
 class _Console(logging.StreamHandler):  # type: ignore[type-arg]  # of stderr
-    """Prints where nobody else would."""
+    """Prints records that no other handler would print."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Say nothing once the program has handlers of its own."""
+        """Drop records once the program has handlers of its own."""
         return not logging.getLogger().handlers and super().filter(record)
 
 
 def show_log() -> None:
-    """Have ``schedulemesh``'s log be printed from INFO on, unless the program has decided on its logging."""
+    """Print the log of ``schedulemesh`` from INFO on, unless the program configures its logging."""
     log = logging.getLogger("schedulemesh")
     if log.level != logging.NOTSET or log.hasHandlers():
         return

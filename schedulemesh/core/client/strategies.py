@@ -1,4 +1,4 @@
-"""Scheduling strategies on their way to the supervisor: named, checked, instances shipped by value."""
+"""Checks the scheduling strategies that a scheduler is created with, and serializes instances."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def chosen_strategies(node_strategy: object, given: object) -> tuple[str, tuple[
             f"node_strategy is {node_strategy!r}, but strategies names {built_in[0]!r}; give one of them"
         )
     refs = [_ref(one) for one in chosen if not isinstance(one, str) or one not in built_in]
-    return (built_in or [node_strategy])[0], _told_apart(refs)
+    return (built_in or [node_strategy])[0], _with_unique_names(refs)
 
 
 def check_built_in(what: str, given: object) -> str:
@@ -66,8 +66,8 @@ def _ref(given: object) -> StrategyRef:
     return StrategyRef(name=name, code=code, sys_path=job_folders())
 
 
-def _told_apart(refs: Sequence[StrategyRef]) -> tuple[StrategyRef, ...]:
-    """Of several with one name the later ones are numbered."""
+def _with_unique_names(refs: Sequence[StrategyRef]) -> tuple[StrategyRef, ...]:
+    """The strategies, numbered where several have one name."""
     seen: dict[str, int] = {}
     found = []
     for ref in refs:

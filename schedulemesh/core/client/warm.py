@@ -1,4 +1,4 @@
-"""The class that stands ready in a pool's reserved placement groups, as it is shipped."""
+"""Serializes the ``warm`` class of a ``pg_pool_config``, of which warm hosts are started."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.protocol.agents import key_of
 
 _KEYS = ("actor_class", "count", "runtime_env")
-#: A host that stands ready has its name and place already, and is not restarted by Ray.
+#: Options that a warm host cannot have: its name and place are given, and Ray does not restart it.
 _NOT_READY = (
     "name",
     "max_restarts",
@@ -31,7 +31,7 @@ _NOT_READY = (
 
 
 class ShippedConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """A ``pg_pool_config``, its warm class apart."""
+    """A ``pg_pool_config``, with the warm class separate from the plain data."""
 
     #: In plain data, without ``warm``.
     config: dict[str, object] | None
@@ -49,7 +49,7 @@ class ShippedConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 def shipped_config(given: object, caller: Caller) -> ShippedConfig:
     """The config as it is sent. Raises InvalidRequestError for what is wrong with ``warm``, or no plain
-    data; all else is looked at later.
+    data; everything else is checked later.
     """
     if given is None:
         return ShippedConfig(config=None)

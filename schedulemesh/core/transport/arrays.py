@@ -1,7 +1,7 @@
-"""How values cross Ray: arrays as the bytes that they show, laid beside the pickle instead of into it.
+"""Array transport: pickles arrays as out-of-band buffers that hold only the bytes that the array shows.
 
-Torch pickles a view with all the storage beneath it, NumPy copies a view that is not contiguous into the
-pickle and out of it again. Within an array transport both go as buffers, which Ray maps instead of copying.
+PyTorch pickles a view with the whole storage behind it, and NumPy copies a view that is not contiguous into
+the pickle and out of it again. Here both are buffers, which Ray maps instead of copying.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from schedulemesh.domain.user_data import UserArray, UserValue
 
 
 def wrapped(content: UserValue, *, own: bool = True) -> UserValue:
-    """A value for ``ray.put``, a call or an answer; whoever receives it gets the content itself.
+    """A value for ``ray.put``, a call or a result; the receiver gets the content itself.
 
     Tensors arrive on the CPU, without gradient; with ``own`` as copies, else as views of the object store,
     which must not be written to. NumPy arrays arrive as Ray brings them: views that cannot be written to.
@@ -62,7 +62,7 @@ def _is_plain(tensor: UserArray) -> bool:
 
 
 def _is_scattered(value: UserValue) -> bool:
-    """Whether this is a NumPy array that is no single run of memory."""
+    """Whether this is a NumPy array that is not contiguous."""
     if type(value) is not sys.modules["numpy"].ndarray:
         return False
     return not (value.flags.c_contiguous or value.flags.f_contiguous)

@@ -1,7 +1,7 @@
-"""Shipping user code: classes, functions and arguments as bytes, and back in the process that runs them.
+"""Serializes classes, functions and arguments of users, and loads them in the process that runs them.
 
-Modules of the job's own folder travel by value, so that any worker has them and two jobs may have
-modules of the same name; installed ones travel by name.
+Modules of the job's own folder are pickled by value, so that every worker has them and two jobs may have
+modules of the same name; installed modules are pickled by name.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ShippedArguments(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Slot(msgspec.Struct, frozen=True):
-    """Stands where a reference was taken out that Ray resolves."""
+    """The place of an object reference that is resolved before the call."""
 
     index: int
 
@@ -86,7 +86,7 @@ def load_strategy(ref: StrategyRef) -> object:
 
 
 def see_folders(folders: Sequence[str]) -> None:
-    """Look for modules in these folders, too, from now on."""
+    """Add these folders to the import path of this process."""
     for folder in folders:
         if folder not in sys.path and Path(folder).is_dir():
             sys.path.append(folder)
@@ -111,7 +111,7 @@ def pickled_state(value: UserValue, limit_bytes: int) -> bytes:
 
 
 class _BoundedFile:
-    """Takes what is written while it is not more than it may be."""
+    """A file that accepts a limited number of bytes."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.parts: list[bytes] = []
@@ -156,7 +156,7 @@ def ship_arguments(args: Sequence[UserValue], kwargs: Mapping[str, UserValue]) -
 
 
 def load_class(shipped: ShippedClass | ShippedFunction) -> UserClass:
-    """The class or function, in the process that runs it; whatever its module raises passes through."""
+    """The class or function, in the process that runs it; which raises whatever its module raises."""
     see_folders(shipped.sys_path)
     return cloudpickle.loads(shipped.code)
 
@@ -164,7 +164,7 @@ def load_class(shipped: ShippedClass | ShippedFunction) -> UserClass:
 def load_arguments(
     data: bytes, refs: Sequence[UserValue], nested: Sequence[ObjectRef]
 ) -> tuple[tuple[UserValue, ...], dict[str, UserValue]]:
-    """The arguments with resolved references put back; nested ones stay references."""
+    """The arguments, with resolved references in their places; nested ones stay references."""
     args, kwargs = _RefUnpickler(io.BytesIO(data), nested).load()
 
     def fill(value: UserValue) -> UserValue:
@@ -182,7 +182,7 @@ def job_folders() -> tuple[str, ...]:
 
 
 class _RefPickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # Ray ships no types
-    """Takes object references out instead of pickling them, so that Ray goes on counting them."""
+    """Collects object references instead of pickling them, so that Ray keeps counting them."""
 
     def __init__(self, buffer: io.BytesIO) -> None:
         super().__init__(buffer)
