@@ -61,11 +61,11 @@ def test_the_lists_of_tasks_and_agents(mesh):
 def test_saved_states_and_recent_preemptions(mesh):
     mesh.handle(s.StateStored(task_id=SPEC.task_id, state_key="k"))
     (running,) = view(mesh).saved_states()
-    assert running == {**SHOWN, "status": "running"}
+    assert running == {**SHOWN, "status": "running", "state_saved": True}
     mesh.preempt(task_id=SPEC.task_id)
     mesh.handle(s.CancelAnswered(task_id=SPEC.task_id, cancel_success=True))
     (preempted,) = view(mesh).saved_states()
-    assert preempted == {**SHOWN, "status": "preempted"}
+    assert preempted == {**SHOWN, "status": "preempted", "state_saved": True}
     (record,) = view(mesh).preemption_stats()["recent_preemptions"]
     assert as_in_spec(record) == SHOWN
 
