@@ -18,6 +18,7 @@ from schedulemesh.runtime.agent_start import AgentStart, NoReport, first_report
 from schedulemesh.runtime.backend import ActorView, Backend, BackendError, Handle
 from schedulemesh.runtime.process_cleanup import Place, ProcessCleanup
 from schedulemesh.runtime.reported_metrics import ReportedMetrics
+from schedulemesh.runtime.retries import until_answered
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ class Agents:
         key = (agent.spec.name, agent.incarnation)
         self.know(agent)
         place = self._places[key]
-        handle = await self._backend.find_actor(place.actor_name, place.namespace)
+        handle = await self._find((place.namespace, place.actor_name))
         if handle is not None:
             self._handles[key] = handle
         self._capabilities[key] = () if agent.process is None else agent.process.capabilities
@@ -152,7 +153,7 @@ class Agents:
         """The actor of a host of its own, new or made by a former supervisor."""
         if not start.order.adopt:
             return self._backend.start_agent(start.request(address))
-        found = await self._backend.find_actor(address[1], address[0])
+        found = await self._find(address)
         if found is None:
             raise BackendError(f"the actor {address[1]!r} that it is to be taken over from is dead")
         return found
@@ -200,7 +201,7 @@ class Agents:
 
     async def end_unclaimed(self, namespace: str, actor_name: str) -> None:
         """End an actor that carries our mark and belongs to no agent of the state."""
-        handle = await self._backend.find_actor(actor_name, namespace)
+        handle = await self._find((namespace, actor_name))
         if handle is not None:
             place = Place(namespace=namespace, actor_name=actor_name)
             await self.terminate(handle, place, actor_name)
@@ -214,7 +215,9 @@ class Agents:
 
     async def _clean_up(self, handle: Handle | None, place: Place, agent_name: str) -> None:
         if place.node_id is None and handle is not None:
-            view = await self._look_up(handle)
+            view = await until_answered(
+                f"asking where agent {agent_name} runs", lambda: self._look_up(handle)
+            )
             if view is not None and not view.has_process:
                 return
             node_id = None if view is None else view.node_id
@@ -253,8 +256,20 @@ class Agents:
         """Kill an actor and wait until Ray knows it dead; None: there is none."""
         if handle is None:
             return
+        await until_answered("ending an actor", lambda: self._killed(handle))
+
+    async def _killed(self, handle: Handle) -> None:
         self._backend.kill_actor(handle)
         await self._backend.actor_ended(handle)
+
+    async def _find(self, address: tuple[str, str]) -> Handle | None:
+        """The living actor with this (namespace, name); None: there is none. One that cannot be asked for now
+        counts as alive.
+        """
+        namespace, name = address
+        return await until_answered(
+            f"asking for actor {name}", lambda: self._backend.find_actor(name, namespace)
+        )
 
 
 def _pid(agent: Agent) -> int:

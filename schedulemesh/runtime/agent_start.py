@@ -163,13 +163,18 @@ async def first_report(
 async def _too_late(backend: Backend, start: AgentStart, handle: Handle) -> NoReport:
     """What it was doing when its time was over."""
     late = f"not ready after start_timeout = {start.timeout_s:g} s"
-    view = await backend.actor(handle)
+    try:
+        view = await backend.actor(handle)
+        waits = view is not None and not view.has_process and await backend.waits_for_room(handle)
+    except BackendError as unknown:
+        error = f"{late}, and what it was doing cannot be found out: {unknown}"
+        return NoReport(error=error, reason=Reason.AGENT_START_TIMEOUT)
     if view is None or view.has_process:
         error = (
             f"{late}: its class was still loading or its constructor running; the process was ended"
         )
         return NoReport(error=error, reason=Reason.AGENT_START_TIMEOUT)
-    if await backend.waits_for_room(handle):
+    if waits:
         error = (
             f"{late}: Ray has found no room for it; look at its ray_options and at what else runs"
         )

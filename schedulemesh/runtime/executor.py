@@ -28,7 +28,7 @@ from schedulemesh.errors import JournalError
 from schedulemesh.protocol.agents import AgentInit
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.agent_start import NO_ROOM_IN_RAY, AgentStart, own_need, start_failed
-from schedulemesh.runtime.backend import Backend, GroupMember
+from schedulemesh.runtime.backend import Backend, BackendError, GroupMember
 from schedulemesh.runtime.eviction import Eviction
 from schedulemesh.runtime.pg_manager import Groups
 from schedulemesh.runtime.placement_watch import no_room, seen_anew
@@ -120,7 +120,7 @@ class Executor:
             start, foreign = await asyncio.gather(
                 self._agent_start(order), self._foreign_members(order)
             )
-        except JournalError as failed:
+        except (JournalError, BackendError) as failed:
             return start_failed(order, str(failed))
         if agent.references and not any(start.refs) and not order.adopt:
             return start.failed("object references given to it were lost with a former supervisor")
@@ -163,7 +163,13 @@ class Executor:
                 f"others use its placement group {group_id}, which is removed now; submit it again"
             )
         elif node_id is not None:
-            why = await self._who_has(node_id, own_need(start.order.agent))
+            try:
+                why = await self._who_has(node_id, own_need(start.order.agent))
+            except BackendError as unknown:
+                logger.warning(
+                    "cannot tell who holds the resources of node %s: %s", node_id, unknown
+                )
+                return failed
         else:
             return failed
         error = f"agent {failed.agent_name!r}: {why}"
@@ -252,7 +258,7 @@ class Executor:
         eviction = await self.eviction(order.task_id)
         if eviction is None:
             return
-        await eviction.save()
+        await self._all([eviction.save()])
         await self.reactor.report(await eviction.cancel())
 
     async def eviction(self, task_id: str) -> Eviction | None:

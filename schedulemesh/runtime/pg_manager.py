@@ -21,6 +21,7 @@ from schedulemesh.runtime.backend import (
     GroupRequest,
     GroupView,
 )
+from schedulemesh.runtime.retries import until_answered
 
 logger = logging.getLogger(__name__)
 
@@ -93,9 +94,11 @@ class Groups:
     async def remove(self, group_id: str) -> None:
         """Remove the group, and return once Ray reports it as removed."""
         self._removing.add(group_id)
-        async with self._lock(group_id):
-            await self._withdraw(group_id)
-        self._removing.discard(group_id)
+        try:
+            async with self._lock(group_id):
+                await self._withdraw(group_id)
+        finally:
+            self._removing.discard(group_id)
         self._locks.pop(group_id, None)
 
     async def vacate(
@@ -208,7 +211,9 @@ class Groups:
             return await self._created(request)
         except BackendError:
             # The name is taken if a call of a previous supervisor was still pending in Ray.
-            view = (await self.living()).get(order.group_id)
+            # Also if the call was executed and only its answer was lost.
+            living = await until_answered("asking for the placement groups", self.living)
+            view = living.get(order.group_id)
             if view is None:
                 raise
             return view.ray_id

@@ -26,10 +26,10 @@ async def unplaced(backend: Backend, handle: Handle) -> None:
     seen = False
     while True:
         await asyncio.sleep(wait_s)
-        view = await backend.actor(handle)
-        if view is None or view.has_process:
-            await asyncio.Event().wait()
         try:
+            view = await backend.actor(handle)
+            if view is None or view.has_process:
+                await asyncio.Event().wait()
             waits = await backend.waits_for_room(handle)
         except Exception:  # a start must not fail because Ray could not be asked about it
             logger.exception("cannot tell whether Ray has room for an actor")

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from schedulemesh.runtime.backend import Backend, BackendError, NodeCleaner, Process
+from schedulemesh.runtime.retries import until_answered
 
 logger = logging.getLogger(__name__)
 
@@ -111,4 +112,6 @@ class ProcessCleanup:
             return None
 
     async def _living_nodes(self) -> set[str]:
-        return {view.node_id for view in await self._backend.nodes()}
+        """Asked until it is known: a node counts as alive until the cluster says that it is not."""
+        views = await until_answered("asking for the living nodes", self._backend.nodes)
+        return {view.node_id for view in views}

@@ -354,13 +354,15 @@ class FakeBackend:
         return await self.take("waits_for_room", "", lambda: self.waiting(handle))
 
     def kill_actor(self, handle: Handle) -> None:
+        if self.control.refuses("kill_actor", ""):
+            raise BackendError("kill_actor was refused")
         if isinstance(handle, FakeActor):
             handle.alive = False
         else:
             self.others.discard(cast("tuple[str, str]", handle))
 
     async def actor_ended(self, handle: Handle) -> None:
-        await self.control.turn("actor_ended", "")
+        await self.take("actor_ended", "", lambda: None)
 
     # user code in a worker process of its own
 

@@ -18,7 +18,7 @@ from schedulemesh.runtime.placement_watch import (
     seen_anew,
     unplaced,
 )
-from tests.runtime.fake_backend import FakeBackend
+from tests.runtime.fake_backend import Control, FakeBackend, Verdict
 
 PENDING = ActorView(node_id="n", has_process=False)
 TWO = parse_resources({"cpu": 2})
@@ -141,3 +141,11 @@ def test_the_refusal_names_the_holders_and_amounts():
     state.evolve(NodeSeen(report=seen_anew(state, [view(1.0)], "n", TWO)[0]))
     told = no_room(state.cluster.nodes["n"], TWO)
     assert "of cpu 8 there, other Ray work holds 5, ScheduleMesh 2, and it needs 2" in told
+
+
+def test_an_actor_that_cannot_be_looked_at_is_not_said_to_lack_room():
+    class Silent(Control):
+        async def turn(self, call, subject):
+            return Verdict.REFUSED if call == "actor" else Verdict.DONE
+
+    assert not watched(FakeBackend(Silent()), 0.02)

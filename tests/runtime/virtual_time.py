@@ -1,0 +1,110 @@
+"""Runs a supervisor in virtual time: nothing sleeps, no thread takes part, and every run is the same."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from types import SimpleNamespace
+
+from schedulemesh.runtime import (
+    agent_commands,
+    pg_manager,
+    pool_service,
+    reactor,
+    request_service,
+    restarts,
+    supervisor,
+    warm_pool,
+)
+from schedulemesh.runtime.clock import SteadyClock
+from schedulemesh.store import writer
+
+#: The modules that read the monotonic clock.
+_TIMED = (
+    agent_commands,
+    pg_manager,
+    pool_service,
+    reactor,
+    request_service,
+    restarts,
+    supervisor,
+    warm_pool,
+)
+
+
+class _Selector(selectors.DefaultSelector):
+    """Where the loop would wait, its time advances instead."""
+
+    def __init__(self):
+        super().__init__()
+        self.now = 0.0
+
+    def select(self, timeout=None):
+        events = super().select(0)
+        if not events:
+            assert timeout is not None, "everything waits for something that cannot happen"
+            self.now += max(timeout, 0.0)
+        return events
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time advances only when nothing is left to do; threads' work runs inline."""
+
+    def __init__(self):
+        self._virtual = _Selector()
+        super().__init__(self._virtual)
+
+    def time(self):
+        return self._virtual.now
+
+    def run_in_executor(self, executor, func, *args):
+        done = self.create_future()
+        try:
+            done.set_result(func(*args))
+        except Exception as error:  # noqa: BLE001  # whoever waits gets it, as from a thread
+            done.set_exception(error)
+        return done
+
+
+class InlineWriter(writer.GroupWriter):
+    """Writes on the loop instead of in its thread, one entry at a time."""
+
+    def _put(self, kind, *content):
+        done = self._loop.create_future()
+        if kind is writer._Entry:
+            self._last = done
+        self._loop.call_soon(self._work, kind(*content, done))
+        return done
+
+    def _work(self, item):
+        written = isinstance(item, writer._Entry)
+        answer = self._write([item]) if written else self._attempt(item.call)
+        writer._resolve([item.done], *answer)
+
+
+def run(monkeypatch, story, within_s=10_000.0):
+    """The result of a coroutine; it has so many seconds of virtual time."""
+    loop = VirtualLoop()
+    with monkeypatch.context() as patch:
+        for module in _TIMED:
+            patch.setattr(module, "time", SimpleNamespace(monotonic=loop.time))
+        patch.setattr(reactor, "GroupWriter", InlineWriter)
+        try:
+            return loop.run_until_complete(asyncio.wait_for(story, within_s))
+        finally:
+            loop.run_until_complete(_cancelled())
+            loop.close()
+
+
+async def _cancelled():
+    """End what the story left, so that nothing is destroyed while it is pending."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+
+
+def clock():
+    """A supervisor's clock that shows the loop's time."""
+    now = asyncio.get_running_loop().time
+    return SteadyClock(system=now, ticks=now, boot_id=lambda: "boot")
