@@ -217,7 +217,7 @@ class SimpleScheduler:
     ) -> SubmitResult:
         """Start an agent in a placement group of its pool; others are evicted for a group, never for quota.
 
-        Takes the fields of ``submit``. With ``fallback`` a refusal for want of quota or group is followed
+        Takes the fields of ``submit``. With ``fallback`` a refusal for lack of quota or group is followed
         by an ordinary submission; ``path`` says which way it went.
         """
         return self.scheduler.submit_with_pg_preemption(

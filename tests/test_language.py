@@ -18,9 +18,20 @@ TERMS = {
     r"patrols?": "cluster monitor",
     r"births?": "agent start",
     r"parcels?": "array transport",
+    r"wish(?:es)?": "autoscaler request",
     r"dwellers?": "member",
     r"strays?": "orphan",
+    r"newcomers?": "incoming task, incoming agent",
+    r"strangers?": "foreign actor, other actor",
     r"ready hosts?": "warm host",
+    r"by (?:our )?hand": "manually, by request",
+    r"struck off": "removed",
+    r"(?:on|off) the books?": "listed, removed",
+    r"(?:quota|node|group) books?|GroupBook": "quota ledger, node state, placement groups",
+    r"ma(?:de|kes?) way": "is evicted, is removed",
+    r"seated": "placed, started",
+    r"for want of": "because of a shortage of",
+    r"former life|next life": "previous incarnation, after a restart",
 }
 #: (file, word) where the word is right, and why.
 ALLOWED: dict[tuple[str, str], str] = {}
@@ -64,6 +75,6 @@ def test_allowed_places_exist():
 
 
 def test_a_word_is_found_in_names_and_not_within_others():
-    assert found_in("def test_a_stray_is_ended():", r"strays?")
+    assert found_in("def test_a_newcomer_waits():", r"newcomers?")
     assert found_in("Strays are ended.", r"strays?")
     assert not found_in("It describes the ashtray.", r"scribes?|strays?")

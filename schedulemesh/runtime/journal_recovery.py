@@ -1,4 +1,4 @@
-"""Becoming the writer of a journal: the state that it leads to, the epoch, and whether it is a backup."""
+"""Recovers from the journal: becomes its writer, restores the state, and detects a restored backup."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class ClockNotes:
             noted = self._journal.note(_CLOCK_NOTE)
             return None if noted is None else msgspec.json.decode(noted, type=ClockMark)
         except (JournalError, msgspec.MsgspecError) as error:
-            logger.warning("the time of the former life cannot be read: %s", error)
+            logger.warning("the time of the previous incarnation cannot be read: %s", error)
             return None
 
 

@@ -12,7 +12,7 @@ from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.messages.instructions import CreateGroup
 from schedulemesh.engine.messages.stimuli import GroupCreated, GroupCreateFailed
-from schedulemesh.engine.state.groups import Group, GroupBook, GroupPhase
+from schedulemesh.engine.state.groups import Group, GroupPhase, GroupTable
 from schedulemesh.runtime.backend import (
     Backend,
     BackendError,
@@ -142,7 +142,7 @@ class Groups:
             if view.name.startswith(self._mark)
         }
 
-    async def recover(self, book: GroupBook, *, keep_all: bool = False) -> frozenset[str]:
+    async def recover(self, book: GroupTable, *, keep_all: bool = False) -> frozenset[str]:
         """After a recovery: take over the groups of the state, and remove all others but ``orphans``,
         or with ``keep_all`` none: then all unknown ones are orphans.
 
@@ -278,7 +278,7 @@ def lacking(order: CreateGroup, free: dict[str, Resources]) -> str:
 
 
 def groups_gone(
-    book: GroupBook, before: Iterable[str], living: dict[str, GroupView]
+    book: GroupTable, before: Iterable[str], living: dict[str, GroupView]
 ) -> list[tuple[str, str]]:
     """The groups that were ready ``before`` and are not where the state has them any more, and why."""
     found = []
@@ -293,7 +293,7 @@ def groups_gone(
     return found
 
 
-def ready_groups(book: GroupBook) -> list[str]:
+def ready_groups(book: GroupTable) -> list[str]:
     """The groups that are ready according to the state."""
     return [g for g, group in book.by_id.items() if group.phase is GroupPhase.READY]
 

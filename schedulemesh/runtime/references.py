@@ -1,4 +1,4 @@
-"""Object references among the arguments of submissions: held as long as an agent can be built from them.
+"""Holds the object references in arguments of submissions as long as their agents may be restarted.
 
 They are in memory only: Ray counts the references that a process holds, so they end with the supervisor.
 """

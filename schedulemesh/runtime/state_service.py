@@ -1,4 +1,4 @@
-"""The supervisor's calls about saved states."""
+"""Handles requests about saved states: save, restore, read."""
 
 from __future__ import annotations
 

@@ -334,7 +334,7 @@ class Mesh:
         return self.handle(group_request).outcome
 
     def preempt(self, **how: Any) -> Any:
-        """Evict by hand."""
+        """Evict manually."""
         return self.handle(s.PreemptionRequested(**how)).outcome
 
     def cordon(self, node_id: str, cordoned: bool = True) -> Any:

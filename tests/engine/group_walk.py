@@ -1,7 +1,7 @@
-"""Where groups stand: whether a newcomer would be seated if some agents were gone, worked out slowly.
+"""Placement with groups: whether an incoming agent would start without some others, by exhaustive search.
 
 It tries every assignment of bundles to nodes, and knows nothing of indexes, bounds and searches. Groups that
-nobody uses are thought away, because they may always be removed for a newcomer.
+nobody uses count as removed, because they may always be removed for an incoming agent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from tests.engine.builders import Mesh
 from tests.engine.walk import GroupRequest, Leaver, Seats, leavers
 
-#: Refusals for want of room, quota or a group.
+#: Refusals for lack of room, quota or a group.
 REFUSALS = (
     "preemption_failed",
     "insufficient_quota",
@@ -52,7 +52,7 @@ class IncomingAgent(NamedTuple):
 
 def decision_is_right(mesh: Mesh, asked: TaskSubmitted, decided: object) -> None:
     """Hold the answer of a dry run against the walk: whoever leaves may leave, is enough and is needed, and
-    several leave only where no one is enough; who is refused could not have been seated.
+    several leave only where no one is enough; who is refused could not have started.
     """
     task = asked.task
     new = IncomingAgent(
@@ -75,16 +75,16 @@ def _nobody_leaves_in_vain(
     seats: GroupSeats, asked: TaskSubmitted, gone: set[str], found: list[Leaver]
 ) -> None:
     assert gone <= {one.name for one in found}
-    assert seats.seated(gone), gone
+    assert seats.starts(gone), gone
     assert asked.may_preempt or not gone
     if asked.for_group and gone:
         assert len(gone) == 1
         assert seats.given(gone)
     if gone:
-        assert not seats.seated(()), gone
+        assert not seats.starts(()), gone
     for name in gone:
-        assert not seats.seated(gone - {name}), (gone, name)
-    enough = seats.given if asked.for_group else seats.seated
+        assert not seats.starts(gone - {name}), (gone, name)
+    enough = seats.given if asked.for_group else seats.starts
     alone = [one for one in found if enough((one.name,))]
     if gone and alone:
         assert gone == {_first_alone(seats, alone).name}, (gone, alone)
@@ -104,41 +104,41 @@ def _first_alone(seats: GroupSeats, alone: list[Leaver]) -> Leaver:
 def _nobody_would_have_helped(
     seats: GroupSeats, asked: TaskSubmitted, refused: Refused, may_go: list[str]
 ) -> None:
-    assert not seats.seated(())
+    assert not seats.starts(())
     if asked.for_group:
         short = not seats.seats.quota(())
         assert (refused.reason == "insufficient_quota") == short or not seats.placed(may_go)
         assert short or not any(seats.given((name,)) for name in may_go)
     elif asked.may_preempt:
-        assert not seats.seated(may_go), refused
+        assert not seats.starts(may_go), refused
 
 
 class GroupSeats:
-    """Whether one newcomer would be seated."""
+    """Whether one incoming agent would start."""
 
-    def __init__(self, state: MeshState, newcomer: IncomingAgent) -> None:
+    def __init__(self, state: MeshState, incoming: IncomingAgent) -> None:
         self.state = state
-        self.newcomer = newcomer
-        self.spec: GroupsSpec | None = state.ledger.accounts[newcomer.pool_name].spec.groups
-        self.seats = Seats(state, newcomer.pool_name, newcomer.need, anywhere=True)
+        self.incoming = incoming
+        self.spec: GroupsSpec | None = state.ledger.accounts[incoming.pool_name].spec.groups
+        self.seats = Seats(state, incoming.pool_name, incoming.need, anywhere=True)
 
-    def seated(self, gone: Collection[str]) -> bool:
+    def starts(self, gone: Collection[str]) -> bool:
         """Whether quota and a place to run are there once these agents are gone."""
         return self.seats.quota(gone) and self.placed(gone)
 
     def placed(self, gone: Collection[str]) -> bool:
         """Whether a place to run is there."""
         if self.spec is None:
-            shape = GroupShape(bundles=(self.newcomer.need,))
+            shape = GroupShape(bundles=(self.incoming.need,))
             return self._has_room(shape, gone)
         return self.given(gone) or self._made(self.spec, gone)
 
     def given(self, gone: Collection[str]) -> bool:
-        """Whether a group that is there, or that is being made, is the newcomer's to have."""
+        """Whether a group that is there, or that is being made, is available to the incoming agent."""
         return any(self._may_have(group, gone) for group in self.state.groups.by_id.values())
 
     def _may_have(self, group: Group, gone: Collection[str]) -> bool:
-        spec, new = self.spec, self.newcomer
+        spec, new = self.spec, self.incoming
         if spec is None or group.pool_name != new.pool_name:
             return False
         if group.promised_to is not None or group.leaves_for is not None:
@@ -163,21 +163,21 @@ class GroupSeats:
     def _others_wait(self) -> bool:
         """Whether another agent of the pool waits for somebody to leave."""
         return any(
-            isinstance(agent.phase, Waiting) and agent.spec.pool_name == self.newcomer.pool_name
+            isinstance(agent.phase, Waiting) and agent.spec.pool_name == self.incoming.pool_name
             for agent in self.state.agents.values()
         )
 
     def _own(self, spec: GroupsSpec) -> GroupShape:
         labels = tuple(sorted(spec.node_labels.items()))
-        return GroupShape(bundles=self.newcomer.bundles, strategy=spec.strategy, node_labels=labels)
+        return GroupShape(bundles=self.incoming.bundles, strategy=spec.strategy, node_labels=labels)
 
     def _entitled(self, spec: GroupsSpec) -> bool:
-        new = self.newcomer
+        new = self.incoming
         by_label = bool(spec.entitled_labels) and matches(spec.entitled_labels, dict(new.labels))
         return by_label or new.priority > spec.entitled_above
 
     def _closest(self, spec: GroupsSpec) -> GroupShape | None:
-        fitting = [shape for shape in spec.reserved if shape.holds(self.newcomer.bundles)]
+        fitting = [shape for shape in spec.reserved if shape.holds(self.incoming.bundles)]
         return min(fitting, key=lambda s: (s.total.gpu, s.total.cpu, s.total.memory), default=None)
 
     def _made(self, spec: GroupsSpec, gone: Collection[str]) -> bool:
@@ -194,7 +194,7 @@ class GroupSeats:
             group.group_id for group in self._leaving(gone) if idle or group.agent is not None
         }
         return sum(
-            group.pool_name == self.newcomer.pool_name
+            group.pool_name == self.incoming.pool_name
             and not group.reserved
             and group.phase is not GroupPhase.ENDING
             and group.group_id not in leaving

@@ -1,4 +1,4 @@
-"""A decided submission on the books: claims, groups, orders, and what a dry run says of it."""
+"""Admission of a decided submission: claims, groups, instructions, and dry runs."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_whoever_needs_nothing_is_whole():
     assert not is_whole(found, "nobody", amount(cpu=1))
 
 
-def test_a_newcomer_grows_as_its_victims_leave():
+def test_an_incoming_agent_grows_as_its_victims_leave():
     mesh = Mesh(pool("p", cpu=8), nodes=[node("a", cpu=4)])
     for name in ("x", "y"):
         mesh.run(name, priority=0.0, cpu=2)

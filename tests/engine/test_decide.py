@@ -190,7 +190,7 @@ def test_a_submission_that_may_not_preempt_evicts_nobody():
     assert mesh.ends == {}
 
 
-def test_a_newcomer_waits_for_its_victims_and_holds_what_is_free_meanwhile():
+def test_an_incoming_agent_waits_for_its_victims_and_holds_what_is_free_meanwhile():
     mesh = Mesh(pool("p", cpu=4), nodes=[node("a", cpu=4)])
     mesh.run("low", priority=0.0, cpu=3)
 
@@ -207,7 +207,7 @@ def test_a_newcomer_waits_for_its_victims_and_holds_what_is_free_meanwhile():
     assert accepted.preempted[0].reason == "same_pool_preemption"
 
 
-def test_nobody_slips_in_between_a_victim_and_its_newcomer():
+def test_nobody_slips_in_between_a_victim_and_its_incoming_agent():
     mesh = Mesh(pool("p", cpu=4), nodes=[node("a", cpu=4)])
     mesh.run("x", priority=0.0, cpu=2)
     mesh.run("y", priority=1.0, cpu=2)

@@ -1,4 +1,4 @@
-"""Evictions by a submission and by hand: saved, counted, refused."""
+"""Evictions by a submission and by request: saved, counted, refused."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_task_elsewhere_is_preempted_too():
     assert mesh.state.preempted["t"].fact.agent is None
 
 
-def test_an_agent_is_preempted_by_hand_with_all_its_tasks():
+def test_an_agent_is_preempted_on_request_with_all_its_tasks():
     mesh = Mesh(pool("p", cpu=2))
     mesh.run("t", cpu=2)
     mesh.announce("u", "t")
@@ -101,7 +101,7 @@ def test_a_task_already_preempted_alone_keeps_its_reason_when_its_agent_is():
     assert mesh.state.preemption_counts == {"cross_pool_preemption": 1, "manual": 1}
 
 
-def test_the_score_of_an_eviction_by_hand_belongs_to_the_task_that_was_named():
+def test_the_score_of_an_eviction_on_request_belongs_to_the_task_that_was_named():
     mesh = Mesh(pool("p", cpu=2))
     mesh.run("t", cpu=2)
     mesh.announce("u", "t")
@@ -217,7 +217,7 @@ def test_a_name_is_that_of_a_task_or_else_of_an_agent():
 
 
 def freed_by(client, *pools):
-    """``low`` of pool q was evicted by hand by a client."""
+    """``low`` of pool q was evicted at the request of a client."""
     mesh = Mesh(pool("p", cpu=0), pool("q", cpu=2), *pools)
     mesh.resize(pool("p", cpu=2))
     mesh.run("full", "p", cpu=2)
@@ -227,7 +227,7 @@ def freed_by(client, *pools):
     return mesh
 
 
-def test_quota_freed_by_hand_is_held_for_the_client_who_may_use_it_in_another_pool():
+def test_quota_freed_on_request_is_held_for_the_client_who_may_use_it_in_another_pool():
     mesh = freed_by("me")
     assert mesh.delete("low").change == "already_gone"
     assert mesh.submit("other", "q", cpu=2, more={"client": "you"}).reason == "preemption_failed"
@@ -262,7 +262,7 @@ def test_a_preempted_task_that_ran_again_is_no_longer_to_be_restored():
     assert mesh.state.preemption_counts == {"manual": 1}
 
 
-def test_a_victim_that_ran_again_elsewhere_is_not_restarted_when_its_newcomer_fails():
+def test_a_victim_that_ran_again_elsewhere_is_not_restarted_when_its_incoming_agent_fails():
     mesh = Mesh(pool("p", cpu=2), nodes=[node("a", cpu=2)])
     mesh.run("low", priority=0.0, cpu=2, class_key="c")
     mesh.submit("high", priority=9.0, cpu=2, class_key="c", more={"request_id": "r"})

@@ -63,7 +63,7 @@ class Trial:
         )
         self.devices = Devices(self.chance, nodes)
         self.made = 0
-        #: Newcomers for whom others were told to go, and those who left for each.
+        #: Incoming agents with victims, and the victims that ended for each.
         self.evicted_for: dict[str, int] = {}
         self.evictions = 0
         self.in_vain = 0
@@ -129,7 +129,7 @@ class Trial:
                 self.devices.release(name)
 
     def _count(self) -> None:
-        """Newcomers that were struck off although others had left for them."""
+        """Incoming agents that were removed although others had been evicted for them."""
         for name in [n for n in self.evicted_for if n not in self.mesh.state.agents]:
             self.in_vain += self.evicted_for.pop(name)
 

@@ -1,4 +1,4 @@
-"""Which group a newcomer gets where nobody has to leave for it."""
+"""Which group an incoming agent gets without an eviction."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from schedulemesh.engine.messages import stimuli as s
 from tests.engine.builders import Mesh, leaving_for, node, pool, shape
 from tests.engine.group_walk import decision_is_right
 
-#: What those who run need, and what newcomers do: more, so that several must leave for them.
+#: What those who run need, and what incoming agents do: more, so that several must leave for them.
 SMALL = (
     ({"cpu": 1},),
     ({"cpu": 1},),
@@ -47,14 +47,14 @@ LABELS = ({}, {"role": "train"}, {"role": "rollout"})
 
 
 class Story(NamedTuple):
-    """An agent that comes to run, or a newcomer."""
+    """An agent that comes to run, or an incoming agent."""
 
     where: str
     need: tuple[dict[str, float], ...]
     priority: float
     labels: dict[str, str]
     duration: float | None = None
-    #: Whether it has ended again; for a newcomer: how it is submitted.
+    #: Whether it has ended again; for an incoming agent: how it is submitted.
     ended: bool = False
     kind: str = "plain"
 
@@ -81,7 +81,7 @@ def running(chance):
     )
 
 
-def newcomer(chance):
+def incoming_story(chance):
     return Story(
         where=chance.choice(POOLS),
         need=chance.choice(BIG),
@@ -157,7 +157,7 @@ def decisions_on_one_cluster_are_right(chance):
         mesh.make_all()
     if chance.random() < 0.2:
         mesh.cordon("n0")
-    for story in [newcomer(chance) for _ in range(4)]:
+    for story in [incoming_story(chance) for _ in range(4)]:
         stimulus = submission(
             mesh,
             "new",
@@ -175,7 +175,7 @@ def smaller(spec, limit):
 
 
 def it_can_be_carried_out(mesh, stimulus):
-    """The newcomer comes to run when its victims have left, and leaves again."""
+    """The incoming agent comes to run when its victims have left, and leaves again."""
     fields = {field: getattr(stimulus, field) for field in stimulus.__struct_fields__}
     mesh.handle(s.TaskSubmitted(**{**fields, "dry_run": False}))
     agent = mesh.state.agents.get("new")

@@ -163,7 +163,7 @@ def test_reserved_groups_are_made_again_elsewhere_after_a_node_death():
     assert mesh.makes["p-pg-2"].node_ids == ("b",)
 
 
-def test_a_planned_group_on_a_dead_node_refuses_its_newcomer():
+def test_a_planned_group_on_a_dead_node_refuses_its_incoming_agent():
     mesh = meshed(cpu=4, nodes=("a", "b"))
     for name in ("x", "y", "z"):
         slot(mesh, name, priority=9.0 if name == "z" else 0.0)

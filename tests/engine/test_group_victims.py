@@ -1,4 +1,4 @@
-"""Whose group a newcomer gets, and who leaves for room where groups stand."""
+"""Whose group an incoming agent gets, and which agents are evicted for it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def for_group(**how):
 # the group of a victim
 
 
-def test_a_victim_goes_and_its_group_stays_for_the_newcomer():
+def test_a_victim_goes_and_its_group_stays_for_the_incoming_agent():
     mesh = meshed(max_dynamic=1)
     slot(mesh, "low")
     mesh.submit("high", priority=9.0, cpu=2, more={"for_group": True})
@@ -303,10 +303,10 @@ def test_a_victim_of_another_pool_takes_its_group_along():
     assert victims(mesh, "higher", cpu=4, priority=50.0) == "group_unplaceable"
 
 
-# newcomers without a group
+# incoming agents without a group
 
 
-def test_a_newcomer_without_a_group_evicts_whoever_has_one():
+def test_an_incoming_agent_without_a_group_evicts_whoever_has_one():
     mesh = meshed(cpu=4)
     mesh.resize(pool("plain", cpu=8))
     slot(mesh, "low", cpu=4)
@@ -318,7 +318,7 @@ def test_a_newcomer_without_a_group_evicts_whoever_has_one():
     assert mesh.state.agents["high"].group_id is None
 
 
-def test_a_newcomer_without_a_group_spares_victims_where_idle_groups_do():
+def test_an_incoming_agent_without_a_group_spares_victims_where_idle_groups_do():
     mesh = meshed(cpu=6)
     mesh.resize(pool("plain", cpu=12))
     slot(mesh, "idle", cpu=2)
@@ -333,7 +333,7 @@ def test_a_newcomer_without_a_group_spares_victims_where_idle_groups_do():
     mesh.report("high")
 
 
-def test_a_newcomer_without_a_group_takes_gpus_that_a_group_held():
+def test_an_incoming_agent_without_a_group_takes_gpus_that_a_group_held():
     mesh = Mesh(
         pool("p", cpu=8, gpu=2, groups=GroupsSpec(max_dynamic=2)),
         pool("plain", cpu=8, gpu=2),
@@ -371,7 +371,7 @@ def test_of_equal_scores_the_one_that_hands_its_group_over():
     assert mesh.dry("new", cpu=2, priority=9.0).group_path == "preempted"
 
 
-def test_a_newcomer_without_a_group_evicts_by_score_whoever_has_one():
+def test_an_incoming_agent_without_a_group_evicts_by_score_whoever_has_one():
     mesh = meshed(cpu=4, max_dynamic=9)
     mesh.resize(pool("plain", cpu=9))
     mesh.run("important", "plain", 3.0, cpu=2)

@@ -7,8 +7,8 @@ import pytest
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.engine.state.groups import (
     Group,
-    GroupBook,
     GroupPhase,
+    GroupTable,
     dynamic_shape,
 )
 from tests.engine.builders import Mesh, amount, node, pool, shape
@@ -29,7 +29,7 @@ def group(group_id, *, reserved=False, its=SMALL, idle_since=0.0, phase=GroupPha
 
 
 def booked(*groups, **spec):
-    book = GroupBook()
+    book = GroupTable()
     book.define("p", GroupsSpec(**spec))
     for one in groups:
         book.add(one)

@@ -66,7 +66,7 @@ def waits_for_nobody(state):
     state.agents["z"].phase = msgspec.structs.replace(waiting, for_agents=frozenset())
 
 
-def waits_for_a_stranger(state):
+def waits_for_an_unknown_agent(state):
     waiting = state.agents["z"].phase
     state.agents["z"].phase = msgspec.structs.replace(waiting, for_agents=frozenset({"y"}))
 
@@ -96,7 +96,7 @@ def not_in_its_pool(state):
         index_stale,
         class_without_task,
         waits_for_nobody,
-        waits_for_a_stranger,
+        waits_for_an_unknown_agent,
         claim_not_whole,
         commit_without_start,
         not_in_its_pool,

@@ -100,7 +100,7 @@ def test_a_failure_told_of_an_agent_that_runs_means_that_it_is_gone():
     assert mesh.state.agents == {}
 
 
-def test_a_failure_told_of_an_agent_that_is_being_ended_lets_its_newcomer_in():
+def test_a_failure_told_of_an_agent_that_is_being_ended_lets_its_incoming_agent_in():
     mesh = evicted_pair()
     incarnation = mesh.state.agents["low"].incarnation
     mesh.handle(
@@ -191,7 +191,7 @@ def test_deleting_an_agent_stops_it_and_takes_its_tasks_off_the_book():
     assert mesh.delete("t") == Done(change=Change.ALREADY_GONE)
 
 
-def test_deleting_a_newcomer_that_waits_lets_go_of_everything_at_once():
+def test_deleting_an_incoming_agent_that_waits_lets_go_of_everything_at_once():
     mesh = evicted_pair()
     assert mesh.delete("high") == Done()
     assert mesh.state.answers["r"].outcome.reason == "agent_deleted"
@@ -200,7 +200,7 @@ def test_deleting_a_newcomer_that_waits_lets_go_of_everything_at_once():
     assert mesh.state.preemption_counts == {"same_pool_preemption": 1}
 
 
-def test_a_newcomer_of_the_same_name_inherits_no_victims():
+def test_an_incoming_agent_of_the_same_name_inherits_no_victims():
     mesh = Mesh(pool("p", cpu=2), pool("q", cpu=2), pool("r", cpu=2))
     mesh.run("old-victim", "q", priority=0.0, cpu=2)
     mesh.run("p-full", "p", priority=9.0, cpu=2)
@@ -280,7 +280,7 @@ def test_no_task_is_registered_on_an_agent_that_is_being_ended():
 
 
 def held_for_q():
-    """Quota of p, freed by hand and held for q."""
+    """Quota of p, freed on request and held for q."""
     mesh = Mesh(pool("p", cpu=4), pool("q", cpu=2))
     mesh.run("low", "p", cpu=3)
     mesh.run("q-full", "q", priority=9.0, cpu=2)
@@ -289,7 +289,7 @@ def held_for_q():
     return mesh
 
 
-def test_quota_freed_by_hand_is_held_for_the_pool_that_it_was_freed_for():
+def test_quota_freed_on_request_is_held_for_the_pool_that_it_was_freed_for():
     mesh = held_for_q()
     p = mesh.state.ledger.accounts["p"]
     assert (p.reserved, p.lent, mesh.free("p")) == (amount(cpu=3), amount(cpu=3), amount(cpu=1))
@@ -331,7 +331,7 @@ def test_of_several_victims_all_must_have_left():
     assert "high" in mesh.starts
 
 
-def test_a_victim_that_dies_by_itself_lets_its_newcomer_in_too():
+def test_a_victim_that_dies_by_itself_lets_its_incoming_agent_in_too():
     mesh = evicted_pair()
     mesh.ends.pop("low")
     mesh.die("low")

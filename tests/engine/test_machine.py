@@ -417,11 +417,11 @@ class MeshMachine(RuleBasedStateMachine):
         self.mesh.starts.pop(name, None)
         waiting = set(self.mesh.starts)
         self.mesh.leave(name, saved=saved)
-        for newcomer in set(self.mesh.starts) - waiting:
-            self.the_eviction_was_of_use(newcomer)
+        for incoming in set(self.mesh.starts) - waiting:
+            self.the_eviction_was_of_use(incoming)
 
     def the_eviction_was_of_use(self, name):
-        """A newcomer whose victims have left finds its devices, wherever others really are."""
+        """An incoming agent whose victims have left finds its devices, wherever others really are."""
         order = self.mesh.starts[name]
         here = [other for other, (where, _) in self.lives.items() if where == order.node_id]
         if order.node_id in self.up and all(self.state.agents[other].committed for other in here):
@@ -586,7 +586,7 @@ class MeshMachine(RuleBasedStateMachine):
     def a_dry_run_is_the_walk(self):
         for tx in (self.steps, self.steps + 5):
             stimulus = self.mesh.submission(
-                "newcomer",
+                "incoming",
                 POOLS[tx % 3],
                 PRIORITIES[-1 - tx % 3],
                 labels=LABELS[tx % len(LABELS)],

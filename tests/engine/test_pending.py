@@ -27,7 +27,7 @@ def answer(mesh):
     return mesh.state.answers["r"].outcome
 
 
-def test_a_newcomer_starts_when_its_victim_is_gone_and_the_group_stays():
+def test_an_incoming_agent_starts_when_its_victim_is_gone_and_the_group_stays():
     mesh = handing_over()
     assert isinstance(mesh.state.agents["high"].phase, Waiting)
     group = mesh.state.groups.by_id["p-pg-1"]
@@ -61,7 +61,7 @@ def test_a_start_that_fails_after_a_handover_gives_the_group_back_to_the_victim(
     mesh.report("low")
 
 
-def test_without_reuse_a_group_goes_when_its_newcomer_could_not_start_and_nobody_comes_back():
+def test_without_reuse_a_group_goes_when_its_incoming_agent_could_not_start_and_nobody_comes_back():
     mesh = handing_over(reuse=False)
     mesh.die("low")
     mesh.state.preempted.clear()
@@ -69,7 +69,7 @@ def test_without_reuse_a_group_goes_when_its_newcomer_could_not_start_and_nobody
     assert mesh.removes == {"p-pg-1"}
 
 
-def test_a_newcomer_that_is_deleted_while_it_waits_leaves_the_group_to_the_victims_end():
+def test_an_incoming_agent_that_is_deleted_while_it_waits_leaves_the_group_to_the_victims_end():
     mesh = handing_over()
     mesh.delete("high")
     group = mesh.state.groups.by_id["p-pg-1"]
@@ -79,7 +79,7 @@ def test_a_newcomer_that_is_deleted_while_it_waits_leaves_the_group_to_the_victi
     assert group.free
 
 
-def test_a_group_that_was_to_leave_for_a_newcomer_that_is_gone_is_kept():
+def test_a_group_that_was_to_leave_for_an_incoming_agent_that_is_gone_is_kept():
     mesh = Mesh(pool("p", cpu=9, groups=GroupsSpec(max_dynamic=1)), nodes=[node("a", cpu=4)])
     mesh.submit("low", priority=0.0, cpu=4)
     mesh.make_all()
@@ -126,7 +126,7 @@ def test_a_planned_group_is_made_when_its_room_is_whole():
     assert isinstance(answer(mesh), Accepted)
 
 
-def test_a_plain_newcomer_waits_for_idle_groups_and_takes_their_room():
+def test_a_plain_incoming_agent_waits_for_idle_groups_and_takes_their_room():
     mesh = Mesh(
         pool("p", cpu=4, groups=GroupsSpec(max_dynamic=2)),
         pool("plain", cpu=4),

@@ -15,10 +15,10 @@ TIERS = {"tier": {"premium": ["standard", "batch"], "standard": ["batch"]}}
 def verdict(
     incoming=5.0, running=5.0, *, pool_name="p", incoming_pool="p", high=None, low=None, **policy
 ):
-    wishes = PreemptionPolicy(**policy)
+    rules = PreemptionPolicy(**policy)
     return judge(
-        wishes,
-        LabelRanks(wishes.label_preemption_rules),
+        rules,
+        LabelRanks(rules.label_preemption_rules),
         Incoming(priority=incoming, pool_name=incoming_pool, labels=high or {}),
         pool_name,
         running,

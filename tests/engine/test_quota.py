@@ -1,4 +1,4 @@
-"""The quota book: who pays, what is lent, what is held."""
+"""The quota ledger: who pays, what is lent, what is held."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_hold_shrinks_and_ends():
     assert book.accounts["owner"].reserved == NOTHING
 
 
-def test_a_newcomer_takes_of_freed_shares_no_more_than_it_lacks():
+def test_an_incoming_agent_takes_of_freed_shares_no_more_than_it_lacks():
     taken, lacking = pass_on((share("a", cpu=2), share("b", cpu=4, memory=8)), amount(cpu=3))
     assert taken == (share("a", cpu=2), share("b", cpu=1))
     assert not lacking

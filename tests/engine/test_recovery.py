@@ -43,7 +43,7 @@ def test_a_start_is_taken_over_where_the_actor_lives_and_made_again_where_not(li
     assert mesh.report("a").agent_name == "a"
 
 
-def test_an_eviction_goes_on_and_the_newcomer_starts():
+def test_an_eviction_goes_on_and_the_incoming_agent_starts():
     mesh = mesh_of(cpu=2)
     mesh.run("low", priority=1.0, cpu=2)
     mesh.submit("high", priority=9.0, cpu=2)
@@ -55,7 +55,7 @@ def test_an_eviction_goes_on_and_the_newcomer_starts():
     assert mesh.state.preemption_counts == {"same_pool_preemption": 1}
 
 
-def test_a_victim_that_is_gone_already_lets_its_newcomer_start_once():
+def test_a_victim_that_is_gone_already_lets_its_incoming_agent_start_once():
     mesh = mesh_of(cpu=2)
     mesh.run("low", priority=1.0, cpu=2)
     mesh.submit("high", priority=9.0, cpu=2)
@@ -112,7 +112,7 @@ def test_a_task_evicted_alone_whose_agent_died_is_answered_all_the_same():
     assert mesh.told == ["r"]
 
 
-def test_an_agent_evicted_by_hand_is_answered_after_a_recovery():
+def test_an_agent_evicted_on_request_is_answered_after_a_recovery():
     mesh = mesh_of()
     mesh.run("t", cpu=1)
     mesh.preempt(agent_name="t", end_agent=True, request_id="r")

@@ -58,7 +58,7 @@ def test_a_candidate_that_frees_nothing_of_what_is_short_is_passed_over():
     assert evicted(mesh, cpu=3) == ["cpu-a", "cpu-b"]
 
 
-def test_nobody_goes_where_the_newcomer_would_still_not_fit():
+def test_nobody_goes_where_the_incoming_agent_would_still_not_fit():
     mesh = Mesh(pool("p", cpu=4))
     mesh.run("low", priority=0.0, cpu=2)
     mesh.run("high", priority=9.0, cpu=2)
@@ -292,13 +292,13 @@ def test_gpus_that_others_overdraw_do_not_keep_a_victim_from_making_room_for_cpu
     assert evicted(mesh, cpu=3) == ["low"]
 
 
-def test_a_newcomer_placed_by_its_own_options_asks_only_for_quota():
+def test_an_incoming_agent_placed_by_its_own_options_asks_only_for_quota():
     mesh = Mesh(pool("p", cpu=4), nodes=[node("a", cpu=1)])
     mesh.run("x", priority=0.0, cpu=3, more={"choose_node": False})
     assert evicted(mesh, cpu=2, more={"choose_node": False}) == ["x"]
 
 
-def test_nobody_is_put_on_a_device_that_a_newcomer_was_promised():
+def test_nobody_is_put_on_a_device_that_an_incoming_agent_was_promised():
     mesh = Mesh(pool("p", gpu=9), nodes=[node("a", gpu=2)])
     mesh.run("x", priority=0.0, gpu=0.5, devices=on((0, 0.5)))
     mesh.run("y", priority=9.0, gpu=1)
@@ -308,7 +308,7 @@ def test_nobody_is_put_on_a_device_that_a_newcomer_was_promised():
     assert mesh.state.cluster.nodes["a"].allocations["new"].devices == on((0, 1))
 
 
-def test_a_newcomer_never_starts_on_two_halves_of_two_devices():
+def test_an_incoming_agent_never_starts_on_two_halves_of_two_devices():
     mesh = Mesh(pool("p", gpu=9), nodes=[node("a", gpu=2)])
     mesh.run("victim", priority=0.0, gpu=0.5, devices=on((0, 0.5)))
     mesh.submit("late", priority=9.0, gpu=0.5)
@@ -322,7 +322,7 @@ def test_a_newcomer_never_starts_on_two_halves_of_two_devices():
     assert mesh.report("new", "a", on((1, 1))).agent_name == "new"
 
 
-def test_a_newcomer_that_cannot_have_a_whole_device_is_refused_and_its_victims_run_again():
+def test_an_incoming_agent_that_cannot_have_a_whole_device_is_refused_and_its_victims_run_again():
     mesh = Mesh(pool("p", gpu=9), nodes=[node("a", gpu=2)])
     mesh.run("victim", priority=0.0, gpu=0.5, devices=on((0, 0.5)), class_key="c")
     mesh.run("fixed", priority=9.0, gpu=0.5, devices=on((1, 0.5)))
@@ -338,7 +338,7 @@ def test_a_newcomer_that_cannot_have_a_whole_device_is_refused_and_its_victims_r
     assert "new" not in mesh.state.agents
 
 
-def test_a_newcomer_whose_node_was_away_takes_what_comes_free_there():
+def test_an_incoming_agent_whose_node_was_away_takes_what_comes_free_there():
     mesh = Mesh(pool("p", cpu=9, gpu=2), nodes=[node("a", cpu=2, gpu=2), node("b", cpu=1)])
     mesh.run("x", priority=0.0, cpu=1, gpu=2)
     mesh.run("y", priority=9.0, cpu=1, node_id="a")
@@ -353,7 +353,7 @@ def test_a_newcomer_whose_node_was_away_takes_what_comes_free_there():
     assert mesh.state.cluster.nodes["a"].free == amount(gpu=1)
 
 
-def test_a_newcomer_whose_node_is_lost_while_it_waits_is_refused():
+def test_an_incoming_agent_whose_node_is_lost_while_it_waits_is_refused():
     mesh = Mesh(pool("p", cpu=9), nodes=[node("a", cpu=2), node("b", cpu=1)])
     mesh.run("x", priority=0.0, cpu=2)
     mesh.submit("new", priority=9.0, cpu=2, more={"request_id": "r"})

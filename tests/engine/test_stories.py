@@ -133,7 +133,7 @@ def a_start_that_fails_brings_the_victims_back():
     story.submit("high", priority=9.0, cpu=2, more={"request_id": "r1"})
     story.leave("low", saved=True)
     story.says(
-        "The newcomer's class raises. Everything is as it was, and low goes on where it was."
+        "The incoming agent's class raises. Everything is as it was, and low goes on where it was."
     )
     story.fail("high")
     story.report("low")
@@ -168,7 +168,7 @@ def labels_decide_before_numbers():
     return story
 
 
-def quota_freed_by_hand_waits_sixty_seconds():
+def quota_freed_on_request_waits_sixty_seconds():
     story = Story(pool("p", cpu=4), pool("q", cpu=1))
     story.run("low", "p", cpu=4)
     story.run("full", "q", priority=9.0, cpu=1)
@@ -183,7 +183,7 @@ def quota_freed_by_hand_waits_sixty_seconds():
     return story
 
 
-def a_newcomer_is_deleted_while_it_waits():
+def an_incoming_agent_is_deleted_while_it_waits():
     story = Story(pool("p", cpu=2))
     story.run("low", priority=1.0, cpu=2)
     story.submit("high", priority=9.0, cpu=2, more={"request_id": "r1"})
@@ -211,8 +211,8 @@ STORIES = (
     a_start_that_fails_brings_the_victims_back,
     two_halves_of_two_devices_are_no_gpu,
     labels_decide_before_numbers,
-    quota_freed_by_hand_waits_sixty_seconds,
-    a_newcomer_is_deleted_while_it_waits,
+    quota_freed_on_request_waits_sixty_seconds,
+    an_incoming_agent_is_deleted_while_it_waits,
     a_node_is_lost_with_its_agents,
 )
 

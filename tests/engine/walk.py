@@ -156,7 +156,7 @@ def leavers(state: MeshState, group_request: GroupRequest, now: float) -> list[L
 
 
 class Seats:
-    """Whether a newcomer fits once some agents are gone."""
+    """Whether an incoming agent fits once some agents are gone."""
 
     def __init__(
         self, state: MeshState, pool_name: str, need: Resources, *, anywhere: bool
@@ -192,7 +192,7 @@ class Seats:
         return {k: n - freed.get(k, 0) for k, n in self.short.items() if n > freed.get(k, 0)}
 
     def room_left(self, node_id: str, gone: Collection[str]) -> tuple[Amounts, bool]:
-        """What the node still lacks in sums, and whether its devices take the newcomer."""
+        """What the node still lacks in sums, and whether its devices take the incoming agent."""
         found = self.state.cluster.nodes[node_id]
         free = dict(found.free.items())
         devices = dict(enumerate(found.devices))

@@ -89,7 +89,7 @@ def test_scenarios_1_to_3(simple):
 
 
 @pytest.mark.parametrize("named", [{}, {"for_pool": "premium-pool"}])
-def test_scenario_4_cross_pool_by_hand(scheduler, named):
+def test_scenario_4_cross_pool_on_request(scheduler, named):
     scheduler.create_pool("standard-pool", labels={"tier": "standard"}, resources={"cpu": 2.0})
     scheduler.create_pool("premium-pool", labels={"tier": "premium"}, resources={"cpu": 2.0})
     scheduler.update_preemption_policy(
@@ -113,9 +113,9 @@ def test_scenario_4_cross_pool_by_hand(scheduler, named):
     assert submitted("high-2", "premium-pool", 6.0)["success"]
     # automatic preemption has no candidate: 6 - 3 is below the cross-pool threshold
     assert submitted("high-3", "premium-pool", 6.0)["reason"] == "preemption_failed"
-    by_hand = scheduler.preempt_task("low-1", **named)
-    assert by_hand["success"]
-    assert [p["task_id"] for p in by_hand["preempted"]] == ["low-1"]
+    on_request = scheduler.preempt_task("low-1", **named)
+    assert on_request["success"]
+    assert [p["task_id"] for p in on_request["preempted"]] == ["low-1"]
     gone = scheduler.delete_agent(low["agent"]["name"])
     assert gone == {"success": True, "already_gone": True}
     assert submitted("high-3", "premium-pool", 6.0)["success"]

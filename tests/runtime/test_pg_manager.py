@@ -10,7 +10,7 @@ from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, parse_resources
 from schedulemesh.engine.messages.instructions import CreateGroup
 from schedulemesh.engine.messages.stimuli import GroupCreated, GroupCreateFailed
-from schedulemesh.engine.state.groups import Group, GroupBook, GroupPhase
+from schedulemesh.engine.state.groups import Group, GroupPhase, GroupTable
 from schedulemesh.runtime.backend import GroupView, NodeView
 from schedulemesh.runtime.pg_manager import Groups, groups_gone, ready_groups
 from tests.runtime.fake_backend import FakeBackend, HeldCalls, Verdict
@@ -43,7 +43,7 @@ def view(group_id="g", state="CREATED", node_ids=("a", "b"), ray_id="f" * 36):
 
 
 def book(**phases):
-    found = GroupBook()
+    found = GroupTable()
     for group_id, phase in phases.items():
         found.by_id[group_id] = Group(
             group_id=group_id,

@@ -217,7 +217,7 @@ class PastPreemption(TaskInfo, total=False):
     timestamp: float
     agent_name: str
     reason: str
-    #: None: the task was preempted by hand, without an evaluation.
+    #: None: the task was preempted manually, without an evaluation.
     preempt_score: float | None
     state_saved: bool
     save_error: str

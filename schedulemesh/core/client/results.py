@@ -392,7 +392,7 @@ def preempted(outcome: RequestOutcome, saved: bytes | None) -> PreemptionResult:
 
 
 def evicted_task(task_id: str, reason: PreemptionReason, saved: bytes | None) -> EvictedTask:
-    """A task evicted by hand, with the state that is stored of it."""
+    """A manually evicted task with its saved state."""
     state = None if saved is None else msgspec.msgpack.decode(saved, type=SavedState)
     answer: EvictedTask = {
         "task_id": task_id,

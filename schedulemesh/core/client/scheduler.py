@@ -237,7 +237,7 @@ class RayScheduler(SchedulerObject):
 
         Takes the fields of ``submit_task_with_preemption``. Quota comes first: where it is short, the answer
         is ``insufficient_quota`` and nothing is evicted. For a group others are evicted where the policy
-        allows; the group is kept for the incoming task. With ``fallback`` a refusal for want of quota or
+        allows; the group is kept for the incoming task. With ``fallback`` a refusal for lack of quota or
         group is followed by an ordinary submission, which may evict for both; ``path`` says which one
         succeeded: "pg" or "fallback".
         """

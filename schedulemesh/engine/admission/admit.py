@@ -1,4 +1,4 @@
-"""A decided submission becomes a claim on both books, and orders to those who leave for it."""
+"""Admits a decided submission: reserves its claim, and starts the evictions that it needs."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def would_run(state: MeshState, request: Request, plan: Plan | None) -> Accepted
 
 
 def _assignment(request: Request, plan: Plan | None) -> Assignment | None:
-    """The group that a request gets; None: it lives on a node."""
+    """The group that a request gets; None: it runs on a node without a group."""
     if plan is not None and plan.handed_over is not None:
         return Assignment(path="preempted", group=plan.handed_over)
     if plan is not None and plan.placement is not None and request.group_request is not None:
@@ -129,7 +129,7 @@ def _labels(state: MeshState, request: Request) -> Labels:
 
 
 def admit(tx: Transaction, request: Request, plan: Plan | None) -> Pending:
-    """Put the agent on both books and send its victims, if any, on their way."""
+    """Reserve the agent's quota and its resources on a node, and start the eviction of its victims."""
     state, stimulus = tx.state, request.stimulus
     for hold_id, left in request.payment.holds_left:
         tx.emit(HoldShrank(hold_id=hold_id, shares=left))
@@ -235,8 +235,8 @@ def _room_now(need: Resources, node: Node | None, *, waits: bool) -> tuple[Resou
     return without_gpu, devices_for(node.devices, need.gpu) or _NO_DEVICES
 
 
-def _evict(tx: Transaction, victims: tuple[VictimAgent, ...], newcomer: str) -> None:
-    """All victims of one submission go at the same time."""
+def _evict(tx: Transaction, victims: tuple[VictimAgent, ...], incoming: str) -> None:
+    """Evict all victims of one submission at the same time."""
     for candidate in evicted_tasks(victims):
         tx.emit(
             EvictionStarted(
@@ -244,19 +244,19 @@ def _evict(tx: Transaction, victims: tuple[VictimAgent, ...], newcomer: str) -> 
                 at=tx.now,
                 reason=candidate.reason,
                 preempt_score=candidate.preempt_score,
-                for_agent=newcomer,
+                for_agent=incoming,
             )
         )
     for victim in victims:
         name = victim.name
         tx.emit(
-            AgentEnding(agent_name=name, reason=EndReason.PREEMPTED, at=tx.now, leaves_for=newcomer)
+            AgentEnding(agent_name=name, reason=EndReason.PREEMPTED, at=tx.now, leaves_for=incoming)
         )
         tx.instruct(evict_instruction(tx.state, name))
 
 
 def start_instruction(state: MeshState, agent_name: str, *, adopt: bool = False) -> StartAgent:
-    """The order to make this agent's actor."""
+    """The instruction to start this agent's actor."""
     agent = state.agents[agent_name]
     submission = agent.submission
     if submission is None:

@@ -165,7 +165,7 @@ def _in_a_group(
 
 
 def _of_size(stimulus: TaskSubmitted, refused: Refused, pool_name: str, need: Resources) -> Refused:
-    """A refusal for the size of the need; a task that named no resources is told where it comes from."""
+    """A refusal for the size of the request; says where the default comes from if no resources were named."""
     if stimulus.default_resources:
         return explain.by_default(refused, pool_name, need)
     return refused

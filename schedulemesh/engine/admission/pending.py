@@ -1,4 +1,4 @@
-"""Agents that wait for others to leave: what is freed is theirs, and when all of it is there they start."""
+"""Incoming agents that wait for victims to end: they get what is freed, and start when it is complete."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def continue_start(tx: Transaction, agent: Agent) -> None:
     if group is not None and group.phase is GroupPhase.CREATING:
         return
     if not _whole(tx.state, agent):
-        error = "what the victims freed was not what the books had promised; submit again"
+        error = "what the victims freed was not what had been promised; submit again"
         undo(tx, agent, Reason.PREEMPTION_FAILED, error)
         return
     tx.emit(AgentReady(agent_name=agent.spec.name, at=tx.now))
@@ -55,7 +55,7 @@ def continue_start(tx: Transaction, agent: Agent) -> None:
 
 
 def undo(tx: Transaction, agent: Agent, reason: Reason, error: str) -> RequestOutcome | None:
-    """Strike a newcomer off and run its victims again where ScheduleMesh knows how.
+    """Remove an incoming agent, and restart its victims where that is possible.
 
     A group that nobody keeps goes only after them, because it may be the one that they lived in.
     """
@@ -84,7 +84,7 @@ def undo(tx: Transaction, agent: Agent, reason: Reason, error: str) -> RequestOu
 def ended(
     tx: Transaction, agent: Agent, reason: EndReason, *, destroy_group: bool | None = None
 ) -> tuple[str, ...]:
-    """Strike an agent off the book; its group is kept or goes. Returns the ids of its evicted tasks."""
+    """Remove an agent; its group is kept or removed. Returns the ids of its evicted tasks."""
     evicted = _terminate(tx, agent, reason)
     leave(tx, agent, destroy_group)
     return evicted

@@ -1,4 +1,4 @@
-"""What becomes of agents and tasks after admission: started, failed, ended."""
+"""Handles reports about agents and tasks after admission: started, failed, completed, ended."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ _TOLD = 5
 
 
 def current(state: MeshState, agent_name: str, incarnation: int) -> Agent | None:
-    """The agent if this incarnation of it is on the book; late reports of a former life are dropped here."""
+    """The agent if this incarnation of it exists; late reports about a previous one are dropped here."""
     agent = state.agents.get(agent_name)
     return agent if agent is not None and agent.incarnation == incarnation else None
 
 
 def register_task(tx: Transaction, stimulus: s.TaskAnnounced) -> RequestOutcome:
-    """Put a task on the book that runs on an agent, known or not."""
+    """Register a task that runs on an agent, known or not."""
     state, task = tx.state, stimulus.task
     known = state.running.by_id.get(task.task_id)
     if known is not None and (known.spec.as_asked(), known.agent_name) == (

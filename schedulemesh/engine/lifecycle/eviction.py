@@ -1,4 +1,4 @@
-"""Evictions: by hand, their saved states, and how they are counted."""
+"""Manual evictions, the saved states of evicted tasks, and the counts of preemptions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from schedulemesh.engine.transaction import Transaction
 
 
 def preempt(tx: Transaction, stimulus: s.PreemptionRequested) -> RequestOutcome:
-    """Evict by hand: a task alone, or its agent with all tasks."""
+    """Evict manually: a task alone, or its agent with all tasks."""
     state = tx.state
     agent_name = stimulus.agent_name
     if stimulus.task_id is not None:

@@ -1,4 +1,4 @@
-"""What the executor reports of placement groups: made, not made, gone, or lost with a node."""
+"""Handles the executor's reports about placement groups: created, not placed, removed, or lost."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _gone(tx: Transaction, group_id: str, error: str) -> None:
 
 
 def _turn_out(tx: Transaction, group: Group, why: str) -> None:
-    """Whoever lives in a lost group is lost, and whoever waits for it is refused."""
+    """An agent in a lost group is lost, and an agent that waits for the group is refused."""
     for name in (group.agent, group.promised_to):
         agent = tx.state.agents.get(name or "")
         if agent is None:

@@ -1,4 +1,4 @@
-"""What becomes of placement groups: made, lost, kept, removed, and made again."""
+"""The lifecycle of placement groups: creates, keeps, removes and recreates them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def plan(
     agent_name: str | None = None,
     waits: bool = False,
 ) -> Group:
-    """Put a group on the book; it holds what is free of its room. ``waits``: others leave for it."""
+    """Add a group; it holds the free part of its resources. ``waits``: victims end for it."""
     group_id = f"{pool_name}-pg-{tx.state.groups.next_number}"
     tx.emit(
         GroupPlanned(
@@ -123,7 +123,7 @@ def create_instruction(state: MeshState, group: Group) -> CreateGroup:
 def end(
     tx: Transaction, group: Group, *, for_agent: str | None = None, dropped: bool = False
 ) -> None:
-    """Remove a group that nobody lives in; one that Ray was never asked for is simply struck off."""
+    """Remove a group without an agent; one that was never requested from Ray just leaves the state."""
     if group.phase is GroupPhase.ENDING:
         return
     if group.phase is GroupPhase.PLANNED:
@@ -208,7 +208,7 @@ def _fills(state: MeshState, spec: GroupsSpec, group: Group) -> bool:
 
 
 def replenish(tx: Transaction) -> None:
-    """Make the groups that pools want and lack, where there is room; idle ones make way for reserved ones."""
+    """Create the missing groups of pools where there is room; idle ones are removed for reserved ones."""
     state = tx.state
     if not state.nodes_known:
         return
@@ -217,7 +217,7 @@ def replenish(tx: Transaction) -> None:
     due = [(n, s) for n, s in specs if state.groups.counts[n].failed_at + s.wait_s <= tx.now]
     for pool_name, _ in due:
         _make_reserved(tx, pool_name)
-    # What is being removed makes way for somebody, who must not find the room filled again.
+    # A group that is being removed frees its resources for another claim: do not take them again.
     if state.groups.ending:
         return
     for pool_name, spec in due:

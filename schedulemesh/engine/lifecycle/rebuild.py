@@ -1,4 +1,4 @@
-"""Agents that died without our doing: made again from their last saved state, or told as lost."""
+"""Rebuilds agents that died from their last saved state, or records them as lost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def agent_restarted(tx: Transaction, stimulus: AgentRestarted) -> None:
 
 
 def rebuild(tx: Transaction, stimulus: RebuildRequested) -> RequestOutcome:
-    """Make a lost agent again where it fits without evicting anyone; what cannot be is told once."""
+    """Recreate a lost agent where it fits without an eviction; report once that it does not fit."""
     state = tx.state
     lost = state.lost.get(stimulus.agent_name)
     if lost is None:

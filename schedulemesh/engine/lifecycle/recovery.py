@@ -1,4 +1,4 @@
-"""Settling after a recovery: what the books say against what really lives."""
+"""Reconciliation after a recovery: compares the state with the agents and groups that exist."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def reconcile(tx: Transaction, stimulus: RecoveryObserved) -> None:
 
 
 def _start_on(tx: Transaction, agent: Agent, *, lives: bool) -> None:
-    """Take over the start of an agent whose actor lives, or make the actor again."""
+    """Adopt the actor of a starting agent if it is alive, or start it again."""
     if not isinstance(agent.phase, Starting):
         return
     if agent.group_id is not None and not is_placed(tx.state, agent.group_id):
@@ -51,7 +51,7 @@ def _start_on(tx: Transaction, agent: Agent, *, lives: bool) -> None:
 
 
 def _end_on(tx: Transaction, agent: Agent, *, lives: bool) -> None:
-    """Go on with an eviction or a stop; what is gone already is struck off."""
+    """Continue an eviction or a stop; an agent that is dead already is removed."""
     name = agent.spec.name
     tasks = [tx.state.running.by_id[t] for t in tx.state.running.on_agent(name)]
     evicted = [task for task in tasks if isinstance(task.phase, Preempting)]

@@ -2,7 +2,7 @@
 
 A scenario changes no state. Removals are tried and taken back one by one (``release``, ``take_back``), and
 all of them at once (``reset``). It answers whether an incoming task would then have all that it lacks; every
-search for victims and for idle groups asks it, and keeps no books of its own.
+search for victims and for idle groups asks it, and keeps no state of its own.
 
 Releasing more never makes it worse: ``minimise`` depends on that. A placement that was found is kept until
 something that it might need is taken back.

@@ -131,7 +131,7 @@ class VictimAgents:
         )
 
     def _group_of(self, agent: Agent) -> Group | None:
-        """The group that it lives in, if nobody else was promised that."""
+        """The group that it runs in, unless that is promised to another agent."""
         group = self._state.groups.by_id.get(agent.group_id or "")
         alone = group is not None and is_held_only_by(group, agent.spec.name)
         return group if alone else None

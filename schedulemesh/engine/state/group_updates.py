@@ -1,4 +1,4 @@
-"""How facts change the book of placement groups, and the room that their bundles hold on nodes."""
+"""Applies facts to the placement groups, and to the resources that their bundles hold on nodes."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.state.agents import Agent, Waiting
 from schedulemesh.engine.state.cluster import Cluster
-from schedulemesh.engine.state.groups import Group, GroupBook, GroupPhase
+from schedulemesh.engine.state.groups import Group, GroupPhase, GroupTable
 
 
 class GroupFacts:
-    """The only hand that writes the book of groups."""
+    """Applies facts to the group table; nothing else may change it."""
 
-    def __init__(self, book: GroupBook, cluster: Cluster) -> None:
-        self._book = book
+    def __init__(self, groups: GroupTable, cluster: Cluster) -> None:
+        self._groups = groups
         self._cluster = cluster
 
     def ensured(self, spec: PoolSpec) -> None:
         """The pool is defined (again): groups that were destroyed on demand are wanted again."""
-        for key in [key for key in self._book.dropped if key[0] == spec.name]:
-            del self._book.dropped[key]
-        self._book.define(spec.name, spec.groups)
+        for key in [key for key in self._groups.dropped if key[0] == spec.name]:
+            del self._groups.dropped[key]
+        self._groups.define(spec.name, spec.groups)
 
     def planned(self, fact: f.GroupPlanned) -> None:
         """A group without room as yet."""
-        self._book.add(
+        self._groups.add(
             Group(
                 group_id=fact.group_id,
                 pool_name=fact.pool_name,
@@ -39,47 +39,47 @@ class GroupFacts:
                 idle_since=fact.at,
             )
         )
-        self._book.next_number += 1
+        self._groups.next_number += 1
 
     def grew(self, fact: f.GroupGrew) -> None:
         """A bundle holds more on its node."""
-        group = self._book.by_id[fact.group_id]
+        group = self._groups.by_id[fact.group_id]
         node_id = group.node_ids[fact.bundle]
         self._cluster.take(node_id, group.key(fact.bundle), fact.held, fact.devices)
 
     def whole(self, fact: f.GroupWhole) -> None:
         """Every bundle has its room."""
-        group = self._book.by_id[fact.group_id]
+        group = self._groups.by_id[fact.group_id]
         group.phase = GroupPhase.CREATING
-        self._book.sort(group)
+        self._groups.sort(group)
 
     def ready(self, fact: f.GroupReady) -> str | None:
         """Ray has made it; the name of the agent that waits for it."""
-        group = self._book.by_id[fact.group_id]
+        group = self._groups.by_id[fact.group_id]
         group.phase, group.made, group.idle_since = GroupPhase.READY, True, fact.at
-        counts = self._book.counts[group.pool_name]
+        counts = self._groups.counts[group.pool_name]
         counts.created += 1
         counts.error = ""
-        self._book.sort(group)
+        self._groups.sort(group)
         for i, node_id in enumerate(group.node_ids):
             self._cluster.fulfil(node_id, group.key(i))
         return group.agent
 
     def claimed(self, fact: f.GroupClaimed) -> None:
         """Its room is for somebody else."""
-        group = self._book.by_id[fact.group_id]
+        group = self._groups.by_id[fact.group_id]
         group.leaves_for = fact.for_agent
         self._leaves(group)
-        self._book.sort(group)
+        self._groups.sort(group)
 
     def ending(self, fact: f.GroupEnding) -> None:
         """It is being removed."""
-        group = self._book.by_id[fact.group_id]
+        group = self._groups.by_id[fact.group_id]
         group.leaves_for = fact.for_agent or group.leaves_for
         self._leaves(group)
-        self._book.end(group)
+        self._groups.end(group)
         if fact.dropped:
-            self._book.drop(group.pool_name, group.shape)
+            self._groups.drop(group.pool_name, group.shape)
 
     def _leaves(self, group: Group) -> None:
         if group.leaves_for is not None:
@@ -88,10 +88,10 @@ class GroupFacts:
 
     def ended(self, fact: f.GroupEnded) -> Group:
         """It is gone, and so is what it held."""
-        group = self._book.remove(fact.group_id)
+        group = self._groups.remove(fact.group_id)
         for i, node_id in enumerate(group.node_ids):
             self._cluster.leave(node_id, group.key(i))
-        counts = self._book.counts[group.pool_name]
+        counts = self._groups.counts[group.pool_name]
         counts.destroyed += group.made
         if fact.error:
             counts.failed_at, counts.error = fact.at, fact.error
@@ -99,12 +99,12 @@ class GroupFacts:
 
     def admitted(self, agent: Agent, place: InGroup) -> None:
         """An agent is to run in a group: at once, or after the agent that is there now."""
-        name, phase, group = agent.spec.name, agent.phase, self._book.by_id[place.group_id]
+        name, phase, group = agent.spec.name, agent.phase, self._groups.by_id[place.group_id]
         if group.agent not in (None, name):
             group.promised_to = name
             return
         group.agent = name
-        self._book.sort(group)
+        self._groups.sort(group)
         if not isinstance(phase, Waiting):
             self.entered(agent, agent.admitted_at)
         elif phase.for_agents or phase.for_groups - {group.group_id}:
@@ -114,10 +114,10 @@ class GroupFacts:
 
     def entered(self, agent: Agent, at: float) -> None:
         """The agent starts in its group: count it."""
-        group = self._book.by_id.get(agent.group_id or "")
+        group = self._groups.by_id.get(agent.group_id or "")
         if group is None:
             return
-        counts = self._book.counts[group.pool_name]
+        counts = self._groups.counts[group.pool_name]
         counts.entered += 1
         counts.waited_s += max(0.0, at - agent.admitted_at)
         counts.reused += group.used > 0
@@ -127,7 +127,7 @@ class GroupFacts:
         self, agent: Agent, place: InGroup, node_id: str | None, gpu_ids: tuple[str, ...]
     ) -> None:
         """The agent reported which GPUs of this node the first bundle has."""
-        group = self._book.by_id.get(place.group_id)
+        group = self._groups.by_id.get(place.group_id)
         need = agent.spec.bundles[0] if agent.spec.bundles else agent.spec.resources
         if group is None or not need.gpu or need.gpu != group.shape.bundles[0].gpu:
             return
@@ -137,14 +137,14 @@ class GroupFacts:
 
     def unclaimed(self, agent_name: str, group_ids: Iterable[str]) -> None:
         """The agent has ended, and groups that were to be removed for it need not be."""
-        for group in map(self._book.by_id.get, group_ids):
+        for group in map(self._groups.by_id.get, group_ids):
             if group is not None and group.leaves_for == agent_name:
                 group.leaves_for = None
-                self._book.sort(group)
+                self._groups.sort(group)
 
     def left(self, agent: Agent, place: InGroup, at: float) -> None:
         """The agent has ended."""
-        name, group = agent.spec.name, self._book.by_id.get(place.group_id)
+        name, group = agent.spec.name, self._groups.by_id.get(place.group_id)
         if group is None:
             return
         if group.promised_to == name:
@@ -152,4 +152,4 @@ class GroupFacts:
         if group.agent == name:
             group.agent, group.promised_to = group.promised_to, None
             group.idle_since = at
-        self._book.sort(group)
+        self._groups.sort(group)

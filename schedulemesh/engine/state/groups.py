@@ -96,7 +96,7 @@ _KindT = TypeVar("_KindT", bound=Hashable)
 _NONE: Mapping[GroupShape, int] = MappingProxyType({})
 
 
-class GroupBook:
+class GroupTable:
     """All groups of all pools, with an index of the free ones by kind, the longest free first."""
 
     def __init__(self) -> None:
@@ -241,7 +241,7 @@ class GroupBook:
         free = {(kind, entry) for kind, entries in self._free.items() for entry in entries}
         if free != {(_kind(g), _idle_since(g)) for g in self.by_id.values() if g.free}:
             raise AssertionError("the index of free groups is not the free groups")
-        fresh = GroupBook()
+        fresh = GroupTable()
         fresh.dropped, fresh._named = self.dropped, self._named
         for group in self.by_id.values():
             fresh.add(group)

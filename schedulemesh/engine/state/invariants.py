@@ -12,11 +12,11 @@ from schedulemesh.engine.state.tasks import Preempting
 
 
 class BrokenInvariant(AssertionError):
-    """The books contradict each other."""
+    """The parts of the state contradict each other."""
 
 
 def check(state: MeshState) -> None:
-    """Raise BrokenInvariant, saying where, if any book contradicts another."""
+    """Raise BrokenInvariant, saying where, if two parts of the state contradict each other."""
     _check_ledger(state)
     _check_cluster(state)
     _check_running(state)
@@ -94,12 +94,12 @@ def _check_allocation(state: MeshState, node_id: str, name: str) -> None:
     if name.startswith(MARK):
         group_id, _, bundle = name[len(MARK) :].rpartition("/")
         group = state.groups.by_id.get(group_id)
-        _expect(group is not None, f"{group_id} stands on {node_id} but is not on the book")
+        _expect(group is not None, f"{group_id} has an allocation on {node_id} but does not exist")
         at = None if group is None else group.node_ids[int(bundle)]
         _expect(at == node_id, f"bundle {bundle} of {group_id} stands on {node_id} too")
         return
     agent = state.agents.get(name)
-    _expect(agent is not None, f"{name} stands on {node_id} but is not on the book")
+    _expect(agent is not None, f"{name} has an allocation on {node_id} but does not exist")
     here = agent is not None and agent.is_on(node_id)
     _expect(here, f"{name} stands elsewhere too")
 

@@ -28,7 +28,7 @@ from schedulemesh.engine.state.agents import (
 )
 from schedulemesh.engine.state.cluster import Cluster
 from schedulemesh.engine.state.group_updates import GroupFacts
-from schedulemesh.engine.state.groups import GroupBook
+from schedulemesh.engine.state.groups import GroupTable
 from schedulemesh.engine.state.past import Past
 from schedulemesh.engine.state.quota import Hold, Ledger, merged
 from schedulemesh.engine.state.tasks import Preempting, RunningTask, RunningTasks
@@ -38,13 +38,13 @@ LOADED = 10_000
 
 
 class MeshState:
-    """All books together. ``evolve`` is the only way in, live and on recovery alike."""
+    """The whole state of the engine. Only ``evolve`` changes it, live and on recovery alike."""
 
     def __init__(self) -> None:
         self.ledger = Ledger()
         self.cluster = Cluster()
         self.running = RunningTasks()
-        self.groups = GroupBook()
+        self.groups = GroupTable()
         #: By name.
         self.agents: dict[str, Agent] = {}
         #: Names of the agents of each pool.
@@ -337,7 +337,7 @@ class MeshState:
 
     def _add_task(self, spec: TaskSpec, agent_name: str, at: float, phase: TaskPhase) -> None:
         if spec.task_id in self.running.by_id:
-            raise ValueError(f"task {spec.task_id!r} is on the book already")
+            raise ValueError(f"task {spec.task_id!r} exists already")
         agent = self.agents.get(agent_name)
         self.running.add(
             RunningTask(
