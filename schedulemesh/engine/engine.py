@@ -186,9 +186,9 @@ def _too_big(state: MeshState, spec: PoolSpec) -> tuple[str, ...]:
 
 def _reshape_groups(tx: Transaction, spec: PoolSpec) -> None:
     """Free groups that the new definition does not keep go; others when their agents have left."""
-    book = tx.state.groups
-    for group_id in tuple(book.of_pool.get(spec.name, ())):
-        drop_if_unwanted(tx, book.by_id[group_id])
+    table = tx.state.groups
+    for group_id in tuple(table.of_pool.get(spec.name, ())):
+        drop_if_unwanted(tx, table.by_id[group_id])
 
 
 def _change_policy(tx: Transaction, stimulus: s.PolicyChangeRequested) -> RequestOutcome:

@@ -219,19 +219,21 @@ def group_unplaceable(
     enough: float | None = None,
 ) -> Refused:
     """No group is free, none can be created, and no eviction is sufficient."""
-    book, pool_name = state.groups, group_request.pool_name
+    table, pool_name = state.groups, group_request.pool_name
     said = [f"pool {pool_name!r} has no free placement group for {group_request.shape}"]
     if group_request.reserved is None and group_request.spec.reserved:
         said.append("its reserved ones are not for this task")
     if not group_request.spec.dynamic:
         said.append("it makes no dynamic ones")
     elif assignment.limit:
-        have = book.dynamic_count(pool_name)
+        have = table.dynamic_count(pool_name)
         said.append(f"{have} of at most {group_request.spec.max_dynamic} dynamic ones are there")
     if assignment.no_placement is not None:
         said.append("a new one has no room: " + _why(group_request.shape, assignment.no_placement))
     said.append("and no running task may be evicted for it")
-    names = [g.agent for g in map(book.by_id.get, book.of_pool.get(pool_name, ())) if g and g.agent]
+    names = [
+        g.agent for g in map(table.by_id.get, table.of_pool.get(pool_name, ())) if g and g.agent
+    ]
     holders = _holders(state, (name for name in names if name in state.agents))
     return Refused(
         reason=Reason.GROUP_UNPLACEABLE,

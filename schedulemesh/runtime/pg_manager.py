@@ -142,19 +142,19 @@ class Groups:
             if view.name.startswith(self._mark)
         }
 
-    async def recover(self, book: GroupTable, *, keep_all: bool = False) -> frozenset[str]:
+    async def recover(self, table: GroupTable, *, keep_all: bool = False) -> frozenset[str]:
         """After a recovery: take over the groups of the state, and remove all others but ``orphans``,
         or with ``keep_all`` none: then all unknown ones are orphans.
 
         Returns which groups of the state exist. A group on other nodes than in the state is removed, too.
         """
         living = await self.living()
-        unknown = living.keys() - book.by_id.keys()
+        unknown = living.keys() - table.by_id.keys()
         self.orphans = set(unknown) if keep_all else self.orphans & unknown
         for group_id, view in living.items():
             if group_id in self.orphans:
                 continue
-            group = book.by_id.get(group_id)
+            group = table.by_id.get(group_id)
             shape = GroupShape(bundles=()) if group is None else group.shape
             self._slots[group_id] = BundleSlot(ray_id=view.ray_id, shape=shape)
             if group is None or _is_elsewhere(group, view):
@@ -278,12 +278,12 @@ def lacking(order: CreateGroup, free: dict[str, Resources]) -> str:
 
 
 def groups_gone(
-    book: GroupTable, before: Iterable[str], living: dict[str, GroupView]
+    table: GroupTable, before: Iterable[str], living: dict[str, GroupView]
 ) -> list[tuple[str, str]]:
     """The groups that were ready ``before`` and are not where the state has them any more, and why."""
     found = []
     for group_id in before:
-        group, view = book.by_id.get(group_id), living.get(group_id)
+        group, view = table.by_id.get(group_id), living.get(group_id)
         if group is None or group.phase is not GroupPhase.READY:
             continue
         if view is None:
@@ -293,9 +293,9 @@ def groups_gone(
     return found
 
 
-def ready_groups(book: GroupTable) -> list[str]:
+def ready_groups(table: GroupTable) -> list[str]:
     """The groups that are ready according to the state."""
-    return [g for g, group in book.by_id.items() if group.phase is GroupPhase.READY]
+    return [g for g, group in table.by_id.items() if group.phase is GroupPhase.READY]
 
 
 def _is_elsewhere(group: Group, view: GroupView) -> bool:

@@ -11,7 +11,7 @@ from schedulemesh.engine.state.nodes import Node
 
 
 def gained(node: Node, key: str, need: Resources, *, waits: bool) -> tuple[Resources, Devices]:
-    """What the claim that stands there under this name lacks and is free now.
+    """What the claim of this name lacks and the node has free now.
 
     Devices only once it waits for nobody: until then others may still be put on those that are free, and all
     that counts is that enough of them stay (see ``device_guarantees``).

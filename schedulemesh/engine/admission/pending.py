@@ -57,7 +57,7 @@ def continue_start(tx: Transaction, agent: Agent) -> None:
 def undo(tx: Transaction, agent: Agent, reason: Reason, error: str) -> RequestOutcome | None:
     """Remove an incoming agent, and restart its victims where that is possible.
 
-    A group that nobody keeps goes only after them, because it may be the one that they lived in.
+    A group that is not kept is removed only after them, because it may be the one that they ran in.
     """
     submission = agent.submission
     if submission is None:
@@ -91,7 +91,7 @@ def ended(
 
 
 def _terminate(tx: Transaction, agent: Agent, reason: EndReason) -> tuple[str, ...]:
-    """Whoever asked for the eviction of one of its tasks is answered before the task goes with it."""
+    """Answer the clients that asked for the eviction of one of its tasks, before the task is removed."""
     evicted = all_preempted(tx, agent)
     tx.emit(
         AgentEnded(

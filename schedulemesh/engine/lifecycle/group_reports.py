@@ -52,13 +52,13 @@ def reconcile_groups(tx: Transaction, living: frozenset[str]) -> None:
     for group in list(tx.state.groups.by_id.values()):
         if group.group_id not in tx.state.groups.by_id:
             continue
-        lives = group.group_id in living
+        exists = group.group_id in living
         if group.phase is GroupPhase.CREATING:
             tx.instruct(create_instruction(tx.state, group))
-        elif group.phase is GroupPhase.ENDING and lives:
+        elif group.phase is GroupPhase.ENDING and exists:
             if group.group_id not in removed:
                 tx.instruct(RemoveGroup(group_id=group.group_id))
-        elif group.phase in (GroupPhase.READY, GroupPhase.ENDING) and not lives:
+        elif group.phase in (GroupPhase.READY, GroupPhase.ENDING) and not exists:
             _gone(tx, group.group_id, "")
 
 

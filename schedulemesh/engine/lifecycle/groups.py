@@ -175,9 +175,9 @@ def _kept(state: MeshState, spec: GroupsSpec, group: Group) -> bool:
 
 def _in_excess(state: MeshState, group: Group) -> bool:
     """Whether there are more reserved groups of its shape than its pool wants."""
-    book, pool_name = state.groups, group.pool_name
-    have = book.living(pool_name, reserved=True, shape=group.shape)
-    return have > book.wanted(pool_name, group.shape)
+    table, pool_name = state.groups, group.pool_name
+    have = table.living(pool_name, reserved=True, shape=group.shape)
+    return have > table.wanted(pool_name, group.shape)
 
 
 def expire(tx: Transaction) -> None:
@@ -237,10 +237,10 @@ def _make_reserved(tx: Transaction, pool_name: str) -> None:
 
 def _clear_way(tx: Transaction, shape: GroupShape) -> None:
     """Remove idle groups where that makes room for a reserved one, unless those that end already do."""
-    book, room = tx.state.groups, Room(tx.state.cluster)
-    for group_id in book.ending:
-        release(room, book.by_id[group_id])
-    found = without_idle(room, shape, book.idle())
+    table, room = tx.state.groups, Room(tx.state.cluster)
+    for group_id in table.ending:
+        release(room, table.by_id[group_id])
+    found = without_idle(room, shape, table.idle())
     if isinstance(found, NoPlacement):
         return
     for group in found[1]:

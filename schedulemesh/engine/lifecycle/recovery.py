@@ -17,22 +17,22 @@ def reconcile(tx: Transaction, stimulus: RecoveryObserved) -> None:
     """Finish or undo what a former supervisor left half done.
 
     Agents that ran and are gone give their quota back. Ends and evictions go on; starts are taken over
-    where the actor lives, and made again where it does not. Those who wait for victims wait on.
+    where the actor is alive, and started again where it is not. Agents that wait for victims keep waiting.
     """
     living = stimulus.living
     # Agents that this step admits again are not among them: their start is requested already.
     known = [(name, agent.incarnation) for name, agent in tx.state.agents.items()]
     for name, agent in list(tx.state.agents.items()):
-        lives = (name, agent.incarnation) in living
+        alive = (name, agent.incarnation) in living
         if isinstance(agent.phase, Ending):
-            _end_on(tx, agent, lives=lives)
-        elif isinstance(agent.phase, Running) and not lives:
+            _end_on(tx, agent, alive=alive)
+        elif isinstance(agent.phase, Running) and not alive:
             process_gone(tx, agent)
     reconcile_groups(tx, stimulus.groups)
     for name, incarnation in known:
         starting = current(tx.state, name, incarnation)
         if starting is not None:
-            _start_on(tx, starting, lives=(name, incarnation) in living)
+            _start_on(tx, starting, alive=(name, incarnation) in living)
     for task_id, task in tx.state.running.by_id.items():
         agent_of = tx.state.agents.get(task.agent_name)
         alone = agent_of is None or not isinstance(agent_of.phase, Ending)
@@ -40,24 +40,24 @@ def reconcile(tx: Transaction, stimulus: RecoveryObserved) -> None:
             tx.instruct(EvictTask(task_id=task_id))
 
 
-def _start_on(tx: Transaction, agent: Agent, *, lives: bool) -> None:
+def _start_on(tx: Transaction, agent: Agent, *, alive: bool) -> None:
     """Adopt the actor of a starting agent if it is alive, or start it again."""
     if not isinstance(agent.phase, Starting):
         return
     if agent.group_id is not None and not is_placed(tx.state, agent.group_id):
         process_gone(tx, agent)
     else:
-        tx.instruct(start_instruction(tx.state, agent.spec.name, adopt=lives))
+        tx.instruct(start_instruction(tx.state, agent.spec.name, adopt=alive))
 
 
-def _end_on(tx: Transaction, agent: Agent, *, lives: bool) -> None:
+def _end_on(tx: Transaction, agent: Agent, *, alive: bool) -> None:
     """Continue an eviction or a stop; an agent that is dead already is removed."""
     name = agent.spec.name
     tasks = [tx.state.running.by_id[t] for t in tx.state.running.on_agent(name)]
     evicted = [task for task in tasks if isinstance(task.phase, Preempting)]
     # The payload of a task can be kept without its process.
     unsaved = any(task.state_key is None for task in evicted)
-    if not lives and not unsaved:
+    if not alive and not unsaved:
         process_gone(tx, agent)
         return
     if evicted:

@@ -147,9 +147,9 @@ def suits(state: MeshState, group_request: GroupRequest, group: Group) -> bool:
 
 def _free_group(state: MeshState, group_request: GroupRequest) -> Assignment | None:
     """A group without an agent; else one that is being created already."""
-    book = state.groups
+    table = state.groups
     kinds = (("reserved", True, group_request.reserved), ("reused", False, group_request.shape))
-    for groups_of, waits in ((book.free_of, False), (book.coming_of, True)):
+    for groups_of, waits in ((table.free_of, False), (table.coming_of, True)):
         for path, reserved, shape in kinds:
             if shape is None:
                 continue
@@ -232,8 +232,8 @@ def release(room: Room, group: Group) -> None:
 
 def is_held_only_by(group: Group, agent_name: str) -> bool:
     """Whether the group is the agent's, and neither it nor its room is promised to another agent."""
-    lives = group.agent == agent_name and group.phase is GroupPhase.READY
-    return lives and group.promised_to is None and group.leaves_for is None
+    runs_here = group.agent == agent_name and group.phase is GroupPhase.READY
+    return runs_here and group.promised_to is None and group.leaves_for is None
 
 
 def is_removed_with(group: Group, agent_name: str) -> bool:

@@ -16,8 +16,8 @@ time outweighs a priority: Borg and Kubernetes choose victims like this (Verma e
 
 Losing the least work is the aim of Tiresias (NSDI 2019), too, and of Kueue's preference for the newest.
 
-Every order is total. An agent is evicted with all its tasks and stands where the last of them does
-(``victims``). How many victims are taken from the order, and which, is told in ``search``.
+Every order is total. An agent is evicted with all its tasks and is ranked where the last of them is
+(``victims``). How many victims are taken from the order, and which, is decided in ``search``.
 
 Tasks are kept in classes within which only time differs, each in its own order (``engine.state.tasks``), so
 the order of all is a lazy merge of a few sorted lists. Strategies are asked for a task when its turn comes.

@@ -1,7 +1,7 @@
 """The state of placement groups: which exist, which agents use them, and which are free.
 
-A group's bundles stand on the nodes like agents do; its agent stands in the group. One agent has one group:
-a share of a group would be room that nobody can promise.
+A group's bundles are allocated on nodes, like agents without a group; its agent runs in the group. A group
+has at most one agent at a time, because a share of a group cannot be promised.
 """
 
 from __future__ import annotations

@@ -35,35 +35,37 @@ def _check_ledger(state: MeshState) -> None:
     zero = dict.fromkeys(state.ledger.accounts, NOTHING)
     reserved, used, lent, borrowed = dict(zero), dict(zero), dict(zero), dict(zero)
 
-    def charge(book: dict[str, Resources], owner: str, pool: str, amount: Resources) -> None:
-        book[owner] = book[owner] + amount
+    def charge(totals: dict[str, Resources], owner: str, pool: str, amount: Resources) -> None:
+        totals[owner] = totals[owner] + amount
         if owner != pool:
             lent[owner] = lent[owner] + amount
             borrowed[pool] = borrowed[pool] + amount
 
     for agent in state.agents.values():
         for share in agent.shares:
-            book = used if agent.committed else reserved
-            charge(book, share.pool_name, agent.spec.pool_name, share.amount)
+            totals = used if agent.committed else reserved
+            charge(totals, share.pool_name, agent.spec.pool_name, share.amount)
     for hold in state.ledger.holds.values():
         for share in hold.shares:
             charge(reserved, share.pool_name, hold.for_pool or share.pool_name, share.amount)
     for name, account in state.ledger.accounts.items():
-        told = (account.reserved, account.used, account.lent, account.borrowed)
+        reported = (account.reserved, account.used, account.lent, account.borrowed)
         summed = (reserved[name], used[name], lent[name], borrowed[name])
-        _expect(told == summed, f"pool {name}: account {told} is not the sum of claims {summed}")
+        _expect(
+            reported == summed, f"pool {name}: account {reported} is not the sum of claims {summed}"
+        )
         _expect(
             (account.reserved + account.used).fits(account.spec.resources),
             f"pool {name} is over-allocated",
         )
-        _expect(not any(part.negative() for part in told), f"pool {name} has a negative amount")
+        _expect(not any(part.negative() for part in reported), f"pool {name} has a negative amount")
     total_lent = sum((a.lent for a in state.ledger.accounts.values()), NOTHING)
     total_borrowed = sum((a.borrowed for a in state.ledger.accounts.values()), NOTHING)
     _expect(total_lent == total_borrowed, "loans do not balance")
 
 
 def _check_cluster(state: MeshState) -> None:
-    """What stands on a node and what is free make up its total; no device is reported twice.
+    """The allocations on a node and its free resources make up its total; no device is reported twice.
 
     The sum may exceed the total: an agent may report that it runs where one stands whose death nobody has
     reported yet.
@@ -90,22 +92,22 @@ def _check_cluster(state: MeshState) -> None:
 
 
 def _check_allocation(state: MeshState, node_id: str, name: str) -> None:
-    """Who stands on a node is an agent without a group, or a bundle of a group, and says so itself."""
+    """An allocation belongs to an agent without a group or to a bundle; both name the node as theirs."""
     if name.startswith(MARK):
         group_id, _, bundle = name[len(MARK) :].rpartition("/")
         group = state.groups.by_id.get(group_id)
         _expect(group is not None, f"{group_id} has an allocation on {node_id} but does not exist")
         at = None if group is None else group.node_ids[int(bundle)]
-        _expect(at == node_id, f"bundle {bundle} of {group_id} stands on {node_id} too")
+        _expect(at == node_id, f"bundle {bundle} of {group_id} has an allocation on {node_id} too")
         return
     agent = state.agents.get(name)
     _expect(agent is not None, f"{name} has an allocation on {node_id} but does not exist")
     here = agent is not None and agent.is_on(node_id)
-    _expect(here, f"{name} stands elsewhere too")
+    _expect(here, f"{name} has an allocation elsewhere too")
 
 
 def _check_groups(state: MeshState) -> None:
-    """A group that is being made or stands has its room, and those who live in it know it."""
+    """A group that is being created or is ready has its resources, and its agent refers to it."""
     state.groups.check()
     for group_id, group in state.groups.by_id.items():
         if group.phase in (GroupPhase.CREATING, GroupPhase.READY):
@@ -120,7 +122,7 @@ def _check_groups(state: MeshState) -> None:
             agent = state.agents.get(name or "")
             _expect(
                 name is None or (agent is not None and agent.group_id == group_id),
-                f"group {group_id} is {name}'s, which lives elsewhere",
+                f"group {group_id} is {name}'s, which runs elsewhere",
             )
     for name, agent in state.agents.items():
         assignment = state.groups.by_id.get(agent.group_id or "")
