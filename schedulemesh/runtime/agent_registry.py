@@ -36,6 +36,8 @@ class Agents:
         #: (namespace, name) in Ray of actors that the journal does not know: see orphans.py.
         self.orphans: set[tuple[str, str]] = set()
         self._cleanup = ProcessCleanup(backend)
+        #: Agents whose start is in progress and that were not ended meanwhile.
+        self.expected: set[tuple[str, int]] = set()
         #: Where each lives; one that began in a warm host has that one's name.
         self._places: dict[tuple[str, int], Place] = {}
         self._capabilities: dict[tuple[str, int], tuple[str, ...]] = {}
@@ -177,6 +179,7 @@ class Agents:
     async def end(self, name: str, incarnation: int) -> None:
         """End the agent, and return once its process and all that it started on its node have ended."""
         key = (name, incarnation)
+        self.expected.discard(key)
         self.commands.close(name, incarnation)
         self._capabilities.pop(key, None)
         self.metrics.forget(name, incarnation)
@@ -186,6 +189,9 @@ class Agents:
         if place is None:
             await self._kill(handle)
             return
+        if handle is None:
+            # It may be alive all the same: its start is being taken over, or its actor was not found.
+            handle = await self._find((place.namespace, place.actor_name))
         await self.terminate(handle, place, name)
         self._places.pop(key, None)
 

@@ -112,7 +112,13 @@ class Executor:
             logger.error("an instruction failed", exc_info=task.exception())
 
     async def _start(self, order: StartAgent) -> None:
-        await self.reactor.report(await self._started(order))
+        key = order.agent.name, order.incarnation
+        self._agents.expected.add(key)
+        try:
+            result = await self._started(order)
+        finally:
+            self._agents.expected.discard(key)
+        await self.reactor.report(result)
 
     async def _started(self, order: StartAgent) -> s.AgentReported | s.AgentStartFailed:
         agent = order.agent
@@ -128,6 +134,8 @@ class Executor:
             return await self._occupied(start, order.group_id, foreign)
         if order.group_id is not None and start.slot is None:
             return start.failed(f"its placement group {order.group_id} is gone")
+        if start.key not in self._agents.expected:
+            return start.failed("it was ended before its process was started")
         start = msgspec.structs.replace(start, ready=self.ready.take(order))
         result = await self._agents.start(start)
         if isinstance(result, s.AgentStartFailed) and result.reason == NO_ROOM_IN_RAY:

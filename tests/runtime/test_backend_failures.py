@@ -127,10 +127,10 @@ REFUSED, LOST = Verdict.REFUSED, Verdict.ANSWER_LOST
 
 
 @pytest.fixture
-def told(tmp_path, monkeypatch):
+def told(tmp_path):
     def run(story):
         mesh = Mesh(tmp_path / "mesh.sqlite")
-        virtual_time.run(monkeypatch, story(mesh))
+        virtual_time.run(story(mesh))
 
     return run
 
@@ -216,6 +216,21 @@ def test_a_task_whose_state_cannot_be_kept_is_cancelled_all_the_same(told):
         await mesh.ask(preemption)
         assert len(mesh.reactor.state.running) == 0
         await mesh.ask(r.DeleteAgent(agent_name="a"))
+        await mesh.whole()
+
+    told(story)
+
+
+def test_an_agent_that_is_ended_before_its_process_is_started_gets_none(told):
+    async def story(mesh):
+        await mesh.begin(name="p")
+        submitted = asyncio.ensure_future(mesh.submit("a"))
+        while not mesh.reactor.state.agents:  # noqa: ASYNC110  # no event tells it so early
+            await asyncio.sleep(0)
+        await mesh.ask(r.DeleteAgent(agent_name="a"))
+        assert (await submitted).reason
+        assert mesh.backend.actors == []
+        assert isinstance(await mesh.submit("b"), Accepted)
         await mesh.whole()
 
     told(story)

@@ -6,6 +6,8 @@ import asyncio
 import selectors
 from types import SimpleNamespace
 
+import pytest
+
 from schedulemesh.runtime import (
     agent_commands,
     pg_manager,
@@ -82,10 +84,10 @@ class InlineWriter(writer.GroupWriter):
         writer._resolve([item.done], *answer)
 
 
-def run(monkeypatch, story, within_s=10_000.0):
+def run(story, within_s=10_000.0):
     """The result of a coroutine; it has so many seconds of virtual time."""
     loop = VirtualLoop()
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         for module in _TIMED:
             patch.setattr(module, "time", SimpleNamespace(monotonic=loop.time))
         patch.setattr(reactor, "GroupWriter", InlineWriter)
