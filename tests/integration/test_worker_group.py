@@ -167,7 +167,7 @@ def test_each_key_may_have_its_own_sharding(first):
     }
     result = laid(first, layout).dispatch("labels_in", batch, spec)
     assert result.outputs() == [None, None, ["a", "b"], ["c", "d"]]
-    with pytest.raises(InvalidRequestError, match=r"'ids', 'labels'.*say with like="):
+    with pytest.raises(InvalidRequestError, match=r"'ids', 'labels'.*name with like="):
         result.collect()
     assert result.collect(like="labels") == ["a", "b", "c", "d"]
 
@@ -284,7 +284,7 @@ def test_a_plugin_may_return_a_sharding_or_references(first):
     ("answer", "said"), [(lambda data: data[:3], "3 parts"), (lambda _: None, "NoneType")]
 )
 def test_a_plugin_that_returns_the_wrong_number_of_parts_is_refused(first, answer, said):
-    with pytest.raises(InvalidRequestError, match=f"Answers answered {said}; allowed"):
+    with pytest.raises(InvalidRequestError, match=f"Answers returned {said}; allowed"):
         first.dispatch("echo", [1, 2, 3, 4], Answers(answer))
 
 
