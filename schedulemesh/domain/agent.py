@@ -8,7 +8,7 @@ import msgspec
 
 from schedulemesh.domain.labels import MAX_BYTES, Labels, parse_labels, size_of
 from schedulemesh.domain.names import parse_key, parse_name
-from schedulemesh.domain.placement import check_bundles
+from schedulemesh.domain.placement import PLACEMENT_STRATEGIES, check_bundles
 from schedulemesh.domain.resources import Resources, check_resources
 from schedulemesh.errors import InvalidRequestError, shown
 
@@ -32,6 +32,29 @@ RAY_OPTIONS = frozenset(
 )
 
 
+class MemberSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What one member of a gang has instead of the gang's own."""
+
+    #: The hash under which its class's bytes are stored.
+    class_key: str
+    #: The key of its stored constructor arguments; None: there are none.
+    arguments_key: str | None = None
+
+
+class GangSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A gang: an agent of several processes, its members, one in each of its bundles.
+
+    They are started, saved, evicted and ended together, and run in a placement group of their own.
+    """
+
+    #: One of Ray's placement strategies; empty: that of the pool's groups, PACK in a pool that keeps none.
+    strategy: str = ""
+    #: The node label that the nodes of all members must have with the same value; empty: none.
+    same_label: str = ""
+    #: In the order of the bundles; empty: all members have the class and arguments of the agent.
+    members: tuple[MemberSpec, ...] = ()
+
+
 class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """How an agent is created, sufficient to create it again."""
 
@@ -49,10 +72,34 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     restartable: bool = True
     #: The bundles of its placement group, whose sum is its resources; empty: one bundle.
     bundles: tuple[Resources, ...] = ()
+    #: None: it is a single process, which runs in the first of its bundles.
+    gang: GangSpec | None = None
     #: Object references among its arguments; they are lost when the supervisor ends.
     references: int = 0
     #: The key under which the supervisor that received them holds these references; empty: there are none.
     references_id: str = ""
+
+    @property
+    def process_names(self) -> tuple[str, ...]:
+        """The names of its processes: its own, or of a gang that of each member in the order of ranks."""
+        if self.gang is None:
+            return (self.name,)
+        return tuple(f"{self.name}-{rank}" for rank in range(len(self.bundles)))
+
+    @property
+    def class_keys(self) -> tuple[str, ...]:
+        """The keys of all classes that its processes load."""
+        if self.gang is None or not self.gang.members:
+            return (self.class_key,)
+        return tuple(dict.fromkeys(member.class_key for member in self.gang.members))
+
+
+def gang_of(process_name: str) -> tuple[str, int] | None:
+    """The name of the gang whose member has this name, if it is one, and its rank; None: no gang's is so."""
+    name, _, rank = process_name.rpartition("-")
+    if not name or not rank.isdecimal() or (rank != "0" and rank.startswith("0")):
+        return None
+    return name, int(rank)
 
 
 def check_agent(spec: AgentSpec) -> None:
@@ -63,6 +110,8 @@ def check_agent(spec: AgentSpec) -> None:
     check_resources(spec.resources)
     if spec.bundles:
         check_bundles(spec.bundles)
+    if spec.gang is not None:
+        check_gang(spec.gang, len(spec.bundles))
     parse_labels(spec.labels)
     check_options(spec.options)
     if size_of(spec.labels) + len(spec.options) > MAX_BYTES:
@@ -75,6 +124,24 @@ def check_agent(spec: AgentSpec) -> None:
     parse_key(spec.class_key, "the class's key")
     if spec.arguments_key is not None:
         parse_key(spec.arguments_key, "the arguments' key")
+
+
+def check_gang(gang: GangSpec, size: int) -> None:
+    """Raise InvalidRequestError if a caller may not request such a gang of so many bundles."""
+    if not size:
+        raise InvalidRequestError("a gang has a bundle for each member; it has none")
+    if gang.strategy and gang.strategy not in PLACEMENT_STRATEGIES:
+        raise InvalidRequestError(
+            f"placement is {shown(gang.strategy)}; allowed are {', '.join(PLACEMENT_STRATEGIES)}"
+        )
+    if gang.same_label:
+        parse_name(gang.same_label, "same_label")
+    if gang.members and len(gang.members) != size:
+        raise InvalidRequestError(f"a gang has {len(gang.members)} members, but {size} bundles")
+    for member in gang.members:
+        parse_key(member.class_key, "a member's class key")
+        if member.arguments_key is not None:
+            parse_key(member.arguments_key, "a member's arguments' key")
 
 
 def check_options(encoded: str) -> None:

@@ -58,6 +58,8 @@ class GroupShape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     strategy: str = "STRICT_PACK"
     #: Labels that each node of the group must have, as (key, value), sorted.
     node_labels: tuple[tuple[str, str], ...] = ()
+    #: The label that all nodes of the group must have with one and the same value; empty: none.
+    same_label: str = ""
 
     @property
     def total(self) -> Resources:
@@ -73,7 +75,8 @@ class GroupShape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     def __str__(self) -> str:
         """Short and readable, such as ``[cpu 2; cpu 2] SPREAD``."""
         bundles = "; ".join(str(bundle) for bundle in self.bundles)
-        return f"[{bundles}]" + (f" {self.strategy}" if len(self.bundles) > 1 else "")
+        shown = f"[{bundles}]" + (f" {self.strategy}" if len(self.bundles) > 1 else "")
+        return f"{shown} on nodes with the same {self.same_label!r}" if self.same_label else shown
 
 
 class WarmSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

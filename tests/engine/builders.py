@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from schedulemesh.config.policy import PreemptionPolicy
-from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.agent import AgentSpec, GangSpec
 from schedulemesh.domain.labels import parse_selector
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
@@ -20,7 +20,7 @@ from schedulemesh.engine.codec import decode_chunk, decode_facts, encode_chunk, 
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import instructions as i
 from schedulemesh.engine.messages import stimuli as s
-from schedulemesh.engine.messages.facts import AnyFact, Devices
+from schedulemesh.engine.messages.facts import AnyFact, Devices, MemberProcess
 from schedulemesh.engine.messages.outcomes import Evaluation
 from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.state.agents import Agent, Waiting
@@ -64,9 +64,16 @@ def shape(*bundles: dict[str, Any], strategy: str = "STRICT_PACK", **labels: str
     )
 
 
-def node(node_id: str, *, others: Resources | None = NOTHING, **given: Any) -> NodeReport:
+def node(
+    node_id: str,
+    *,
+    others: Resources | None = NOTHING,
+    labels: dict[str, str] | None = None,
+    **given: Any,
+) -> NodeReport:
     """A node with these totals."""
-    return NodeReport(node_id=node_id, total=amount(**given), external_usage=others)
+    total = amount(**given)
+    return NodeReport(node_id=node_id, total=total, external_usage=others, labels=labels or {})
 
 
 def on(*units: tuple[int, float]) -> Devices:
@@ -174,6 +181,7 @@ class Mesh:
         class_key: str = "",
         restartable: bool = True,
         bundles: Iterable[dict[str, Any]] = (),
+        gang: GangSpec | None = None,
         more: dict[str, Any] | None = None,
         **given: Any,
     ) -> s.TaskSubmitted:
@@ -187,6 +195,7 @@ class Mesh:
                 class_key=class_key,
                 restartable=restartable,
                 bundles=tuple(amount(**bundle) for bundle in bundles),
+                gang=gang,
             ),
             task=(
                 TaskSpec(
@@ -219,18 +228,38 @@ class Mesh:
         """The agent runs: where the book assumes, unless said otherwise."""
         order = self.starts.pop(name)
         node_id = node_id or order.node_id
+        members = self._members(order)
+        if members and devices is None:
+            devices = self._devices(
+                node_id or "", self.state.groups.by_id[order.group_id or ""].key(0)
+            )
         if devices is None:
-            stands = self.state.cluster.nodes.get(node_id or "")
-            mine = None if stands is None else stands.allocations.get(name)
-            devices = Devices() if mine is None else mine.devices
+            devices = self._devices(node_id or "", name)
         return self.handle(
             s.AgentReported(
                 agent_name=name,
                 incarnation=order.incarnation,
                 node_id=node_id,
                 gpu_ids=gpu_ids(devices),
+                members=members,
             )
         ).outcome
+
+    def _members(self, order: i.StartAgent) -> tuple[MemberProcess, ...]:
+        """The members of a gang, where the state assumes them; none for a single process."""
+        group = self.state.groups.by_id.get(order.group_id or "")
+        if order.agent.gang is None or group is None:
+            return ()
+        return tuple(
+            MemberProcess(node_id=n, gpu_ids=gpu_ids(self._devices(n, group.key(rank))))
+            for rank, n in enumerate(group.node_ids)
+        )
+
+    def _devices(self, node_id: str, key: str) -> Devices:
+        """The devices that the state assumes for an allocation."""
+        stands = self.state.cluster.nodes.get(node_id)
+        mine = None if stands is None else stands.allocations.get(key)
+        return Devices() if mine is None else mine.devices
 
     def make(self, group_id: str) -> Step:
         """Ray has placed the group."""

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import permutations, product
 from typing import NamedTuple
 
+from schedulemesh.domain.agent import GangSpec
 from schedulemesh.domain.labels import matches
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.resources import Resources
@@ -40,6 +41,7 @@ class IncomingAgent(NamedTuple):
     bundles: tuple[Resources, ...]
     priority: float
     labels: Mapping[str, str]
+    gang: GangSpec | None = None
 
     @property
     def need(self) -> Resources:
@@ -60,6 +62,7 @@ def decision_is_right(mesh: Mesh, asked: TaskSubmitted, decided: object) -> None
         asked.agent.bundles or (asked.agent.resources,),
         DEFAULT_PRIORITY if task is None else task.priority,
         asked.agent.labels if task is None else task.labels,
+        asked.agent.gang,
     )
     seats = GroupSeats(mesh.state, new)
     group_request = GroupRequest(new.priority, new.pool_name, new.labels)
@@ -120,6 +123,8 @@ class GroupSeats:
         self.state = state
         self.incoming = incoming
         self.spec: GroupsSpec | None = state.ledger.accounts[incoming.pool_name].spec.groups
+        if self.spec is None and incoming.gang is not None:
+            self.spec = GroupsSpec(max_dynamic=1_000, strategy="PACK")
         self.seats = Seats(state, incoming.pool_name, incoming.need, anywhere=True)
 
     def starts(self, gone: Collection[str]) -> bool:
@@ -168,8 +173,13 @@ class GroupSeats:
         )
 
     def _own(self, spec: GroupsSpec) -> GroupShape:
-        labels = tuple(sorted(spec.node_labels.items()))
-        return GroupShape(bundles=self.incoming.bundles, strategy=spec.strategy, node_labels=labels)
+        labels, gang = tuple(sorted(spec.node_labels.items())), self.incoming.gang
+        return GroupShape(
+            bundles=self.incoming.bundles,
+            strategy=(gang.strategy if gang is not None else "") or spec.strategy,
+            node_labels=labels,
+            same_label="" if gang is None else gang.same_label,
+        )
 
     def _entitled(self, spec: GroupsSpec) -> bool:
         new = self.incoming
@@ -177,7 +187,13 @@ class GroupSeats:
         return by_label or new.priority > spec.entitled_above
 
     def _closest(self, spec: GroupsSpec) -> GroupShape | None:
-        fitting = [shape for shape in spec.reserved if shape.holds(self.incoming.bundles)]
+        own, gang = self._own(spec), self.incoming.gang
+        fitting = [
+            shape
+            for shape in spec.reserved
+            if shape.holds(self.incoming.bundles)
+            and (gang is None or (shape.strategy, "") == (own.strategy, own.same_label))
+        ]
         return min(fitting, key=lambda s: (s.total.gpu, s.total.cpu, s.total.memory), default=None)
 
     def _made(self, spec: GroupsSpec, gone: Collection[str]) -> bool:
@@ -218,13 +234,18 @@ class GroupSeats:
     ) -> bool:
         free = self._free(gone, keys)
         able = [
-            n for n, (_, _, labels) in free.items() if set(shape.node_labels) <= set(labels.items())
+            n
+            for n, (_, _, labels) in free.items()
+            if set(shape.node_labels) <= set(labels.items())
+            and (not shape.same_label or shape.same_label in labels)
         ]
         for node_ids in product(able, repeat=len(shape.bundles)):
             distinct = len(set(node_ids))
             if shape.strategy == "STRICT_PACK" and distinct > 1:
                 continue
             if shape.strategy == "STRICT_SPREAD" and distinct < len(node_ids):
+                continue
+            if shape.same_label and len({free[n][2][shape.same_label] for n in node_ids}) > 1:
                 continue
             mine = {
                 n: [b for b, at in zip(shape.bundles, node_ids, strict=True) if at == n]

@@ -1,4 +1,5 @@
-"""A state machine of pools with placement groups: submissions, evictions, nodes and Ray do what they like.
+"""A state machine of pools with placement groups, and of gangs in any pool: submissions, evictions, nodes and
+Ray do what they like.
 
 After every step the books agree (``Mesh.handle`` checks them); at the end of every story all groups that are
 not kept are gone, and the journal and a snapshot give the same state back.
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from schedulemesh.domain.agent import GangSpec
 from schedulemesh.domain.labels import parse_selector
 from schedulemesh.domain.placement import PLACEMENT_STRATEGIES, GroupsSpec, InGroup
 from schedulemesh.domain.resources import NOTHING
@@ -25,9 +27,9 @@ from tests.engine.builders import Mesh, differences, leaving_for, node, pool, sh
 from tests.engine.group_walk import decision_is_right
 
 NODES = {
-    "n1": {"cpu": 4, "memory": 400},
-    "n2": {"cpu": 4, "memory": 400, "gpu": 2},
-    "n3": {"cpu": 8, "memory": 200, "gpu": 1},
+    "n1": {"cpu": 4, "memory": 400, "labels": {"rack": "r1"}},
+    "n2": {"cpu": 4, "memory": 400, "gpu": 2, "labels": {"rack": "r1"}},
+    "n3": {"cpu": 8, "memory": 200, "gpu": 1, "labels": {"rack": "r2"}},
 }
 #: What agents ask for, as bundles.
 NEEDS = (
@@ -64,6 +66,11 @@ specs = st.builds(
     entitled_labels=st.sampled_from([(), parse_selector({"role": "train"})]),
     fill_target=st.booleans(),
 )
+gangs = st.builds(
+    GangSpec,
+    strategy=st.sampled_from(["", *PLACEMENT_STRATEGIES]),
+    same_label=st.sampled_from(["", "", "rack", "zone"]),
+)
 submissions = st.fixed_dictionaries(
     {
         "which": picks,
@@ -73,6 +80,7 @@ submissions = st.fixed_dictionaries(
         "labels": st.sampled_from(LABELS),
         "duration": st.sampled_from([None, 40.0]),
         "kind": st.sampled_from(["plain", "plain", "for group", "no preemption", "agent"]),
+        "gang": st.one_of(st.none(), gangs),
     }
 )
 
@@ -144,7 +152,7 @@ class GroupMachine(RuleBasedStateMachine):
         name = pick(free or AGENTS, given["which"])
         self.requests += 1
         kind, bundles = given["kind"], given["need"]
-        many = len(bundles) > 1
+        many = len(bundles) > 1 or given["gang"] is not None
         stimulus = self.mesh.submission(
             name,
             given["where"],
@@ -153,6 +161,7 @@ class GroupMachine(RuleBasedStateMachine):
             labels=given["labels"],
             duration=given["duration"],
             bundles=bundles if many else (),
+            gang=given["gang"],
             more={
                 "request_id": f"r{self.requests}",
                 "may_preempt": kind != "no preemption",
@@ -183,13 +192,15 @@ class GroupMachine(RuleBasedStateMachine):
     def it_lives_where_it_may(self, given, name):
         agent = self.state.agents[name]
         spec = self.state.ledger.accounts[given["where"]].spec.groups
-        if spec is None:
+        if spec is None and given["gang"] is None:
             assert agent.group_id is None
             return
         group = self.groups[agent.group_id]
         assert group.pool_name == given["where"]
         need = agent.spec.bundles or (agent.spec.resources,)
         assert group.shape.holds(need)
+        if given["gang"] is not None:
+            self.members_stand_as_asked(given["gang"], group)
         if group.reserved:
             by_label = bool(spec.entitled_labels) and given["labels"] == {"role": "train"}
             priority = 5.0 if given["kind"] == "agent" else given["priority"]
@@ -198,6 +209,14 @@ class GroupMachine(RuleBasedStateMachine):
             assert group.shape.bundles == need
         if given["kind"] in ("for group", "agent") and agent.submission.evicting:
             assert given["kind"] == "agent" or agent.place.path == "preempted"
+
+    def members_stand_as_asked(self, gang, group):
+        nodes = set(group.node_ids)
+        assert gang.strategy in ("", group.shape.strategy)
+        assert group.shape.strategy != "STRICT_PACK" or len(nodes) == 1
+        assert group.shape.strategy != "STRICT_SPREAD" or len(nodes) == len(group.node_ids)
+        if gang.same_label:
+            assert len({NODES[n]["labels"][gang.same_label] for n in nodes}) == 1
 
     @rule(which=picks)
     def report(self, which):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from schedulemesh.domain.agent import AgentSpec
-from schedulemesh.domain.placement import GroupShape
+from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import DEFAULT_PRIORITY, TaskSpec
@@ -25,6 +25,7 @@ from schedulemesh.engine.messages.outcomes import (
 )
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.placement.group_choice import (
+    FOR_GANGS,
     NoAssignment,
     excess,
     find_assignment,
@@ -103,8 +104,9 @@ def understand(tx: Transaction, stimulus: TaskSubmitted) -> Request | Refused:
         return explain.exceeds_pool_capacity(state, pool_name, need)
     if (contradiction := _contradiction(stimulus, account)) is not None:
         return contradiction
-    if account.spec.groups is not None:
-        return _in_a_group(state, stimulus, account, need)
+    groups = FOR_GANGS if agent.gang is not None else None
+    if (groups := account.spec.groups or groups) is not None:
+        return _in_a_group(state, stimulus, account.spec.name, groups, need)
     node = None
     payment = pay(state.ledger, pool_name, need, stimulus.client)
     if by_node := stimulus.choose_node and state.nodes_known:
@@ -125,42 +127,45 @@ def understand(tx: Transaction, stimulus: TaskSubmitted) -> Request | Refused:
 
 
 def _contradiction(stimulus: TaskSubmitted, account: Account) -> Refused | None:
-    """The refusal of a request for groups in a pool that keeps none, or against those that it keeps."""
+    """The refusal of a request for groups in a pool that keeps none, or against those that it keeps, or that
+    are created for gangs.
+    """
     name = account.spec.name
     if account.spec.groups is None:
-        if stimulus.for_group or len(stimulus.agent.bundles) > 1:
+        gang = stimulus.agent.gang is not None
+        if stimulus.for_group or (len(stimulus.agent.bundles) > 1 and not gang):
             return explain.no_pg_pool(name)
-        return None
+        if not gang:
+            return None
     return None if stimulus.choose_node else explain.conflicting_options(name)
 
 
 def _in_a_group(
-    state: MeshState, stimulus: TaskSubmitted, account: Account, need: Resources
+    state: MeshState, stimulus: TaskSubmitted, pool_name: str, spec: GroupsSpec, need: Resources
 ) -> Request | Refused:
-    """A request in a pool that keeps placement groups, with the group that it may have."""
-    task, spec = stimulus.task, account.spec.groups
+    """A request for a placement group, with the group that it may have."""
+    task = stimulus.task
     request = Request(
         stimulus=stimulus,
-        pool_name=account.spec.name,
+        pool_name=pool_name,
         need=need,
-        payment=pay(state.ledger, account.spec.name, need, stimulus.client),
+        payment=pay(state.ledger, pool_name, need, stimulus.client),
         node=None,
         by_node=False,
     )
-    if spec is None:
-        return request
     group_request = group_request_of(
         state,
-        account.spec.name,
+        pool_name,
         spec,
         stimulus.agent.bundles or (need,),
         DEFAULT_PRIORITY if task is None else task.priority,
         stimulus.agent.labels if task is None else task.labels,
+        stimulus.agent.gang,
     )
     assignment = find_assignment(state, group_request, waits=bool(request.payment.short))
     if isinstance(assignment, NoAssignment) and not assignment.could_ever:
         refused = explain.group_out_of_resources(state, group_request.shape)
-        return _of_size(stimulus, refused, account.spec.name, need)
+        return _of_size(stimulus, refused, pool_name, need)
     return msgspec.structs.replace(request, group_request=group_request, assignment=assignment)
 
 
@@ -176,11 +181,13 @@ def _duplicate(state: MeshState, stimulus: TaskSubmitted) -> Refused | None:
     task = stimulus.task
     if task is not None and (taken := duplicate_task(state, task.task_id)) is not None:
         return taken
-    if stimulus.agent.name in state.agents:
-        return Refused(
-            reason=Reason.DUPLICATE_AGENT,
-            error=f"agent {stimulus.agent.name!r} already exists; delete it first or choose another name",
-        )
+    agent = stimulus.agent
+    for name in (agent.name, *(agent.process_names if agent.gang is not None else ())):
+        if name in state.agents or state.gang_with(name) is not None:
+            return Refused(
+                reason=Reason.DUPLICATE_AGENT,
+                error=f"agent {name!r} already exists; delete it first or choose another name",
+            )
     return None
 
 
@@ -198,9 +205,10 @@ def _decide(tx: Transaction, request: Request) -> RequestOutcome:
         return _no_victim(tx, request, veto)
     if request.stimulus.dry_run:
         return would_run(tx.state, request, plan)
-    class_key = request.stimulus.agent.class_key
-    if plan.victims and class_key and class_key not in tx.state.loaded:
-        return ProbeNeeded(class_key=class_key)
+    if plan.victims:
+        for class_key in request.stimulus.agent.class_keys:
+            if class_key and class_key not in tx.state.loaded:
+                return ProbeNeeded(class_key=class_key)
     return admit(tx, request, plan)
 
 

@@ -115,6 +115,10 @@ def _forget(tx: Transaction, agent_name: str) -> RequestOutcome:
             tx.emit(TaskCompleted(task_id=task_id, at=tx.now))
     if tasks:
         return Done()
+    if (gang := state.gang_with(agent_name)) is not None:
+        whole = gang.spec.name
+        error = f"{agent_name!r} is a member of gang {whole!r}, which ends as one; delete {whole!r}"
+        return Refused(reason=Reason.AGENT_NOT_FOUND, error=error)
     if agent_name in state.former:
         return Done(change=Change.ALREADY_GONE)
     error = f"there is no agent {agent_name!r}, and none of the last {FORMER} had this name"
@@ -178,6 +182,7 @@ def agent_reported(tx: Transaction, stimulus: s.AgentReported) -> RequestOutcome
             actor_name=stimulus.actor_name,
             actor_namespace=stimulus.actor_namespace,
             state_restored=stimulus.state_restored,
+            members=stimulus.members,
         )
     )
     quota = tx.state.ledger.accounts[agent.spec.pool_name].spec.resources

@@ -136,6 +136,20 @@ class AgentReady(Fact, tag="agent_ready", frozen=True, kw_only=True):
     at: float
 
 
+class MemberProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """The process of one member of a gang, as it was reported."""
+
+    node_id: str | None = None
+    #: Its GPUs by their names on the node; empty: it does not know them.
+    gpu_ids: tuple[str, ...] = ()
+    pid: int = 0
+    #: The control methods that its class has.
+    capabilities: tuple[str, ...] = ()
+    #: Its Ray name and namespace, by which it is found again.
+    actor_name: str = ""
+    actor_namespace: str = ""
+
+
 class AgentStarted(Fact, tag="agent_started", frozen=True, kw_only=True):
     """The agent is running, on the node and devices that it reported. Its claim is committed."""
 
@@ -153,6 +167,8 @@ class AgentStarted(Fact, tag="agent_started", frozen=True, kw_only=True):
     actor_namespace: str = ""
     #: Whether a saved state was restored into its object; None: there was none.
     state_restored: bool | None = None
+    #: Of a gang: its members in the order of their ranks, of whom the first is described above too.
+    members: tuple[MemberProcess, ...] = ()
 
 
 class AgentProcessRestarted(Fact, tag="agent_process_restarted", frozen=True, kw_only=True):

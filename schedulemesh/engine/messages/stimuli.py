@@ -14,6 +14,7 @@ from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import TaskSpec
+from schedulemesh.engine.messages.facts import MemberProcess
 
 
 class Stimulus(
@@ -139,6 +140,8 @@ class AgentReported(Stimulus, frozen=True, kw_only=True):
     actor_name: str = ""
     actor_namespace: str = ""
     state_restored: bool | None = None
+    #: Of a gang: its members in the order of their ranks, of whom the first is described above too.
+    members: tuple[MemberProcess, ...] = ()
 
 
 class AgentStartFailed(Stimulus, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ were removed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -189,9 +189,17 @@ class Room:
         found = self._placed(shape, able) if able else None
         return found if isinstance(found, BundlePlacement) else None
 
-    def _placed(self, shape: GroupShape, nodes: Iterable[Node]) -> BundlePlacement | NoPlacement:
+    def _placed(self, shape: GroupShape, nodes: Sequence[Node]) -> BundlePlacement | NoPlacement:
+        """The placement on these nodes, or why there is none: of several values of ``same_label`` the reason
+        of the one with the most nodes.
+        """
         placer = _PLACERS["STRICT_PACK" if on_one_node(shape) else shape.strategy]
-        return placer(shape, [self._free(node) for node in nodes])
+        found: BundlePlacement | NoPlacement | None = None
+        for alike in _by_label(shape, nodes):
+            found = placer(shape, [self._free(node) for node in alike])
+            if isinstance(found, BundlePlacement):
+                return found
+        return placer(shape, []) if found is None else found
 
     def _place_one(self, shape: GroupShape) -> BundlePlacement | None:
         """A single bundle on the nodes as they are, by the index of nodes."""
@@ -210,6 +218,18 @@ class Room:
         """Free resources of the node, for reading only."""
         changed = self._changed.get(node.node_id)
         return _Free(node, total=self._total, waits=self._waits) if changed is None else changed
+
+
+def _by_label(shape: GroupShape, nodes: Sequence[Node]) -> list[list[Node]]:
+    """The nodes by their value of the shape's ``same_label``, the fewest first, so that large sets of nodes
+    are kept for large groups; all together where it has none.
+    """
+    if not shape.same_label:
+        return [list(nodes)]
+    found: dict[str, list[Node]] = {}
+    for node in nodes:
+        found.setdefault(node.labels[shape.same_label], []).append(node)
+    return [found[value] for value in sorted(found, key=lambda value: (len(found[value]), value))]
 
 
 def on_one_node(shape: GroupShape) -> bool:
@@ -385,6 +405,8 @@ def _lack(need: Resources, node: _Free | None) -> Resources:
 def has_labels(node: Node, shape: GroupShape) -> bool:
     """Whether the node has the labels that the shape asks for."""
     wanted = shape.node_labels
+    if shape.same_label and shape.same_label not in node.labels:
+        return False
     return not wanted or all(node.labels.get(key) == value for key, value in wanted)
 
 

@@ -12,10 +12,12 @@ The first of these that there is:
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from schedulemesh.domain.agent import GangSpec
 from schedulemesh.domain.labels import Labels, matches
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.resources import Resources
@@ -25,6 +27,10 @@ from schedulemesh.engine.placement.scenario import Demand, Scenario, bundle_allo
 from schedulemesh.engine.state.agents import Waiting
 from schedulemesh.engine.state.groups import Group, GroupPhase, dynamic_shape
 from schedulemesh.engine.state.mesh_state import MeshState
+
+#: How groups are kept for the gangs of a pool that keeps none: each is created for one gang and removed with
+#: it, and quota alone limits their number.
+FOR_GANGS = GroupsSpec(max_dynamic=sys.maxsize, reuse=False, strategy="PACK")
 
 
 class GroupRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -73,17 +79,27 @@ def group_request_of(
     bundles: tuple[Resources, ...],
     priority: float,
     labels: Labels,
+    gang: GangSpec | None = None,
 ) -> GroupRequest:
     """What a task of this priority and with these labels asks for."""
-    closest = best_reserved(state.groups.reserved_shapes(pool_name), bundles)
+    shape = dynamic_shape(spec, bundles, gang)
+    reserved = state.groups.reserved_shapes(pool_name)
+    closest = best_reserved(
+        reserved if gang is None else [r for r in reserved if _places_alike(r, shape)], bundles
+    )
     may_reserved = entitled(spec, priority, labels)
     return GroupRequest(
         pool_name=pool_name,
         spec=spec,
-        shape=dynamic_shape(spec, bundles),
+        shape=shape,
         reserved=closest if may_reserved else None,
         spare=closest if priority == spec.entitled_above and not may_reserved else None,
     )
+
+
+def _places_alike(reserved: GroupShape, shape: GroupShape) -> bool:
+    """Whether a reserved group is placed as a gang asks for."""
+    return (reserved.strategy, reserved.same_label) == (shape.strategy, shape.same_label)
 
 
 def _somebody_waits(state: MeshState, pool_name: str) -> bool:

@@ -78,6 +78,8 @@ class Running(
     actor_namespace: str = ""
     #: The control methods that its class has.
     capabilities: tuple[str, ...] = ()
+    #: Of a gang: its members in the order of their ranks, of whom the first is described above too.
+    members: tuple[f.MemberProcess, ...] = ()
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ending", gc=False):

@@ -124,16 +124,21 @@ class GroupFacts:
         group.used += 1
 
     def member_reported(
-        self, agent: Agent, place: InGroup, node_id: str | None, gpu_ids: tuple[str, ...]
+        self,
+        agent: Agent,
+        place: InGroup,
+        node_id: str | None,
+        gpu_ids: tuple[str, ...],
+        rank: int = 0,
     ) -> None:
-        """The agent reported which GPUs of this node the first bundle has."""
+        """The agent, or this member of a gang, reported which GPUs of this node its bundle has."""
         group = self._groups.by_id.get(place.group_id)
-        need = agent.spec.bundles[0] if agent.spec.bundles else agent.spec.resources
-        if group is None or not need.gpu or need.gpu != group.shape.bundles[0].gpu:
+        need = agent.spec.bundles[rank] if agent.spec.bundles else agent.spec.resources
+        if group is None or not need.gpu or need.gpu != group.shape.bundles[rank].gpu:
             return
-        if node_id in (None, group.node_ids[0]):
-            bundle = group.shape.bundles[0]
-            self._cluster.confirm(group.node_ids[0], group.key(0), bundle, gpu_ids)
+        if node_id in (None, group.node_ids[rank]):
+            bundle = group.shape.bundles[rank]
+            self._cluster.confirm(group.node_ids[rank], group.key(rank), bundle, gpu_ids)
 
     def unclaimed(self, agent_name: str, group_ids: Iterable[str]) -> None:
         """The agent has ended, and groups that were to be removed for it need not be."""

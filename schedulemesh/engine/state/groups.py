@@ -17,6 +17,7 @@ from typing import TypeVar, overload
 import msgspec
 from sortedcontainers import SortedList
 
+from schedulemesh.domain.agent import GangSpec
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.resources import Resources
 
@@ -310,12 +311,15 @@ class _Idle(Sequence[Group]):
         return self._read[at]
 
 
-def dynamic_shape(spec: GroupsSpec, bundles: tuple[Resources, ...]) -> GroupShape:
-    """The shape of a dynamic group for these bundles."""
+def dynamic_shape(
+    spec: GroupsSpec, bundles: tuple[Resources, ...], gang: GangSpec | None = None
+) -> GroupShape:
+    """The shape of a dynamic group for these bundles, of a gang or not."""
     return GroupShape(
         bundles=bundles,
-        strategy=spec.strategy,
+        strategy=spec.strategy if gang is None else gang.strategy or spec.strategy,
         node_labels=tuple(sorted(spec.node_labels.items())),
+        same_label="" if gang is None else gang.same_label,
     )
 
 

@@ -9,6 +9,7 @@ import msgspec
 from typing_extensions import assert_never
 
 from schedulemesh.config.policy import PreemptionPolicy
+from schedulemesh.domain.agent import gang_of
 from schedulemesh.domain.placement import InGroup, OnNode, Unplaced
 from schedulemesh.domain.reasons import EndReason
 from schedulemesh.domain.resources import NOTHING
@@ -129,6 +130,14 @@ class MeshState:
         """Whether the cluster has been seen; until then only quota decides."""
         return bool(self.cluster.nodes)
 
+    def gang_with(self, process_name: str) -> Agent | None:
+        """The gang whose member has this name; None: there is none."""
+        found = gang_of(process_name)
+        gang = None if found is None else self.agents.get(found[0])
+        if found is None or gang is None or gang.spec.gang is None:
+            return None
+        return gang if found[1] < len(gang.spec.bundles) else None
+
     def _pool_ensured(self, fact: f.PoolEnsured) -> None:
         self.ledger.ensure(fact.spec)
         self.agents_of.setdefault(fact.spec.name, set())
@@ -232,11 +241,19 @@ class MeshState:
             actor_name=fact.actor_name,
             actor_namespace=fact.actor_namespace,
             capabilities=fact.capabilities,
+            members=fact.members,
         )
         agent.enter(running)
         self.ledger.commit(agent.shares)
-        self._has_loaded(agent.spec.class_key)
+        for class_key in agent.spec.class_keys:
+            self._has_loaded(class_key)
         self._relocate(agent, fact.node_id, fact.gpu_ids)
+        if isinstance(agent.place, InGroup):
+            for rank, member in enumerate(fact.members[1:], 1):
+                place = agent.place
+                self._group_facts.member_reported(
+                    agent, place, member.node_id, member.gpu_ids, rank
+                )
         for task_id in self.running.on_agent(fact.agent_name):
             if self.running.by_id[task_id].phase is TaskPhase.STARTING:
                 self.running.start(task_id, fact.at)

@@ -142,6 +142,13 @@ def referenced(state: MeshState) -> frozenset[str]:
     for handlers in state.handlers.values():
         keys |= {handlers.preserver_key, handlers.restorer_key}
     keys.update(key for spec in specs for key in (spec.class_key, spec.arguments_key))
+    keys.update(
+        key
+        for spec in specs
+        if spec.gang is not None
+        for member in spec.gang.members
+        for key in (member.class_key, member.arguments_key)
+    )
     for account in state.ledger.accounts.values():
         if account.spec.groups is not None and account.spec.groups.warm is not None:
             keys.add(account.spec.groups.warm.class_key)
