@@ -49,6 +49,8 @@ class SimpleTaskSpec:
     estimated_duration: float | None = None
     #: None: the user that this process runs as.
     owner: str | None = None
+    #: "requeue" or "drop" when it is evicted; None: what its pool says.
+    on_preempted: str | None = None
     payload: UserValue = None
     ray_options: Mapping[str, object] | None = None
     pool_selector: Mapping[str, object] | None = None

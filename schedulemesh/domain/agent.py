@@ -55,6 +55,20 @@ class GangSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     members: tuple[MemberSpec, ...] = ()
 
 
+class MemberProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """The process of one member of a gang, as it was reported."""
+
+    node_id: str | None = None
+    #: Its GPUs by their names on the node; empty: it does not know them.
+    gpu_ids: tuple[str, ...] = ()
+    pid: int = 0
+    #: The control methods that its class has.
+    capabilities: tuple[str, ...] = ()
+    #: Its Ray name and namespace, by which it is found again.
+    actor_name: str = ""
+    actor_namespace: str = ""
+
+
 class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """How an agent is created, sufficient to create it again."""
 

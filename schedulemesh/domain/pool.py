@@ -8,6 +8,9 @@ from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources
 
+#: How a pool's queue is served when its first task does not fit: later tasks that fit start, or all wait.
+QUEUEING = ("best_effort", "strict")
+
 
 class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The definition of a pool: name, labels, total quota and intended number of agents."""
@@ -21,6 +24,10 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     placement_strategy: str = "STRICT_PACK"
     #: None: its agents run without placement groups.
     groups: GroupsSpec | None = None
+    #: What becomes of its evicted tasks that do not say it themselves: one of ``task.ON_PREEMPTED``.
+    on_preempted: str = "drop"
+    #: One of ``QUEUEING``.
+    queueing: str = "best_effort"
 
     def default_agent(self) -> Resources:
         """The resources of an agent that requests none: quota / target_agents, whole GPUs above 1."""

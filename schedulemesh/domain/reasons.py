@@ -109,6 +109,14 @@ class Reason(Code):
     TASK_NOT_FOUND = ("task_not_found", "No such task is running (or not on that agent).")
     STATE_NOT_FOUND = ("state_not_found", "No state of the task is stored.")
 
+    # The queue.
+    NOT_QUEUED = ("not_queued", "The task does not wait in the queue: it runs, or has ended.")
+    WAIT_TIMEOUT = (
+        "wait_timeout",
+        "The task did not start within the seconds that `wait` named, and was cancelled.",
+    )
+    CANCELLED = ("cancelled_by_request", "The task was cancelled by request.")
+
     # The agent or the task is in the wrong phase.
     AGENT_START_FAILED = (
         "agent_start_failed",

@@ -10,11 +10,14 @@ from typing import Any
 import msgspec
 
 from schedulemesh.domain.labels import Labels, parse_labels
-from schedulemesh.domain.names import parse_key, parse_name
+from schedulemesh.domain.names import as_text, parse_key, parse_name
 from schedulemesh.domain.numbers import parse_duration, parse_priority
-from schedulemesh.errors import InvalidRequestError
+from schedulemesh.errors import InvalidRequestError, shown
 
 DEFAULT_PRIORITY = 5.0
+
+#: An evicted task joins the queue again with its saved state, or is dropped, and its user submits it again.
+ON_PREEMPTED = ("requeue", "drop")
 
 
 class TaskPhase(str, Enum):
@@ -47,12 +50,42 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     payload_key: str | None = None
     #: The requested priority, if a plugin changed it; None: not changed.
     asked_priority: float | None = None
+    #: What becomes of it when it is evicted: one of ``ON_PREEMPTED``; empty: what its pool's definition says.
+    on_preempted: str = ""
 
     def as_asked(self) -> TaskSpec:
         """The task as it was submitted."""
         if self.asked_priority is None:
             return self
         return msgspec.structs.replace(self, priority=self.asked_priority, asked_priority=None)
+
+
+class Attempts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What happened to a task before its present attempt to run."""
+
+    #: When it was first submitted, in seconds since 1970; None: with the present attempt.
+    arrived_at: float | None = None
+    #: How often it was evicted.
+    preemptions: int = 0
+    #: How often its run failed or its agent was lost.
+    failures: int = 0
+    #: Seconds that it has run.
+    ran_s: float = 0.0
+    #: GPU-seconds that it has used.
+    gpu_s: float = 0.0
+
+
+FIRST_ATTEMPT = Attempts()
+
+
+def parse_on_preempted(given: object) -> str:
+    """What becomes of a task that is evicted. Raises InvalidRequestError."""
+    word = as_text(given)
+    if word not in ON_PREEMPTED:
+        raise InvalidRequestError(
+            f"on_preempted is {shown(given)}; allowed are {', '.join(ON_PREEMPTED)}"
+        )
+    return word
 
 
 #: Fields that no listing shows.
@@ -68,6 +101,7 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
     "estimated_duration": parse_duration,
     "owner": lambda given: parse_name(given, "owner"),
     "payload_key": lambda given: parse_key(given, "the payload's key"),
+    "on_preempted": parse_on_preempted,
 }
 
 #: Every field with its default; the task's id has none, so that it is always checked.
@@ -120,6 +154,8 @@ class TaskState:
     estimated_duration: float | None = None
     #: The user that it belongs to; empty: unknown.
     owner: str = ""
+    #: "requeue" or "drop" when it is evicted; empty: what its pool says.
+    on_preempted: str = ""
     #: When it started, in seconds since 1970.
     started_at: float = 0.0
     #: The metric ``progress`` as last reported; None: never reported.

@@ -9,6 +9,7 @@ from schedulemesh.config.settings import ANSWER_MEMORY_S
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.resources import NOTHING
+from schedulemesh.engine.admission import queue
 from schedulemesh.engine.admission.decide import submit
 from schedulemesh.engine.explain import pool_not_found
 from schedulemesh.engine.lifecycle import agents as lifecycle
@@ -74,7 +75,10 @@ class Engine:
         self._handlers: dict[
             type[s.Stimulus], Callable[[Transaction, s.AnyStimulus], RequestOutcome | None]
         ] = {}
-        self._on(s.TaskSubmitted, submit)
+        self._on(s.TaskSubmitted, _submit)
+        self._on(s.QueuedTaskChanged, queue.change_queued)
+        self._on(s.TaskCancellationRequested, queue.cancel_task)
+        self._on(s.ClassProbeFailed, queue.class_probe_failed)
         self._on(s.AgentReported, lifecycle.agent_reported)
         self._on(s.TaskFinished, lifecycle.finish_task)
         self._on(s.AgentGone, lifecycle.agent_gone)
@@ -137,6 +141,13 @@ class Engine:
 
     def _on(self, kind: type[StimulusT], handler: Handler[StimulusT]) -> None:
         self._handlers[kind] = handler  # type: ignore[assignment]  # each kind meets its own handler
+
+
+def _submit(tx: Transaction, stimulus: s.TaskSubmitted) -> RequestOutcome:
+    """A submission starts, or waits in the queue if it may, or is refused."""
+    if stimulus.queue and not stimulus.dry_run:
+        return queue.join(tx, stimulus)
+    return submit(tx, stimulus)
 
 
 def _ensure_pool(tx: Transaction, stimulus: s.PoolRequested) -> RequestOutcome:

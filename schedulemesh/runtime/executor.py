@@ -18,6 +18,7 @@ from schedulemesh.engine.messages.instructions import (
     CreateGroup,
     EvictAgent,
     EvictTask,
+    ProbeClass,
     RemoveGroup,
     StartAgent,
     StopAgent,
@@ -60,6 +61,8 @@ class Executor:
         self.references = References()
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
+        #: Keys of classes that are being probed.
+        self._probing: set[str] = set()
         self.reactor = reactor
         reactor.subscribe(self.take)
 
@@ -88,6 +91,8 @@ class Executor:
                 self.spawn(self._evict_task(instruction))
             case StopAgent():
                 self.spawn(self._stop(instruction.agent_name, instruction.incarnation))
+            case ProbeClass():
+                self.spawn(self._probe(instruction))
             case CreateGroup():
                 self.spawn(self._create_group(instruction))
             case RemoveGroup():
@@ -207,6 +212,24 @@ class Executor:
             timeout_s=self.reactor.state.policy.start_timeout,
             slot=self.groups.slot(order.group_id or ""),
         )
+
+    async def _probe(self, order: ProbeClass) -> None:
+        """Load the class of a queued task once; a probe of the same class that is under way is enough."""
+        key = order.class_key
+        if key in self._probing:
+            return
+        self._probing.add(key)
+        try:
+            shipped = await self.code.class_bytes(key)
+            if shipped is None:
+                return
+            failed = await self.code.probe(key, shipped, order.agent)
+        finally:
+            self._probing.discard(key)
+        if failed is not None:
+            await self.reactor.report(
+                s.ClassProbeFailed(task_id=order.task_id, reason=failed.reason, error=failed.error)
+            )
 
     async def _create_group(self, order: CreateGroup) -> None:
         result = await self.groups.create(order)

@@ -59,7 +59,7 @@ class SubmissionService(Service):
         class_key = stimulus.agent.class_key
         step = await self._reactor.step(stimulus, blobs)
         if isinstance(step.outcome, ProbeNeeded):
-            failed = await self._executor.code.probe(class_key, blobs[class_key], stimulus)
+            failed = await self._executor.code.probe(class_key, blobs[class_key], stimulus.agent)
             if failed is not None:
                 return failed
             step = await self._reactor.step(stimulus, blobs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Refused
@@ -44,11 +45,9 @@ class UserCode:
             self._classes.put(key, found)
         return found
 
-    async def probe(
-        self, class_key: str, shipped: bytes, stimulus: s.TaskSubmitted
-    ) -> Refused | None:
+    async def probe(self, class_key: str, shipped: bytes, agent: AgentSpec) -> Refused | None:
         """Load the class in a worker of its own before anything is evicted for it; a refusal: it fails."""
-        env = json.loads(stimulus.agent.options).get("runtime_env")
+        env = json.loads(agent.options).get("runtime_env")
         timeout_s = self._reactor.state.policy.start_timeout
         try:
             answer = await self._backend.probe_class(shipped, timeout_s, env)

@@ -94,6 +94,7 @@ def test_a_saved_state_as_callers_see_it():
         "labels": {"tier": "gold"},
         "estimated_duration": None,
         "owner": "",
+        "on_preempted": "",
         "source": "save_state",
         "saved_at": 12.5,
         "consistent": True,

@@ -41,6 +41,7 @@ SHOWN = {
     "labels": {"tier": "gold"},
     "estimated_duration": None,
     "owner": "",
+    "on_preempted": "",
     "preempt_score": 5.5,
     "priority_delta": 4.0,
     "effective_delta": 4.0,

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from schedulemesh.config.policy import PreemptionPolicy
-from schedulemesh.domain.agent import AgentSpec, GangSpec
+from schedulemesh.domain.agent import AgentSpec, GangSpec, MemberProcess
 from schedulemesh.domain.labels import parse_selector
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
@@ -20,7 +20,7 @@ from schedulemesh.engine.codec import decode_chunk, decode_facts, encode_chunk, 
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import instructions as i
 from schedulemesh.engine.messages import stimuli as s
-from schedulemesh.engine.messages.facts import AnyFact, Devices, MemberProcess
+from schedulemesh.engine.messages.facts import AnyFact, Devices
 from schedulemesh.engine.messages.outcomes import Evaluation
 from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.state.agents import Agent, Waiting
@@ -105,6 +105,8 @@ class Mesh:
         self.starts: dict[str, i.StartAgent] = {}
         self.ends: dict[str, i.EvictAgent | i.StopAgent] = {}
         self.task_evictions: dict[str, i.EvictTask] = {}
+        #: Classes of queued tasks that are to be loaded, by task id.
+        self.probes: dict[str, i.ProbeClass] = {}
         #: Groups that Ray still has to make, and those that it has to remove.
         self.makes: dict[str, i.CreateGroup] = {}
         self.removes: set[str] = set()
@@ -143,6 +145,8 @@ class Mesh:
             self.ends[order.agent_name] = order
         elif isinstance(order, i.EvictTask):
             self.task_evictions[order.task_id] = order
+        elif isinstance(order, i.ProbeClass):
+            self.probes[order.task_id] = order
         elif isinstance(order, i.CreateGroup):
             self.makes[order.group_id] = order
         elif isinstance(order, i.RemoveGroup):
@@ -182,6 +186,7 @@ class Mesh:
         restartable: bool = True,
         bundles: Iterable[dict[str, Any]] = (),
         gang: GangSpec | None = None,
+        on_preempted: str = "",
         more: dict[str, Any] | None = None,
         **given: Any,
     ) -> s.TaskSubmitted:
@@ -204,6 +209,7 @@ class Mesh:
                     priority=priority,
                     labels=labels or {},
                     estimated_duration=duration,
+                    on_preempted=on_preempted,
                 )
                 if task
                 else None
@@ -223,6 +229,23 @@ class Mesh:
         outcome = self.submit(name, pool_name, priority, **how)
         assert len(self.facts) == seen, "a dry run made facts"
         return outcome
+
+    def queue(self, name: str, pool_name: str = "p", priority: float = 5.0, **how: Any) -> Any:
+        """Submit a task that waits where it does not fit; the outcome."""
+        how["more"] = {**how.get("more", {}), "queue": True}
+        return self.submit(name, pool_name, priority, **how)
+
+    def change(self, task_id: str, **how: Any) -> Any:
+        """Change how a task waits."""
+        return self.handle(s.QueuedTaskChanged(task_id=task_id, **how)).outcome
+
+    def cancel(self, task_id: str) -> Any:
+        """Cancel a task."""
+        return self.handle(s.TaskCancellationRequested(task_id=task_id)).outcome
+
+    def waiting(self, pool_name: str = "p") -> list[str]:
+        """The ids of the tasks in a pool's queue, in their order."""
+        return [task.task_id for task in self.state.queue.of_pool(pool_name)]
 
     def report(self, name: str, node_id: str | None = None, devices: Devices | None = None) -> Any:
         """The agent runs: where the book assumes, unless said otherwise."""
@@ -437,6 +460,7 @@ def pictures(state: MeshState) -> dict[str, object]:
         "cluster",
         "running",
         "groups",
+        "queue",
     }
     shown: dict[str, object] = {
         field: value for field, value in vars(state).items() if field not in left_out
@@ -470,6 +494,17 @@ def pictures(state: MeshState) -> dict[str, object]:
     shown["tasks"] = {
         task_id: [getattr(task, field) for field in task.__struct_fields__ if field != "task_class"]
         for task_id, task in state.running.by_id.items()
+    }
+    shown["queue"] = {
+        task_id: [
+            getattr(task, field) for field in task.__struct_fields__ if field != "queue_class"
+        ]
+        for task_id, task in state.queue.by_id.items()
+    }
+    shown["next task number"] = state.queue.next_number
+    shown["queue policy"] = state.queue.policy
+    shown["order in the queue"] = {
+        name: [task.task_id for task in state.queue.of_pool(name)] for name in state.queue.pools
     }
     shown["class of"] = {
         task_id: None if task.task_class is None else task.task_class.key

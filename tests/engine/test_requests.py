@@ -12,6 +12,7 @@ from schedulemesh.engine.messages.outcomes import (
     Evicted,
     Pending,
     ProbeNeeded,
+    Queued,
     Refused,
 )
 from tests.engine.builders import Mesh, node, pool
@@ -38,8 +39,18 @@ def with_a_second_task():
     return mesh
 
 
+def with_a_waiting_task():
+    mesh = mesh_of()
+    mesh.queue("w", cpu=4)
+    return mesh
+
+
 def submission(name="new", **how):
     return Mesh().submission(name, more={"request_id": "r"}, **how)
+
+
+def queued(**how):
+    return Mesh().submission("new", more={"request_id": "r", "queue": True}, **how)
 
 
 def finished(task_id, **how):
@@ -79,6 +90,13 @@ IMMEDIATE = [
     (mesh_of, preempted(task_id="unknown"), Refused),
     (mesh_of, preempted(agent_name="unknown", end_agent=True), Refused),
     (mesh_of, rebuilt("t"), Refused),
+    (mesh_of, queued(cpu=1), Queued),
+    (mesh_of, queued(cpu=4), Queued),
+    (mesh_of, queued(cpu=9), Refused),
+    (with_a_waiting_task, s.QueuedTaskChanged(task_id="w", held=True, request_id="r"), Done),
+    (mesh_of, s.QueuedTaskChanged(task_id="w", held=True, request_id="r"), Refused),
+    (with_a_waiting_task, s.TaskCancellationRequested(task_id="w", request_id="r"), Done),
+    (mesh_of, s.TaskCancellationRequested(task_id="w", request_id="r"), Refused),
 ]
 LATER = [
     (mesh_of, submission(cpu=1), start, Accepted),

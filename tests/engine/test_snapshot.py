@@ -67,6 +67,8 @@ def test_every_field_of_the_state_is_in_the_snapshot_or_derived():
         "next_group",
         "workload_sampled",
         "workload_renew_at",
+        "queue_policy",
+        "next_task_number",
     }
     assert set(vars(MeshState())) - derived == set(Snapshot.__struct_fields__) - books
 

@@ -52,6 +52,8 @@ class TaskInfo(TypedDict, total=False):
     estimated_duration: float | None
     #: The user that it belongs to; empty: unknown.
     owner: str
+    #: "requeue" or "drop" when it is evicted; empty: what its pool says.
+    on_preempted: str
 
 
 class AgentInfo(TypedDict, total=False):

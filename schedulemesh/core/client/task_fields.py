@@ -24,6 +24,8 @@ class TaskFields(TypedDict, total=False):
     estimated_duration: float | None
     #: The user that it belongs to; None: the one that this process runs as.
     owner: str | None
+    #: "requeue" or "drop" when it is evicted; None: what its pool says.
+    on_preempted: str | None
     payload: UserValue
 
 

@@ -37,7 +37,6 @@ from schedulemesh.engine.state.quota import Payment
 from schedulemesh.engine.transaction import Transaction
 
 _NO_DEVICES = Devices()
-#: Why a victim of a submission ends.
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -151,6 +150,7 @@ def admit(tx: Transaction, request: Request, plan: Plan | None) -> Pending:
         evicting=() if plan is None else evicted_tasks(plan.victims),
         request_id=stimulus.request_id,
         state_key=stimulus.state_key,
+        choose_node=stimulus.choose_node,
     )
     assignment = _assignment(request, plan)
     if assignment is not None:

@@ -49,11 +49,11 @@ from schedulemesh.plugins.scheduling import TaskView
 
 def submit(tx: Transaction, stimulus: TaskSubmitted) -> RequestOutcome:
     """Admit, refuse, or say what is missing."""
-    request = understand(tx, _prioritised(tx, stimulus))
+    request = understand(tx, prioritised(tx, stimulus))
     return request if isinstance(request, Refused) else _decide(tx, request)
 
 
-def _prioritised(tx: Transaction, stimulus: TaskSubmitted) -> TaskSubmitted:
+def prioritised(tx: Transaction, stimulus: TaskSubmitted) -> TaskSubmitted:
     """With the priority that a strategy gives the task, which is shown the one that was asked for."""
     if stimulus.task is None or not tx.strategies.asks("priority"):
         return stimulus
@@ -178,17 +178,33 @@ def _of_size(stimulus: TaskSubmitted, refused: Refused, pool_name: str, need: Re
 
 def _duplicate(state: MeshState, stimulus: TaskSubmitted) -> Refused | None:
     """The refusal of a task id or an agent name that is taken."""
-    task = stimulus.task
-    if task is not None and (taken := duplicate_task(state, task.task_id)) is not None:
+    task, agent = stimulus.task, stimulus.agent
+    waiting = None if task is None else state.queue.by_id.get(task.task_id)
+    served = waiting is not None and waiting.submission is stimulus
+    if (
+        task is not None
+        and not served
+        and (taken := duplicate_task(state, task.task_id)) is not None
+    ):
         return taken
-    agent = stimulus.agent
     for name in (agent.name, *(agent.process_names if agent.gang is not None else ())):
-        if name in state.agents or state.gang_with(name) is not None:
-            return Refused(
-                reason=Reason.DUPLICATE_AGENT,
-                error=f"agent {name!r} already exists; delete it first or choose another name",
-            )
+        if (refused := _taken(state, name, served=served)) is not None:
+            return refused
     return None
+
+
+def _taken(state: MeshState, name: str, *, served: bool) -> Refused | None:
+    """The refusal of an agent name that is taken; ``served``: by its own task, which is in the queue."""
+    where = "already exists; delete it first"
+    if name not in state.agents and state.gang_with(name) is None:
+        owner = state.queue.agent_names.get(name)
+        if served or owner is None:
+            return None
+        where = f"will be that of task {owner!r}, which waits in the queue; cancel it first"
+    return Refused(
+        reason=Reason.DUPLICATE_AGENT,
+        error=f"agent {name!r} {where} or choose another name",
+    )
 
 
 def _decide(tx: Transaction, request: Request) -> RequestOutcome:
@@ -197,19 +213,31 @@ def _decide(tx: Transaction, request: Request) -> RequestOutcome:
         if request.stimulus.dry_run:
             return would_run(tx.state, request, None)
         return admit(tx, request, None)
-    veto = _veto(tx, request)
-    plan = room_of_idle(tx, request)
-    if plan is None and request.stimulus.may_preempt:
-        plan = find_victims(tx, request, veto)
+    veto = veto_for(tx, request)
+    plan = plan_for(tx, request, veto)
     if plan is None:
         return _no_victim(tx, request, veto)
     if request.stimulus.dry_run:
         return would_run(tx.state, request, plan)
-    if plan.victims:
-        for class_key in request.stimulus.agent.class_keys:
-            if class_key and class_key not in tx.state.loaded:
-                return ProbeNeeded(class_key=class_key)
+    if (class_key := unprobed(tx.state, request, plan)) is not None:
+        return ProbeNeeded(class_key=class_key)
     return admit(tx, request, plan)
+
+
+def plan_for(tx: Transaction, request: Request, veto: PluginVeto | None) -> Plan | None:
+    """What is to end for a request that does not fit now; None: nothing that may end would make room."""
+    plan = room_of_idle(tx, request)
+    if plan is None and request.stimulus.may_preempt:
+        plan = find_victims(tx, request, veto)
+    return plan
+
+
+def unprobed(state: MeshState, request: Request, plan: Plan) -> str | None:
+    """A class that is to be loaded once before anybody is evicted for the request; None: there is none."""
+    if not plan.victims:
+        return None
+    keys = request.stimulus.agent.class_keys
+    return next((key for key in keys if key and key not in state.loaded), None)
 
 
 def room_of_idle(tx: Transaction, request: Request) -> Plan | None:
@@ -263,7 +291,7 @@ def _demand(state: MeshState, request: Request) -> Demand | None:
     )
 
 
-def _veto(tx: Transaction, request: Request) -> PluginVeto | None:
+def veto_for(tx: Transaction, request: Request) -> PluginVeto | None:
     """The say that strategies have in who leaves for this request."""
     if not tx.strategies.plugins:
         return None

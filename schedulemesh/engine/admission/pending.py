@@ -12,6 +12,12 @@ from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.admission.admit import start_instruction
 from schedulemesh.engine.admission.claims import gained, is_whole
 from schedulemesh.engine.admission.decide import readmit
+from schedulemesh.engine.admission.requeue import (
+    requeue,
+    requeue_without_room,
+    task_without_room,
+    victims_to_requeue,
+)
 from schedulemesh.engine.lifecycle.eviction import all_preempted
 from schedulemesh.engine.lifecycle.groups import grow, leave, make, whole
 from schedulemesh.engine.messages.facts import AgentEnded, AgentReady, ClaimGrew, Devices, Share
@@ -62,6 +68,7 @@ def undo(tx: Transaction, agent: Agent, reason: Reason, error: str) -> RequestOu
     submission = agent.submission
     if submission is None:
         raise ValueError(f"agent {agent.spec.name!r} has run, and its start cannot be undone")
+    waits_again = task_without_room(tx.state, agent, reason)
     _terminate(tx, agent, EndReason.START_FAILED)
     group = tx.state.groups.by_id.get(agent.group_id or "")
     if group is not None and group.phase is GroupPhase.PLANNED:
@@ -72,9 +79,12 @@ def undo(tx: Transaction, agent: Agent, reason: Reason, error: str) -> RequestOu
     made: set[str] = set()
     for candidate in submission.evicting:
         past = tx.state.preempted.get(candidate.task_id)
-        again = past is not None and readmit(tx, past, made)
+        queued = candidate.task_id in tx.state.queue.by_id
+        again = queued or (past is not None and readmit(tx, past, made))
         (restarted if again else lost).append(candidate.task_id)
     leave(tx, agent)
+    if waits_again is not None:
+        requeue_without_room(tx, waits_again, agent)
     refused = Refused(
         reason=reason, error=error, restarted=tuple(restarted), not_restarted=tuple(lost)
     )
@@ -92,12 +102,15 @@ def ended(
 
 def _terminate(tx: Transaction, agent: Agent, reason: EndReason) -> tuple[str, ...]:
     """Answer the clients that asked for the eviction of one of its tasks, before the task is removed."""
+    returning = victims_to_requeue(tx, agent) if reason is EndReason.PREEMPTED else []
     evicted = all_preempted(tx, agent)
     tx.emit(
         AgentEnded(
             agent_name=agent.spec.name, incarnation=agent.incarnation, at=tx.now, reason=reason
         )
     )
+    for task in returning:
+        requeue(tx, task, agent, evicted=True)
     return evicted
 
 

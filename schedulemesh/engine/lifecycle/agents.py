@@ -9,6 +9,7 @@ from schedulemesh.config.settings import CLIENT_HOLD_S, POOL_HOLD_S
 from schedulemesh.domain.placement import InGroup
 from schedulemesh.domain.reasons import Change, EndReason, Reason
 from schedulemesh.engine.admission.pending import ended, undo
+from schedulemesh.engine.admission.requeue import requeue_without_room, task_without_room
 from schedulemesh.engine.lifecycle.eviction import task_cancelled
 from schedulemesh.engine.lifecycle.groups import is_placed
 from schedulemesh.engine.lifecycle.registration import register
@@ -231,7 +232,10 @@ def process_gone(tx: Transaction, agent: Agent) -> RequestOutcome | None:
     """Release the claim of an agent whose process is gone, or that waited and will not get one."""
     phase = agent.phase
     if isinstance(phase, Waiting):
+        waits_again = task_without_room(tx.state, agent, Reason.PREEMPTION_FAILED)
         ended(tx, agent, EndReason.LOST)
+        if waits_again is not None:
+            requeue_without_room(tx, waits_again, agent)
         return _answer_deleted(tx, phase.submission, "the agent was deleted before it started")
     if isinstance(phase, Starting):
         return undo(tx, agent, Reason.AGENT_START_FAILED, "the agent's process died")

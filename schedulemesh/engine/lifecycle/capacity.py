@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from schedulemesh.engine.admission.pending import continue_start, grow_claims
+from schedulemesh.engine.admission.queue import serve_queue
 from schedulemesh.engine.lifecycle.groups import replenish
 from schedulemesh.engine.messages.facts import GroupEnded, NodeLost, NodeSeen, PoolEnsured
 from schedulemesh.engine.messages.stimuli import AnyStimulus, ClockTicked, RecoveryObserved
@@ -16,7 +17,7 @@ _CHANGES = frozenset((PoolEnsured, NodeSeen, NodeLost, GroupEnded))
 
 def serve_freed_capacity(tx: Transaction, stimulus: AnyStimulus) -> None:
     """Give what this step has freed to those who wait for it: first to agents, in the order in which they
-    were woken, then to the groups that pools lack.
+    were woken, then to the tasks in the queue, then to the groups that pools lack.
 
     All claims grow before the first agent continues, because one that is refused has its victims run again
     with what is free.
@@ -28,6 +29,8 @@ def serve_freed_capacity(tx: Transaction, stimulus: AnyStimulus) -> None:
             agent = tx.state.agents.get(name)
             if agent is not None and isinstance(agent.phase, Waiting):
                 continue_start(tx, agent)
+    if tx.state.queue.by_id:
+        serve_queue(tx, stimulus)
     if tx.state.groups.of_pool and _may_replenish(tx, stimulus):
         replenish(tx)
 

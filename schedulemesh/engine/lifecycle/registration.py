@@ -14,11 +14,22 @@ def duplicate_task(state: MeshState, task_id: str) -> Refused | None:
     """The refusal of a task id that is taken; None: it is free."""
     known = state.running.by_id.get(task_id)
     if known is None:
-        return None
+        return _queued(state, task_id)
     return Refused(
         reason=Reason.DUPLICATE_TASK,
         error=f"task {task_id!r} already exists, on agent {known.agent_name!r}; "
         "complete it first or choose another id",
+    )
+
+
+def _queued(state: MeshState, task_id: str) -> Refused | None:
+    waiting = state.queue.by_id.get(task_id)
+    if waiting is None:
+        return None
+    return Refused(
+        reason=Reason.DUPLICATE_TASK,
+        error=f"task {task_id!r} already exists, in the queue of pool {waiting.pool_name!r}; cancel it first "
+        "or choose another id",
     )
 
 

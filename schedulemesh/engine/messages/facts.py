@@ -11,14 +11,15 @@ from typing import Union
 import msgspec
 
 from schedulemesh.config.policy import PreemptionPolicy
-from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.agent import AgentSpec, MemberProcess
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.placement import GroupShape, Place, Unplaced
 from schedulemesh.domain.pool import PoolSpec
-from schedulemesh.domain.reasons import EndReason, PreemptionReason
+from schedulemesh.domain.reasons import EndReason, PreemptionReason, Reason
 from schedulemesh.domain.resources import NOTHING, Resources
-from schedulemesh.domain.task import TaskSpec
+from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, TaskSpec
 from schedulemesh.engine.messages.outcomes import Candidate, RequestOutcome
+from schedulemesh.engine.messages.stimuli import TaskSubmitted
 
 #: Incremented when the meaning of a stored fact changes; an older journal is migrated, a newer one refused.
 FORMAT_VERSION = 1
@@ -118,6 +119,41 @@ class AgentAdmitted(Fact, tag="agent_admitted", frozen=True, kw_only=True):
     state_key: str | None = None
     #: Groups that are removed or created for it; it starts when all of these are done.
     waits_for_groups: tuple[str, ...] = ()
+    #: False: the user's Ray options place it, and its node is known once it reports.
+    choose_node: bool = True
+
+
+class TaskQueued(Fact, tag="task_queued", frozen=True, kw_only=True):
+    """The task waits in the queue; ``AgentAdmitted`` with its id takes it out of it."""
+
+    #: Its pool is known, and the agent's name.
+    submission: TaskSubmitted
+    at: float
+    #: The position of its first submission among all submissions.
+    number: int
+    attempts: Attempts = FIRST_ATTEMPT
+    #: When it may start, in seconds since 1970; 0: at once.
+    not_before: float = 0.0
+
+
+class QueuePlaceChanged(Fact, tag="queue_place_changed", frozen=True, kw_only=True):
+    """How a task waits in the queue from now on."""
+
+    task_id: str
+    held: bool
+    priority: float
+    #: The larger, the earlier it comes; 0: by its order alone.
+    front: int = 0
+
+
+class TaskCancelled(Fact, tag="task_cancelled", frozen=True, kw_only=True):
+    """A task that waited in the queue was cancelled."""
+
+    task_id: str
+    at: float
+    reason: Reason
+    #: One sentence for people; empty: the reason says all.
+    error: str = ""
 
 
 class ClaimGrew(Fact, tag="claim_grew", frozen=True, kw_only=True):
@@ -134,20 +170,6 @@ class AgentReady(Fact, tag="agent_ready", frozen=True, kw_only=True):
 
     agent_name: str
     at: float
-
-
-class MemberProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The process of one member of a gang, as it was reported."""
-
-    node_id: str | None = None
-    #: Its GPUs by their names on the node; empty: it does not know them.
-    gpu_ids: tuple[str, ...] = ()
-    pid: int = 0
-    #: The control methods that its class has.
-    capabilities: tuple[str, ...] = ()
-    #: Its Ray name and namespace, by which it is found again.
-    actor_name: str = ""
-    actor_namespace: str = ""
 
 
 class AgentStarted(Fact, tag="agent_started", frozen=True, kw_only=True):
@@ -405,6 +427,9 @@ AnyFact = Union[
     NodeCordoned,
     ClassLoaded,
     AgentAdmitted,
+    TaskQueued,
+    QueuePlaceChanged,
+    TaskCancelled,
     ClaimGrew,
     AgentReady,
     AgentStarted,

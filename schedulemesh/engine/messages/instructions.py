@@ -53,6 +53,16 @@ class StopAgent(Instruction, frozen=True, kw_only=True):
     incarnation: int
 
 
+class ProbeClass(Instruction, frozen=True, kw_only=True):
+    """Load the class of a queued task, so that others may be evicted for it. The result is ClassProbed, or
+    ClassProbeFailed.
+    """
+
+    task_id: str
+    class_key: str
+    agent: AgentSpec
+
+
 class CreateGroup(Instruction, frozen=True, kw_only=True):
     """Create the placement group, or adopt one with this id. The result is GroupCreated or
     GroupCreateFailed.
@@ -79,5 +89,12 @@ class AnswerRequest(Instruction, frozen=True, kw_only=True):
 
 
 AnyInstruction = Union[
-    StartAgent, EvictAgent, EvictTask, StopAgent, CreateGroup, RemoveGroup, AnswerRequest
+    StartAgent,
+    EvictAgent,
+    EvictTask,
+    StopAgent,
+    ProbeClass,
+    CreateGroup,
+    RemoveGroup,
+    AnswerRequest,
 ]

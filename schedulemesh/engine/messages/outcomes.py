@@ -107,6 +107,18 @@ class Refused(Outcome, tag="refused", frozen=True, kw_only=True):
     not_restarted: tuple[str, ...] = ()
 
 
+class Queued(Outcome, tag="queued", frozen=True, kw_only=True):
+    """The task waits in the queue, or starts already."""
+
+    task_id: str
+    agent_name: str
+    pool_name: str
+    #: How many tasks of its pool come before it, plus one; 0: it does not wait.
+    position: int
+    #: Why it did not start at once; None: it starts.
+    reason: Reason | None = None
+
+
 class Pending(Outcome, tag="pending", frozen=True, kw_only=True):
     """The request is being carried out: an agent starts or ends, or victims are evicted first. The final
     outcome follows.
@@ -154,7 +166,7 @@ class AgentEvicted(Outcome, tag="agent_evicted", frozen=True, kw_only=True):
     task_ids: tuple[str, ...] = ()
 
 
-RequestOutcome = Union[Accepted, Refused, Pending, ProbeNeeded, Done, Evicted, AgentEvicted]
+RequestOutcome = Union[Accepted, Refused, Queued, Pending, ProbeNeeded, Done, Evicted, AgentEvicted]
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -7,14 +7,13 @@ from typing import Union
 import msgspec
 
 from schedulemesh.config.policy import PreemptionPolicy
-from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.agent import AgentSpec, MemberProcess
 from schedulemesh.domain.labels import Selector
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import TaskSpec
-from schedulemesh.engine.messages.facts import MemberProcess
 
 
 class Stimulus(
@@ -88,6 +87,27 @@ class TaskSubmitted(Request, frozen=True, kw_only=True):
     client: str | None = None
     #: The key of the saved state that its object is built from; clients cannot set it.
     state_key: str | None = None
+    #: Whether the task waits in the queue if it does not fit now.
+    queue: bool = False
+    #: Seconds after which a task that waits in the queue is cancelled; None: it waits without limit.
+    wait_s: float | None = None
+
+
+class QueuedTaskChanged(Request, frozen=True, kw_only=True):
+    """A client changed how a task waits in the queue; what is None or False stays as it is."""
+
+    task_id: str
+    #: True: it does not start until it is released; False: it is released.
+    held: bool | None = None
+    priority: float | None = None
+    #: Whether it comes before all tasks that wait now.
+    to_front: bool = False
+
+
+class TaskCancellationRequested(Request, frozen=True, kw_only=True):
+    """A client cancelled a task."""
+
+    task_id: str
 
 
 class TaskAnnounced(Stimulus, frozen=True, kw_only=True):
@@ -228,6 +248,14 @@ class ClassProbed(Stimulus, frozen=True, kw_only=True):
     class_key: str
 
 
+class ClassProbeFailed(Stimulus, frozen=True, kw_only=True):
+    """The class of a queued task could not be loaded."""
+
+    task_id: str
+    reason: Reason
+    error: str
+
+
 class ClusterObserved(Stimulus, frozen=True, kw_only=True):
     """The complete list of alive nodes."""
 
@@ -266,6 +294,8 @@ AnyStimulus = Union[
     StateHandlersGiven,
     CordonRequested,
     TaskSubmitted,
+    QueuedTaskChanged,
+    TaskCancellationRequested,
     TaskAnnounced,
     TaskFinished,
     AgentDeletionRequested,
@@ -282,6 +312,7 @@ AnyStimulus = Union[
     StateNotSaved,
     CancelAnswered,
     ClassProbed,
+    ClassProbeFailed,
     ClusterObserved,
     ClockTicked,
     StatesOutlived,
@@ -290,7 +321,14 @@ AnyStimulus = Union[
 ]
 
 #: The stimuli that are requests.
-AnyRequest = Union[TaskSubmitted, TaskFinished, PreemptionRequested, RebuildRequested]
+AnyRequest = Union[
+    TaskSubmitted,
+    QueuedTaskChanged,
+    TaskCancellationRequested,
+    TaskFinished,
+    PreemptionRequested,
+    RebuildRequested,
+]
 
 
 class PreemptionQuery(msgspec.Struct, frozen=True, kw_only=True, gc=False):

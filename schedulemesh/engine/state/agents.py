@@ -15,7 +15,7 @@ from typing import ClassVar, NoReturn, Union
 
 import msgspec
 
-from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.agent import AgentSpec, MemberProcess
 from schedulemesh.domain.placement import OnNode, Place
 from schedulemesh.domain.reasons import EndReason
 from schedulemesh.domain.resources import NOTHING, Resources
@@ -38,6 +38,8 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     state_key: str | None = None
     #: Its victims, highest score first.
     evicting: tuple[Candidate, ...] = ()
+    #: Whether its task was in the queue, and joins it again if there turns out to be no room.
+    queued: bool = False
 
 
 class Waiting(
@@ -79,7 +81,7 @@ class Running(
     #: The control methods that its class has.
     capabilities: tuple[str, ...] = ()
     #: Of a gang: its members in the order of their ranks, of whom the first is described above too.
-    members: tuple[f.MemberProcess, ...] = ()
+    members: tuple[MemberProcess, ...] = ()
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ending", gc=False):

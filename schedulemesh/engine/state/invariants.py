@@ -23,11 +23,30 @@ def check(state: MeshState) -> None:
     _check_agents(state)
     _check_groups(state)
     _check_requests(state)
+    _check_queue(state)
 
 
 def _expect(holds: bool, what: str) -> None:
     if not holds:
         raise BrokenInvariant(what)
+
+
+def _check_queue(state: MeshState) -> None:
+    """A task that waits does not run and holds nothing, and is in its pool's queue exactly once."""
+    queue = state.queue
+    for task_id, task in queue.by_id.items():
+        _expect(task_id not in state.running.by_id, f"task {task_id} waits and runs")
+        _expect(task.pool_name in state.ledger.accounts, f"task {task_id} waits in no pool")
+        name = task.submission.agent.name
+        _expect(queue.agent_names.get(name) == task_id, f"agent {name} belongs to another task")
+    waits = all(task_id in queue.by_id for task_id in queue.agent_names.values())
+    _expect(waits, "an agent's name belongs to a task that does not wait")
+    for name, pool in queue.pools.items():
+        entries = [entry for c in pool.classes.values() for entry in c.entries]
+        _expect(bool(pool.size), f"the queue of pool {name} is empty")
+        _expect(len(entries) <= pool.size, f"the queue of pool {name} is longer than its size")
+        for _, _, task_id in entries:
+            _expect(queue.by_id[task_id].pool_name == name, f"task {task_id} is in two queues")
 
 
 def _check_ledger(state: MeshState) -> None:

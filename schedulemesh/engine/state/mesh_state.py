@@ -31,6 +31,7 @@ from schedulemesh.engine.state.cluster import Cluster
 from schedulemesh.engine.state.group_updates import GroupFacts
 from schedulemesh.engine.state.groups import GroupTable
 from schedulemesh.engine.state.past import Past
+from schedulemesh.engine.state.queue import Queue, QueuedTask
 from schedulemesh.engine.state.quota import Hold, Ledger, merged
 from schedulemesh.engine.state.tasks import Preempting, RunningTask, RunningTasks
 
@@ -45,6 +46,7 @@ class MeshState:
         self.ledger = Ledger()
         self.cluster = Cluster()
         self.running = RunningTasks()
+        self.queue = Queue()
         self.groups = GroupTable()
         #: By name.
         self.agents: dict[str, Agent] = {}
@@ -83,6 +85,9 @@ class MeshState:
             f.NodeCordoned: lambda fact: self.cluster.cordon(fact.node_id, fact.cordoned),
             f.ClassLoaded: lambda fact: self._has_loaded(fact.class_key),
             f.AgentAdmitted: self._agent_admitted,
+            f.TaskQueued: self._task_queued,
+            f.QueuePlaceChanged: self._queue_place_changed,
+            f.TaskCancelled: self._task_cancelled,
             f.ClaimGrew: self._claim_grew,
             f.AgentReady: self._agent_ready,
             f.AgentStarted: self._agent_started,
@@ -172,11 +177,14 @@ class MeshState:
 
     def _agent_admitted(self, fact: f.AgentAdmitted) -> None:
         spec, task, place = fact.agent, fact.task, fact.place
+        task_id = None if task is None else task.task_id
+        queued = self.queue.remove(task_id) if task_id in self.queue.by_id else None
         submission = Submission(
             request_id=fact.request_id,
-            task_id=None if task is None else task.task_id,
+            task_id=task_id,
             state_key=fact.state_key,
             evicting=fact.evicting,
+            queued=queued is not None,
         )
         phase: AgentPhase = Starting(submission=submission)
         if fact.evicting or fact.waits_for_groups:
@@ -210,7 +218,33 @@ class MeshState:
             self.requests[fact.request_id] = spec.name
         if task is not None:
             self._add_task(task, spec.name, fact.at, TaskPhase.STARTING)
-            self.running.by_id[task.task_id].state_key = fact.state_key
+            running = self.running.by_id[task.task_id]
+            running.state_key, running.choose_node = fact.state_key, fact.choose_node
+            if queued is not None:
+                running.number = queued.number
+                running.attempts = msgspec.structs.replace(
+                    queued.attempts, arrived_at=queued.arrived_at
+                )
+            else:
+                running.number = self.queue.next_number
+                self.queue.next_number += 1
+
+    def _task_queued(self, fact: f.TaskQueued) -> None:
+        self.queue.add(
+            QueuedTask(
+                submission=fact.submission,
+                queued_at=fact.at,
+                number=fact.number,
+                attempts=fact.attempts,
+                not_before=fact.not_before,
+            )
+        )
+
+    def _queue_place_changed(self, fact: f.QueuePlaceChanged) -> None:
+        self.queue.change(fact.task_id, held=fact.held, priority=fact.priority, front=fact.front)
+
+    def _task_cancelled(self, fact: f.TaskCancelled) -> None:
+        self.queue.remove(fact.task_id)
 
     def _claim_grew(self, fact: f.ClaimGrew) -> None:
         agent = self.agents[fact.agent_name]

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from schedulemesh.config.policy import PreemptionPolicy
+from schedulemesh.config.queueing import QueuePolicy
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.engine.messages import facts as f
@@ -22,6 +23,7 @@ from schedulemesh.engine.state.agents import Agent, Answer, LostAgent, Preempted
 from schedulemesh.engine.state.groups import Group, PoolCounts
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
+from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.quota import Account, Hold
 from schedulemesh.engine.state.tasks import RunningTask
 
@@ -59,6 +61,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     workload_renew_at: int | None = None
     agents: list[Agent] = []
     tasks: list[RunningTask] = []
+    queue_policy: QueuePolicy | None = None
+    next_task_number: int | None = None
+    queue: list[QueuedTask] = []
     preempted: list[Preempted] = []
     lost: list[LostAgent] = []
     former: list[str] = []
@@ -91,6 +96,11 @@ def take_snapshot(state: MeshState) -> Snapshot:
         agents=[copy.copy(agent) for agent in state.agents.values()],
         tasks=[
             msgspec.structs.replace(task, task_class=None) for task in state.running.by_id.values()
+        ],
+        queue_policy=state.queue.policy,
+        next_task_number=state.queue.next_number,
+        queue=[
+            msgspec.structs.replace(task, queue_class=None) for task in state.queue.by_id.values()
         ],
         preempted=list(state.preempted.values()),
         lost=list(state.lost.values()),
@@ -129,6 +139,10 @@ def referenced(state: MeshState) -> frozenset[str]:
     tasks = [task.spec for task in state.running.by_id.values()]
     keys.update(a.submission.state_key for a in state.agents.values() if a.submission is not None)
     keys.update(task.state_key for task in state.running.by_id.values())
+    for waiting in state.queue.by_id.values():
+        keys.add(waiting.submission.state_key)
+        specs.append(waiting.submission.agent)
+        tasks.append(waiting.spec)
     for past in state.preempted.values():
         if past.ran_again:
             continue
@@ -157,9 +171,13 @@ def referenced(state: MeshState) -> frozenset[str]:
 
 
 def past_states(state: MeshState) -> dict[str, float]:
-    """The saved states of tasks that run no more, each with when that was, oldest first."""
+    """The saved states of tasks that neither run nor wait in the queue, each with when they ended, oldest
+    first.
+    """
     found = [
-        (past.fact.at, past.state_key) for past in state.preempted.values() if not past.ran_again
+        (past.fact.at, past.state_key)
+        for task_id, past in state.preempted.items()
+        if not past.ran_again and task_id not in state.queue.by_id
     ]
     found += [(lost.at, key) for lost in state.lost.values() for _, key in lost.tasks]
     return {key: at for at, key in sorted((at, key) for at, key in found if key)}
@@ -191,6 +209,10 @@ def _put_head(state: MeshState, part: Snapshot) -> None:
         state.groups.next_number = part.next_group
     if part.next_incarnation is not None:
         state.next_incarnation = part.next_incarnation
+    if part.queue_policy is not None:
+        state.queue.order_by(part.queue_policy)
+    if part.next_task_number is not None:
+        state.queue.next_number = part.next_task_number
     state.preemption_counts.update(part.preemption_counts)
     state.policy_changes += part.policy_changes
 
@@ -227,6 +249,8 @@ def _put_lives(state: MeshState, part: Snapshot) -> None:
         state.agents_of[agent.spec.pool_name].add(agent.spec.name)
     for task in part.tasks:
         state.running.add(task)
+    for waiting in part.queue:
+        state.queue.add(waiting)
     for past in part.preempted:
         state.preempted[past.fact.task.task_id] = past
     for lost in part.lost:

@@ -17,7 +17,7 @@ from sortedcontainers import SortedList
 from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import Resources
-from schedulemesh.domain.task import TaskPhase, TaskSpec
+from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, TaskPhase, TaskSpec
 from schedulemesh.engine.state.transitions import ForbiddenTransitionError
 
 _INFINITY = float("inf")
@@ -64,6 +64,12 @@ class RunningTask(msgspec.Struct, kw_only=True, gc=False):
     saved_at: float | None = None
     #: The key of its last saved state.
     state_key: str | None = None
+    #: The position of its first submission among all submissions; 0: it was only registered.
+    number: int = 0
+    #: What happened to it before this attempt.
+    attempts: Attempts = FIRST_ATTEMPT
+    #: False: the user's Ray options place it.
+    choose_node: bool = True
     #: Its class while it runs.
     task_class: TaskClass | None = None
 

@@ -1,0 +1,63 @@
+"""The policy of the queue: in which order waiting tasks are served, and how they age."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from schedulemesh.domain.names import as_text
+from schedulemesh.domain.numbers import parse_number
+from schedulemesh.errors import InvalidRequestError, nearest, shown
+
+#: See QueuePolicy.order.
+ORDERS = ("priority", "fifo", "shortest_remaining", "two_level_las", "dominant_share")
+
+#: No rate is higher: a priority that rises by more than the whole range of priorities in an hour.
+_MAX_RATE = 1e9
+_MAX_GPU_HOURS = 1e9
+_MAX_PATIENCE_S = 1e10
+
+
+class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """In which order waiting tasks are served. Always valid; a change is a new policy."""
+
+    #: "priority": highest priority, ageing included. "fifo": first submitted. "shortest_remaining": least
+    #: remaining time; tasks without an estimate come last. "two_level_las": tasks that have used fewer
+    #: GPU-hours than the threshold first, within a level those with fewer GPUs (least attained service).
+    #: "dominant_share": the pool first that uses the smallest share of its dominant resource.
+    order: str = "priority"
+    #: By how much waiting for an hour raises a priority; for the order alone, never for preemption.
+    ageing_per_hour: float = 0.0
+    #: The threshold of "two_level_las".
+    las_threshold_gpu_hours: float = 8.0
+    #: Seconds for which later tasks may pass the first one of a ``best_effort`` pool where nothing is known
+    #: about when it can start.
+    passing_limit_s: float = 3600.0
+
+    def __post_init__(self) -> None:
+        force = msgspec.structs.force_setattr
+        order = as_text(self.order)
+        if order not in ORDERS:
+            raise InvalidRequestError(
+                f"order is {shown(self.order)}; allowed are {', '.join(ORDERS)}"
+            )
+        force(self, "order", order)
+        for name, most in (
+            ("ageing_per_hour", _MAX_RATE),
+            ("las_threshold_gpu_hours", _MAX_GPU_HOURS),
+            ("passing_limit_s", _MAX_PATIENCE_S),
+        ):
+            force(self, name, parse_number(getattr(self, name), name, 0.0, most))
+
+
+def changed_queue_policy(policy: QueuePolicy, changes: dict[str, Any]) -> QueuePolicy:
+    """The policy with these fields changed. Raises InvalidRequestError for unknown fields and bad values."""
+    names = policy.__struct_fields__
+    unknown = [name for name in changes if name not in names]
+    if unknown:
+        raise InvalidRequestError(
+            f"the policy of the queue has no {shown(unknown[0])}{nearest(unknown[0], names)}; it has "
+            + ", ".join(names)
+        )
+    return msgspec.structs.replace(policy, **changes)

@@ -1,0 +1,96 @@
+"""Tasks that join the queue again: after an eviction, or where there turned out to be no room for them."""
+
+from __future__ import annotations
+
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.resources import UNIT
+from schedulemesh.domain.task import Attempts
+from schedulemesh.engine.messages.facts import TaskQueued
+from schedulemesh.engine.messages.stimuli import TaskSubmitted
+from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.tasks import Preempting, RunningTask
+from schedulemesh.engine.transaction import Transaction
+
+#: Seconds that a task waits after it turned out that there is no room where the state had some.
+_ROOM_RETRY_S = 2.0
+
+#: Refusals after which a task that was in the queue waits there again: there was no room for it.
+_NO_ROOM = frozenset(
+    (Reason.PREEMPTION_FAILED, Reason.CLUSTER_OUT_OF_RESOURCES, Reason.GROUP_UNPLACEABLE)
+)
+
+
+def returns_when_evicted(state: MeshState, task: RunningTask, agent: Agent) -> bool:
+    """Whether an evicted task joins the queue again: it asks for it, and can be started again."""
+    spec = agent.spec
+    if not task.number or not spec.class_key or not spec.restartable:
+        return False
+    pool = state.ledger.accounts.get(spec.pool_name)
+    default = "drop" if pool is None else pool.spec.on_preempted
+    return (task.spec.on_preempted or default) == "requeue"
+
+
+def victims_to_requeue(tx: Transaction, agent: Agent) -> list[RunningTask]:
+    """The evicted tasks of an agent that join the queue again when it has ended."""
+    running = tx.state.running
+    tasks = [running.by_id[task_id] for task_id in running.on_agent(agent.spec.name)]
+    return [
+        task
+        for task in tasks
+        if isinstance(task.phase, Preempting) and returns_when_evicted(tx.state, task, agent)
+    ]
+
+
+def task_without_room(state: MeshState, agent: Agent, reason: Reason) -> RunningTask | None:
+    """The task of an agent that came from the queue and found no room; None: it does not wait again."""
+    submission = agent.submission
+    if submission is None or not submission.queued or reason not in _NO_ROOM:
+        return None
+    return state.running.by_id.get(submission.task_id or "")
+
+
+def requeue_without_room(tx: Transaction, task: RunningTask, agent: Agent) -> None:
+    """Have the task wait again, for a moment at least."""
+    requeue(tx, task, agent, not_before=tx.now + _ROOM_RETRY_S)
+
+
+def requeue(
+    tx: Transaction,
+    task: RunningTask,
+    agent: Agent,
+    *,
+    evicted: bool = False,
+    failed: bool = False,
+    not_before: float = 0.0,
+) -> None:
+    """Have a task that has ended join the queue again, with its saved state, its first arrival and its id.
+
+    Call it when the task and its agent are no longer part of the state. ``evicted`` and ``failed`` say what
+    is counted; neither is where the task did not run.
+    """
+    ran_s = max(0.0, tx.now - task.started_at) if agent.committed else 0.0
+    before = task.attempts
+    attempts = Attempts(
+        arrived_at=agent.admitted_at if before.arrived_at is None else before.arrived_at,
+        preemptions=before.preemptions + evicted,
+        failures=before.failures + failed,
+        ran_s=before.ran_s + ran_s,
+        gpu_s=before.gpu_s + ran_s * agent.spec.resources.gpu / UNIT,
+    )
+    submission = TaskSubmitted(
+        agent=agent.spec,
+        task=task.spec,
+        choose_node=task.choose_node,
+        state_key=task.state_key,
+        queue=True,
+    )
+    tx.emit(
+        TaskQueued(
+            submission=submission,
+            at=tx.now,
+            number=task.number,
+            attempts=attempts,
+            not_before=not_before,
+        )
+    )

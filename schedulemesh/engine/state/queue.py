@@ -1,0 +1,286 @@
+"""Tasks that wait in the queue, in the order in which they are served.
+
+Tasks with the same pool, priority, labels and request form a class: if the first of them does not fit, none
+does. Within a pool tasks come by their order value, then by number; the order value never changes while they
+wait, so each class is a sorted list. Ageing fits into it: it raises all waiting tasks at the same rate, so
+what counts is the priority minus the rate times the time of arrival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+from sortedcontainers import SortedList
+
+from schedulemesh.config.queueing import QueuePolicy
+from schedulemesh.domain.resources import UNIT, Resources
+from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, TaskSpec
+from schedulemesh.engine.messages.stimuli import TaskSubmitted
+
+#: Above every order value by priority or time; tasks that were moved to the front come before all others.
+_FRONT = 1e18
+#: Above every number of GPUs: between the two levels of "two_level_las".
+_LEVEL = 1e13
+_INFINITY = float("inf")
+
+
+class QueuedTask(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+    """A task that waits in the queue."""
+
+    submission: TaskSubmitted
+    #: When it joined the queue, in seconds since 1970: after an eviction, again.
+    queued_at: float
+    #: The position of its first submission among all submissions.
+    number: int
+    attempts: Attempts = FIRST_ATTEMPT
+    held: bool = False
+    #: When it may start, in seconds since 1970.
+    not_before: float = 0.0
+    #: The larger, the earlier it comes; 0: by its order alone.
+    front: int = 0
+    #: Its class while it may start; None: it is held, or waits for ``not_before``.
+    queue_class: QueueClass | None = None
+
+    @property
+    def spec(self) -> TaskSpec:
+        """The task."""
+        task = self.submission.task
+        if task is None:
+            raise ValueError("an agent without a task does not wait in the queue")
+        return task
+
+    @property
+    def task_id(self) -> str:
+        """The id of the task."""
+        return self.spec.task_id
+
+    @property
+    def pool_name(self) -> str:
+        """The pool in whose queue it is."""
+        return self.submission.agent.pool_name
+
+    @property
+    def arrived_at(self) -> float:
+        """When it was first submitted."""
+        arrived = self.attempts.arrived_at
+        return self.queued_at if arrived is None else arrived
+
+    @property
+    def expires_at(self) -> float | None:
+        """When it is cancelled if it still waits; None: never."""
+        wait_s = self.submission.wait_s
+        return None if wait_s is None else self.queued_at + wait_s
+
+
+#: (order value, number, task id): the smallest is the first.
+Entry = tuple[float, int, str]
+ClassKey = tuple[
+    str,
+    float,
+    Resources | None,
+    tuple[Resources, ...],
+    tuple[str, str] | None,
+    bool,
+    tuple[tuple[str, str], ...],
+]
+
+
+class QueueClass:
+    """Tasks of one pool that differ only in their order: if one does not fit, none does."""
+
+    __slots__ = ("entries", "key", "pool_name")
+
+    def __init__(self, key: ClassKey) -> None:
+        self.key = key
+        self.pool_name = key[0]
+        self.entries: SortedList[Entry] = SortedList()
+
+    @property
+    def first(self) -> Entry:
+        """The entry of the task that is served first."""
+        entry: Entry = self.entries[0]
+        return entry
+
+
+class PoolQueue:
+    """The queue of one pool."""
+
+    __slots__ = ("classes", "size")
+
+    def __init__(self) -> None:
+        self.classes: dict[ClassKey, QueueClass] = {}
+        #: Tasks of the pool that wait, those that may not start included.
+        self.size = 0
+
+
+class Queue:
+    """All tasks that wait, by id, by pool and by class."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, QueuedTask] = {}
+        #: Queues that are not empty, by the names of their pools.
+        self.pools: dict[str, PoolQueue] = {}
+        #: The task whose agent will have this name.
+        self.agent_names: dict[str, str] = {}
+        self.policy = QueuePolicy()
+        #: The number of the next submission.
+        self.next_number = 1
+        #: The largest ``front`` that was assigned.
+        self.last_front = 0
+        #: (not_before, task id) of tasks that wait for a time.
+        self._delayed: SortedList[tuple[float, str]] = SortedList()
+        #: (expires_at, task id).
+        self._expiring: SortedList[tuple[float, str]] = SortedList()
+
+    def __len__(self) -> int:
+        return len(self.by_id)
+
+    def add(self, task: QueuedTask) -> None:
+        """Add a task at its place."""
+        task_id, name = task.task_id, task.pool_name
+        self.by_id[task_id] = task
+        for agent_name in _names(task):
+            self.agent_names[agent_name] = task_id
+        self.pools.setdefault(name, PoolQueue()).size += 1
+        self.next_number = max(self.next_number, task.number + 1)
+        self.last_front = max(self.last_front, task.front)
+        if task.expires_at is not None:
+            self._expiring.add((task.expires_at, task_id))
+        if task.not_before:
+            self._delayed.add((task.not_before, task_id))
+        else:
+            self._enter(task)
+
+    def remove(self, task_id: str) -> QueuedTask:
+        """Remove a task."""
+        task = self.by_id.pop(task_id)
+        self._leave(task)
+        self._delayed.discard((task.not_before, task_id))
+        if task.expires_at is not None:
+            self._expiring.remove((task.expires_at, task_id))
+        for agent_name in _names(task):
+            del self.agent_names[agent_name]
+        pool = self.pools[task.pool_name]
+        pool.size -= 1
+        if not pool.size:
+            del self.pools[task.pool_name]
+        return task
+
+    def change(self, task_id: str, *, held: bool, priority: float, front: int) -> None:
+        """Change how a task waits."""
+        task = self.by_id[task_id]
+        self._leave(task)
+        spec = msgspec.structs.replace(task.spec, priority=priority)
+        task.submission = msgspec.structs.replace(task.submission, task=spec)
+        task.held, task.front = held, front
+        self.last_front = max(self.last_front, front)
+        if (task.not_before, task_id) not in self._delayed:
+            self._enter(task)
+
+    def order_by(self, policy: QueuePolicy) -> None:
+        """Serve the tasks in the order of this policy from now on."""
+        self.policy = policy
+        for task in self.by_id.values():
+            if task.queue_class is not None:
+                self._leave(task)
+                self._enter(task)
+
+    def advance(self, now: float) -> None:
+        """Let the tasks start whose time has come."""
+        while self._delayed and self._delayed[0][0] <= now:
+            _, task_id = self._delayed.pop(0)
+            self._enter(self.by_id[task_id])
+
+    def is_due(self, now: float) -> bool:
+        """Whether ``advance`` would change anything."""
+        return bool(self._delayed) and self._delayed[0][0] <= now
+
+    def expired(self, now: float) -> list[QueuedTask]:
+        """The tasks that have waited for as long as they may."""
+        found = []
+        for expires_at, task_id in self._expiring:
+            if expires_at > now:
+                break
+            found.append(self.by_id[task_id])
+        return found
+
+    def position(self, task: QueuedTask) -> int:
+        """How many tasks of its pool come before it, plus one. A task that may not start yet comes last."""
+        if task.queue_class is None:
+            return self.pools[task.pool_name].size
+        entry = self.entry(task)
+        classes = self.pools[task.pool_name].classes.values()
+        before: int = sum(queue_class.entries.bisect_left(entry) for queue_class in classes)
+        return before + 1
+
+    def of_pool(self, pool_name: str) -> Iterator[QueuedTask]:
+        """The tasks of a pool in their order, then those that may not start yet."""
+        pool = self.pools.get(pool_name)
+        if pool is None:
+            return
+        entries = [entry for c in pool.classes.values() for entry in c.entries]
+        for _, _, task_id in sorted(entries):
+            yield self.by_id[task_id]
+        if len(entries) < pool.size:
+            for task in self.by_id.values():
+                if task.pool_name == pool_name and task.queue_class is None:
+                    yield task
+
+    def entry(self, task: QueuedTask) -> Entry:
+        """The place of a task in its class."""
+        if task.front:
+            return (-_FRONT * task.front, task.number, task.task_id)
+        return (order_value(task, self.policy), task.number, task.task_id)
+
+    def _enter(self, task: QueuedTask) -> None:
+        if task.held:
+            return
+        key = _class_of(task)
+        classes = self.pools[task.pool_name].classes
+        queue_class = classes.get(key)
+        if queue_class is None:
+            queue_class = classes[key] = QueueClass(key)
+        queue_class.entries.add(self.entry(task))
+        task.queue_class = queue_class
+
+    def _leave(self, task: QueuedTask) -> None:
+        queue_class, task.queue_class = task.queue_class, None
+        if queue_class is None:
+            return
+        queue_class.entries.remove(self.entry(task))
+        if not queue_class.entries:
+            del self.pools[task.pool_name].classes[queue_class.key]
+
+
+def _names(task: QueuedTask) -> tuple[str, ...]:
+    """The names that its agent will have: of a gang also those of its members."""
+    agent = task.submission.agent
+    return (agent.name,) if agent.gang is None else (agent.name, *agent.process_names)
+
+
+def _class_of(task: QueuedTask) -> ClassKey:
+    """What a decision about the task depends on."""
+    submission, spec = task.submission, task.spec
+    agent = submission.agent
+    labels = tuple(sorted(spec.labels.items())) if spec.labels else ()
+    need = None if submission.default_resources else agent.resources
+    placed = submission.choose_node
+    gang = None if agent.gang is None else (agent.gang.strategy, agent.gang.same_label)
+    return (agent.pool_name, spec.priority, need, agent.bundles, gang, placed, labels)
+
+
+def order_value(task: QueuedTask, policy: QueuePolicy) -> float:
+    """The order value of a task in its pool: the smallest is served first."""
+    spec, attempts = task.spec, task.attempts
+    if policy.order == "fifo":
+        return 0.0
+    if policy.order == "shortest_remaining":
+        if spec.estimated_duration is None:
+            return _INFINITY
+        return max(0.0, spec.estimated_duration - attempts.ran_s)
+    if policy.order == "two_level_las":
+        limit_s = policy.las_threshold_gpu_hours * 3600.0
+        size = task.submission.agent.resources.gpu / UNIT
+        return size if attempts.gpu_s < limit_s else _LEVEL + size
+    return policy.ageing_per_hour / 3600.0 * task.arrived_at - spec.priority

@@ -1,0 +1,305 @@
+"""The queue: joining, order, what is started when something becomes free, requeue, holding, cancelling."""
+
+import msgspec
+import pytest
+
+from schedulemesh.config.queueing import QueuePolicy
+from schedulemesh.domain.reasons import Change, Reason
+from schedulemesh.engine.messages import facts as f
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.outcomes import Done, Pending, Queued, Refused
+from tests.engine.builders import Mesh, differences, node, pool
+
+
+def mesh(**how):
+    """One pool of 4 CPUs on one node of 8."""
+    return Mesh(pool("p", cpu=4), nodes=[node("n1", cpu=8)], **how)
+
+
+def check_stored(given):
+    """The state is the same after its facts, and a snapshot of it, were written and read."""
+    assert differences(given.state, given.refolded()) == []
+    assert differences(given.state, given.rewritten()) == []
+
+
+def test_a_task_that_fits_starts_at_once():
+    given = mesh()
+    outcome = given.queue("a", cpu=4)
+    assert outcome == Queued(task_id="a", agent_name="a", pool_name="p", position=0)
+    assert "a" in given.starts
+    assert given.waiting() == []
+    check_stored(given)
+
+
+def test_a_task_that_does_not_fit_waits_and_holds_nothing():
+    given = mesh()
+    given.run("a", cpu=3)
+    assert given.queue("b", cpu=2).position == 1
+    assert given.queue("c", cpu=2).position == 2
+    assert given.waiting() == ["b", "c"]
+    assert given.free().cpu == 10_000
+    check_stored(given)
+
+
+def test_a_waiting_task_starts_when_its_resources_are_free():
+    given = mesh()
+    given.run("a", cpu=3)
+    given.queue("b", cpu=2)
+    given.complete("a")
+    assert list(given.starts) == ["b"]
+    assert given.waiting() == []
+    given.report("b")
+    check_stored(given)
+
+
+def test_order_is_priority_then_arrival():
+    given = mesh()
+    given.run("a", cpu=4, priority=9)
+    for name, priority in (("low", 1), ("first", 5), ("second", 5), ("high", 7)):
+        given.queue(name, priority=priority, cpu=4)
+    assert given.waiting() == ["high", "first", "second", "low"]
+    given.complete("a")
+    assert list(given.starts) == ["high"]
+
+
+def test_what_fits_passes_what_does_not_in_a_best_effort_pool():
+    given = mesh()
+    given.run("a", cpu=3)
+    given.queue("big", cpu=4, priority=5)
+    assert given.queue("small", cpu=1, priority=5).position == 0
+
+
+def test_nothing_passes_the_first_task_of_a_strict_pool():
+    given = Mesh(
+        msgspec.structs.replace(pool("p", cpu=4), queueing="strict"), nodes=[node("n1", cpu=8)]
+    )
+    given.run("a", cpu=3)
+    given.queue("big", cpu=4)
+    assert given.queue("small", cpu=1).position == 2
+    given.run("other", cpu=0)
+    given.complete("other")
+    assert given.waiting() == ["big", "small"]
+    given.cancel("big")
+    assert given.waiting() == []
+
+
+def test_a_task_that_joins_may_evict():
+    given = mesh()
+    given.run("a", cpu=4, priority=1)
+    outcome = given.queue("b", cpu=4, priority=9)
+    assert outcome.position == 0
+    given.leave("a", saved=True)
+    given.report("b")
+    assert given.waiting() == []
+
+
+def test_the_first_waiting_task_may_evict_at_a_tick_what_started_since():
+    given = mesh()
+    given.run("a", cpu=4, priority=9)
+    given.queue("b", cpu=4, priority=9)
+    given.policy(same_pool_priority_threshold=0.5)
+    given.queue("c", cpu=4, priority=2)
+    given.complete("a")
+    assert list(given.starts) == ["b"]
+    given.report("b")
+    given.policy(label_preemption_rules={})
+    given.change("c", priority=20.0)
+    given.tick(1)
+    assert "b" in given.ends
+
+
+def test_a_victim_that_asks_for_it_returns_with_its_state_and_its_first_arrival():
+    given = mesh()
+    given.run("old", cpu=4, priority=1, on_preempted="requeue", class_key="k")
+    given.now += 10
+    given.submit("new", cpu=4, priority=9)
+    given.now += 5
+    given.leave("old", saved=True)
+    given.report("new")
+    waiting = given.state.queue.by_id["old"]
+    assert waiting.submission.state_key == "state-old"
+    assert waiting.arrived_at == 1000.0
+    assert (waiting.attempts.preemptions, waiting.attempts.ran_s) == (1, 15.0)
+    check_stored(given)
+    given.complete("new")
+    assert given.starts["old"].state_key == "state-old"
+    given.report("old")
+    check_stored(given)
+
+
+def test_a_victim_is_dropped_by_default():
+    given = mesh()
+    given.run("old", cpu=4, priority=1, class_key="k")
+    given.submit("new", cpu=4, priority=9)
+    given.leave("old", saved=True)
+    assert given.waiting() == []
+
+
+def test_the_pool_says_what_becomes_of_victims_that_do_not():
+    spec = msgspec.structs.replace(pool("p", cpu=4), on_preempted="requeue")
+    given = Mesh(spec, nodes=[node("n1", cpu=8)])
+    given.run("old", cpu=2, priority=1, class_key="k")
+    given.run("drop", cpu=2, priority=1, class_key="k", on_preempted="drop")
+    given.submit("new", cpu=4, priority=9)
+    given.leave("old")
+    given.leave("drop")
+    assert given.waiting() == ["old"]
+
+
+def test_a_held_task_waits_until_it_is_released():
+    given = mesh()
+    given.run("a", cpu=4)
+    given.queue("b", cpu=4)
+    assert given.change("b", held=True) == Done()
+    assert given.change("b", held=True) == Done(change=Change.UNCHANGED)
+    given.complete("a")
+    assert given.waiting() == ["b"]
+    check_stored(given)
+    given.change("b", held=False)
+    assert list(given.starts) == ["b"]
+
+
+def test_a_task_moved_to_the_front_comes_first():
+    given = mesh()
+    given.run("a", cpu=4, priority=9)
+    given.queue("b", cpu=4, priority=9)
+    given.queue("c", cpu=4, priority=1)
+    given.queue("d", cpu=4, priority=1)
+    given.change("c", to_front=True)
+    given.change("d", to_front=True)
+    assert given.waiting() == ["d", "c", "b"]
+    check_stored(given)
+
+
+def test_a_changed_priority_changes_the_place():
+    given = mesh()
+    given.run("a", cpu=4, priority=9)
+    given.queue("b", cpu=4, priority=5)
+    given.queue("c", cpu=4, priority=4)
+    given.change("c", priority=6.0)
+    assert given.waiting() == ["c", "b"]
+    check_stored(given)
+
+
+def test_a_cancelled_task_does_not_start():
+    given = mesh()
+    given.run("a", cpu=4)
+    given.queue("b", cpu=4)
+    assert given.cancel("b") == Done()
+    given.complete("a")
+    assert not given.starts
+    check_stored(given)
+
+
+def test_only_waiting_tasks_are_changed_or_cancelled():
+    given = mesh()
+    given.run("a", cpu=4)
+    assert given.change("a", held=True).reason is Reason.NOT_QUEUED
+    assert given.change("b", held=True).reason is Reason.TASK_NOT_FOUND
+    assert given.cancel("b").reason is Reason.TASK_NOT_FOUND
+
+
+def test_a_task_that_waited_too_long_is_cancelled():
+    given = mesh()
+    given.run("a", cpu=4)
+    given.queue("b", cpu=4, more={"wait_s": 10.0})
+    given.tick(9)
+    assert given.waiting() == ["b"]
+    given.tick(2)
+    assert given.waiting() == []
+    cancelled = given.facts[-1]
+    assert isinstance(cancelled, f.TaskCancelled)
+    assert cancelled.reason is Reason.WAIT_TIMEOUT
+    check_stored(given)
+
+
+@pytest.mark.parametrize("again", ["queue", "submit"])
+def test_an_id_or_a_name_in_the_queue_is_taken(again):
+    given = mesh()
+    given.run("a", cpu=4)
+    given.queue("b", cpu=4)
+    outcome = getattr(given, again)("b", cpu=4)
+    assert isinstance(outcome, Refused)
+    assert outcome.reason is Reason.DUPLICATE_TASK
+    agent = given.submit("b", task=False, cpu=1)
+    assert agent.reason is Reason.DUPLICATE_AGENT
+    assert given.announce("b", "elsewhere").reason is Reason.DUPLICATE_TASK
+
+
+def test_what_never_fits_its_pool_is_refused():
+    given = mesh()
+    assert given.queue("a", cpu=5).reason is Reason.EXCEEDS_POOL_CAPACITY
+    assert given.queue("a", pool_name="x", cpu=1).reason is Reason.POOL_NOT_FOUND
+    assert given.waiting() == []
+
+
+def test_what_no_node_has_waits_for_nodes():
+    given = Mesh(pool("p", cpu=16), nodes=[node("n1", cpu=8)])
+    assert given.queue("a", cpu=16).position == 1
+    given.observe(node("n1", cpu=8), node("n2", cpu=16))
+    assert list(given.starts) == ["a"]
+
+
+def test_a_class_is_loaded_before_anyone_is_evicted_for_a_waiting_task():
+    given = mesh()
+    given.run("a", cpu=4, priority=1)
+    assert given.queue("b", cpu=4, priority=9, class_key="new").position == 1
+    assert list(given.probes) == ["b"]
+    given.handle(s.ClassProbed(class_key="new"))
+    assert "a" in given.ends
+
+
+def test_a_class_that_does_not_load_cancels_the_task():
+    given = mesh()
+    given.run("a", cpu=4, priority=1)
+    given.queue("b", cpu=4, priority=9, class_key="new")
+    given.handle(
+        s.ClassProbeFailed(task_id="b", reason=Reason.AGENT_START_FAILED, error="no such module")
+    )
+    assert given.waiting() == []
+    assert "a" not in given.ends
+
+
+def test_a_task_that_found_no_room_in_ray_waits_again():
+    given = mesh()
+    given.queue("a", cpu=4)
+    given.fail("a", reason=Reason.CLUSTER_OUT_OF_RESOURCES)
+    assert given.waiting() == ["a"]
+    given.tick(1)
+    assert not given.starts
+    given.tick(2)
+    assert list(given.starts) == ["a"]
+
+
+def test_a_task_whose_class_fails_does_not_return():
+    given = mesh()
+    given.queue("a", cpu=4)
+    given.fail("a")
+    assert given.waiting() == []
+    assert given.free().cpu == 40_000
+
+
+def test_ageing_lets_an_old_task_pass_a_more_important_one():
+    given = mesh()
+    given.state.queue.order_by(QueuePolicy(ageing_per_hour=2.0))
+    given.run("a", cpu=4, priority=9)
+    given.queue("old", cpu=4, priority=3)
+    given.now += 3600
+    given.queue("new", cpu=4, priority=4.5)
+    assert given.waiting() == ["old", "new"]
+
+
+def test_the_pools_are_served_in_one_order():
+    given = Mesh(pool("p", cpu=4), pool("q", cpu=4), nodes=[node("n1", cpu=4)])
+    given.run("a", cpu=4, priority=9)
+    given.queue("b", "p", cpu=4, priority=1)
+    given.queue("c", "q", cpu=4, priority=2)
+    given.complete("a")
+    assert list(given.starts) == ["c"]
+
+
+def test_a_submission_that_does_not_queue_is_answered_as_before():
+    given = mesh()
+    assert isinstance(given.submit("a", cpu=4), Pending)
+    given.report("a")
+    assert given.submit("b", cpu=4).reason is Reason.PREEMPTION_FAILED
