@@ -16,6 +16,7 @@ from typing_extensions import Self, Unpack
 from schedulemesh.config.policy import PreemptionAggressiveness
 from schedulemesh.core.client import listings, results
 from schedulemesh.core.client.arguments import public, public_calls
+from schedulemesh.core.client.gangs import GangMember
 from schedulemesh.core.client.ray_cluster import join_or_start, join_running
 from schedulemesh.core.client.results import SubmitResult
 from schedulemesh.core.client.scheduler import RayScheduler
@@ -206,6 +207,18 @@ class SimpleScheduler:
         return self.scheduler.submit_task_with_preemption(
             task_id=task_id, pool_name=pool, actor_class=actor_class, **fields
         )
+
+    @public(SubmitFields)
+    def submit_gang(
+        self,
+        task_id: str,
+        pool: str | None = None,
+        members: Sequence[GangMember] = (),
+        actor_class: UserClass = None,
+        **fields: Unpack[SubmitFields],
+    ) -> SubmitResult:
+        """Start a gang whose members may differ, all of them or none; see RayScheduler.submit_gang."""
+        return self.scheduler.submit_gang(task_id, pool, members, actor_class, **fields)
 
     @public(SubmitFields)
     def submit_with_pg_preemption(

@@ -124,10 +124,14 @@ def check_agent(spec: AgentSpec) -> None:
     check_resources(spec.resources)
     if spec.bundles:
         check_bundles(spec.bundles)
-    if spec.gang is not None:
-        check_gang(spec.gang, len(spec.bundles))
     parse_labels(spec.labels)
     check_options(spec.options)
+    if spec.gang is not None:
+        check_gang(spec.gang, len(spec.bundles))
+        if msgspec.json.decode(spec.options).get("max_restarts"):
+            raise InvalidRequestError(
+                "ray_options has max_restarts; a gang is restarted whole, so Ray must restart no member of it"
+            )
     if size_of(spec.labels) + len(spec.options) > MAX_BYTES:
         raise InvalidRequestError(
             f"labels and ray_options take {size_of(spec.labels) + len(spec.options)} bytes together; up "

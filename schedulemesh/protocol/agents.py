@@ -92,6 +92,9 @@ class SavedState(msgspec.Struct, frozen=True, kw_only=True):
     warning: str = ""
     #: False: the current state of the task could not be saved, and this is an earlier one.
     current: bool = True
+    #: Of a gang: the state of each member in the order of ranks, opaque, instead of ``state``; None: a member
+    #: without one.
+    members: tuple[bytes | None, ...] = ()
 
 
 class AgentInit(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +111,9 @@ class AgentInit(msgspec.Struct, frozen=True, kw_only=True):
     may_restart: bool = False
     #: The mark of its process and of every process that it starts (see process_marks); 0: already set.
     mark: int = 0
+    #: Of a member of a gang: its rank, and the number of members; 0: it is no member.
+    rank: int = 0
+    world_size: int = 0
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

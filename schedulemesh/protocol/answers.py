@@ -9,6 +9,7 @@ import msgspec
 from schedulemesh.config.settings import SchedulerSettings
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import PreemptionReason
+from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.messages.outcomes import Evaluation, Refused, RequestOutcome
 from schedulemesh.errors import InvalidRequestError
 
@@ -31,6 +32,14 @@ class GroupPlace(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     node_ids: tuple[str, ...] = ()
+
+
+class MemberPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """A member of a gang: the name of its process, where it runs, and what it takes."""
+
+    name: str
+    node_id: str | None
+    resources: Resources
 
 
 class Answer(
@@ -57,6 +66,8 @@ class Response(Answer, tag="reply", frozen=True, kw_only=True):
     outcome: RequestOutcome
     #: The placement group that the outcome refers to.
     group: GroupPlace | None = None
+    #: The members of the gang that runs, in the order of ranks; a handle of each is sent beside it.
+    members: tuple[MemberPlace, ...] = ()
     #: The saved state that the outcome refers to.
     saved: bytes | None = None
     #: Manually evicted tasks with their saved states: (task id, reason, state).

@@ -54,11 +54,15 @@ class ActorView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BundleSlot(msgspec.Struct, frozen=True, kw_only=True):
-    """The first bundle of a placement group, as a place for an actor."""
+    """A bundle of a placement group, as a place for an actor."""
 
     #: The backend's id of the group.
     ray_id: str
     shape: GroupShape
+    #: The index of the bundle.
+    bundle: int = 0
+    #: Whether the other bundles are for what the actor starts; False: other members of its gang run there.
+    whole: bool = True
 
 
 class AgentRequest(msgspec.Struct, frozen=True, kw_only=True):

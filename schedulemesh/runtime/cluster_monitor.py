@@ -23,6 +23,7 @@ from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.autoscaler import AutoscalerRequest
 from schedulemesh.runtime.backend import Backend, NodeView
 from schedulemesh.runtime.executor import Executor
+from schedulemesh.runtime.gangs import every_process, processes_of
 from schedulemesh.runtime.orphans import Orphans
 from schedulemesh.runtime.pg_manager import groups_gone, ready_groups
 from schedulemesh.runtime.witness import Witness
@@ -98,7 +99,8 @@ class ClusterMonitor:
         """Report what changed: nodes, external usage, agents that died, and the time."""
         state = self._reactor.state
         before = agents_with_process(state)
-        await self._agents.end_leftovers([state.agents[name] for name, _ in before])
+        running = every_process(state, [state.agents[name] for name, _ in before])
+        await self._agents.end_leftovers(running)
         placed, were_ready = ready_groups(state.groups), self._ready.names()
         views = await self._backend.nodes()
         living = await self._backend.living_actors()
@@ -114,11 +116,12 @@ class ClusterMonitor:
                 gone.agent_name,
             )
             self._spawn(self._report_ended(gone))
-        for name in self._died_while_ending(before, living):
+        for dead in self._died_while_ending(before, living):
             logger.warning(
-                "agent %s died before it was terminated; nothing waits for its results", name
+                "agent %s died before it was terminated; nothing waits for its results",
+                dead.spec.name,
             )
-            self._spawn(self._end_dead(name))
+            self._spawn(self._end_process(dead))
         self._orphans.forget_dead(living)
         await self._reactor.step(ClockTicked())
         self._ready.mark_dead(were_ready - {name for _, name in living})
@@ -162,23 +165,32 @@ class ClusterMonitor:
         await self._reactor.report(gone)
 
     async def _end_dead(self, agent_name: str) -> None:
-        """Terminate the processes that a dead agent had started."""
+        """Terminate what a dead agent had started, and of a gang with a dead member all members."""
         agent = self._reactor.state.agents.get(agent_name)
         if agent is not None and not isinstance(agent.phase, Waiting):
-            self._agents.know(agent)
-            await self._agents.end(agent_name, agent.incarnation)
+            processes = processes_of(self._reactor.state, agent)
+            await asyncio.gather(*map(self._end_process, processes))
+
+    async def _end_process(self, process: Agent) -> None:
+        """Terminate one process of an agent, and what it had started."""
+        self._agents.know(process)
+        await self._agents.end(process.spec.name, process.incarnation)
 
     def _died_while_ending(
         self, before: set[tuple[str, int]], living: set[tuple[str, str]]
-    ) -> list[str]:
-        """Dead agents whose eviction is in progress; the eviction itself removes them from the state."""
+    ) -> list[Agent]:
+        """Dead processes of agents whose eviction is in progress; it removes these from the state."""
+        state = self._reactor.state
+        ending = [
+            agent
+            for name, agent in state.agents.items()
+            if isinstance(agent.phase, Ending) and (name, agent.incarnation) in before
+        ]
         return [
-            name
-            for name, agent in self._reactor.state.agents.items()
-            if isinstance(agent.phase, Ending)
-            and (name, agent.incarnation) in before
-            and self._agents.handle(name, agent.incarnation) is not None
-            and self._agents.where(agent) not in living
+            process
+            for process in every_process(state, ending)
+            if self._agents.handle(process.spec.name, process.incarnation) is not None
+            and self._agents.where(process) not in living
         ]
 
     async def recover(self) -> None:
@@ -186,8 +198,9 @@ class ClusterMonitor:
         state = self._reactor.state
         living = await self._backend.living_actors()
         addresses = {
-            self._agents.where(agent): (name, agent.incarnation)
+            self._agents.where(process): (name, agent.incarnation)
             for name, agent in state.agents.items()
+            for process in processes_of(state, agent)
         }
         rolled_back = self._reactor.rolled_back
         unclaimed = self._agents.unclaimed_actors(living, set(addresses))
@@ -195,7 +208,8 @@ class ClusterMonitor:
         for _, name in orphans:
             logger.warning("actor %s is ours, but nobody claims it; ending it", name)
         await asyncio.gather(*(self._agents.end_unclaimed(*address) for address in orphans))
-        dead = [key for address, key in addresses.items() if address not in living]
+        # A gang of which a member is dead is dead: the others are ended with it.
+        dead = list(dict.fromkeys(k for a, k in addresses.items() if a not in living))
         ending = await self._end_all_dead(dead)
         groups = await self._groups.recover(state.groups, keep_all=rolled_back)
         await self._orphans.note()
@@ -205,9 +219,10 @@ class ClusterMonitor:
         surviving = alive - ending
         await asyncio.gather(
             *(
-                self._agents.adopt(agent)
+                self._agents.adopt(process)
                 for name, agent in state.agents.items()
                 if (name, agent.incarnation) in surviving and not _is_starting(agent)
+                for process in processes_of(state, agent)
             )
         )
         if state.agents or len(state.running) or state.groups.by_id:
@@ -226,10 +241,11 @@ def agents_gone(
     """Agents that ran ``before`` and are not among the living actors now."""
     gone = []
     for name, agent in state.agents.items():
-        process = agent.phase
-        if not isinstance(process, Running) or (name, agent.incarnation) not in before:
+        phase = agent.phase
+        if not isinstance(phase, Running) or (name, agent.incarnation) not in before:
             continue
-        if (process.actor_namespace, process.actor_name) not in living:
+        processes = phase.members or (phase,)
+        if any((p.actor_namespace, p.actor_name) not in living for p in processes):
             gone.append(AgentGone(agent_name=name, incarnation=agent.incarnation))
     return gone
 

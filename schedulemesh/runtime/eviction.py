@@ -58,6 +58,8 @@ class Eviction(msgspec.Struct, kw_only=True):
     policy: PreemptionPolicy
     feed: Feed
     task: RunningTask
+    #: The agent's processes: itself, or the members of a gang in the order of ranks.
+    processes: tuple[str, ...]
     incarnation: int | None
     #: The pool's preserver as bytes; None: there is none.
     preserver: bytes | None
@@ -67,11 +69,14 @@ class Eviction(msgspec.Struct, kw_only=True):
     now: float
     #: Bytes that a stored state may have.
     limit_bytes: int
+    #: Whether the agent is a gang.
+    gang: bool = False
 
     async def notice(self, grace_s: float) -> None:
         """Notify the agent that it will be evicted in so many seconds, and wait for as long."""
-        if self._can("on_preemption_notice"):
-            await self._order("notice", min(self.policy.cancel_timeout, 1.0), seconds=grace_s)
+        within_s = min(self.policy.cancel_timeout, 1.0)
+        able = self._able("on_preemption_notice")
+        await asyncio.gather(*(self._order(p, "notice", within_s, seconds=grace_s) for p in able))
         if grace_s > 0:
             await asyncio.sleep(grace_s)
 
@@ -128,19 +133,26 @@ class Eviction(msgspec.Struct, kw_only=True):
 
     async def resume(self) -> None:
         """Let a task that waits at a safe point continue."""
-        await self._order("resume", self.policy.cancel_timeout)
+        within_s = self.policy.cancel_timeout
+        await asyncio.gather(*(self._order(p, "resume", within_s) for p in self.processes))
 
     @property
     def can_cancel(self) -> bool:
         """Whether the agent's class has a ``cancel``."""
-        return self._can("cancel")
+        return bool(self._able("cancel"))
 
     async def cancel(self) -> CancelAnswered:
-        """Have the agent cancel its task, within ``cancel_timeout``; returns the result."""
-        task_id = self.task.spec.task_id
+        """Have the agent, or all members of a gang, cancel the task, within ``cancel_timeout``; returns the
+        result, of a gang the first that is no success.
+        """
         if self.incarnation is None:
             return self._answered(False, f"agent {self.task.agent_name!r} cannot be reached")
-        result = await self._order("cancel", self.policy.cancel_timeout, task_id=task_id)
+        answers = await asyncio.gather(*map(self._cancel, self._able("cancel") or self.processes))
+        return next((answer for answer in answers if not answer.cancel_success), answers[0])
+
+    async def _cancel(self, process: str) -> CancelAnswered:
+        within_s, task_id = self.policy.cancel_timeout, self.task.spec.task_id
+        result = await self._order(process, "cancel", within_s, task_id=task_id)
         if result is None:
             late = f"cancel() did not return within {self.policy.cancel_timeout:g} s"
             return self._answered(False, late, timed_out=True)
@@ -161,28 +173,36 @@ class Eviction(msgspec.Struct, kw_only=True):
             if not handled.error:
                 return msgspec.structs.replace(base, source="preserver", state=handled.data), False
             warning, too_large = f"the pool's preserver failed: {handled.error}", handled.too_large
-        if self._can("save_state"):
-            result = await self._save_state()
-            if not result.error and result.data is not None:
-                saved = msgspec.structs.replace(
-                    self._base(),
-                    source="save_state",
-                    state=result.data,
-                    consistent=result.consistent,
-                    warning=warning,
-                )
-                return saved, False
-            warning = f"{warning} save_state failed: {result.error}".strip()
-            too_large = too_large or result.too_large
+        if able := self._able("save_state"):
+            found = dict(zip(able, await asyncio.gather(*map(self._save_state, able)), strict=True))
+            failed = next((r for r in found.values() if r.error or r.data is None), None)
+            if failed is None:
+                return self._whole(found, warning), False
+            warning = f"{warning} save_state failed: {failed.error}".strip()
+            too_large = too_large or any(r.too_large for r in found.values())
         elif self.preserver is None:
             await self._newest_metrics()
         base = msgspec.structs.replace(self._base(), warning=warning, current=not warning)
         return self._saved_before(warning) or base, too_large
 
+    def _whole(self, found: Mapping[str, Result], warning: str) -> SavedState:
+        """The states that all processes saved, as one."""
+        states = tuple(r.data if (r := found.get(p)) is not None else None for p in self.processes)
+        return msgspec.structs.replace(
+            self._base(),
+            source="save_state",
+            state=None if self.gang else states[0],
+            members=states if self.gang else (),
+            consistent=all(result.consistent for result in found.values()),
+            warning=warning,
+        )
+
     async def _newest_metrics(self) -> None:
-        """Have the agent send the metrics that it has buffered; an agent that reports none is not asked."""
-        if self.agents.metrics.may_have_newer(self.task.agent_name):
-            await self._order("ping", _PING_S)
+        """Have the agent send the metrics that it has buffered; an agent that reports none is not asked. Of a
+        gang the first member reports.
+        """
+        if self.agents.metrics.may_have_newer(self.processes[0]):
+            await self._order(self.processes[0], "ping", _PING_S)
 
     def _saved_before(self, warning: str) -> SavedState | None:
         """The last state that could be saved, which is better than none: an agent may die while it is
@@ -191,7 +211,7 @@ class Eviction(msgspec.Struct, kw_only=True):
         if self.earlier is None:
             return None
         earlier = msgspec.msgpack.decode(self.earlier, type=SavedState)
-        if earlier.state is None:
+        if earlier.state is None and not earlier.members:
             return None
         return msgspec.structs.replace(
             earlier,
@@ -212,14 +232,17 @@ class Eviction(msgspec.Struct, kw_only=True):
         except (BackendError, MessageError) as error:
             return Handled(error=str(error))
 
-    async def _save_state(self) -> Result:
+    async def _save_state(self, process: str) -> Result:
         # Half of the time is for waiting for a safe point, the other half for saving.
         wait_s = self.policy.save_timeout / 2
+        within_s, limit_bytes = self.policy.save_timeout, self._state_bytes()
         result = await self._order(
-            "save", self.policy.save_timeout, seconds=wait_s, limit_bytes=self._state_bytes()
+            process, "save", within_s, seconds=wait_s, limit_bytes=limit_bytes
         )
-        message = f"no answer within {self.policy.save_timeout:g} s, or the agent died"
-        return result or Result(error=message)
+        result = result or Result(error=f"no answer within {within_s:g} s, or the agent died")
+        if result.error and self.gang:
+            return msgspec.structs.replace(result, error=f"member {process!r}: {result.error}")
+        return result
 
     def _state_bytes(self) -> int:
         """Bytes that the state itself may have: all that is stored with it counts, too."""
@@ -231,22 +254,24 @@ class Eviction(msgspec.Struct, kw_only=True):
             agent_name=self.task.agent_name,
             source="payload",
             saved_at=self.now,
-            last_metrics=self.agents.metrics.of(self.task.agent_name),
+            last_metrics=self.agents.metrics.of(self.processes[0]),
             payload=self.payload,
         )
 
-    def _can(self, method: str) -> bool:
+    def _able(self, method: str) -> tuple[str, ...]:
+        """The processes whose classes have this control method."""
         if self.incarnation is None:
-            return False
-        return self.agents.can(self.task.agent_name, self.incarnation, method)
+            return ()
+        incarnation = self.incarnation
+        return tuple(p for p in self.processes if self.agents.can(p, incarnation, method))
 
     async def _order(
-        self, kind: str, timeout_s: float, **fields: Unpack[CommandFields]
+        self, process: str, kind: str, timeout_s: float, **fields: Unpack[CommandFields]
     ) -> Result | None:
         if self.incarnation is None:
             return None
         return await self.agents.commands.execute(
-            self.task.agent_name, self.incarnation, kind, timeout_s, **fields
+            process, self.incarnation, kind, timeout_s, **fields
         )
 
     def _answered(

@@ -26,11 +26,12 @@ from schedulemesh.engine.messages.instructions import (
 from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.engine.transaction import Step
 from schedulemesh.errors import JournalError
-from schedulemesh.protocol.agents import AgentInit
+from schedulemesh.protocol.agents import AgentInit, MessageError
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.agent_start import NO_ROOM_IN_RAY, AgentStart, own_need, start_failed
 from schedulemesh.runtime.backend import Backend, BackendError, GroupMember
 from schedulemesh.runtime.eviction import Eviction
+from schedulemesh.runtime.gangs import end_agent, member_orders, start_together, state_of
 from schedulemesh.runtime.pg_manager import Groups
 from schedulemesh.runtime.placement_watch import no_room, seen_anew
 from schedulemesh.runtime.reactor import Reactor
@@ -128,23 +129,27 @@ class Executor:
     async def _started(self, order: StartAgent) -> s.AgentReported | s.AgentStartFailed:
         agent = order.agent
         try:
-            start, foreign = await asyncio.gather(
-                self._agent_start(order), self._foreign_members(order)
+            foreign, starts = await asyncio.gather(
+                self._foreign_members(order), self._agent_starts(order)
             )
-        except (JournalError, BackendError) as failed:
+        except (JournalError, BackendError, MessageError) as failed:
             return start_failed(order, str(failed))
-        if agent.references and not any(start.refs) and not order.adopt:
-            return start.failed("object references given to it were lost with a former supervisor")
+        if agent.references and not any(starts[0].refs) and not order.adopt:
+            error = "object references given to it were lost with a former supervisor"
+            return start_failed(order, error)
         if order.group_id is not None and foreign:
-            return await self._occupied(start, order.group_id, foreign)
-        if order.group_id is not None and start.slot is None:
-            return start.failed(f"its placement group {order.group_id} is gone")
-        if start.key not in self._agents.expected:
-            return start.failed("it was ended before its process was started")
-        start = msgspec.structs.replace(start, ready=self.ready.take(order))
-        result = await self._agents.start(start)
+            return await self._occupied(order, order.group_id, foreign)
+        if order.group_id is not None and starts[0].slot is None:
+            return start_failed(order, f"its placement group {order.group_id} is gone")
+        if (agent.name, order.incarnation) not in self._agents.expected:
+            return start_failed(order, "it was ended before its process was started")
+        if agent.gang is not None:
+            result = await start_together(self._agents, order, starts)
+        else:
+            ready = self.ready.take(order)
+            result = await self._agents.start(msgspec.structs.replace(starts[0], ready=ready))
         if isinstance(result, s.AgentStartFailed) and result.reason == NO_ROOM_IN_RAY:
-            return await self._explained(start, result)
+            return await self._explained(order, result)
         return result
 
     async def _foreign_members(self, order: StartAgent) -> list[GroupMember]:
@@ -157,19 +162,20 @@ class Executor:
         )
 
     async def _occupied(
-        self, start: AgentStart, group_id: str, foreign: list[GroupMember]
+        self, order: StartAgent, group_id: str, foreign: list[GroupMember]
     ) -> s.AgentStartFailed:
         """Fail the start, and remove its placement group unless orphans run in it, which an operator ends."""
         names = ", ".join(member.name or f"process {member.pid}" for member in foreign)
         told = f"others live in its placement group {group_id} ({names})"
         if {member.name for member in foreign} & {name for _, name in self._agents.orphans}:
-            return start.failed(f"{told}; end them with end_orphans()", NO_ROOM_IN_RAY)
+            return start_failed(order, f"{told}; end them with end_orphans()", NO_ROOM_IN_RAY)
         await self._drop_group(group_id)
-        return start.failed(f"{told}; the group is removed now, submit it again", NO_ROOM_IN_RAY)
+        error = f"{told}; the group is removed now, submit it again"
+        return start_failed(order, error, NO_ROOM_IN_RAY)
 
-    async def _explained(self, start: AgentStart, failed: s.AgentStartFailed) -> s.AgentStartFailed:
+    async def _explained(self, order: StartAgent, failed: s.AgentStartFailed) -> s.AgentStartFailed:
         """Ray had no resources where the state had some: observe the node again, and name the holders."""
-        node_id, group_id = start.order.node_id, start.order.group_id
+        node_id, group_id = order.node_id, order.group_id
         if group_id is not None:
             await self._drop_group(group_id)
             why = (
@@ -177,7 +183,7 @@ class Executor:
             )
         elif node_id is not None:
             try:
-                why = await self._who_has(node_id, own_need(start.order.agent))
+                why = await self._who_has(node_id, own_need(order.agent))
             except BackendError as unknown:
                 logger.warning(
                     "cannot tell who holds the resources of node %s: %s", node_id, unknown
@@ -201,16 +207,24 @@ class Executor:
         await self.ready.leave(group_id)
         await self.groups.remove(group_id)
 
-    async def _agent_start(self, order: StartAgent) -> AgentStart:
-        """Everything that is needed to start the agent."""
-        init = await self._init_message(order)
+    async def _agent_starts(self, order: StartAgent) -> list[AgentStart]:
+        """What is needed to start each process of the agent."""
+        ones = enumerate(member_orders(order))
+        return await asyncio.gather(*(self._agent_start(one, rank) for rank, one in ones))
+
+    async def _agent_start(self, order: StartAgent, rank: int) -> AgentStart:
+        """Everything that is needed to start the agent, or the member of a gang with this rank."""
+        init = await self._init_message(order, rank)
+        slot = self.groups.slot(order.group_id or "")
+        if slot is not None and order.world_size:
+            slot = msgspec.structs.replace(slot, bundle=rank, whole=False)
         return AgentStart(
             order=order,
             shipped=init.shipped,
             init=init,
             refs=self.references.of(order.agent),
             timeout_s=self.reactor.state.policy.start_timeout,
-            slot=self.groups.slot(order.group_id or ""),
+            slot=slot,
         )
 
     async def _probe(self, order: ProbeClass) -> None:
@@ -244,9 +258,10 @@ class Executor:
         await self.reactor.report(s.GroupGone(group_id=group_id))
         self.groups.notify()
 
-    async def _init_message(self, order: StartAgent) -> AgentInit:
+    async def _init_message(self, order: StartAgent, rank: int) -> AgentInit:
         """Everything that the agent's process needs to build its object."""
         agent = order.agent
+        saved = await self.reactor.fetch(order.state_key)
         address = self._agents.address(agent, order.incarnation)
         return AgentInit(
             scheduler=self._scheduler,
@@ -256,12 +271,14 @@ class Executor:
             labels=agent.labels,
             shipped=await self.code.class_bytes(agent.class_key) or b"",
             arguments=await self.code.argument_bytes(agent.arguments_key),
-            saved=await self.reactor.fetch(order.state_key),
+            saved=state_of(saved, rank) if order.world_size else saved,
             may_restart=bool(json.loads(agent.options).get("max_restarts")),
+            rank=rank,
+            world_size=order.world_size,
         )
 
     async def _stop(self, agent_name: str, incarnation: int) -> None:
-        await self._agents.end(agent_name, incarnation)
+        await end_agent(self._agents, self.reactor.state, agent_name, incarnation)
         await self.reactor.report(s.AgentGone(agent_name=agent_name, incarnation=incarnation))
         self.references.release_unused(self.reactor.state)
 
@@ -274,7 +291,7 @@ class Executor:
         await self._all(eviction.notice(order.grace_s) for eviction in evictions)
         await self._all(eviction.save() for eviction in evictions)
         await self._all(eviction.cancel() for eviction in evictions if eviction.can_cancel)
-        await self._agents.end(order.agent_name, order.incarnation)
+        await end_agent(self._agents, self.reactor.state, order.agent_name, order.incarnation)
         await self.reactor.report(
             s.AgentGone(agent_name=order.agent_name, incarnation=order.incarnation)
         )
@@ -306,12 +323,14 @@ class Executor:
             policy=state.policy,
             feed=self.reactor.report,
             task=task,
+            processes=(task.agent_name,) if agent is None else agent.spec.process_names,
             incarnation=None if agent is None else agent.incarnation,
             preserver=None if handlers is None else await self._known(handlers.preserver_key),
             payload=await self._known(task.spec.payload_key),
             earlier=await self._known(task.state_key),
             now=self.reactor.now(),
             limit_bytes=self.reactor.saved_state_bytes,
+            gang=agent is not None and agent.spec.gang is not None,
         )
 
     async def _known(self, key: str | None) -> bytes | None:

@@ -13,22 +13,32 @@ from schedulemesh.engine.state.tasks import Preempting
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.answers import Answers
 from schedulemesh.runtime.backend import Backend
+from schedulemesh.runtime.gangs import end_agent, processes_of
+from schedulemesh.runtime.pg_manager import Groups
 from schedulemesh.runtime.reactor import Reactor
 
 logger = logging.getLogger(__name__)
 
 #: Seconds that an agent may take to answer a ping.
 PING_S = 5.0
+#: Seconds for the groups of lost agents to be removed before the agents are rebuilt.
+_REMOVED_S = 10.0
 
 
 class HealthCheck:
     """One check: finds dead agents in Ray, pings unresponsive ones, and rebuilds lost ones."""
 
     def __init__(
-        self, backend: Backend, agents: Agents, reactor: Reactor, answers: Answers
+        self,
+        backend: Backend,
+        agents: Agents,
+        groups: Groups,
+        reactor: Reactor,
+        answers: Answers,
     ) -> None:
         self._backend = backend
         self._agents = agents
+        self._groups = groups
         self._reactor = reactor
         self._answers = answers
 
@@ -42,6 +52,7 @@ class HealthCheck:
         for agent, problem in sick:
             await self._terminate(agent, problem)
         found = {agent.spec.name: problem for agent, problem in sick}
+        await self._groups.removed_from(state.groups, _REMOVED_S)
         lost = [name for name, agent in state.lost.items() if not agent.reported]
         details = [await self._rebuild(name, found.get(name, "dead")) for name in lost]
         return {
@@ -55,15 +66,23 @@ class HealthCheck:
     async def _problem(
         self, agent: Agent, living: set[tuple[str, str]], timeout_s: float
     ) -> str | None:
-        if self._agents.where(agent) not in living:
+        processes = processes_of(self._reactor.state, agent)
+        if any(self._agents.where(process) not in living for process in processes):
             return "dead"
-        name, incarnation = agent.spec.name, agent.incarnation
-        if self._agents.commands.seconds_since_contact(
-            name, incarnation
-        ) < timeout_s or self._is_busy(name):
+        if self._is_busy(agent.spec.name):
             return None
-        answer = await self._agents.commands.execute(name, incarnation, "ping", PING_S)
-        return None if answer is not None else "silent"
+        names = [process.spec.name for process in processes]
+        answers = await asyncio.gather(
+            *(self._answers_ping(name, agent.incarnation, timeout_s) for name in names)
+        )
+        return None if all(answers) else "silent"
+
+    async def _answers_ping(self, name: str, incarnation: int, timeout_s: float) -> bool:
+        """Whether a process was in contact within ``timeout_s``, or answers now."""
+        commands = self._agents.commands
+        if commands.seconds_since_contact(name, incarnation) < timeout_s:
+            return True
+        return await commands.execute(name, incarnation, "ping", PING_S) is not None
 
     def _is_busy(self, agent_name: str) -> bool:
         """Whether the host is being evicted, which may take longer than a ping."""
@@ -76,7 +95,7 @@ class HealthCheck:
     async def _terminate(self, agent: Agent, problem: str) -> None:
         name = agent.spec.name
         logger.warning("agent %s is %s; it is removed", name, problem)
-        await self._agents.end(name, agent.incarnation)
+        await end_agent(self._agents, self._reactor.state, name, agent.incarnation)
         gone = AgentGone(agent_name=name, incarnation=agent.incarnation)
         await self._reactor.report(gone)
 

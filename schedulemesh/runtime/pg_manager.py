@@ -73,6 +73,16 @@ class Groups:
         with contextlib.suppress(asyncio.TimeoutError, TimeoutError):
             await asyncio.wait_for(self._changed.wait(), timeout_s)
 
+    async def removed_from(self, table: GroupTable, within_s: float) -> bool:
+        """Wait while groups are being removed and nobody gets their room; False: within_s was not enough."""
+        until = time.monotonic() + within_s
+        while any(table.by_id[group_id].leaves_for is None for group_id in table.ending):
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                return False
+            await self.changed(left_s)
+        return True
+
     async def create(self, order: CreateGroup) -> GroupCreated | GroupCreateFailed | None:
         """Create the group and wait until Ray has placed it; an existing group of its name is taken over.
 

@@ -16,6 +16,7 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.protocol import requests
 from schedulemesh.protocol.answers import Details, Listed, Refusal, WithHandles
 from schedulemesh.runtime.agent_registry import Agents
+from schedulemesh.runtime.gangs import every_process, processes_of
 from schedulemesh.runtime.pg_manager import Groups
 
 #: The number of preemptions listed by get_preemption_stats.
@@ -81,13 +82,16 @@ class View:
                 assert_never(query)
 
     def agents(self, pool_name: str | None = None) -> WithHandles | Refusal:
-        """Each agent of the pool (None: of all), with its Ray handle."""
+        """Each agent of the pool (None: of all), with its Ray handle; of a gang with those of all members."""
         if pool_name is not None and pool_name not in self._state.ledger.accounts:
             return Refusal(refused=pool_not_found(self._state, pool_name))
         found = [a for a in self._state.agents.values() if pool_name in (None, a.spec.pool_name)]
         return WithHandles(
             answer=Listed(rows=[self._agent(agent) for agent in found]),
-            handles=[self._agents.handle(a.spec.name, a.incarnation) for a in found],
+            handles=[
+                self._agents.handle(process.spec.name, process.incarnation)
+                for process in every_process(self._state, found)
+            ],
         )
 
     def pools(self) -> list[dict[str, object]]:
@@ -119,7 +123,7 @@ class View:
                 "phase": task.phase.value,
                 "started_at": task.started_at,
                 "remaining_time": task.remaining(self._now),
-                "last_metrics": self._agents.metrics.of(task.agent_name),
+                "last_metrics": self._metrics_of(task.agent_name),
             }
             for task in self._state.running.by_id.values()
         ]
@@ -225,8 +229,32 @@ class View:
             "restarts": agent.restarts,
             "tasks": task_ids,
             "task_details": [task_row(running.by_id[task_id].spec) for task_id in task_ids],
-            "last_metrics": self._agents.metrics.of(agent.spec.name),
+            "last_metrics": self._metrics_of(agent.spec.name),
+            **self._members_of(agent),
         }
+
+    def _metrics_of(self, agent_name: str) -> dict[str, object]:
+        """The last metrics of an agent, of a gang those of its first member."""
+        agent = self._state.agents.get(agent_name)
+        name = agent_name if agent is None else agent.spec.process_names[0]
+        return self._agents.metrics.of(name)
+
+    def _members_of(self, agent: Agent) -> dict[str, object]:
+        """The members of a gang in the order of ranks; nothing for a single process."""
+        if agent.spec.gang is None:
+            return {}
+        members = [
+            {
+                "name": process.spec.name,
+                "rank": rank,
+                "resources": process.spec.resources.public(),
+                "node_id": process.node_id,
+                "pid": 0 if process.process is None else process.process.pid,
+                "last_metrics": self._agents.metrics.of(process.spec.name),
+            }
+            for rank, process in enumerate(processes_of(self._state, agent))
+        ]
+        return {"members": members}
 
     def _group(self, group_id: str | None) -> dict[str, object] | None:
         group = self._state.groups.by_id.get(group_id or "")

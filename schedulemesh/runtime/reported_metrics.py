@@ -19,6 +19,14 @@ _ENVELOPE = 4 * 1024
 _OUTSIDE = 1000
 
 
+def _runs(state: MeshState, name: str, incarnation: int) -> bool:
+    """Whether this incarnation of the agent, or of the gang whose member has this name, exists."""
+    if current(state, name, incarnation) is not None:
+        return True
+    gang = state.gang_with(name)
+    return gang is not None and gang.incarnation == incarnation
+
+
 class _Last(msgspec.Struct, kw_only=True):
     #: None: an agent that ScheduleMesh did not start.
     incarnation: int | None
@@ -48,7 +56,7 @@ class ReportedMetrics:
         name, incarnation = report.agent_name, report.incarnation
         if incarnation is None and not self._is_outside(state, name):
             return False
-        if incarnation is not None and current(state, name, incarnation) is None:
+        if incarnation is not None and not _runs(state, name, incarnation):
             return False
         self._unknown.discard(name)
         self._last[name] = _Last(incarnation=incarnation, encoded=report.metrics.copy())

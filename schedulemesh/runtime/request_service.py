@@ -188,7 +188,7 @@ class RequestService(Service):
 
     async def ensure_health(self, timeout_s: float) -> dict[str, object]:
         """Check all agents once; see HealthCheck.run."""
-        check = HealthCheck(self._backend, self._agents, self._reactor, self._answers)
+        check = HealthCheck(self._backend, self._agents, self._groups, self._reactor, self._answers)
         return await check.run(timeout_s)
 
     def _about(self) -> dict[str, object]:

@@ -16,14 +16,18 @@ from schedulemesh.engine.messages.outcomes import (
     ProbeNeeded,
     RequestOutcome,
 )
-from schedulemesh.protocol.answers import GroupPlace, Response, WithHandles
+from schedulemesh.protocol.answers import GroupPlace, MemberPlace, Response, WithHandles
 from schedulemesh.runtime.backend import Refs
 from schedulemesh.runtime.decision_log import log_refusal
+from schedulemesh.runtime.gangs import processes_of
 from schedulemesh.runtime.restarts import with_real_restarts
 from schedulemesh.runtime.running import Service
 
 #: Characters of its pool's name in the name of an agent that was submitted without one.
 _POOL_CHARS = 200
+#: Seconds for groups that are being removed to be gone before a submission is decided that they may make room
+#: for; it takes milliseconds.
+_REMOVED_S = 5.0
 
 
 class SubmissionService(Service):
@@ -33,12 +37,12 @@ class SubmissionService(Service):
         self, stimulus: s.TaskSubmitted, blobs: Mapping[str, bytes], refs: Refs
     ) -> Response | WithHandles:
         """A submission: answered when the agent runs, or cannot."""
-        class_key = stimulus.agent.class_key
-        known = await self._executor.code.class_bytes(class_key, blobs)
-        if known is None:
-            return Response(outcome=ProbeNeeded(class_key=class_key))
-        # The journal forgets classes that nothing refers to; this process may remember them for longer.
-        blobs = {**blobs, class_key: known}
+        for class_key in stimulus.agent.class_keys:
+            known = await self._executor.code.class_bytes(class_key, blobs)
+            if known is None:
+                return Response(outcome=ProbeNeeded(class_key=class_key))
+            # The journal forgets classes that nothing refers to; this process may remember them for longer.
+            blobs = {**blobs, class_key: known}
         self._executor.code.expect(stimulus.agent.arguments_key, blobs)
         references = self._executor.references
         stimulus = references.given_with(self._with_name(stimulus), refs)
@@ -56,18 +60,29 @@ class SubmissionService(Service):
         self, stimulus: s.TaskSubmitted, blobs: Mapping[str, bytes]
     ) -> RequestOutcome:
         """What becomes of a submission."""
-        class_key = stimulus.agent.class_key
+        await self._wait_for_removed_groups(stimulus)
         step = await self._reactor.step(stimulus, blobs)
-        if isinstance(step.outcome, ProbeNeeded):
+        while isinstance(step.outcome, ProbeNeeded):
+            class_key = step.outcome.class_key
             failed = await self._executor.code.probe(class_key, blobs[class_key], stimulus.agent)
             if failed is not None:
                 return failed
             step = await self._reactor.step(stimulus, blobs)
-        outcome = step.outcome or Done()
+        outcome: RequestOutcome = step.outcome or Done()
         log_refusal(stimulus, outcome)
         if isinstance(outcome, Pending) and stimulus.request_id is not None:
             outcome = await self._answers.outcome(stimulus.request_id)
         return await with_real_restarts(self._reactor, outcome)
+
+    async def _wait_for_removed_groups(self, stimulus: s.TaskSubmitted) -> None:
+        """Where it would evict or be refused, wait for the room of groups that are being removed."""
+        state = self._reactor.state
+        if not state.groups.ending or (stimulus.request_id or "") in state.answers:
+            return
+        tried = msgspec.structs.replace(stimulus, dry_run=True, request_id=None)
+        outcome = (await self._reactor.step(tried)).outcome
+        if not isinstance(outcome, Accepted) or outcome.preempted:
+            await self._groups.removed_from(state.groups, _REMOVED_S)
 
     def _with_handle(self, outcome: RequestOutcome) -> Response | WithHandles:
         """The outcome of a submission, with its group and the agent's Ray handle."""
@@ -77,7 +92,15 @@ class SubmissionService(Service):
         agent = self._reactor.state.agents.get(outcome.agent_name)
         if agent is None:
             return reply
-        return WithHandles(reply, [self._agents.handle(agent.spec.name, agent.incarnation)])
+        processes = processes_of(self._reactor.state, agent)
+        if agent.spec.gang is not None:
+            members = tuple(
+                MemberPlace(name=p.spec.name, node_id=p.node_id, resources=p.spec.resources)
+                for p in processes
+            )
+            reply = msgspec.structs.replace(reply, members=members)
+        handles = [self._agents.handle(p.spec.name, p.incarnation) for p in processes]
+        return WithHandles(reply, handles)
 
     def _group_of(self, outcome: RequestOutcome) -> GroupPlace | None:
         """The name and nodes of the placement group that a submission got."""

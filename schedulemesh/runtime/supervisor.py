@@ -26,6 +26,7 @@ from schedulemesh.runtime.cluster_monitor import ClusterMonitor
 from schedulemesh.runtime.command_queue import POLL_S
 from schedulemesh.runtime.decision_log import log_step
 from schedulemesh.runtime.executor import Executor
+from schedulemesh.runtime.gangs import every_process
 from schedulemesh.runtime.journal_opening import OpenJournal, cannot_begin, mark_path, opened
 from schedulemesh.runtime.journal_recovery import EarlierLives
 from schedulemesh.runtime.orphans import Orphans
@@ -192,7 +193,9 @@ class SupervisorService:
             await self._end_marked()
         else:
             running.executor.stop_all()
-            living = [(name, a.incarnation) for name, a in running.reactor.state.agents.items()]
+            state = running.reactor.state
+            processes = every_process(state, state.agents.values())
+            living = [(process.spec.name, process.incarnation) for process in processes]
             await self._agents.end_all(living, _ENDS_S)
             await running.executor.ready.remove_all()
             await self._groups.remove_all()

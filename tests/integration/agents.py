@@ -7,6 +7,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import ray
+
 from schedulemesh.core.agent.agent_actor import AgentActor
 
 
@@ -96,3 +98,41 @@ class Exiting:
 
     def __init__(self, name: str, labels: dict[str, str]) -> None:
         os._exit(3)
+
+
+class Member:
+    """A member of a gang: knows its rank and counts; with ``broken_rank`` that member cannot be built."""
+
+    def __init__(
+        self,
+        name: str,
+        labels: dict[str, str],
+        start: int = 0,
+        broken_rank: int | None = None,
+        *,
+        rank: int,
+        world_size: int,
+    ) -> None:
+        if rank == broken_rank:
+            raise ValueError(f"rank {rank} is broken")
+        self.name, self.rank, self.world_size, self.count = name, rank, world_size, start
+
+    def who(self) -> tuple[int, int, str, str]:
+        return (self.rank, self.world_size, os.environ["RANK"], os.environ["WORLD_SIZE"])
+
+    def where(self) -> tuple[str, int]:
+        return ray.get_runtime_context().get_node_id(), os.getpid()
+
+    def add(self, amount: int) -> int:
+        self.count += amount
+        return self.count
+
+    def save_state(self) -> dict[str, int]:
+        return {"rank": self.rank, "count": self.count}
+
+    def restore_state(self, state: dict[str, int]) -> None:
+        assert state["rank"] == self.rank
+        self.count = state["count"]
+
+    def cancel(self, task_id: str) -> dict[str, Any]:
+        return {"success": True}

@@ -63,6 +63,7 @@ def eviction_after(earlier, stored, agents=None, **more):
         policy=PreemptionPolicy(),
         feed=feed,
         task=task,
+        processes=("a",),
         incarnation=1,
         preserver=None,
         payload=b"payload",

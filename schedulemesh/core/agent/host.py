@@ -26,6 +26,7 @@ from schedulemesh.core.agent.control_channel import (
     set_current,
 )
 from schedulemesh.core.agent.process_marks import kill, mark_this_process, marked
+from schedulemesh.core.agent.ranks import rank_arguments, set_environment
 from schedulemesh.core.agent.user_errors import error_text
 from schedulemesh.core.transport.user_code import load_arguments, load_class
 from schedulemesh.domain.task import task_row
@@ -80,6 +81,8 @@ class AgentHost:
 
     def _sm_begin(self, init: bytes, supervisor: ActorHandle) -> None:
         self._sm_init = msgspec.msgpack.decode(init, type=AgentInit)
+        if self._sm_init.world_size:
+            set_environment(self._sm_init.rank, self._sm_init.world_size)
         self._sm_channel = ControlChannel(self._sm_init, supervisor)
         set_current(self._sm_channel)
 
@@ -108,6 +111,8 @@ class AgentHost:
         kwargs: dict[str, UserValue] = {}
         if init.arguments is not None:
             args, kwargs = load_arguments(init.arguments, _resolved(refs), nested)
+        if init.world_size:
+            kwargs = {**kwargs, **rank_arguments(cls, args, kwargs, init.rank, init.world_size)}
         built = cls(init.agent_name, init.labels, *args, **kwargs)
         if init.saved is not None:
             self._sm_restored = _restore(built, init.saved)
@@ -186,6 +191,8 @@ def restorable(saved: SavedState) -> UserValue:
 def public_state(saved: SavedState) -> dict[str, UserValue]:
     """The saved state as callers see it: the preserver's own dict, or everything that is known."""
     state = None if saved.state is None else cloudpickle.loads(saved.state)
+    if saved.members:
+        state = [None if own is None else cloudpickle.loads(own) for own in saved.members]
     if saved.source in ("preserver", "given") and isinstance(state, dict):
         return {"task_id": saved.task.task_id, **state}
     shown = {
@@ -199,6 +206,8 @@ def public_state(saved: SavedState) -> dict[str, UserValue]:
         "payload": None if saved.payload is None else cloudpickle.loads(saved.payload),
         "state": state,
     }
+    if saved.members:
+        shown["world_size"] = len(saved.members)
     return {**shown, "warning": saved.warning} if saved.warning else shown
 
 

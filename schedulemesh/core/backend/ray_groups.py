@@ -76,13 +76,15 @@ class RayGroups:
 
 
 def scheduling_strategy_of(slot: BundleSlot) -> PlacementGroupSchedulingStrategy:
-    """Places an actor or task in a slot; where the group has more bundles, its own children use them."""
+    """Places an actor or task in a slot; where the group has more bundles that are not for the members of a
+    gang, its own children use them.
+    """
     bundles = [bundle_amounts(bundle) for bundle in slot.shape.bundles]
     return PlacementGroupSchedulingStrategy(
         # With its bundles given, Ray need not look them up.
         PlacementGroup(_id(slot.ray_id), bundle_cache=bundles),
-        placement_group_bundle_index=0,
-        placement_group_capture_child_tasks=len(bundles) > 1,
+        placement_group_bundle_index=slot.bundle,
+        placement_group_capture_child_tasks=slot.whole and len(bundles) > 1,
     )
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from ray.actor import ActorHandle
+
 from schedulemesh.core.client import results
 from schedulemesh.core.client.asking import ask_with_handles, details, listed, respond
 from schedulemesh.core.client.connection import Connection
@@ -31,9 +35,22 @@ def list_agents(connection: Connection, pool_name: object) -> AgentsResult:
     answer, handles = ask_with_handles(connection, ListAgents(pool_name=name), Listed)
     if isinstance(answer, Refused):
         return results.combined(AgentsResult, results.refused(answer))
-    rows = zip(answer.rows, handles, strict=True)
-    agents = [results.combined(results.AgentInfo, row, {"handle": h}) for row, h in rows]
+    rest = iter(handles)
+    agents = [_with_handles(row, rest) for row in answer.rows]
     return {"success": True, "agents": agents}
+
+
+def _with_handles(row: dict[str, object], handles: Iterator[ActorHandle]) -> results.AgentInfo:
+    """An agent with its Ray handle, the next of these; a gang with those of its members, of whom the first
+    one's is its own.
+    """
+    members = row.get("members")
+    if not isinstance(members, list):
+        return results.combined(results.AgentInfo, row, {"handle": next(handles)})
+    shown = [{**member, "handle": next(handles)} for member in members]
+    return results.combined(
+        results.AgentInfo, row, {"handle": shown[0]["handle"], "members": shown}
+    )
 
 
 def delete_agent(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypedDict, TypeVar, cast
 
 import msgspec
@@ -23,7 +23,7 @@ from schedulemesh.engine.messages.outcomes import (
     RequestOutcome,
 )
 from schedulemesh.protocol.agents import SavedState
-from schedulemesh.protocol.answers import GroupPlace
+from schedulemesh.protocol.answers import MemberPlace, Response
 
 #: The TypedDict of a public result.
 ResultT = TypeVar("ResultT")
@@ -68,6 +68,10 @@ class AgentInfo(TypedDict, total=False):
     ray_options: dict[str, object]
     state: str
     node_id: str | None
+    #: Of a member of a gang.
+    rank: int
+    #: Of a gang: its members in the order of ranks.
+    members: list[dict[str, object]]
     placement_group: PlacementGroupInfo | None
     pid: int
     #: How often Ray restarted its process.
@@ -132,6 +136,8 @@ class SubmitResult(Result, total=False):
     """The answer to a submission."""
 
     agent: AgentInfo
+    #: Of a gang: its members in the order of ranks; ``agent`` is the first.
+    agents: list[AgentInfo]
     task_id: str | None
     preempted: list[CandidateInfo]
     #: Only in pools that keep placement groups.
@@ -252,21 +258,21 @@ def standing_scheduler(name: str) -> Result:
 
 
 def submitted(
-    outcome: RequestOutcome,
-    handle: ActorHandle | None,
+    response: Response,
+    handles: Sequence[ActorHandle],
     *,
     dry_run: bool,
-    group: GroupPlace | None = None,
     named_resources: bool = True,
 ) -> SubmitResult:
     """The answer to a submission. ``named_resources`` False: it took what the pool gives by default."""
+    outcome, group = response.outcome, response.group
     if isinstance(outcome, Refused):
         return combined(SubmitResult, refused(outcome))
     if not isinstance(outcome, Accepted):
         raise TypeError(f"a submission cannot end in {outcome!r}")
     agent: AgentInfo = {
         "name": outcome.agent_name,
-        "handle": handle,
+        "handle": handles[0] if handles else None,
         "resources": outcome.resources.public(),
         "labels": dict(outcome.labels),
         "node_id": outcome.node_id,
@@ -277,6 +283,9 @@ def submitted(
         "task_id": outcome.task_id,
         "preempted": [candidate(c) for c in outcome.preempted],
     }
+    if response.members:
+        answer["agents"] = members(response.members, handles)
+        answer["agent"] = {**agent, **answer["agents"][0]}
     if dry_run:
         answer["dry_run"] = True
         answer["lost_work"] = sum(c.lost_work for c in outcome.preempted)
@@ -297,6 +306,21 @@ def submitted(
             f"{outcome.resources}. Name its resources to leave room for others"
         )
     return answer
+
+
+def members(found: Sequence[MemberPlace], handles: Sequence[ActorHandle | None]) -> list[AgentInfo]:
+    """The members of a gang in the order of ranks, each with its Ray handle."""
+    pairs = zip(found, handles, strict=True)
+    return [
+        {
+            "name": member.name,
+            "handle": handle,
+            "rank": rank,
+            "resources": member.resources.public(),
+            "node_id": member.node_id,
+        }
+        for rank, (member, handle) in enumerate(pairs)
+    ]
 
 
 def candidate(found: Candidate) -> CandidateInfo:

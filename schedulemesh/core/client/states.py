@@ -14,7 +14,7 @@ from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.listings import SavedStatesResult
 from schedulemesh.core.client.task_request import client_name
 from schedulemesh.core.transport.user_code import ship_function, ship_state
-from schedulemesh.domain.containers import as_items
+from schedulemesh.domain.containers import as_elements, as_items
 from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.numbers import parse_priority
 from schedulemesh.domain.reasons import Reason
@@ -68,8 +68,7 @@ def restore_task(connection: Connection, saved_state: object) -> results.Restore
     response = Response(outcome=answer) if isinstance(answer, Refused) else answer
     if isinstance(response.outcome, Done):
         return {"success": True, "task_id": saved.task.task_id, "resubmitted": False}
-    handle = handles[0] if handles else None
-    result = results.submitted(response.outcome, handle, dry_run=False, group=response.group)
+    result = results.submitted(response, handles, dry_run=False)
     return {**result, "resubmitted": result["success"]}
 
 
@@ -107,6 +106,7 @@ def given_state(given: object, now: float) -> SavedState:
     if "task_id" not in fields:
         raise InvalidRequestError(f"a saved state must be {expected}, not {shown(given)}")
     own = as_text(fields.get("source")) == "save_state" and "state" in fields
+    gang = own and "world_size" in fields
     priority = fields.get("priority")
     return SavedState(
         task=TaskSpec(
@@ -119,8 +119,15 @@ def given_state(given: object, now: float) -> SavedState:
         agent_name=_optional_name(fields, "agent_name"),
         source="save_state" if own else "given",
         saved_at=now,
-        state=ship_state(fields["state"] if own else dict(items)),
+        state=None if gang else ship_state(fields["state"] if own else dict(items)),
+        members=_members(fields["state"]) if gang else (),
     )
+
+
+def _members(given: object) -> tuple[bytes | None, ...]:
+    """The states of the members of a gang."""
+    states = as_elements(given, "saved_state['state'] of a gang", "a list of its members' states")
+    return tuple(None if state is None else ship_state(state) for state in states)
 
 
 def _saved_state(

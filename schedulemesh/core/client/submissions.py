@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from ray.actor import ActorHandle
@@ -40,6 +40,13 @@ def submit_task_with_preemption(
     return _send(connection, task_submission(connection.caller, given))
 
 
+def submit_gang(
+    connection: Connection, given: Mapping[str, object], members: object
+) -> SubmitResult:
+    """Start a gang whose members may differ for a task, all of them or none."""
+    return _send(connection, task_submission(connection.caller, {**given, "members": members}))
+
+
 def submit_with_pg_preemption(
     connection: Connection, given: Mapping[str, object], fallback: object
 ) -> SubmitResult:
@@ -59,29 +66,28 @@ def submit_with_pg_preemption(
 def _send(connection: Connection, given: Submission) -> SubmitResult:
     """Send a submission and wait until its agent runs, or cannot.
 
-    The class's bytes are sent only where the supervisor may not have them.
+    The bytes of classes are sent only where the supervisor may not have them.
     """
-    request, class_key = given.request, given.submission.agent.class_key
-    if class_key in connection.shipped:
-        others = {key: data for key, data in request.blobs.items() if key != class_key}
+    request, class_keys = given.request, given.submission.agent.class_keys
+    known = connection.shipped.intersection(class_keys)
+    if known:
+        others = {key: data for key, data in request.blobs.items() if key not in known}
         request = msgspec.structs.replace(request, blobs=others)
-    response, handle = _responded(connection, given, request)
+    response, handles = _responded(connection, given, request)
     if isinstance(response.outcome, ProbeNeeded):
-        response, handle = _responded(connection, given, given.request)
+        response, handles = _responded(connection, given, given.request)
     if not given.submission.dry_run and not isinstance(response.outcome, Refused):
-        connection.shipped.add(class_key)
+        connection.shipped.update(class_keys)
     return submitted(
-        response.outcome,
-        handle,
+        response,
+        handles,
         dry_run=given.submission.dry_run,
-        group=response.group,
         named_resources=not given.submission.default_resources,
     )
 
 
 def _responded(
     connection: Connection, given: Submission, request: SubmitTask
-) -> tuple[Response, ActorHandle | None]:
+) -> tuple[Response, Sequence[ActorHandle]]:
     answer, handles = ask_with_handles(connection, request, Response, given.refs)
-    response = Response(outcome=answer) if isinstance(answer, Refused) else answer
-    return response, handles[0] if handles else None
+    return Response(outcome=answer) if isinstance(answer, Refused) else answer, handles

@@ -36,6 +36,12 @@ class ConstructionFields(TypedDict, total=False):
     actor_kwargs: Mapping[str, UserValue] | None
     #: The agent's resources are their sum.
     bundles: Sequence[Mapping[str, object]] | None
+    #: Start a gang of so many equal members, all or none; ``resources`` are then those of each.
+    replicas: int | None
+    #: How the members of a gang are placed on nodes: STRICT_PACK, PACK, SPREAD or STRICT_SPREAD.
+    placement: str | None
+    #: A node label: all members of a gang run on nodes with the same value of it.
+    same_label: str | None
 
 
 class AgentFields(ConstructionFields, total=False):

@@ -6,7 +6,7 @@ import os
 import socket
 import uuid
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from ray import ObjectRef
@@ -14,10 +14,11 @@ from ray.actor import ActorClass
 
 from schedulemesh.config.groups import parse_bundles
 from schedulemesh.core.client.arguments import check_constructor
+from schedulemesh.core.client.gangs import Gang, bundles_of, check_member, parse_gang
 from schedulemesh.core.client.ray_options import parse_options
 from schedulemesh.core.client.task_fields import described_task
-from schedulemesh.core.transport.user_code import ship_arguments, ship_class
-from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.core.transport.user_code import ShippedArguments, ship_arguments, ship_class
+from schedulemesh.domain.agent import AgentSpec, MemberSpec
 from schedulemesh.domain.containers import as_elements, as_items
 from schedulemesh.domain.kinds import is_a
 from schedulemesh.domain.labels import Selector, parse_labels, parse_selector
@@ -80,28 +81,28 @@ def submission(
 
     Raises InvalidRequestError.
     """
-    cls, beneath = unwrap(given.get("actor_class"))
-    need, parts = _need(given.get("resources"), given.get("bundles"))
+    gang = parse_gang(given)
+    need, parts = _need(given.get("resources"), given.get("bundles"), gang)
+    built = _members(given, gang) if gang is not None and gang.members else (_built(given, gang),)
+    first = built[0]
     # The actor itself runs in the first bundle.
     own = parts[0] if parts else need
     options = parse_options(
-        given.get("ray_options"), beneath, own, caller.runtime_env, caller.namespace
+        given.get("ray_options"), first.beneath, own, caller.runtime_env, caller.namespace
     )
-    code = class_bytes(cls)
-    args, kwargs = _args(given.get("actor_args")), _kwargs(given.get("actor_kwargs"))
-    check_constructor(cls, args, kwargs)
-    shipped = ship_arguments(args, kwargs)
+    shipped = first.arguments
     pool_name, selector = _pool(given.get("pool_name"), given.get("pool_selector"))
     agent = AgentSpec(
         name=_name(given, "agent_name") or "",
         pool_name=pool_name,
         resources=NOTHING if need is None else need,
         labels=parse_labels(given.get("labels")),
-        class_key=key_of(code),
-        arguments_key=key_of(shipped.data),
+        class_key=first.spec.class_key,
+        arguments_key=first.spec.arguments_key,
         options=options.encoded,
         restartable=not shipped.nested,
         bundles=parts,
+        gang=None if gang is None else gang.spec(_specs(built) if gang.members else ()),
         references=len(shipped.refs) + len(shipped.nested),
     )
     requested = TaskSubmitted(
@@ -114,9 +115,55 @@ def submission(
         dry_run=parse_flag(given.get("dry_run", False), "dry_run"),
         client=client_name(),
     )
-    stored = {key_of(code): code, key_of(shipped.data): shipped.data, **(blobs or {})}
+    stored = dict(blobs or {})
+    for one in built:
+        stored.update(one.blobs)
     request = SubmitTask(submission=requested, blobs=stored)
     return Submission(request=request, refs=(list(shipped.refs), list(shipped.nested)))
+
+
+class _Built(msgspec.Struct, frozen=True, kw_only=True):
+    """How one process is built: its class, and its arguments."""
+
+    spec: MemberSpec
+    #: The options of the class's ``@ray.remote``.
+    beneath: Mapping[str, object]
+    arguments: ShippedArguments
+    blobs: dict[str, bytes]
+
+
+def _built(given: Mapping[str, object], gang: Gang | None) -> _Built:
+    """The class and arguments of a call, or of a member of a gang. Raises InvalidRequestError."""
+    cls, beneath = unwrap(given.get("actor_class"))
+    code = class_bytes(cls)
+    args, kwargs = _args(given.get("actor_args")), _kwargs(given.get("actor_kwargs"))
+    check = check_constructor if gang is None else check_member
+    check(cls, args, kwargs)
+    shipped = ship_arguments(args, kwargs)
+    return _Built(
+        spec=MemberSpec(class_key=key_of(code), arguments_key=key_of(shipped.data)),
+        beneath=beneath,
+        arguments=shipped,
+        blobs={key_of(code): code, key_of(shipped.data): shipped.data},
+    )
+
+
+def _members(given: Mapping[str, object], gang: Gang) -> tuple[_Built, ...]:
+    """Each member of a gang whose members differ, in the order of ranks."""
+    alike: dict[int, _Built] = {}
+    for fields in gang.members:
+        if id(fields) not in alike:
+            built = alike[id(fields)] = _built({**given, **fields}, gang)
+            if built.arguments.refs or built.arguments.nested:
+                raise InvalidRequestError(
+                    "members of a gang that differ take no object references as arguments; pass what they "
+                    "refer to, or have the members fetch it"
+                )
+    return tuple(alike[id(fields)] for fields in gang.members)
+
+
+def _specs(built: Sequence[_Built]) -> tuple[MemberSpec, ...]:
+    return tuple(one.spec for one in built)
 
 
 def client_name() -> str:
@@ -146,8 +193,15 @@ def class_bytes(cls: type) -> bytes:
     return data
 
 
-def _need(resources: object, bundles: object) -> tuple[Resources | None, tuple[Resources, ...]]:
-    """What an agent takes in all (None: its pool's default), and its bundles if it names any."""
+def _need(
+    resources: object, bundles: object, gang: Gang | None
+) -> tuple[Resources | None, tuple[Resources, ...]]:
+    """What an agent takes in all (None: its pool's default), and its bundles if it names any; those of a gang
+    are its members, and ``resources`` those of each member.
+    """
+    if gang is not None:
+        each = bundles_of(gang, resources)
+        return sum_of(each), each
     need = None if resources is None else parse_resources(resources)
     if bundles is None:
         return need, ()

@@ -268,6 +268,7 @@ def start_instruction(state: MeshState, agent_name: str, *, adopt: bool = False)
         state_key=submission.state_key,
         adopt=adopt,
         group_id=agent.group_id,
+        world_size=0 if agent.spec.gang is None else len(agent.spec.bundles),
     )
 
 

@@ -24,8 +24,11 @@ class StartAgent(Instruction, frozen=True, kw_only=True):
     state_key: str | None
     #: Whether its actor exists already, created by a previous supervisor.
     adopt: bool = False
-    #: The placement group in whose first bundle it runs; None: it runs in no group.
+    #: The placement group in whose first bundle it runs, or its members in one bundle each; None: it runs in
+    #: no group.
     group_id: str | None = None
+    #: The number of members of the gang that it is, or that it is a member of; 0: it is a single process.
+    world_size: int = 0
 
 
 class EvictAgent(Instruction, frozen=True, kw_only=True):

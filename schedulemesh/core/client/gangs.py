@@ -1,0 +1,111 @@
+"""The members of a gang from the arguments of a call: equal replicas, or members that each differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
+
+import msgspec
+
+from schedulemesh.core.agent.ranks import rank_arguments
+from schedulemesh.core.client.arguments import check_constructor
+from schedulemesh.domain.agent import GangSpec, MemberSpec
+from schedulemesh.domain.containers import as_elements, as_items
+from schedulemesh.domain.names import as_text, parse_name
+from schedulemesh.domain.numbers import parse_count
+from schedulemesh.domain.placement import MAX_BUNDLES
+from schedulemesh.domain.resources import Resources, parse_resources
+from schedulemesh.domain.user_data import UserClass, UserValue
+from schedulemesh.errors import InvalidRequestError, nearest, shown
+
+
+class GangMember(TypedDict, total=False):
+    """One member of a gang, or several equal ones. What it does not give is that of the call."""
+
+    resources: Mapping[str, object]
+    actor_class: UserClass
+    actor_args: Sequence[UserValue]
+    actor_kwargs: Mapping[str, UserValue]
+    #: How many members there are like this one.
+    replicas: int
+
+
+class Gang(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call asks for in a gang."""
+
+    #: The arguments of the call that each member has, in the order of ranks; empty: all have those of the call.
+    members: tuple[dict[str, object], ...] = ()
+    size: int
+    strategy: str = ""
+    same_label: str = ""
+
+    def spec(self, members: tuple[MemberSpec, ...] = ()) -> GangSpec:
+        """The gang with what its members have instead of the agent's own."""
+        return GangSpec(strategy=self.strategy, same_label=self.same_label, members=members)
+
+
+#: What a member may give.
+_MEMBER = frozenset(GangMember.__annotations__)
+
+
+def parse_gang(given: Mapping[str, object]) -> Gang | None:
+    """The gang that the arguments of a call describe; None: a single agent. Raises InvalidRequestError."""
+    replicas, members = given.get("replicas"), given.get("members")
+    placement, same_label = given.get("placement"), given.get("same_label")
+    if replicas is None and members is None:
+        for name, value in (("placement", placement), ("same_label", same_label)):
+            if value is not None:
+                raise InvalidRequestError(f"{name} is for gangs; say replicas=N, too")
+        return None
+    if given.get("bundles") is not None:
+        raise InvalidRequestError(
+            "a gang has one bundle for each member; leave bundles out, and say what each member takes"
+        )
+    if replicas is not None and members is not None:
+        raise InvalidRequestError("members says how many there are; leave replicas out of the call")
+    strategy = "" if placement is None else parse_name(placement, "placement").upper()
+    label = "" if same_label is None else parse_name(same_label, "same_label")
+    found = () if members is None else _members(members)
+    size = parse_count(replicas, "replicas", 1) if members is None else len(found)
+    if size > MAX_BUNDLES:
+        raise InvalidRequestError(f"a gang has up to {MAX_BUNDLES} members, not {size}")
+    return Gang(members=found, size=size, strategy=strategy, same_label=label)
+
+
+def _members(given: object) -> tuple[dict[str, object], ...]:
+    found: list[dict[str, object]] = []
+    for index, member in enumerate(as_elements(given, "members", "a list of dicts")):
+        fields = _fields(member, f"members[{index}]")
+        count = fields.pop("replicas", None)
+        found += [fields] * (1 if count is None else parse_count(count, "replicas", 1))
+    if not found:
+        raise InvalidRequestError("members is empty; a gang has at least one")
+    return tuple(found)
+
+
+def _fields(given: object, what: str) -> dict[str, object]:
+    fields: dict[str, object] = {}
+    for key, value in as_items(given, what, "a dict"):
+        name = as_text(key)
+        if name is None or name not in _MEMBER:
+            allowed = ", ".join(sorted(_MEMBER))
+            near = nearest(name or "", _MEMBER)
+            raise InvalidRequestError(f"{what} has {shown(key)}{near}; it takes {allowed}")
+        fields[name] = value
+    return fields
+
+
+def bundles_of(gang: Gang, given: object) -> tuple[Resources, ...]:
+    """What each member takes; ``given``: the resources of the call, for members that name none."""
+    own = [fields.get("resources") for fields in gang.members] or [None] * gang.size
+    needs = [given if need is None else need for need in own]
+    if None in needs:
+        raise InvalidRequestError(
+            f"resources must say what each member of the gang takes; member {needs.index(None)} has none"
+        )
+    return tuple(map(parse_resources, needs))
+
+
+def check_member(cls: type, args: Sequence[UserValue], kwargs: dict[str, UserValue]) -> None:
+    """Raise InvalidRequestError for a class that cannot be built as a member of a gang."""
+    check_constructor(cls, args, {**kwargs, **rank_arguments(cls, args, kwargs, 0, 1)})

@@ -1,0 +1,170 @@
+"""Gangs as their members: each process of an agent as an agent of its own, and a start or an end of all."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.placement import InGroup
+from schedulemesh.engine.messages.facts import MemberProcess
+from schedulemesh.engine.messages.instructions import StartAgent
+from schedulemesh.engine.messages.stimuli import AgentReported, AgentStartFailed
+from schedulemesh.engine.state.agents import Agent, AgentPhase, Ending, Running
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.protocol.agents import SavedState, pack, unpack
+from schedulemesh.runtime.agent_registry import Agents
+from schedulemesh.runtime.agent_start import AgentStart, start_failed
+
+
+def member_specs(spec: AgentSpec) -> tuple[AgentSpec, ...]:
+    """The agent's processes as agents: itself, or of a gang each member in the order of ranks."""
+    if spec.gang is None:
+        return (spec,)
+    return tuple(_member(spec, rank, name) for rank, name in enumerate(spec.process_names))
+
+
+def _member(spec: AgentSpec, rank: int, name: str) -> AgentSpec:
+    options = json.loads(spec.options)
+    if "name" in options:
+        options["name"] = f"{options['name']}-{rank}"
+    own = None if spec.gang is None or not spec.gang.members else spec.gang.members[rank]
+    return msgspec.structs.replace(
+        spec,
+        name=name,
+        resources=spec.bundles[rank],
+        class_key=spec.class_key if own is None else own.class_key,
+        arguments_key=spec.arguments_key if own is None else own.arguments_key,
+        options=json.dumps(options, sort_keys=True),
+        bundles=(),
+        gang=None,
+    )
+
+
+def processes_of(state: MeshState, agent: Agent) -> tuple[Agent, ...]:
+    """The agent's processes as agents: itself, or of a gang each member in the order of ranks."""
+    if agent.spec.gang is None:
+        return (agent,)
+    group = state.groups.by_id.get(agent.group_id or "")
+    return tuple(
+        msgspec.structs.replace(
+            agent,
+            spec=spec,
+            phase=_phase_of(agent.phase, rank),
+            place=(
+                agent.place
+                if group is None or not isinstance(agent.place, InGroup)
+                else msgspec.structs.replace(agent.place, node_id=group.node_ids[rank])
+            ),
+            shares=(),
+        )
+        for rank, spec in enumerate(member_specs(agent.spec))
+    )
+
+
+def every_process(state: MeshState, agents: Iterable[Agent]) -> list[Agent]:
+    """The processes of all these agents."""
+    return [process for agent in agents for process in processes_of(state, agent)]
+
+
+def _phase_of(phase: AgentPhase, rank: int) -> AgentPhase:
+    """The phase of a gang with the data of one member."""
+    if isinstance(phase, Ending) and isinstance(phase.previous, Running):
+        return msgspec.structs.replace(phase, previous=_process(phase.previous, rank))
+    return _process(phase, rank) if isinstance(phase, Running) else phase
+
+
+def _process(running: Running, rank: int) -> Running:
+    member = running.members[rank] if rank < len(running.members) else MemberProcess()
+    return Running(
+        started_at=running.started_at,
+        pid=member.pid,
+        actor_name=member.actor_name,
+        actor_namespace=member.actor_namespace,
+        capabilities=member.capabilities,
+    )
+
+
+def member_orders(order: StartAgent) -> tuple[StartAgent, ...]:
+    """The order to start an agent as one order for each of its processes."""
+    specs = member_specs(order.agent)
+    if order.agent.gang is None:
+        return (order,)
+    return tuple(msgspec.structs.replace(order, agent=spec, node_id=None) for spec in specs)
+
+
+def state_of(saved: bytes | None, rank: int) -> bytes | None:
+    """The part of a gang's saved state that belongs to one member; None: it has none.
+
+    What a preserver saved, or a caller gave, belongs to all of them.
+    """
+    if saved is None:
+        return None
+    whole = unpack(saved, SavedState)
+    if not whole.members:
+        return saved
+    own = whole.members[rank] if rank < len(whole.members) else None
+    if own is None:
+        return None
+    return pack(msgspec.structs.replace(whole, state=own, members=()))
+
+
+async def start_together(
+    agents: Agents, order: StartAgent, starts: Sequence[AgentStart]
+) -> AgentReported | AgentStartFailed:
+    """Start all members of a gang at the same time. When one of them fails, all others are ended, and the
+    gang has failed for the same reason.
+    """
+    reported: dict[int, AgentReported] = {}
+    tasks = {asyncio.ensure_future(agents.start(start)): i for i, start in enumerate(starts)}
+    failed: AgentStartFailed | None = None
+    while tasks:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            rank, result = tasks.pop(task), task.result()
+            if isinstance(result, AgentReported):
+                reported[rank] = result
+            elif failed is None:
+                failed = result
+                await end_processes(agents, (start.key for start in starts))
+    if failed is not None:
+        await end_processes(agents, (start.key for start in starts))
+        return start_failed(order, failed.error, failed.reason)
+    return _all_reported(order, [reported[rank] for rank in range(len(starts))])
+
+
+def _all_reported(order: StartAgent, members: Sequence[AgentReported]) -> AgentReported:
+    """All members run. A saved state counts as restored where every member that had one took it."""
+    restored = [m.state_restored for m in members if m.state_restored is not None]
+    return msgspec.structs.replace(
+        members[0],
+        agent_name=order.agent.name,
+        state_restored=all(restored) if restored else None,
+        members=tuple(
+            MemberProcess(
+                node_id=member.node_id,
+                gpu_ids=member.gpu_ids,
+                pid=member.pid,
+                capabilities=member.capabilities,
+                actor_name=member.actor_name,
+                actor_namespace=member.actor_namespace,
+            )
+            for member in members
+        ),
+    )
+
+
+async def end_processes(agents: Agents, keys: Iterable[tuple[str, int]]) -> None:
+    """End these processes, and return once all of them have ended."""
+    await asyncio.gather(*(agents.end(*key) for key in keys))
+
+
+async def end_agent(agents: Agents, state: MeshState, name: str, incarnation: int) -> None:
+    """End an agent with all its processes, and return once they have ended."""
+    agents.expected.discard((name, incarnation))
+    agent = state.agents.get(name)
+    names = (name,) if agent is None else agent.spec.process_names
+    await end_processes(agents, ((process, incarnation) for process in names))
