@@ -8,9 +8,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.agent import AgentSpec, MemberProcess
 from schedulemesh.domain.placement import InGroup
-from schedulemesh.engine.messages.facts import MemberProcess
 from schedulemesh.engine.messages.instructions import StartAgent
 from schedulemesh.engine.messages.stimuli import AgentReported, AgentStartFailed
 from schedulemesh.engine.state.agents import Agent, AgentPhase, Ending, Running

@@ -21,6 +21,7 @@ from schedulemesh.engine.messages.outcomes import (
     Refused,
 )
 from schedulemesh.protocol.agents import SavedState, pack
+from schedulemesh.protocol.answers import Response
 
 CPU = parse_resources({"cpu": 1})
 VICTIM = Candidate(
@@ -61,7 +62,7 @@ ACCEPTED = Accepted(
 
 def test_a_success():
     handle = object()
-    assert results.submitted(ACCEPTED, handle, dry_run=False) == {
+    assert results.submitted(Response(outcome=ACCEPTED), [handle], dry_run=False) == {
         "success": True,
         "agent": {
             "name": "p-agent-abc123",
@@ -85,12 +86,12 @@ def test_a_success():
 )
 def test_a_success_with_additional_fields(change, key, value):
     accepted = Accepted(agent_name="a", pool_name="p", resources=CPU, **change)
-    assert results.submitted(accepted, None, dry_run=False)[key] is value
-    assert key not in results.submitted(ACCEPTED, None, dry_run=False)
+    assert results.submitted(Response(outcome=accepted), [], dry_run=False)[key] is value
+    assert key not in results.submitted(Response(outcome=ACCEPTED), [], dry_run=False)
 
 
 def test_a_dry_run_is_marked_as_such():
-    assert results.submitted(ACCEPTED, None, dry_run=True)["dry_run"] is True
+    assert results.submitted(Response(outcome=ACCEPTED), [], dry_run=True)["dry_run"] is True
 
 
 def test_a_refusal():
@@ -102,7 +103,7 @@ def test_a_refusal():
         turned_away={Reason.BELOW_SAME_POOL_THRESHOLD: 2},
         restarted=("v",),
     )
-    assert results.submitted(refused, None, dry_run=False) == {
+    assert results.submitted(Response(outcome=refused), [], dry_run=False) == {
         "success": False,
         "error": "Insufficient resources and no available preemption candidates",
         "reason": "preemption_failed",
@@ -222,7 +223,7 @@ def test_a_manually_evicted_task_has_the_result_of_saving():
 
 def test_an_outcome_that_cannot_be_is_an_error():
     with pytest.raises(TypeError, match="Pending"):
-        results.submitted(Pending(agent_name="a"), None, dry_run=False)
+        results.submitted(Response(outcome=Pending(agent_name="a")), [], dry_run=False)
     with pytest.raises(TypeError, match="Done"):
         results.preempted(Done(), None)
 

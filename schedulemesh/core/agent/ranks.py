@@ -21,7 +21,7 @@ def rank_arguments(
     rank: int,
     world_size: int,
 ) -> dict[str, UserValue]:
-    """Of ``rank`` and ``world_size`` those that the class's constructor names and the caller has not given."""
+    """Of ``rank`` and ``world_size`` those that the constructor names and the caller has not given."""
     try:
         signature = inspect.signature(cls)
         given = signature.bind_partial("name", {}, *args, **kwargs).arguments

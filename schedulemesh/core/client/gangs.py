@@ -33,7 +33,7 @@ class GangMember(TypedDict, total=False):
 class Gang(msgspec.Struct, frozen=True, kw_only=True):
     """What a call asks for in a gang."""
 
-    #: The arguments of the call that each member has, in the order of ranks; empty: all have those of the call.
+    #: The arguments of each member in the order of ranks; empty: all have those of the call.
     members: tuple[dict[str, object], ...] = ()
     size: int
     strategy: str = ""

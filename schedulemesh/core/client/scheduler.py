@@ -24,8 +24,7 @@ from schedulemesh.core.client import (
 from schedulemesh.core.client.arguments import public, public_calls
 from schedulemesh.core.client.connection import connect, find
 from schedulemesh.core.client.console import show_log
-from schedulemesh.core.client.gangs import GangMember
-from schedulemesh.core.client.lifecycle import SchedulerObject
+from schedulemesh.core.client.gang_calls import GangCalls
 from schedulemesh.core.client.new_settings import parse_settings
 from schedulemesh.core.client.task_fields import (
     AgentFields,
@@ -40,7 +39,7 @@ from schedulemesh.plugins.scheduling import SchedulingStrategyPlugin
 
 
 @public_calls
-class RayScheduler(SchedulerObject):
+class RayScheduler(GangCalls):
     """The scheduler of one name in one Ray namespace: finds its supervisor or creates it, and calls it.
 
     ``detached`` False: the scheduler ends with this job, and nothing of it stays in Ray. True: it outlives
@@ -223,28 +222,6 @@ class RayScheduler(SchedulerObject):
         own = {"task_id": task_id, "pool_name": pool_name, "actor_class": actor_class}
         given = {**own, "resources": resources, "priority": priority, **fields}
         return submissions.submit_task_with_preemption(self._connection, given)
-
-    @public(SubmitFields)
-    def submit_gang(
-        self,
-        task_id: str,
-        pool_name: str | None = None,
-        members: Sequence[GangMember] = (),
-        actor_class: UserClass = None,
-        **fields: Unpack[SubmitFields],
-    ) -> results.SubmitResult:
-        """Start a gang for a task: several agents that start, are evicted, saved and ended as one, or not at all.
-
-        ``members`` is a list of dicts in the order of ranks: ``resources``, ``actor_class``, ``actor_args``,
-        ``actor_kwargs``, and ``replicas`` for several equal ones. What a member does not give is that of the
-        call; equal members alone are simpler said with ``replicas=N`` of a submission. ``placement`` is
-        STRICT_PACK, PACK (default), SPREAD or STRICT_SPREAD; with ``same_label`` all members run on nodes
-        with the same value of that label.
-
-        Returns what a submission returns, with ``agents``: every member with its ``handle`` and ``rank``.
-        """
-        given = {"task_id": task_id, "pool_name": pool_name, "actor_class": actor_class, **fields}
-        return submissions.submit_gang(self._connection, given, members)
 
     @public(SubmitFields)
     def submit_with_pg_preemption(

@@ -222,7 +222,8 @@ class _Pass:
         state, submission = self._tx.state, task.submission
         spec = state.ledger.accounts[task.pool_name].spec
         need = spec.default_agent() if submission.default_resources else submission.agent.resources
-        if need in self._no_room and submission.choose_node and spec.groups is None:
+        one_node = submission.choose_node and spec.groups is None and submission.agent.gang is None
+        if one_node and need in self._no_room:
             return False
         return not pay(state.ledger, task.pool_name, need, submission.client).short
 
