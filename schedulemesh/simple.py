@@ -52,6 +52,8 @@ class SimpleTaskSpec:
     owner: str | None = None
     #: "requeue" or "drop" when it is evicted; None: what its pool says.
     on_preempted: str | None = None
+    #: Evictions after which it cannot be evicted any more; None: as the policy says.
+    max_preemptions: int | None = None
     payload: UserValue = None
     ray_options: Mapping[str, object] | None = None
     pool_selector: Mapping[str, object] | None = None

@@ -185,6 +185,10 @@ def test_defaults_of_the_policy():
         "save_timeout": 30.0,
         "start_timeout": 120.0,
         "preemption_grace_s": 0.0,
+        "min_runtime": 0.0,
+        "max_preemptions": 5,
+        "preemption_cooldown": 0.0,
+        "lost_work_budget": 0.0,
     }
 
 

@@ -13,7 +13,13 @@ from schedulemesh.config.label_rules import LabelRules, parse_label_rules
 from schedulemesh.domain.containers import as_elements
 from schedulemesh.domain.kinds import is_a
 from schedulemesh.domain.names import as_text, parse_name
-from schedulemesh.domain.numbers import MAX_TIMEOUT_S, parse_flag, parse_number, parse_positive
+from schedulemesh.domain.numbers import (
+    MAX_TIMEOUT_S,
+    parse_count,
+    parse_flag,
+    parse_number,
+    parse_positive,
+)
 from schedulemesh.errors import InvalidRequestError, nearest, shown
 
 logger = logging.getLogger(__name__)
@@ -67,6 +73,8 @@ MAX_THRESHOLD = 1e10
 MAX_WEIGHT = 1e6
 #: Above the score of every candidate.
 MAX_SCORE = 1e17
+#: GPU-seconds of lost work per hour; above what any cluster can lose.
+MAX_LOST_WORK = 1e12
 #: Protected pools.
 MAX_POOLS = 10_000
 
@@ -76,6 +84,7 @@ _THRESHOLDS = (
     "label_priority_threshold",
 )
 _TIMEOUTS = ("cancel_timeout", "save_timeout", "start_timeout")
+_DURATIONS = ("preemption_grace_s", "min_runtime", "preemption_cooldown")
 _SWITCHES = (
     "enable_cross_pool_preemption",
     "enable_label_preemption",
@@ -122,6 +131,16 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     start_timeout: float = 120.0
     #: Seconds between a victim's notice and its eviction.
     preemption_grace_s: float = 0.0
+    #: Seconds that a task runs before it may be evicted, from the start of its present run; 0: no limit.
+    min_runtime: float = 0.0
+    #: Evictions after which a task that is requeued is immune, unless the task names its own number. A task
+    #: that is dropped is evicted once, so this limits it only if it is requeued.
+    max_preemptions: int = 5
+    #: Seconds after an eviction for a task of a pool during which no task is evicted for that pool; 0: none.
+    preemption_cooldown: float = 0.0
+    #: GPU-seconds of work that evictions may destroy per hour, in each pool whose tasks are evicted;
+    #: 0: no limit.
+    lost_work_budget: float = 0.0
 
     def __post_init__(self) -> None:
         force = msgspec.structs.force_setattr
@@ -129,7 +148,10 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
             force(self, name, parse_positive(getattr(self, name), name, MAX_THRESHOLD))
         for name in _TIMEOUTS:
             force(self, name, parse_positive(getattr(self, name), name, MAX_TIMEOUT_S))
-        force(self, "preemption_grace_s", _number(self, "preemption_grace_s", 0.0, MAX_TIMEOUT_S))
+        for name in _DURATIONS:
+            force(self, name, _number(self, name, 0.0, MAX_TIMEOUT_S))
+        force(self, "max_preemptions", parse_count(self.max_preemptions, "max_preemptions", 1))
+        force(self, "lost_work_budget", _number(self, "lost_work_budget", 0.0, MAX_LOST_WORK))
         weight = _number(self, "remaining_time_weight", 0.0, MAX_WEIGHT)
         force(self, "remaining_time_weight", weight)
         force(self, "min_preempt_score", _number(self, "min_preempt_score", -MAX_SCORE, MAX_SCORE))

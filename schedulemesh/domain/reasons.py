@@ -214,6 +214,19 @@ class Reason(Code):
         "The difference of priority is too small across pools.",
     )
     BELOW_MIN_PREEMPT_SCORE = ("below_min_preempt_score", "Its score is below `min_preempt_score`.")
+    BELOW_MIN_RUNTIME = ("below_min_runtime", "It has not run for `min_runtime` seconds yet.")
+    PREEMPTED_TOO_OFTEN = (
+        "preempted_too_often",
+        "It has been evicted as often as `max_preemptions` allows.",
+    )
+    IN_PREEMPTION_COOLDOWN = (
+        "in_preemption_cooldown",
+        "Tasks were evicted for the same pool less than `preemption_cooldown` seconds ago.",
+    )
+    EXCEEDS_LOST_WORK_BUDGET = (
+        "exceeds_lost_work_budget",
+        "Its eviction would lose more work than `lost_work_budget` leaves to its pool this hour.",
+    )
     VETOED_BY_STRATEGY = ("vetoed_by_strategy", "A [strategy](../plugins.md) keeps it.")
     WOULD_NOT_MAKE_ROOM = (
         "would_not_make_room",
@@ -230,6 +243,10 @@ EVALUATION_REASONS = (
     Reason.BELOW_SAME_POOL_THRESHOLD,
     Reason.CROSS_POOL_DISABLED,
     Reason.BELOW_CROSS_POOL_THRESHOLD,
+    Reason.PREEMPTED_TOO_OFTEN,
+    Reason.IN_PREEMPTION_COOLDOWN,
+    Reason.BELOW_MIN_RUNTIME,
+    Reason.EXCEEDS_LOST_WORK_BUDGET,
     Reason.BELOW_MIN_PREEMPT_SCORE,
     Reason.VETOED_BY_STRATEGY,
     Reason.ALREADY_BEING_PREEMPTED,

@@ -123,6 +123,11 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
         """Whether any kind is below zero."""
         return min(self.cpu, self.memory, self.gpu) < 0 or any(n < 0 for _, n in self.custom)
 
+    @property
+    def gpus(self) -> float:
+        """The GPU amount as users give it."""
+        return self.gpu / UNIT
+
     def items(self) -> Iterator[tuple[str, int]]:
         """Each kind that is not zero with its units: cpu, memory, gpu, then custom ones by name."""
         for kind in _KINDS:

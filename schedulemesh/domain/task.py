@@ -11,7 +11,7 @@ import msgspec
 
 from schedulemesh.domain.labels import Labels, parse_labels
 from schedulemesh.domain.names import as_text, parse_key, parse_name
-from schedulemesh.domain.numbers import parse_duration, parse_priority
+from schedulemesh.domain.numbers import parse_count, parse_duration, parse_priority
 from schedulemesh.errors import InvalidRequestError, shown
 
 DEFAULT_PRIORITY = 5.0
@@ -46,6 +46,8 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     estimated_duration: float | None = None
     #: The user that it belongs to, as the submitting process says; empty: unknown.
     owner: str = ""
+    #: Evictions after which it cannot be evicted any more; None: as the policy says.
+    max_preemptions: int | None = None
     #: The key of its stored payload, which only user code reads; None: no payload.
     payload_key: str | None = None
     #: The requested priority, if a plugin changed it; None: not changed.
@@ -100,6 +102,7 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
     "labels": parse_labels,
     "estimated_duration": parse_duration,
     "owner": lambda given: parse_name(given, "owner"),
+    "max_preemptions": lambda given: parse_count(given, "max_preemptions"),
     "payload_key": lambda given: parse_key(given, "the payload's key"),
     "on_preempted": parse_on_preempted,
 }
@@ -156,6 +159,8 @@ class TaskState:
     owner: str = ""
     #: "requeue" or "drop" when it is evicted; empty: what its pool says.
     on_preempted: str = ""
+    #: Evictions after which it cannot be evicted any more; None: as the policy says.
+    max_preemptions: int | None = None
     #: When it started, in seconds since 1970.
     started_at: float = 0.0
     #: The metric ``progress`` as last reported; None: never reported.

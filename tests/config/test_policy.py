@@ -34,6 +34,10 @@ def test_the_defaults_are_the_documented_ones():
         "save_timeout": 30.0,
         "start_timeout": 120.0,
         "preemption_grace_s": 0.0,
+        "min_runtime": 0.0,
+        "max_preemptions": 5,
+        "preemption_cooldown": 0.0,
+        "lost_work_budget": 0.0,
     }
 
 
@@ -54,11 +58,27 @@ def test_thresholds_and_timeouts_must_be_above_zero(name, value):
         PreemptionPolicy(**{name: value})
 
 
-@pytest.mark.parametrize("name", ["remaining_time_weight", "preemption_grace_s"])
-def test_weight_and_grace_may_be_zero_but_not_less(name):
+@pytest.mark.parametrize(
+    "name",
+    [
+        "remaining_time_weight",
+        "preemption_grace_s",
+        "min_runtime",
+        "preemption_cooldown",
+        "lost_work_budget",
+    ],
+)
+def test_weight_and_limits_may_be_zero_but_not_less(name):
     assert getattr(PreemptionPolicy(**{name: 0}), name) == 0
     with pytest.raises(InvalidRequestError, match=name):
         PreemptionPolicy(**{name: -0.1})
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, None, "5"])
+def test_preemptions_are_limited_to_a_whole_number_of_at_least_one(value):
+    assert PreemptionPolicy(max_preemptions=1).max_preemptions == 1
+    with pytest.raises(InvalidRequestError, match="max_preemptions"):
+        PreemptionPolicy(max_preemptions=value)
 
 
 def test_the_least_score_may_be_any_finite_number():

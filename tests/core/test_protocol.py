@@ -95,6 +95,7 @@ def test_a_saved_state_as_callers_see_it():
         "estimated_duration": None,
         "owner": "",
         "on_preempted": "",
+        "max_preemptions": None,
         "source": "save_state",
         "saved_at": 12.5,
         "consistent": True,

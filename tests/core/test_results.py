@@ -43,6 +43,7 @@ SHOWN = {
     "estimated_duration": None,
     "owner": "",
     "on_preempted": "",
+    "max_preemptions": None,
     "preempt_score": 5.5,
     "priority_delta": 4.0,
     "effective_delta": 4.0,

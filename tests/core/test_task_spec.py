@@ -19,7 +19,13 @@ from schedulemesh.runtime.queries import View
 from tests.engine.builders import Mesh, pool
 
 #: By type, a value that is no default.
-VALUES = {str: "some text", float: 7.5, float | None: 60.0, dict[str, str]: {"team": "search"}}
+VALUES = {
+    str: "some text",
+    float: 7.5,
+    float | None: 60.0,
+    int | None: 3,
+    dict[str, str]: {"team": "search"},
+}
 
 SPEC = TaskSpec(
     **{

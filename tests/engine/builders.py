@@ -454,6 +454,7 @@ def pictures(state: MeshState) -> dict[str, object]:
     left_out = {
         "_apply",
         "past",
+        "evictions",
         "_group_facts",
         "preemption",
         "ledger",
@@ -465,6 +466,7 @@ def pictures(state: MeshState) -> dict[str, object]:
     shown: dict[str, object] = {
         field: value for field, value in vars(state).items() if field not in left_out
     }
+    shown["evictions"] = vars(state.evictions)
     shown["lost with"] = state.past._lost_with
     shown["groups"] = {
         field: (

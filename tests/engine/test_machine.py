@@ -116,6 +116,8 @@ policies = st.fixed_dictionaries(
         "label_dominance_protects": st.booleans(),
         "protected_pools": st.sampled_from([(), ("q",)]),
         "label_preemption_rules": st.sampled_from(RULES),
+        "min_runtime": st.sampled_from([0.0, 4.0, 25.0]),
+        "preemption_cooldown": st.sampled_from([0.0, 6.0]),
     },
 )
 

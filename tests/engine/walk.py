@@ -11,6 +11,7 @@ from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.state.agents import Running
 from schedulemesh.engine.state.device_guarantees import is_sure
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.tasks import RunningTask
 
 Amounts = dict[str, int]
 
@@ -54,6 +55,19 @@ def rank(policy: PreemptionPolicy, high: Mapping[str, str], low: Mapping[str, st
     return found
 
 
+def in_return(
+    policy: PreemptionPolicy, group_request: GroupRequest, pool_name: str, delta: float
+) -> bool:
+    """Whether the running task, though it is lower by label, might evict the incoming one by its priority."""
+    if policy.label_dominance_protects:
+        return False
+    if pool_name == group_request.pool_name:
+        return -delta >= policy.same_pool_priority_threshold
+    if group_request.pool_name in policy.protected_pools:
+        return False
+    return policy.enable_cross_pool_preemption and -delta >= policy.cross_pool_priority_threshold
+
+
 def rule(
     policy: PreemptionPolicy,
     group_request: GroupRequest,
@@ -69,7 +83,8 @@ def rule(
     if policy.enable_label_preemption:
         over = rank(policy, group_request.labels, labels)
         under = rank(policy, labels, group_request.labels)
-        if over and not under and max(delta, over) >= policy.label_priority_threshold:
+        wins = over and not under and max(delta, over) >= policy.label_priority_threshold
+        if wins and not in_return(policy, group_request, pool_name, delta):
             return True, "label_based_preemption", max(delta, float(over))
         if under and not over and policy.label_dominance_protects:
             return False, "dominates_by_label", delta
@@ -82,6 +97,27 @@ def rule(
     if delta >= policy.cross_pool_priority_threshold:
         return True, "cross_pool_preemption", delta
     return False, "below_cross_pool_threshold", delta
+
+
+def limited(
+    state: MeshState, group_request: GroupRequest, task: RunningTask, now: float, reason: str
+) -> tuple[bool, str]:
+    """Whether a task that the rules let go may be evicted, and the limit that spares it."""
+    policy, spec = state.policy, task.spec
+    limit = policy.max_preemptions if spec.max_preemptions is None else spec.max_preemptions
+    if task.attempts.preemptions >= limit:
+        return False, "preempted_too_often"
+    last = state.evictions.last_for.get(group_request.pool_name, -1e18)
+    if now < last + policy.preemption_cooldown:
+        return False, "in_preemption_cooldown"
+    if now < task.started_at + policy.min_runtime:
+        return False, "below_min_runtime"
+    if policy.lost_work_budget:
+        left = policy.lost_work_budget - state.evictions.lost_work_in(spec.pool_name, now)
+        lost = now - max(task.started_at, task.saved_at or task.started_at)
+        if lost * task.resources.gpu / UNIT > max(0.0, left):
+            return False, "exceeds_lost_work_budget"
+    return True, reason
 
 
 def candidates(
@@ -102,6 +138,8 @@ def candidates(
         remaining = 0.0
         if spec.estimated_duration is not None:
             remaining = max(0.0, task.started_at + spec.estimated_duration - now)
+        if allowed:
+            allowed, reason = limited(state, group_request, task, now, reason)
         score = effective + policy.remaining_time_weight * remaining
         if allowed and score < policy.min_preempt_score:
             allowed, reason = False, "below_min_preempt_score"

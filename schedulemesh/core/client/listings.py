@@ -187,6 +187,10 @@ class PolicyFields(TypedDict, total=False):
     save_timeout: float
     start_timeout: float
     preemption_grace_s: float
+    min_runtime: float
+    max_preemptions: int
+    preemption_cooldown: float
+    lost_work_budget: float
 
 
 class PolicyUpdate(Result, PolicyFields, total=False):

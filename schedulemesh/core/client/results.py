@@ -54,6 +54,8 @@ class TaskInfo(TypedDict, total=False):
     owner: str
     #: "requeue" or "drop" when it is evicted; empty: what its pool says.
     on_preempted: str
+    #: Evictions after which it cannot be evicted any more; None: as the policy says.
+    max_preemptions: int | None
 
 
 class AgentInfo(TypedDict, total=False):

@@ -26,6 +26,8 @@ class TaskFields(TypedDict, total=False):
     owner: str | None
     #: "requeue" or "drop" when it is evicted; None: what its pool says.
     on_preempted: str | None
+    #: Evictions after which it cannot be evicted any more; None: as the policy says.
+    max_preemptions: int | None
     payload: UserValue
 
 

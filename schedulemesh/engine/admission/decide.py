@@ -36,6 +36,7 @@ from schedulemesh.engine.placement.plugin_views import submitted_view
 from schedulemesh.engine.placement.scenario import Demand
 from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.preemption.candidates import Candidates
+from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.preemption.search import Plan, search
 from schedulemesh.engine.preemption.sufficient_priority import sufficient_priority
 from schedulemesh.engine.preemption.veto import PluginVeto, plugin_veto
@@ -214,9 +215,10 @@ def _decide(tx: Transaction, request: Request) -> RequestOutcome:
             return would_run(tx.state, request, None)
         return admit(tx, request, None)
     veto = veto_for(tx, request)
-    plan = plan_for(tx, request, veto)
+    limits = Limits(tx.state, request.pool_name, tx.now)
+    plan = plan_for(tx, request, veto, limits)
     if plan is None:
-        return _no_victim(tx, request, veto)
+        return _no_victim(tx, request, veto, limits)
     if request.stimulus.dry_run:
         return would_run(tx.state, request, plan)
     if (class_key := unprobed(tx.state, request, plan)) is not None:
@@ -224,11 +226,13 @@ def _decide(tx: Transaction, request: Request) -> RequestOutcome:
     return admit(tx, request, plan)
 
 
-def plan_for(tx: Transaction, request: Request, veto: PluginVeto | None) -> Plan | None:
+def plan_for(
+    tx: Transaction, request: Request, veto: PluginVeto | None, limits: Limits
+) -> Plan | None:
     """What is to end for a request that does not fit now; None: nothing that may end would make room."""
     plan = room_of_idle(tx, request)
     if plan is None and request.stimulus.may_preempt:
-        plan = find_victims(tx, request, veto)
+        plan = find_victims(tx, request, veto, limits)
     return plan
 
 
@@ -251,20 +255,31 @@ def room_of_idle(tx: Transaction, request: Request) -> Plan | None:
     return Plan(victims=(), placement=placement, removed=groups)
 
 
-def find_victims(tx: Transaction, request: Request, veto: PluginVeto | None) -> Plan | None:
-    """Who is evicted for a request, and where it runs then; None: no eviction would make room for it."""
+def find_victims(
+    tx: Transaction, request: Request, veto: PluginVeto | None, limits: Limits
+) -> Plan | None:
+    """Who is evicted for a request, and where it runs then; None: no eviction would make room for it.
+
+    Where the victims together lose more work than a pool's budget leaves, others are sought, with narrower
+    limits.
+    """
     demand = _demand(tx.state, request)
     if demand is None:
         return None
     asked = request.group_request if demand.needs_place else None
-    agents = VictimAgents(tx.state, _candidates(tx, request, veto), asked)
-    return search(tx.state, demand, agents, tx.now)
+    while True:
+        agents = VictimAgents(tx.state, _candidates(tx, request, veto, limits), asked)
+        plan = search(tx.state, demand, agents, tx.now)
+        if plan is None or not limits.narrow(evicted_tasks(plan.victims)):
+            return plan
 
 
-def _candidates(tx: Transaction, request: Request, veto: PluginVeto | None) -> Candidates:
+def _candidates(
+    tx: Transaction, request: Request, veto: PluginVeto | None, limits: Limits
+) -> Candidates:
     """The tasks that may be evicted for a request."""
     state = tx.state
-    return Candidates(state.preemption, state.running, request.incoming, tx.now, veto)
+    return Candidates(state.preemption, state.running, request.incoming, tx.now, veto, limits)
 
 
 def _demand(state: MeshState, request: Request) -> Demand | None:
@@ -299,12 +314,14 @@ def veto_for(tx: Transaction, request: Request) -> PluginVeto | None:
     return plugin_veto(tx.strategies, tx.state.preemption, request.incoming, view, tx.now)
 
 
-def _no_victim(tx: Transaction, request: Request, veto: PluginVeto | None) -> Refused:
+def _no_victim(
+    tx: Transaction, request: Request, veto: PluginVeto | None, limits: Limits
+) -> Refused:
     state = tx.state
     turned_away: dict[Reason, int] = {}
     enough = _sufficient_priority(tx, request)
     if request.stimulus.may_preempt:
-        turned_away = _candidates(tx, request, veto).turned_away()
+        turned_away = _candidates(tx, request, veto, limits).turned_away()
     refused = explain.preemption_failed(
         state,
         request.pool_name,
@@ -339,7 +356,8 @@ def _sufficient_priority(tx: Transaction, request: Request) -> float | None:
         again = understand(tx, msgspec.structs.replace(stimulus, task=raised))
         if isinstance(again, Refused) or again.fits_now:
             return None if isinstance(again, Refused) else ()
-        plan = find_victims(tx, again, None)
+        limits = Limits(tx.state, again.pool_name, tx.now)
+        plan = find_victims(tx, again, None, limits)
         return None if plan is None else evicted_tasks(plan.victims)
 
     return sufficient_priority(tx.state, request.incoming, victims)

@@ -52,6 +52,7 @@ from schedulemesh.engine.messages.stimuli import (
     TaskCancellationRequested,
     TaskSubmitted,
 )
+from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.state.queue import QueueClass, QueuedTask
 from schedulemesh.engine.state.quota import pay
 from schedulemesh.engine.transaction import Transaction
@@ -139,7 +140,8 @@ def _start(tx: Transaction, task: QueuedTask, *, may_preempt: bool) -> bool:
 
 
 def _start_with_evictions(tx: Transaction, task: QueuedTask, request: Request) -> bool:
-    plan = plan_for(tx, request, veto_for(tx, request))
+    limits = Limits(tx.state, request.pool_name, tx.now)
+    plan = plan_for(tx, request, veto_for(tx, request), limits)
     if plan is None:
         return False
     if (class_key := unprobed(tx.state, request, plan)) is not None:

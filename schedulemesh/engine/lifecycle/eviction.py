@@ -88,6 +88,7 @@ def _evict_task(
             reason=stimulus.reason,
             preempt_score=stimulus.preempt_score,
             request_id=stimulus.request_id,
+            client=stimulus.client or "",
         )
     )
     tx.instruct(EvictTask(task_id=task_id))
@@ -104,6 +105,7 @@ def _evict_agent(tx: Transaction, stimulus: s.PreemptionRequested, agent: Agent)
                     at=tx.now,
                     reason=stimulus.reason,
                     preempt_score=(stimulus.preempt_score if task_id == stimulus.task_id else None),
+                    client=stimulus.client or "",
                 )
             )
     tx.emit(

@@ -332,6 +332,8 @@ class EvictionStarted(Fact, tag="eviction_started", frozen=True, kw_only=True):
     for_agent: str | None = None
     #: The request that is answered when it has been evicted.
     request_id: str | None = None
+    #: The client that requested it.
+    client: str = ""
 
 
 class StateSaved(Fact, tag="state_saved", frozen=True, kw_only=True):

@@ -32,9 +32,12 @@ from itertools import chain, groupby
 
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import Candidate
+from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.preemption.rules import Incoming, PreemptionRules, Verdict
 from schedulemesh.engine.preemption.veto import PluginVeto
 from schedulemesh.engine.state.tasks import RunningTask, RunningTasks, TaskClass
+
+_COOLING = Verdict(refused=Reason.IN_PREEMPTION_COOLDOWN)
 
 _Judged = list[tuple[TaskClass, Verdict]]
 #: A task of a class: seconds left, minus its start, id.
@@ -53,14 +56,18 @@ class Candidates:
         incoming: Incoming,
         now: float,
         veto: PluginVeto | None = None,
+        limits: Limits | None = None,
     ) -> None:
-        #: ``veto``: what strategies decide about individual tasks; None: nothing.
+        #: ``veto``: what strategies decide about individual tasks; None: nothing. ``limits``: which tasks
+        #: are spared whatever the rules say; None: none are.
         self._rules = rules
         self._policy = rules.policy
         self._running = running
         self._incoming = incoming
         self._now = now
         self._veto = veto
+        self._cooling = limits is not None and limits.cooling
+        self._limits = limits if limits is not None and limits.any_per_task else None
         #: Whether the score decides among the tasks of a group.
         self._by_score = rules.policy.victim_order != "least_lost_work"
 
@@ -75,9 +82,7 @@ class Candidates:
         if verdict is None:
             return None
         candidate = self._scored(task, verdict)
-        if candidate is None or (self._veto is not None and not self._veto.allows(task, verdict)):
-            return None
-        return candidate
+        return candidate if candidate and self._may_leave(task, verdict) else None
 
     def in_order(
         self,
@@ -91,7 +96,7 @@ class Candidates:
         likely = [entry for entry in self._verdicts() if entry[1].rule and entry[0].count]
         if keep is not TaskClass.has_tasks:
             likely = [entry for entry in likely if keep(entry[0])]
-        only = first if self._veto is None else None
+        only = first if self._veto is None and not self._policy.lost_work_budget else None
         given = 0
         for group in self._groups(likely):
             for candidate in self._merged(self._heads(group, only), keep):
@@ -116,6 +121,7 @@ class Candidates:
             if verdict.refused is not None:
                 count(verdict.refused, size)
                 continue
+            size -= self._count_spared(task_class, count)
             below = self._below_score(task_class, verdict)
             count(Reason.BELOW_MIN_PREEMPT_SCORE, below)
             count(Reason.WOULD_NOT_MAKE_ROOM, size - below)
@@ -125,8 +131,20 @@ class Candidates:
         order = sorted((-tasks, reason) for reason, tasks in counts.items() if tasks)
         return {reason: -tasks for tasks, reason in order}
 
+    def _count_spared(self, task_class: TaskClass, count: Callable[[Reason, int], None]) -> int:
+        """Count the tasks of an allowed class that are spared one by one; how many they are."""
+        if self._limits is None:
+            return 0
+        spared = len(task_class) - self._limits.evictable(task_class)
+        count(Reason.BELOW_MIN_RUNTIME, len(task_class.young))
+        count(Reason.EXCEEDS_LOST_WORK_BUDGET, spared - len(task_class.young))
+        return spared
+
     def _verdicts(self) -> _Judged:
-        return self._rules.verdicts(self._running, self._incoming, opened=self._veto is not None)
+        found = self._rules.verdicts(self._running, self._incoming, opened=self._veto is not None)
+        if not self._cooling:
+            return found
+        return [(task_class, _COOLING if v.rule else v) for task_class, v in found]
 
     def _scored(self, task: RunningTask, verdict: Verdict) -> Candidate | None:
         """The task with its score; None: no rule allows its eviction, or the score is too low."""
@@ -145,6 +163,12 @@ class Candidates:
             lost_work=task.lost_work(self._now),
         )
 
+    def _may_leave(self, task: RunningTask, verdict: Verdict) -> bool:
+        """Whether neither a limit nor a strategy keeps this task, which the rules allow to evict."""
+        if self._limits is not None and self._limits.spares(task):
+            return False
+        return self._veto is None or self._veto.allows(task, verdict)
+
     def _groups(self, likely: _Judged) -> Iterable[_Judged]:
         """The classes in groups, each of which comes before the next as a whole."""
         if self._policy.victim_order != "priority_first":
@@ -158,6 +182,8 @@ class Candidates:
         Of the classes only the ``first`` best can contribute, so the others are not opened.
         """
         now, weight = self._now, self._policy.remaining_time_weight
+        if self._limits is not None:
+            likely = [entry for entry in likely if self._limits.evictable(entry[0])]
         best = []
         for task_class, verdict in likely:
             if task_class.soonest <= now or now < task_class.advanced_to:
@@ -176,7 +202,6 @@ class Candidates:
     def _merged(self, heap: list[_Head], keep: Callable[[TaskClass], bool]) -> Iterator[Candidate]:
         """The candidates of several classes in one order."""
         heapq.heapify(heap)
-        veto = self._veto
         while heap:
             _, _, task_id, task_class, verdict, rest = heap[0]
             if not keep(task_class):
@@ -184,10 +209,10 @@ class Candidates:
                 continue
             task = self._running.by_id[task_id]
             candidate = self._scored(task, verdict)
-            if candidate is not None and (veto is None or veto.allows(task, verdict)):
-                yield candidate
-            elif candidate is None and self._by_score:
+            if candidate is None and self._by_score:
                 return
+            if candidate is not None and self._may_leave(task, verdict):
+                yield candidate
             following = next(rest, None)
             if following is None:
                 heapq.heappop(heap)
@@ -227,14 +252,22 @@ class Candidates:
         return (-self._score(verdict, entry), start, task_id)
 
     def _below_score(self, task_class: TaskClass, verdict: Verdict) -> int:
-        """How many tasks of an allowed class miss the least score: the last ones in its order."""
+        """How many tasks of an allowed class that are not spared miss the least score: the last ones in its
+        order.
+        """
         policy, now = self._policy, self._now
         if verdict.delta >= policy.min_preempt_score:
             return 0
         if task_class.is_stale(now):
             task_class.advance(now)
+        if self._limits is not None and self._limits.losing_too_much(task_class):
+            tasks = (self._running.by_id[task_id] for _, _, task_id in task_class.ordered(now))
+            return sum(
+                not self._limits.is_beyond_budget(task) and self._scored(task, verdict) is None
+                for task in tasks
+            )
         weight = policy.remaining_time_weight
-        if not task_class.by_time and weight:
+        if not task_class.order.by_time and weight:
             times = (max(0.0, end - now) for _, _, end in task_class.overdue)
             return sum(verdict.delta + weight * left < policy.min_preempt_score for left in times)
         timed = task_class.timed
@@ -246,7 +279,7 @@ class Candidates:
                 most = middle
             else:
                 least = middle + 1
-        return len(task_class) - least
+        return len(timed) + len(task_class.overdue) - least
 
 
 def _newest(entry: _Entry) -> tuple[float, str]:

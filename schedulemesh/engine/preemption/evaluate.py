@@ -12,6 +12,7 @@ from schedulemesh.engine.messages.stimuli import PreemptionQuery, TaskSubmitted
 from schedulemesh.engine.placement.plugin_views import query_view
 from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.preemption.candidates import Candidates, dominant
+from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.preemption.rules import Incoming
 from schedulemesh.engine.preemption.veto import PluginVeto, plugin_veto
 from schedulemesh.engine.preemption.victims import evicted_tasks
@@ -25,13 +26,14 @@ def evaluate(
     """The dry run of the preemption decision, contract in Engine.evaluate."""
     incoming = Incoming(priority=query.priority, pool_name=query.pool_name, labels=query.labels)
     veto = plugin_veto(strategies, state.preemption, incoming, query_view(query), now)
+    limits = Limits(state, query.pool_name, now)
     victims: tuple[str, ...] = ()
     if query.resources is not None:
-        found = _victims(Transaction(state, now, strategies), query, veto)
+        found = _victims(Transaction(state, now, strategies), query, veto, limits)
         if isinstance(found, Evaluation):
             return found
         victims = found
-    candidates = Candidates(state.preemption, state.running, incoming, now, veto)
+    candidates = Candidates(state.preemption, state.running, incoming, now, veto, limits)
     first = tuple(candidates.in_order(first=max(1, query.limit)))
     if first and (victims or query.resources is None):
         return Evaluation(
@@ -46,7 +48,7 @@ def evaluate(
 
 
 def _victims(
-    tx: Transaction, query: PreemptionQuery, veto: PluginVeto | None
+    tx: Transaction, query: PreemptionQuery, veto: PluginVeto | None, limits: Limits
 ) -> tuple[str, ...] | Evaluation:
     """The tasks that a submission like this would evict (none: no eviction would make room for it), or the
     answer that says why nobody need, or why nothing helps.
@@ -65,5 +67,5 @@ def _victims(
         return Evaluation(should_preempt=False, reason=request.reason)
     if request.fits_now or room_of_idle(tx, request) is not None:
         return Evaluation(should_preempt=False, reason=Reason.RESOURCES_AVAILABLE)
-    plan = find_victims(tx, request, veto)
+    plan = find_victims(tx, request, veto, limits)
     return () if plan is None else tuple(c.task_id for c in evicted_tasks(plan.victims))

@@ -7,12 +7,14 @@ is more; κ is the policy's ``remaining_time_weight``; R is the running task's r
 Four rules are asked in this order, and the first that answers decides (``judge``):
 
 1. protected pool: only tasks of the same pool may evict its tasks;
-2. label: the incoming task dominates by label and may evict, or is dominated and may not;
+2. label: the incoming task dominates by label and may evict, or is dominated and may not; where dominance
+   does not protect, a match counts only if the running task could not evict the incoming one by rule 3 or 4;
 3. same pool: the difference of priority reaches the threshold within a pool;
 4. other pool: it reaches the threshold across pools, where that is enabled.
 
-The score must reach ``min_preempt_score``, too (``candidates``). What rule 3 or 4 refuses, a plugin may
-allow, and it may keep from eviction what the rules allow (``veto``).
+A task that was evicted as often as ``max_preemptions`` allows is immune to all of them. The score must reach
+``min_preempt_score``, too (``candidates``), and other limits apply whatever the rules say (``limits``). What
+rule 3 or 4 refuses, a plugin may allow, and it may keep from eviction what the rules allow (``veto``).
 
 The rules judge classes of tasks, not single ones (``engine.state.tasks``).
 """
@@ -55,6 +57,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     delta: float = 0.0
     #: The rule that refused it; beside ``rule``, a strategy decides on each task.
     refused: Reason | None = None
+
+
+_IMMUNE = Verdict(refused=Reason.PREEMPTED_TOO_OFTEN)
 
 
 class LabelRanks:
@@ -100,7 +105,8 @@ def judge(
         counter = ranks.rank(labels, incoming.labels)
         if rank and not counter:
             effective = max(delta, float(rank))
-            if effective >= policy.label_priority_threshold:
+            void = _may_evict_in_return(policy, incoming, pool_name, -delta)
+            if effective >= policy.label_priority_threshold and not void:
                 return Verdict(rule=PreemptionReason.LABEL, delta=effective)
         if counter and not rank and policy.label_dominance_protects:
             return Verdict(refused=Reason.DOMINATES_BY_LABEL)
@@ -113,6 +119,23 @@ def judge(
     if delta >= policy.cross_pool_priority_threshold:
         return Verdict(rule=PreemptionReason.CROSS_POOL, delta=delta)
     return Verdict(refused=Reason.BELOW_CROSS_POOL_THRESHOLD)
+
+
+def _may_evict_in_return(
+    policy: PreemptionPolicy, incoming: Incoming, pool_name: str, delta: float
+) -> bool:
+    """Whether a running task of this pool that the incoming one dominates by label might evict it in return,
+    by ``delta`` more priority. A label match does not count then, or the two could evict each other for ever.
+    """
+    if policy.label_dominance_protects:
+        return False
+    if pool_name == incoming.pool_name:
+        return delta >= policy.same_pool_priority_threshold
+    return (
+        policy.enable_cross_pool_preemption
+        and incoming.pool_name not in policy.protected_pools
+        and delta >= policy.cross_pool_priority_threshold
+    )
 
 
 class PreemptionRules:
@@ -149,7 +172,7 @@ class PreemptionRules:
         return found
 
     def _judge(self, task_class: TaskClass, incoming: Incoming) -> Verdict:
-        return judge(
+        verdict = judge(
             self.policy,
             self.ranks,
             incoming,
@@ -157,11 +180,12 @@ class PreemptionRules:
             task_class.priority,
             task_class.labels,
         )
+        return _IMMUNE if task_class.immune and verdict.rule else verdict
 
 
 def _opened(task_class: TaskClass, verdict: Verdict, incoming: Incoming) -> Verdict:
     """The verdict where strategies are asked, too."""
-    if verdict.refused not in _MAY_BE_OPENED:
+    if task_class.immune or verdict.refused not in _MAY_BE_OPENED:
         return verdict
     delta = incoming.priority - task_class.priority
     return Verdict(rule=PreemptionReason.STRATEGY, delta=delta, refused=verdict.refused)

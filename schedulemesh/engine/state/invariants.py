@@ -195,8 +195,7 @@ def _held(node: Node, key: str) -> Resources:
 def _check_running(state: MeshState) -> None:
     """Exactly the running tasks that nobody evicts are candidates, each in one class."""
     classes = state.running.classes.values()
-    in_classes = [task_id for task_class in classes for _, _, task_id in task_class.timed]
-    in_classes += [task_id for task_class in classes for _, task_id, _ in task_class.overdue]
+    in_classes = [task_id for task_class in classes for task_id in task_class.task_ids()]
     candidates = {
         task_id for task_id, task in state.running.by_id.items() if task.phase is TaskPhase.RUNNING
     }

@@ -28,12 +28,14 @@ from schedulemesh.engine.state.agents import (
     Waiting,
 )
 from schedulemesh.engine.state.cluster import Cluster
+from schedulemesh.engine.state.eviction_updates import EvictionFacts
+from schedulemesh.engine.state.evictions import Evictions
 from schedulemesh.engine.state.group_updates import GroupFacts
 from schedulemesh.engine.state.groups import GroupTable
 from schedulemesh.engine.state.past import Past
 from schedulemesh.engine.state.queue import Queue, QueuedTask
 from schedulemesh.engine.state.quota import Hold, Ledger, merged
-from schedulemesh.engine.state.tasks import Preempting, RunningTask, RunningTasks
+from schedulemesh.engine.state.tasks import ClassOrder, RunningTask, RunningTasks
 
 #: Classes that are known to load; one that is forgotten is probed again before anyone is evicted for it.
 LOADED = 10_000
@@ -61,6 +63,7 @@ class MeshState:
         #: Keys of classes that have loaded at least once, the last used last, at most LOADED.
         self.loaded: dict[str, None] = {}
         self.past = Past()
+        self.evictions = Evictions()
         #: Those of ``past``, which describes them.
         self.preempted, self.lost, self.former = (
             self.past.preempted,
@@ -76,6 +79,9 @@ class MeshState:
         self.next_incarnation = 1
         self.epoch = 0
         groups = self._group_facts = GroupFacts(self.groups, self.cluster)
+        evictions = EvictionFacts(
+            self.evictions, self.running, self.agents, self.past, self.requests, self.cluster
+        )
         self._apply: dict[type[f.Fact], Callable[[Any], None]] = {
             f.PoolEnsured: self._pool_ensured,
             f.StateHandlersRegistered: self._handlers_registered,
@@ -105,12 +111,12 @@ class MeshState:
             f.GroupEnded: self._group_ended,
             f.TaskRegistered: self._task_registered,
             f.TaskCompleted: self._task_completed,
-            f.EvictionStarted: self._eviction_started,
-            f.StateSaved: self._state_saved,
-            f.SavingFailed: self._saving_failed,
-            f.TaskPreempted: self._task_preempted,
-            f.EvictionFailed: self._eviction_failed,
-            f.StatesForgotten: lambda fact: self.past.forget_states(frozenset(fact.state_keys)),
+            f.EvictionStarted: evictions.started,
+            f.StateSaved: evictions.state_saved,
+            f.SavingFailed: evictions.saving_failed,
+            f.TaskPreempted: evictions.task_preempted,
+            f.EvictionFailed: evictions.failed,
+            f.StatesForgotten: evictions.states_forgotten,
             f.QuotaHeld: self._quota_held,
             f.HoldShrank: lambda fact: self.ledger.shrink_hold(fact.hold_id, fact.shares),
             f.RequestAnswered: self._request_answered,
@@ -154,11 +160,7 @@ class MeshState:
     def _policy_changed(self, fact: f.PolicyChanged) -> None:
         preemption = PreemptionRules(fact.policy)
         self.policy, self.preemption = fact.policy, preemption
-        self.running.partition_by(
-            self.preemption.ranks.named(),
-            by_time=fact.policy.remaining_time_weight > 0,
-            by_lost_work=fact.policy.victim_order == "least_lost_work",
-        )
+        self.running.partition_by(self.preemption.ranks.named(), ClassOrder.of(fact.policy))
         for node in self.cluster.nodes.values():
             node.version += 1
         self.policy_changes = [*self.policy_changes[-99:], fact]
@@ -291,10 +293,15 @@ class MeshState:
         for task_id in self.running.on_agent(fact.agent_name):
             if self.running.by_id[task_id].phase is TaskPhase.STARTING:
                 self.running.start(task_id, fact.at)
-                self.past.note_running(task_id)
+                self._note_running(task_id, fact.at)
             else:
                 self.running.adopt(task_id, agent.spec.resources)
+        self.evictions.agent_started(fact.agent_name, fact.at)
         self.cluster.touch(agent.node_id)
+
+    def _note_running(self, task_id: str, at: float) -> None:
+        self.past.note_running(task_id)
+        self.evictions.note_running(task_id, at)
 
     def _relocate(self, agent: Agent, node_id: str | None, gpu_ids: tuple[str, ...]) -> None:
         """Record where the agent reports that it runs; ``node_id`` None: it cannot tell."""
@@ -346,6 +353,7 @@ class MeshState:
                 )
             )
         self.past.note_former(fact.agent_name)
+        self.evictions.agent_ended(fact.agent_name, fact.at)
         self.agents_of[agent.spec.pool_name].discard(fact.agent_name)
         self.ledger.release(agent.spec.pool_name, agent.shares, committed=agent.committed)
         if isinstance(place, InGroup):
@@ -384,7 +392,7 @@ class MeshState:
         phase = TaskPhase.RUNNING if runs else TaskPhase.STARTING
         self._add_task(fact.task, fact.agent_name, fact.at, phase)
         if runs:
-            self.past.note_running(fact.task.task_id)
+            self._note_running(fact.task.task_id, fact.at)
 
     def _add_task(self, spec: TaskSpec, agent_name: str, at: float, phase: TaskPhase) -> None:
         if spec.task_id in self.running.by_id:
@@ -411,36 +419,6 @@ class MeshState:
         """Invalidate what the victim search summed up for the agent's node."""
         if agent is not None:
             self.cluster.touch(agent.node_id)
-
-    def _eviction_started(self, fact: f.EvictionStarted) -> None:
-        task = self.running.by_id[fact.task_id]
-        preempting = Preempting(
-            reason=fact.reason, score=fact.preempt_score, request_id=fact.request_id
-        )
-        self.running.enter(fact.task_id, preempting)
-        if fact.request_id is not None:
-            self.requests[fact.request_id] = task.agent_name
-        self._touch(self.agents.get(task.agent_name))
-
-    def _state_saved(self, fact: f.StateSaved) -> None:
-        self.running.save(fact.task_id, fact.at, fact.state_key)
-        self._touch(self.agents.get(self.running.by_id[fact.task_id].agent_name))
-
-    def _saving_failed(self, fact: f.SavingFailed) -> None:
-        self.running.by_id[fact.task_id].note_saving(fact.error)
-
-    def _task_preempted(self, fact: f.TaskPreempted) -> None:
-        task_id = fact.task.task_id
-        task = self.running.remove(task_id)
-        self._touch(self.agents.get(task.agent_name))
-        if task.agent_name not in self.agents:
-            self.past.note_former(task.agent_name)
-        self.past.note_preempted(fact, task.state_key)
-
-    def _eviction_failed(self, fact: f.EvictionFailed) -> None:
-        task = self.running.by_id[fact.task_id]
-        self.running.enter(fact.task_id, TaskPhase.RUNNING)
-        self._touch(self.agents.get(task.agent_name))
 
     def _quota_held(self, fact: f.QuotaHeld) -> None:
         hold = Hold(

@@ -20,12 +20,13 @@ from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.preemption.rules import PreemptionRules
 from schedulemesh.engine.state.agents import Agent, Answer, LostAgent, Preempted
+from schedulemesh.engine.state.evictions import EvictionRecord
 from schedulemesh.engine.state.groups import Group, PoolCounts
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
 from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.quota import Account, Hold
-from schedulemesh.engine.state.tasks import RunningTask
+from schedulemesh.engine.state.tasks import ClassOrder, RunningTask
 
 #: Entries of one list in one part.
 PART = 1000
@@ -65,6 +66,12 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     next_task_number: int | None = None
     queue: list[QueuedTask] = []
     preempted: list[Preempted] = []
+    evictions: list[EvictionRecord] = []
+    next_eviction: int | None = None
+    #: (pool name, when a task was last evicted for it).
+    last_evictions: list[tuple[str, float]] = []
+    #: (pool name, number of the minute, GPU-seconds of lost work).
+    lost_work: list[tuple[str, int, float]] = []
     lost: list[LostAgent] = []
     former: list[str] = []
     #: (request id, agent name).
@@ -103,6 +110,14 @@ def take_snapshot(state: MeshState) -> Snapshot:
             msgspec.structs.replace(task, queue_class=None) for task in state.queue.by_id.values()
         ],
         preempted=list(state.preempted.values()),
+        evictions=[copy.copy(record) for record in state.evictions.records.values()],
+        next_eviction=state.evictions.next_number,
+        last_evictions=list(state.evictions.last_for.items()),
+        lost_work=[
+            (pool, part, gpu_s)
+            for pool, lost in state.evictions.lost_work.items()
+            for part, gpu_s in lost.items()
+        ],
         lost=list(state.lost.values()),
         former=list(state.former),
         requests=list(state.requests.items()),
@@ -199,11 +214,7 @@ def _put_head(state: MeshState, part: Snapshot) -> None:
     if part.policy is not None:
         state.policy = part.policy
         state.preemption = PreemptionRules(part.policy)
-        state.running.partition_by(
-            state.preemption.ranks.named(),
-            by_time=part.policy.remaining_time_weight > 0,
-            by_lost_work=part.policy.victim_order == "least_lost_work",
-        )
+        state.running.partition_by(state.preemption.ranks.named(), ClassOrder.of(part.policy))
     state.epoch = state.epoch if part.epoch is None else part.epoch
     if part.next_group is not None:
         state.groups.next_number = part.next_group
@@ -253,6 +264,13 @@ def _put_lives(state: MeshState, part: Snapshot) -> None:
         state.queue.add(waiting)
     for past in part.preempted:
         state.preempted[past.fact.task.task_id] = past
+    for record in part.evictions:
+        state.evictions.adopt(record)
+    if part.next_eviction is not None:
+        state.evictions.next_number = part.next_eviction
+    state.evictions.last_for.update(part.last_evictions)
+    for pool_name, minute, gpu_s in part.lost_work:
+        state.evictions.lost_work.setdefault(pool_name, {})[minute] = gpu_s
     for lost in part.lost:
         state.past.note_lost(lost)
     state.former.update(dict.fromkeys(part.former))

@@ -3,17 +3,21 @@
 Tasks with the same pool, priority, resources and labels named by the policy's rules form a class: whether one
 of them may be evicted holds for all. Within a class only the remaining time differs, so a class keeps two
 orders: by end while time remains, and by start once it is over or unknown. A task moves from the first order
-to the second when a decision finds its time is up, at most once.
+to the second when a decision finds its time is up, at most once. Tasks that have not run for the policy's
+``min_runtime`` are in neither order, and join one when a decision finds that they have. Tasks that were
+evicted as often as the policy allows are in classes of their own, none of whose tasks may be evicted.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from typing import ClassVar, Union
+from typing import Any, ClassVar, Union
 
 import msgspec
 from sortedcontainers import SortedList
 
+from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import Resources
@@ -22,6 +26,8 @@ from schedulemesh.engine.state.transitions import ForbiddenTransitionError
 
 _INFINITY = float("inf")
 _FIRST_SWEEP = 1024
+#: The order of a class that does not keep it; there may be as many classes as tasks.
+_EMPTY: SortedList[Any] = SortedList()
 
 
 class Preempting(
@@ -103,56 +109,96 @@ class RunningTask(msgspec.Struct, kw_only=True, gc=False):
 
     def lost_work(self, now: float) -> float:
         """Seconds since its start or its last saved state."""
-        return max(0.0, now - max(self.started_at, self.saved_at or 0.0))
+        return max(0.0, now - self.unsaved_since)
+
+    @property
+    def unsaved_since(self) -> float:
+        """The time from which an eviction loses its work: its start, or when its state was last saved."""
+        return self.started_at if self.saved_at is None else max(self.started_at, self.saved_at)
 
 
 def _kind(phase: AnyTaskPhase) -> TaskPhase | type[Preempting]:
     return phase if isinstance(phase, TaskPhase) else type(phase)
 
 
-ClassKey = tuple[str, float, Resources, tuple[tuple[str, str], ...]]
+#: Pool, priority, resources, the labels that rules name, and whether its tasks are immune.
+ClassKey = tuple[str, float, Resources, tuple[tuple[str, str], ...], bool]
+
+
+class ClassOrder(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How tasks are ordered within classes, and which are kept apart: what follows from the policy."""
+
+    #: Whether remaining time counts; where its weight is 0, no task is ``timed``.
+    by_time: bool = True
+    #: Whether the second order is by the work that an eviction would lose, instead of by start; then no
+    #: task is ``timed`` either.
+    by_lost_work: bool = False
+    #: Seconds that a task runs before it may be evicted.
+    min_runtime: float = 0.0
+    #: Evictions after which a task is immune that names no number of its own.
+    max_preemptions: int = PreemptionPolicy().max_preemptions
+    #: Whether the policy limits the work that evictions lose.
+    has_budget: bool = False
+
+    @classmethod
+    def of(cls, policy: PreemptionPolicy) -> ClassOrder:
+        """The order that this policy asks for."""
+        by_lost_work = policy.victim_order == "least_lost_work"
+        return cls(
+            by_time=policy.remaining_time_weight > 0 and not by_lost_work,
+            by_lost_work=by_lost_work,
+            min_runtime=policy.min_runtime,
+            max_preemptions=policy.max_preemptions,
+            has_budget=policy.lost_work_budget > 0,
+        )
 
 
 class TaskClass:
-    """Tasks that differ for the policy only in their remaining time."""
+    """Tasks that differ for the policy only in their times: remaining time, run time and lost work."""
 
     __slots__ = (
+        "_tasks",
         "advanced_to",
-        "by_lost_work",
-        "by_time",
         "count",
+        "immune",
         "key",
         "labels",
         "latest",
+        "order",
         "overdue",
         "pool_name",
         "priority",
         "resources",
+        "since",
         "soonest",
         "timed",
+        "young",
     )
 
-    def __init__(self, key: ClassKey, *, by_time: bool = True, by_lost_work: bool = False) -> None:
+    def __init__(self, key: ClassKey, order: ClassOrder, tasks: Mapping[str, RunningTask]) -> None:
+        #: ``tasks``: all tasks by id, of which the class refers to its own.
         self.key = key
-        #: Whether the second order is by the work that an eviction would lose, instead of by start; then no
-        #: task is ``timed`` either.
-        self.by_lost_work = by_lost_work
-        #: Whether remaining time counts; where its weight is 0, no task is ``timed``.
-        self.by_time = by_time and not by_lost_work
-        self.pool_name, self.priority, self.resources, labels = key
+        self.order = order
+        self._tasks = tasks
+        self.pool_name, self.priority, self.resources, labels, self.immune = key
         self.labels: Labels = dict(labels)
         #: (-end, -start, task id): most time left first, then newest start, then id.
         self.timed: SortedList[tuple[float, float, str]] = SortedList()
         #: (-start, task id, end) of tasks with no time left or none known (end -inf): newest start
         #: first, then id. By lost work a last saved state counts as a start.
         self.overdue: SortedList[tuple[float, str, float]] = SortedList()
-        #: How many tasks are in the class now.
+        #: (when it has run for ``min_runtime``, task id): tasks that may not be evicted yet.
+        self.young: SortedList[tuple[float, str]] = SortedList() if order.min_runtime else _EMPTY
+        #: Of each task that is not young the time from which an eviction would lose work; kept only where
+        #: there is a budget of lost work.
+        self.since: SortedList[float] = SortedList() if order.has_budget else _EMPTY
+        #: How many tasks are in the class now, young ones included.
         self.count = 0
         #: The last end among ``timed``; -inf where it is empty.
         self.latest = -_INFINITY
-        #: No end among ``timed`` is before this.
+        #: No task leaves ``timed`` or ``young`` before this.
         self.soonest = _INFINITY
-        #: The time for which the two orders are right; an earlier time moves some tasks back.
+        #: The time for which the orders are right; an earlier time moves some tasks back.
         self.advanced_to = -_INFINITY
 
     def __len__(self) -> int:
@@ -165,23 +211,26 @@ class TaskClass:
     def add(self, task: RunningTask) -> None:
         """Add a task to its order."""
         self.count += 1
-        ends_at = self._end(task)
-        if ends_at == -_INFINITY:
-            self.overdue.add((-self._start(task), task.spec.task_id, _known_end(task)))
-            return
-        self.timed.add((-ends_at, -task.started_at, task.spec.task_id))
-        self.latest = max(self.latest, ends_at)
-        self.soonest = min(self.soonest, ends_at)
+        if self.order.min_runtime and (ready_at := self._ready_at(task)) > self.advanced_to:
+            self.young.add((ready_at, task.spec.task_id))
+            self.soonest = min(self.soonest, ready_at)
+        else:
+            self._place(task)
 
     def discard(self, task: RunningTask) -> None:
         """Remove a task from its order."""
         self.count -= 1
+        if self.young and (entry := (self._ready_at(task), task.spec.task_id)) in self.young:
+            self.young.remove(entry)
+            return
+        if self.order.has_budget:
+            self.since.remove(task.unsaved_since)
         ends_at = self._end(task)
-        entry = (-self._start(task), task.spec.task_id)
+        start = -self._start(task)
         try:
-            self.timed.remove((-ends_at, *entry))
+            self.timed.remove((-ends_at, start, task.spec.task_id))
         except ValueError:
-            self.overdue.remove((*entry, _known_end(task)))
+            self.overdue.remove((start, task.spec.task_id, _known_end(task)))
             return
         if ends_at == self.latest:
             self.latest = -self.timed[0][0] if self.timed else -_INFINITY
@@ -191,36 +240,77 @@ class TaskClass:
         return self.soonest <= now or now < self.advanced_to
 
     def advance(self, now: float) -> None:
-        """Move the tasks whose time is up to the second order; and back, if the time is an earlier one."""
-        timed = self.timed
+        """Move the tasks that are no longer young to their order, and those whose time is up to the second
+        one; and back, if the time is an earlier one.
+        """
+        timed, young = self.timed, self.young
         if now < self.advanced_to:
-            for entry in [entry for entry in self.overdue if entry[2] > now]:
-                self.overdue.remove(entry)
-                timed.add((-entry[2], entry[0], entry[1]))
+            self._begin_again(now)
+        while young and young[0][0] <= now:
+            self._place(self._tasks[young.pop(0)[1]])
         while timed and -timed[-1][0] <= now:
             end, start, task_id = timed.pop()
             self.overdue.add((start, task_id, -end))
         self.advanced_to = now
         self.soonest = -timed[-1][0] if timed else _INFINITY
+        if young:
+            self.soonest = min(self.soonest, young[0][0])
         self.latest = -timed[0][0] if timed else -_INFINITY
 
     def ordered(self, now: float) -> Iterator[tuple[float, float, str]]:
-        """Each task as (remaining seconds, -start, task id), most remaining first; after ``advance``."""
+        """Each task that is not young as (remaining seconds, -start, task id), most remaining first; after
+        ``advance``.
+        """
         for end, start, task_id in self.timed:
             yield (-end - now, start, task_id)
         for start, task_id, _ in self.overdue:
             yield (0.0, start, task_id)
 
+    def task_ids(self) -> list[str]:
+        """The ids of all its tasks, in no order."""
+        found = [task_id for _, _, task_id in self.timed]
+        found += [task_id for _, task_id, _ in self.overdue]
+        return found + [task_id for _, task_id in self.young]
+
+    def losing_more(self, least: float, now: float) -> int:
+        """How many tasks that are not young would lose more than these seconds of work; after ``advance``.
+        Only where there is a budget of lost work.
+        """
+        return bisect_left(self.since, True, key=lambda since: now - since <= least)
+
+    def _place(self, task: RunningTask) -> None:
+        """Add a task that is not young to one of the two orders."""
+        if self.order.has_budget:
+            self.since.add(task.unsaved_since)
+        ends_at = self._end(task)
+        if ends_at == -_INFINITY:
+            self.overdue.add((-self._start(task), task.spec.task_id, _known_end(task)))
+            return
+        self.timed.add((-ends_at, -task.started_at, task.spec.task_id))
+        self.latest = max(self.latest, ends_at)
+        self.soonest = min(self.soonest, ends_at)
+
+    def _begin_again(self, now: float) -> None:
+        """Order all tasks from scratch, for a time that is before the last one."""
+        task_ids = self.task_ids()
+        for entries in (self.timed, self.overdue, self.young, self.since):
+            entries.clear()
+        self.count, self.advanced_to = 0, now
+        for task_id in task_ids:
+            self.add(self._tasks[task_id])
+
+    def _ready_at(self, task: RunningTask) -> float:
+        """When it has run for the least time."""
+        return task.started_at + self.order.min_runtime
+
     def _end(self, task: RunningTask) -> float:
         """When its time is up; -inf where that is unknown or does not count."""
-        if not self.by_time or task.spec.estimated_duration is None:
+        if not self.order.by_time or task.spec.estimated_duration is None:
             return -_INFINITY
         return task.started_at + task.spec.estimated_duration
 
     def _start(self, task: RunningTask) -> float:
-        if self.by_lost_work and task.saved_at is not None:
-            return max(task.started_at, task.saved_at)
-        return task.started_at
+        return task.unsaved_since if self.order.by_lost_work else task.started_at
 
 
 def _known_end(task: RunningTask) -> float:
@@ -239,10 +329,7 @@ class RunningTasks:
         self.classes: dict[ClassKey, TaskClass] = {}
         #: {key: values} that label rules name; only these tell classes apart.
         self._named: Mapping[str, frozenset[str]] = {}
-        #: Whether remaining time counts in the order.
-        self._by_time = True
-        #: Whether lost work alone does.
-        self._by_lost_work = False
+        self._order = ClassOrder()
         #: Increases when classes are added or removed; decisions cached per class are valid while it is the
         #: same.
         self.version = 0
@@ -316,16 +403,14 @@ class RunningTasks:
     def partition_by(
         self,
         named: Mapping[str, frozenset[str]],
-        *,
-        by_time: bool = True,
-        by_lost_work: bool = False,
+        order: ClassOrder = ClassOrder(),  # noqa: B008  # it is immutable
     ) -> None:
-        """Define what separates classes (these labels) and orders them (remaining time or not, or lost work);
-        does nothing where that is unchanged.
+        """Define what separates classes (these labels) and orders the tasks in them; does nothing where that
+        is unchanged.
         """
-        if (named, by_time, by_lost_work) == (self._named, self._by_time, self._by_lost_work):
+        if (named, order) == (self._named, self._order):
             return
-        self._named, self._by_time, self._by_lost_work = named, by_time, by_lost_work
+        self._named, self._order = named, order
         self.classes.clear()
         self.version += 1
         for task in self.by_id.values():
@@ -345,16 +430,21 @@ class RunningTasks:
             return
         spec = task.spec
         labels = self.relevant(spec.labels) if self._named else ()
-        key = (spec.pool_name, spec.priority, task.resources, labels)
+        key = (spec.pool_name, spec.priority, task.resources, labels, self._is_immune(task))
         task_class = self.classes.get(key)
         if task_class is None:
             self._sweep()
-            task_class = self.classes[key] = TaskClass(
-                key, by_time=self._by_time, by_lost_work=self._by_lost_work
-            )
+            task_class = self.classes[key] = TaskClass(key, self._order, self.by_id)
             self.version += 1
         task.task_class = task_class
         task_class.add(task)
+
+    def _is_immune(self, task: RunningTask) -> bool:
+        """Whether it has been evicted as often as it may be."""
+        limit = task.spec.max_preemptions
+        return task.attempts.preemptions >= (
+            self._order.max_preemptions if limit is None else limit
+        )
 
     def _declassify(self, task: RunningTask) -> None:
         task_class, task.task_class = task.task_class, None
