@@ -91,6 +91,7 @@ class Engine:
         self._on(s.CancelAnswered, lifecycle.cancel_answered)
         self._on(s.PoolRequested, _ensure_pool)
         self._on(s.PolicyChangeRequested, _change_policy)
+        self._on(s.QueuePolicyChangeRequested, queue.change_policy)
         self._on(s.StateHandlersGiven, _register_handlers)
         self._on(s.CordonRequested, _cordon)
         self._on(s.ClassProbed, _class_probed)

@@ -243,6 +243,13 @@ class Mesh:
         """Cancel a task."""
         return self.handle(s.TaskCancellationRequested(task_id=task_id)).outcome
 
+    def order_by(self, **changes: Any) -> None:
+        """Put a changed policy of the queue in force."""
+        policy = msgspec.structs.replace(self.state.queue.policy, **changes)
+        self.handle(
+            s.QueuePolicyChangeRequested(policy=policy, client="me", changes=tuple(changes))
+        )
+
     def waiting(self, pool_name: str = "p") -> list[str]:
         """The ids of the tasks in a pool's queue, in their order."""
         return [task.task_id for task in self.state.queue.of_pool(pool_name)]

@@ -3,7 +3,6 @@
 import msgspec
 import pytest
 
-from schedulemesh.config.queueing import QueuePolicy
 from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages import stimuli as s
@@ -279,9 +278,45 @@ def test_a_task_whose_class_fails_does_not_return():
     assert given.free().cpu == 40_000
 
 
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        ("priority", ["c", "b", "a", "d"]),
+        ("fifo", ["a", "b", "c", "d"]),
+        ("shortest_remaining", ["b", "a", "c", "d"]),
+        ("two_level_las", ["b", "a", "c", "d"]),
+    ],
+)
+def test_the_policy_says_in_which_order_tasks_are_served(order, expected):
+    given = Mesh(pool("p", cpu=4, gpu=4), nodes=[node("n1", cpu=8, gpu=4)])
+    given.run("busy", cpu=4, gpu=4, priority=99)
+    for name, priority, gpu, duration in (
+        ("a", 5, 2, 60.0),
+        ("b", 6, 1, 30.0),
+        ("c", 7, 3, None),
+        ("d", 1, 4, None),
+    ):
+        given.queue(name, priority=priority, cpu=1, gpu=gpu, duration=duration)
+    given.order_by(order=order)
+    assert given.waiting() == expected
+    check_stored(given)
+
+
+def test_what_has_used_more_than_the_threshold_comes_after_what_has_not():
+    given = Mesh(pool("p", cpu=4, gpu=4), nodes=[node("n1", cpu=8, gpu=4)])
+    given.order_by(order="two_level_las", las_threshold_gpu_hours=1.0)
+    given.run("long", cpu=1, gpu=2, priority=1, on_preempted="requeue", class_key="k")
+    given.now += 2000
+    given.submit("urgent", cpu=1, gpu=4, priority=9)
+    given.leave("long")
+    given.report("urgent")
+    given.queue("big", cpu=1, gpu=4)
+    assert given.waiting() == ["big", "long"]
+
+
 def test_ageing_lets_an_old_task_pass_a_more_important_one():
     given = mesh()
-    given.state.queue.order_by(QueuePolicy(ageing_per_hour=2.0))
+    given.order_by(ageing_per_hour=2.0)
     given.run("a", cpu=4, priority=9)
     given.queue("old", cpu=4, priority=3)
     given.now += 3600

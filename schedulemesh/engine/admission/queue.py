@@ -38,6 +38,7 @@ from schedulemesh.engine.messages.facts import (
     PolicyChanged,
     PoolEnsured,
     QueuePlaceChanged,
+    QueuePolicyChanged,
     TaskCancelled,
     TaskQueued,
 )
@@ -48,6 +49,7 @@ from schedulemesh.engine.messages.stimuli import (
     ClassProbeFailed,
     ClockTicked,
     QueuedTaskChanged,
+    QueuePolicyChangeRequested,
     RecoveryObserved,
     TaskCancellationRequested,
     TaskSubmitted,
@@ -75,6 +77,7 @@ _FREEING = frozenset(
         PolicyChanged,
         PoolEnsured,
         QueuePlaceChanged,
+        QueuePolicyChanged,
         TaskCancelled,
     )
 )
@@ -239,6 +242,19 @@ class _Pass:
         if request.by_node:
             self._no_room.add(request.need)
         return False
+
+
+def change_policy(tx: Transaction, stimulus: QueuePolicyChangeRequested) -> RequestOutcome:
+    """Serve the queue by another policy from now on."""
+    tx.emit(
+        QueuePolicyChanged(
+            policy=stimulus.policy,
+            at=tx.now,
+            client=stimulus.client,
+            changes=stimulus.changes,
+        )
+    )
+    return Done()
 
 
 def change_queued(tx: Transaction, stimulus: QueuedTaskChanged) -> RequestOutcome:

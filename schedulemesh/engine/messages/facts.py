@@ -11,6 +11,7 @@ from typing import Union
 import msgspec
 
 from schedulemesh.config.policy import PreemptionPolicy
+from schedulemesh.config.queueing import QueuePolicy
 from schedulemesh.domain.agent import AgentSpec, MemberProcess
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.placement import GroupShape, Place, Unplaced
@@ -70,6 +71,15 @@ class PolicyChanged(Fact, tag="policy_changed", frozen=True, kw_only=True):
     changes: tuple[str, ...] = ()
     #: The named aggressiveness level, if the change named one.
     level: str | None = None
+
+
+class QueuePolicyChanged(Fact, tag="queue_policy_changed", frozen=True, kw_only=True):
+    """The policy of the queue from now on, and who changed what of it."""
+
+    policy: QueuePolicy
+    at: float
+    client: str
+    changes: tuple[str, ...] = ()
 
 
 class NodeSeen(Fact, tag="node_seen", frozen=True, kw_only=True):
@@ -424,6 +434,7 @@ AnyFact = Union[
     PoolEnsured,
     StateHandlersRegistered,
     PolicyChanged,
+    QueuePolicyChanged,
     NodeSeen,
     NodeLost,
     NodeCordoned,

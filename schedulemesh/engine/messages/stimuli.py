@@ -7,6 +7,7 @@ from typing import Union
 import msgspec
 
 from schedulemesh.config.policy import PreemptionPolicy
+from schedulemesh.config.queueing import QueuePolicy
 from schedulemesh.domain.agent import AgentSpec, MemberProcess
 from schedulemesh.domain.labels import Selector
 from schedulemesh.domain.node import NodeReport
@@ -50,6 +51,14 @@ class PolicyChangeRequested(Stimulus, frozen=True, kw_only=True):
     client: str
     changes: tuple[str, ...]
     level: str | None = None
+
+
+class QueuePolicyChangeRequested(Stimulus, frozen=True, kw_only=True):
+    """A client changed the policy of the queue; ``changes`` names the fields that it gave."""
+
+    policy: QueuePolicy
+    client: str
+    changes: tuple[str, ...]
 
 
 class StateHandlersGiven(Stimulus, frozen=True, kw_only=True):
@@ -291,6 +300,7 @@ class SupervisorBegan(Stimulus, frozen=True, kw_only=True):
 AnyStimulus = Union[
     PoolRequested,
     PolicyChangeRequested,
+    QueuePolicyChangeRequested,
     StateHandlersGiven,
     CordonRequested,
     TaskSubmitted,

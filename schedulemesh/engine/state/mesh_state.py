@@ -86,6 +86,7 @@ class MeshState:
             f.PoolEnsured: self._pool_ensured,
             f.StateHandlersRegistered: self._handlers_registered,
             f.PolicyChanged: self._policy_changed,
+            f.QueuePolicyChanged: lambda fact: self.queue.order_by(fact.policy),
             f.NodeSeen: self._node_seen,
             f.NodeLost: lambda fact: self.cluster.lose(fact.node_id),
             f.NodeCordoned: lambda fact: self.cluster.cordon(fact.node_id, fact.cordoned),

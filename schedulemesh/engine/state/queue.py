@@ -180,11 +180,12 @@ class Queue:
 
     def order_by(self, policy: QueuePolicy) -> None:
         """Serve the tasks in the order of this policy from now on."""
+        ready = [task for task in self.by_id.values() if task.queue_class is not None]
+        for task in ready:
+            self._leave(task)
         self.policy = policy
-        for task in self.by_id.values():
-            if task.queue_class is not None:
-                self._leave(task)
-                self._enter(task)
+        for task in ready:
+            self._enter(task)
 
     def advance(self, now: float) -> None:
         """Let the tasks start whose time has come."""
