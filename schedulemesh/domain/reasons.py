@@ -110,6 +110,13 @@ class Reason(Code):
     STATE_NOT_FOUND = ("state_not_found", "No state of the task is stored.")
 
     # The queue.
+    HELD_FOR_QUEUE = (
+        "held_for_queue",
+        (
+            "There is room, but tasks that wait in the queue come first. Submit it with "
+            "`queue=True`, or with a higher priority."
+        ),
+    )
     NOT_QUEUED = ("not_queued", "The task does not wait in the queue: it runs, or has ended.")
     WAIT_TIMEOUT = (
         "wait_timeout",

@@ -104,6 +104,15 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
             custom=_custom_beyond(self.custom, room.custom) if self.custom else (),
         )
 
+    def times(self, count: int) -> Resources:
+        """The sum of so many equal amounts."""
+        return Resources(
+            cpu=self.cpu * count,
+            memory=self.memory * count,
+            gpu=self.gpu * count,
+            custom=tuple((name, units * count) for name, units in self.custom if count),
+        )
+
     def within(self, room: Resources) -> Resources:
         """The part of this that ``room`` has, kind by kind: min(self, max(0, room))."""
         return Resources(

@@ -10,6 +10,7 @@ import pytest
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.engine.codec import decode_facts, encode_facts, joined, storable
 from schedulemesh.engine.messages import facts as f
+from schedulemesh.engine.messages.fact import Fact
 from schedulemesh.engine.messages.facts import AnyFact
 from schedulemesh.errors import NotStorableError
 from tests.engine.builders import Mesh, amount, node, on, pool
@@ -60,7 +61,7 @@ def test_rare_facts_come_back_too(fact):
 
 def test_no_two_facts_share_a_name_and_all_are_in_the_union():
     union = set(AnyFact.__args__)
-    assert union == set(f.Fact.__subclasses__())
+    assert union == set(Fact.__subclasses__())
 
 
 @pytest.mark.parametrize("stored", [b"{}", b"[{}]", b'[{"type": "Unheard"}]', b"[", b'["x"]'])

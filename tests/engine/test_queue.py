@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from schedulemesh.domain.reasons import Change, Reason
-from schedulemesh.engine.messages import facts as f
+from schedulemesh.engine.messages import queue_facts as f
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Pending, Queued, Refused
 from tests.engine.builders import Mesh, differences, node, pool
@@ -75,8 +75,8 @@ def test_nothing_passes_the_first_task_of_a_strict_pool():
     given.run("a", cpu=3)
     given.queue("big", cpu=4)
     assert given.queue("small", cpu=1).position == 2
-    given.run("other", cpu=0)
-    given.complete("other")
+    assert given.submit("smaller", cpu=0.5).reason is Reason.HELD_FOR_QUEUE
+    given.tick(1)
     assert given.waiting() == ["big", "small"]
     given.cancel("big")
     assert given.waiting() == []
@@ -338,3 +338,85 @@ def test_a_submission_that_does_not_queue_is_answered_as_before():
     assert isinstance(given.submit("a", cpu=4), Pending)
     given.report("a")
     assert given.submit("b", cpu=4).reason is Reason.PREEMPTION_FAILED
+
+
+# reserved starts
+
+
+def busy(*durations, **how):
+    """A pool of 4 CPUs on which tasks of one CPU run that take so long, and a waiting task of 4."""
+    given = Mesh(pool("p", cpu=4), nodes=[node("n1", cpu=8)], **how)
+    for number, duration in enumerate(durations):
+        given.run(f"r{number}", cpu=1, priority=9, duration=duration)
+    given.queue("big", cpu=4)
+    given.tick()
+    return given
+
+
+def test_the_first_task_gets_a_start_when_enough_tasks_have_ended():
+    given = busy(100.0, 50.0, 70.0)
+    assert given.state.queue.by_id["big"].reservation.at == given.now + 100.0
+    check_stored(given)
+
+
+def test_a_task_that_ends_before_the_reserved_start_may_pass():
+    given = busy(100.0, 50.0, 70.0)
+    assert given.queue("short", cpu=1, duration=99.0).position == 0
+
+
+def test_a_task_that_would_still_run_at_the_reserved_start_waits():
+    given = busy(100.0, 50.0, 70.0)
+    assert given.queue("long", cpu=1, duration=101.0).position == 2
+    assert given.queue("unknown", cpu=1).position == 3
+    assert given.submit("plain", cpu=1).reason is Reason.HELD_FOR_QUEUE
+    assert isinstance(given.submit("short", cpu=1, duration=10.0), Pending)
+
+
+def test_a_more_important_task_is_not_held_back():
+    given = busy(100.0, 50.0, 70.0)
+    assert given.queue("urgent", cpu=1, priority=6).position == 0
+
+
+def test_what_is_left_at_the_reserved_start_may_be_used_by_later_tasks():
+    given = Mesh(pool("p", cpu=4), nodes=[node("n1", cpu=8)])
+    given.run("r", cpu=3, priority=9, duration=50.0)
+    given.queue("big", cpu=3)
+    given.tick()
+    assert given.queue("long", cpu=1, duration=1000.0).position == 0
+
+
+def test_where_no_estimate_is_known_others_pass_for_a_while_only():
+    given = busy(None, None)
+    assert given.state.queue.by_id["big"].reservation.at is None
+    assert given.queue("first", cpu=1).position == 0
+    given.report("first")
+    given.now += 3601
+    assert given.queue("second", cpu=1).position == 2
+    for name in ("r0", "r1", "first"):
+        given.complete(name)
+    assert list(given.starts) == ["big"]
+
+
+def test_a_task_goes_to_another_node_than_the_reserved_one():
+    given = Mesh(pool("p", cpu=20), pool("q", cpu=20), nodes=[node("a", cpu=4), node("b", cpu=4)])
+    given.run("r", cpu=3, priority=9, duration=50.0, node_id="a")
+    given.run("s", cpu=3, priority=9, node_id="b")
+    given.queue("big", cpu=4)
+    given.tick()
+    assert given.state.queue.by_id["big"].reservation.node_id == "a"
+    given.queue("long", "q", cpu=1)
+    assert given.starts["long"].node_id == "b"
+    given.report("long")
+    assert given.queue("more", "q", cpu=1).position == 1
+    check_stored(given)
+
+
+def test_the_reservation_moves_to_the_task_that_comes_first():
+    given = busy(100.0, 50.0, 70.0)
+    given.queue("bigger", cpu=4, priority=8)
+    given.tick()
+    assert list(given.state.queue.reserved) == ["bigger"]
+    given.change("bigger", held=True)
+    given.tick()
+    assert list(given.state.queue.reserved) == ["big"]
+    check_stored(given)

@@ -15,6 +15,7 @@ from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import DEFAULT_PRIORITY, TaskSpec
 from schedulemesh.engine import explain
 from schedulemesh.engine.admission.admit import Request, admit, would_run
+from schedulemesh.engine.admission.reservations import permitted
 from schedulemesh.engine.lifecycle.registration import duplicate_task, register
 from schedulemesh.engine.messages.outcomes import (
     Candidate,
@@ -43,6 +44,7 @@ from schedulemesh.engine.preemption.veto import PluginVeto, plugin_veto
 from schedulemesh.engine.preemption.victims import VictimAgents, evicted_tasks
 from schedulemesh.engine.state.agents import Preempted
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.queue import Entry
 from schedulemesh.engine.state.quota import Account, pay
 from schedulemesh.engine.transaction import Transaction
 from schedulemesh.plugins.scheduling import TaskView
@@ -211,9 +213,12 @@ def _taken(state: MeshState, name: str, *, served: bool) -> Refused | None:
 def _decide(tx: Transaction, request: Request) -> RequestOutcome:
     """Admit with what is free, or with victims, or refuse."""
     if request.fits_now:
+        allowed = _not_reserved(tx, request) if tx.state.queue.by_id else request
+        if isinstance(allowed, Refused):
+            return allowed
         if request.stimulus.dry_run:
-            return would_run(tx.state, request, None)
-        return admit(tx, request, None)
+            return would_run(tx.state, allowed, None)
+        return admit(tx, allowed, None)
     veto = veto_for(tx, request)
     limits = Limits(tx.state, request.pool_name, tx.now)
     plan = plan_for(tx, request, veto, limits)
@@ -224,6 +229,32 @@ def _decide(tx: Transaction, request: Request) -> RequestOutcome:
     if (class_key := unprobed(tx.state, request, plan)) is not None:
         return ProbeNeeded(class_key=class_key)
     return admit(tx, request, plan)
+
+
+def _not_reserved(tx: Transaction, request: Request) -> Request | Refused:
+    """The request, if need be on another node, unless tasks that wait come before it and need the same."""
+    queue = tx.state.queue
+    entry = queue.entry_now(request.stimulus, tx.now)
+    if entry is None:
+        return request
+    allowed: Request | None = None
+    if not _behind_in_strict_pool(tx.state, request.pool_name, entry):
+        allowed = permitted(tx, request, entry)
+    if allowed is not None:
+        return allowed
+    return Refused(
+        reason=Reason.HELD_FOR_QUEUE,
+        error=f"{request.need} are free for pool {request.pool_name!r}, but tasks that wait come first",
+        hint="submit it with queue=True, or with a higher priority",
+    )
+
+
+def _behind_in_strict_pool(state: MeshState, pool_name: str, entry: Entry) -> bool:
+    """Whether others wait before it in the queue of a pool in which nothing passes them."""
+    pool = state.queue.pools.get(pool_name)
+    if pool is None or state.ledger.accounts[pool_name].spec.queueing != "strict":
+        return False
+    return any(queue_class.first < entry for queue_class in pool.classes.values())
 
 
 def plan_for(

@@ -4,8 +4,8 @@ A task that joins is tried at once, like any submission, evictions included. Aft
 whenever something has become free: the classes of all pools in order, the first task of each; a class that
 does not fit is passed over for the rest of the pass, because capacity only shrinks while it is served. In a
 ``strict`` pool, nothing passes a task that does not fit. On each tick, the first task of each pool that does
-not fit is also tried with evictions: what could be evicted changes with every task that starts, and searching
-at each of these steps would cost more than it gains.
+not fit is also tried with evictions, and gets a reserved start (``reservations``): both change with every
+task that starts, and searching at each of these steps would cost more than it gains.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from schedulemesh.engine.admission.decide import (
     unprobed,
     veto_for,
 )
+from schedulemesh.engine.admission.reservations import permitted, reserve_starts
 from schedulemesh.engine.messages.facts import (
     AgentEnded,
     AgentProcessRestarted,
@@ -37,13 +38,15 @@ from schedulemesh.engine.messages.facts import (
     NodeSeen,
     PolicyChanged,
     PoolEnsured,
+)
+from schedulemesh.engine.messages.instructions import ProbeClass
+from schedulemesh.engine.messages.outcomes import Done, Queued, Refused, RequestOutcome
+from schedulemesh.engine.messages.queue_facts import (
     QueuePlaceChanged,
     QueuePolicyChanged,
     TaskCancelled,
     TaskQueued,
 )
-from schedulemesh.engine.messages.instructions import ProbeClass
-from schedulemesh.engine.messages.outcomes import Done, Queued, Refused, RequestOutcome
 from schedulemesh.engine.messages.stimuli import (
     AnyStimulus,
     ClassProbeFailed,
@@ -82,8 +85,9 @@ _FREEING = frozenset(
     )
 )
 
-#: For how many pools evictions are searched on one tick.
+#: For how many pools evictions are searched on one tick, and starts are reserved.
 _EVICTION_TRIES = 50
+_RESERVATIONS = 50
 
 
 def join(tx: Transaction, stimulus: TaskSubmitted) -> RequestOutcome:
@@ -137,8 +141,10 @@ def _start(tx: Transaction, task: QueuedTask, *, may_preempt: bool) -> bool:
     if isinstance(request, Refused):
         return False
     if request.fits_now:
-        admit(tx, request, None)
-        return True
+        allowed = permitted(tx, request, tx.state.queue.entry(task))
+        if allowed is not None:
+            admit(tx, allowed, None)
+        return allowed is not None
     return may_preempt and _start_with_evictions(tx, task, request)
 
 
@@ -166,7 +172,10 @@ def serve_queue(tx: Transaction, stimulus: AnyStimulus) -> None:
     if due:
         queue.advance(tx.now)
     if ticked or due or any(type(fact) in _FREEING for fact in tx.facts):
-        _Pass(tx, evictions=_EVICTION_TRIES if ticked or _loaded(tx) else 0).run()
+        served = _Pass(tx, evictions=_EVICTION_TRIES if ticked or _loaded(tx) else 0)
+        served.run()
+        if ticked:
+            reserve_starts(tx, served.heads[:_RESERVATIONS])
 
 
 def _loaded(tx: Transaction) -> bool:
@@ -189,8 +198,9 @@ class _Pass:
         self._tx = tx
         #: How often evictions may still be searched.
         self._evictions = evictions
-        #: Pools whose first task does not fit.
+        #: Pools whose first task does not fit, and these tasks.
         self._blocked: set[str] = set()
+        self.heads: list[QueuedTask] = []
         #: Needs that fit on no node.
         self._no_room: set[Resources] = set()
 
@@ -219,7 +229,9 @@ class _Pass:
             self._evictions -= 1
             if _start(self._tx, task, may_preempt=True):
                 return True
-        self._blocked.add(pool_name)
+        if not passes:
+            self._blocked.add(pool_name)
+            self.heads.append(task)
         return False
 
     def _may_fit(self, task: QueuedTask) -> bool:
@@ -237,8 +249,10 @@ class _Pass:
         if isinstance(request, Refused):
             return False
         if request.fits_now:
-            admit(self._tx, request, None)
-            return True
+            allowed = permitted(self._tx, request, self._tx.state.queue.entry(task))
+            if allowed is not None:
+                admit(self._tx, allowed, None)
+            return allowed is not None
         if request.by_node:
             self._no_room.add(request.need)
         return False

@@ -11,23 +11,26 @@ from typing import Union
 import msgspec
 
 from schedulemesh.config.policy import PreemptionPolicy
-from schedulemesh.config.queueing import QueuePolicy
 from schedulemesh.domain.agent import AgentSpec, MemberProcess
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.placement import GroupShape, Place, Unplaced
 from schedulemesh.domain.pool import PoolSpec
-from schedulemesh.domain.reasons import EndReason, PreemptionReason, Reason
+from schedulemesh.domain.reasons import EndReason, PreemptionReason
 from schedulemesh.domain.resources import NOTHING, Resources
-from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, TaskSpec
+from schedulemesh.domain.task import TaskSpec
+from schedulemesh.engine.messages.fact import Fact
 from schedulemesh.engine.messages.outcomes import Candidate, RequestOutcome
-from schedulemesh.engine.messages.stimuli import TaskSubmitted
+from schedulemesh.engine.messages.queue_facts import (
+    QueuePlaceChanged,
+    QueuePolicyChanged,
+    ReservationDropped,
+    StartReserved,
+    TaskCancelled,
+    TaskQueued,
+)
 
 #: Incremented when the meaning of a stored fact changes; an older journal is migrated, a newer one refused.
 FORMAT_VERSION = 1
-
-
-class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Base of all facts. The tag of each is explicit, so that renaming a class changes nothing stored."""
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -71,15 +74,6 @@ class PolicyChanged(Fact, tag="policy_changed", frozen=True, kw_only=True):
     changes: tuple[str, ...] = ()
     #: The named aggressiveness level, if the change named one.
     level: str | None = None
-
-
-class QueuePolicyChanged(Fact, tag="queue_policy_changed", frozen=True, kw_only=True):
-    """The policy of the queue from now on, and who changed what of it."""
-
-    policy: QueuePolicy
-    at: float
-    client: str
-    changes: tuple[str, ...] = ()
 
 
 class NodeSeen(Fact, tag="node_seen", frozen=True, kw_only=True):
@@ -131,39 +125,6 @@ class AgentAdmitted(Fact, tag="agent_admitted", frozen=True, kw_only=True):
     waits_for_groups: tuple[str, ...] = ()
     #: False: the user's Ray options place it, and its node is known once it reports.
     choose_node: bool = True
-
-
-class TaskQueued(Fact, tag="task_queued", frozen=True, kw_only=True):
-    """The task waits in the queue; ``AgentAdmitted`` with its id takes it out of it."""
-
-    #: Its pool is known, and the agent's name.
-    submission: TaskSubmitted
-    at: float
-    #: The position of its first submission among all submissions.
-    number: int
-    attempts: Attempts = FIRST_ATTEMPT
-    #: When it may start, in seconds since 1970; 0: at once.
-    not_before: float = 0.0
-
-
-class QueuePlaceChanged(Fact, tag="queue_place_changed", frozen=True, kw_only=True):
-    """How a task waits in the queue from now on."""
-
-    task_id: str
-    held: bool
-    priority: float
-    #: The larger, the earlier it comes; 0: by its order alone.
-    front: int = 0
-
-
-class TaskCancelled(Fact, tag="task_cancelled", frozen=True, kw_only=True):
-    """A task that waited in the queue was cancelled."""
-
-    task_id: str
-    at: float
-    reason: Reason
-    #: One sentence for people; empty: the reason says all.
-    error: str = ""
 
 
 class ClaimGrew(Fact, tag="claim_grew", frozen=True, kw_only=True):
@@ -443,6 +404,8 @@ AnyFact = Union[
     TaskQueued,
     QueuePlaceChanged,
     TaskCancelled,
+    StartReserved,
+    ReservationDropped,
     ClaimGrew,
     AgentReady,
     AgentStarted,

@@ -185,6 +185,11 @@ class Cluster:
         if keys != self._index:
             raise AssertionError("the node index does not match the nodes that are not cordoned")
 
+    def emptiest(self, count: int) -> Iterator[Node]:
+        """Nodes that are not cordoned, by descending free GPU, then CPU, at most so many."""
+        for key in self._index[: -count - 1 : -1]:
+            yield self.nodes[key[2]]
+
     def open_nodes(self) -> Iterator[Node]:
         """The nodes that are not cordoned, in the order of their ids."""
         for node_id in sorted(self.nodes):

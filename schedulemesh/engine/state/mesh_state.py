@@ -15,6 +15,8 @@ from schedulemesh.domain.reasons import EndReason
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.domain.task import TaskPhase, TaskSpec
 from schedulemesh.engine.messages import facts as f
+from schedulemesh.engine.messages import queue_facts as q
+from schedulemesh.engine.messages.fact import Fact
 from schedulemesh.engine.preemption.rules import PreemptionRules
 from schedulemesh.engine.state.agents import (
     Agent,
@@ -33,7 +35,8 @@ from schedulemesh.engine.state.evictions import Evictions
 from schedulemesh.engine.state.group_updates import GroupFacts
 from schedulemesh.engine.state.groups import GroupTable
 from schedulemesh.engine.state.past import Past
-from schedulemesh.engine.state.queue import Queue, QueuedTask
+from schedulemesh.engine.state.queue import Queue
+from schedulemesh.engine.state.queue_updates import QueueFacts
 from schedulemesh.engine.state.quota import Hold, Ledger, merged
 from schedulemesh.engine.state.tasks import ClassOrder, RunningTask, RunningTasks
 
@@ -78,23 +81,26 @@ class MeshState:
         #: The incarnation that the next agent gets; never given twice.
         self.next_incarnation = 1
         self.epoch = 0
+        queue = QueueFacts(self.queue)
         groups = self._group_facts = GroupFacts(self.groups, self.cluster)
         evictions = EvictionFacts(
             self.evictions, self.running, self.agents, self.past, self.requests, self.cluster
         )
-        self._apply: dict[type[f.Fact], Callable[[Any], None]] = {
+        self._apply: dict[type[Fact], Callable[[Any], None]] = {
             f.PoolEnsured: self._pool_ensured,
             f.StateHandlersRegistered: self._handlers_registered,
             f.PolicyChanged: self._policy_changed,
-            f.QueuePolicyChanged: lambda fact: self.queue.order_by(fact.policy),
             f.NodeSeen: self._node_seen,
             f.NodeLost: lambda fact: self.cluster.lose(fact.node_id),
             f.NodeCordoned: lambda fact: self.cluster.cordon(fact.node_id, fact.cordoned),
             f.ClassLoaded: lambda fact: self._has_loaded(fact.class_key),
             f.AgentAdmitted: self._agent_admitted,
-            f.TaskQueued: self._task_queued,
-            f.QueuePlaceChanged: self._queue_place_changed,
-            f.TaskCancelled: self._task_cancelled,
+            q.TaskQueued: queue.queued,
+            q.QueuePlaceChanged: queue.place_changed,
+            q.TaskCancelled: queue.cancelled,
+            q.QueuePolicyChanged: queue.policy_changed,
+            q.StartReserved: queue.reserved,
+            q.ReservationDropped: queue.reservation_dropped,
             f.ClaimGrew: self._claim_grew,
             f.AgentReady: self._agent_ready,
             f.AgentStarted: self._agent_started,
@@ -231,23 +237,6 @@ class MeshState:
             else:
                 running.number = self.queue.next_number
                 self.queue.next_number += 1
-
-    def _task_queued(self, fact: f.TaskQueued) -> None:
-        self.queue.add(
-            QueuedTask(
-                submission=fact.submission,
-                queued_at=fact.at,
-                number=fact.number,
-                attempts=fact.attempts,
-                not_before=fact.not_before,
-            )
-        )
-
-    def _queue_place_changed(self, fact: f.QueuePlaceChanged) -> None:
-        self.queue.change(fact.task_id, held=fact.held, priority=fact.priority, front=fact.front)
-
-    def _task_cancelled(self, fact: f.TaskCancelled) -> None:
-        self.queue.remove(fact.task_id)
 
     def _claim_grew(self, fact: f.ClaimGrew) -> None:
         agent = self.agents[fact.agent_name]

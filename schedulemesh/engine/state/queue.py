@@ -25,6 +25,15 @@ _LEVEL = 1e13
 _INFINITY = float("inf")
 
 
+class Reservation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A start that no later task may delay."""
+
+    #: When, if the estimates of the running tasks hold, in seconds since 1970; None: unknown.
+    at: float | None = None
+    #: On which node; None: on any, or none is known.
+    node_id: str | None = None
+
+
 class QueuedTask(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """A task that waits in the queue."""
 
@@ -39,6 +48,8 @@ class QueuedTask(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     not_before: float = 0.0
     #: The larger, the earlier it comes; 0: by its order alone.
     front: int = 0
+    #: Its reserved start; only the first task of a pool has one.
+    reservation: Reservation | None = None
     #: Its class while it may start; None: it is held, or waits for ``not_before``.
     queue_class: QueueClass | None = None
 
@@ -123,6 +134,8 @@ class Queue:
         self.pools: dict[str, PoolQueue] = {}
         #: The task whose agent will have this name.
         self.agent_names: dict[str, str] = {}
+        #: Ids of the tasks with a reserved start.
+        self.reserved: dict[str, None] = {}
         self.policy = QueuePolicy()
         #: The number of the next submission.
         self.next_number = 1
@@ -145,6 +158,8 @@ class Queue:
         self.pools.setdefault(name, PoolQueue()).size += 1
         self.next_number = max(self.next_number, task.number + 1)
         self.last_front = max(self.last_front, task.front)
+        if task.reservation is not None:
+            self.reserved[task_id] = None
         if task.expires_at is not None:
             self._expiring.add((task.expires_at, task_id))
         if task.not_before:
@@ -155,6 +170,7 @@ class Queue:
     def remove(self, task_id: str) -> QueuedTask:
         """Remove a task."""
         task = self.by_id.pop(task_id)
+        self.reserved.pop(task_id, None)
         self._leave(task)
         self._delayed.discard((task.not_before, task_id))
         if task.expires_at is not None:
@@ -174,9 +190,19 @@ class Queue:
         spec = msgspec.structs.replace(task.spec, priority=priority)
         task.submission = msgspec.structs.replace(task.submission, task=spec)
         task.held, task.front = held, front
+        if held:
+            self.reserve(task_id, None)
         self.last_front = max(self.last_front, front)
         if (task.not_before, task_id) not in self._delayed:
             self._enter(task)
+
+    def reserve(self, task_id: str, reservation: Reservation | None) -> None:
+        """Reserve a task's start, or drop its reservation."""
+        self.by_id[task_id].reservation = reservation
+        if reservation is None:
+            self.reserved.pop(task_id, None)
+        else:
+            self.reserved[task_id] = None
 
     def order_by(self, policy: QueuePolicy) -> None:
         """Serve the tasks in the order of this policy from now on."""
@@ -233,6 +259,12 @@ class Queue:
         if task.front:
             return (-_FRONT * task.front, task.number, task.task_id)
         return (order_value(task, self.policy), task.number, task.task_id)
+
+    def entry_now(self, submission: TaskSubmitted, now: float) -> Entry | None:
+        """The place that a submission would have if it joined the queue now; None: it has no task."""
+        if submission.task is None:
+            return None
+        return self.entry(QueuedTask(submission=submission, queued_at=now, number=self.next_number))
 
     def _enter(self, task: QueuedTask) -> None:
         if task.held:

@@ -1,0 +1,45 @@
+"""Applies facts to the queue; nothing else may change it, but for admissions, which take tasks out of it."""
+
+from __future__ import annotations
+
+from schedulemesh.engine.messages import queue_facts as f
+from schedulemesh.engine.state.queue import Queue, QueuedTask, Reservation
+
+
+class QueueFacts:
+    """Applies facts to the queue."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+
+    def queued(self, fact: f.TaskQueued) -> None:
+        """A task joins."""
+        self._queue.add(
+            QueuedTask(
+                submission=fact.submission,
+                queued_at=fact.at,
+                number=fact.number,
+                attempts=fact.attempts,
+                not_before=fact.not_before,
+            )
+        )
+
+    def place_changed(self, fact: f.QueuePlaceChanged) -> None:
+        """A task waits in another way."""
+        self._queue.change(fact.task_id, held=fact.held, priority=fact.priority, front=fact.front)
+
+    def cancelled(self, fact: f.TaskCancelled) -> None:
+        """A task does not wait any more."""
+        self._queue.remove(fact.task_id)
+
+    def policy_changed(self, fact: f.QueuePolicyChanged) -> None:
+        """Tasks are served in another order."""
+        self._queue.order_by(fact.policy)
+
+    def reserved(self, fact: f.StartReserved) -> None:
+        """A task's start is reserved."""
+        self._queue.reserve(fact.task_id, Reservation(at=fact.at, node_id=fact.node_id))
+
+    def reservation_dropped(self, fact: f.ReservationDropped) -> None:
+        """A task's start is not reserved any more."""
+        self._queue.reserve(fact.task_id, None)
