@@ -292,7 +292,8 @@ class FakeBackend:
         if (request.namespace, request.name) in self.living():
             raise BackendError("the name is taken")
         group = None if request.slot is None else self.by_id.get(request.slot.ray_id)
-        node = node_id if group is None else group.node_ids[0]
+        bundle = 0 if request.slot is None else request.slot.bundle
+        node = node_id if group is None else group.node_ids[bundle]
         actor = FakeActor(request, node or OWN_NODE, 1000 + len(self.actors))
         self.actors.append(actor)
         self.start(actor)

@@ -17,10 +17,10 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.agent import AgentSpec, GangSpec
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.pool import PoolSpec
-from schedulemesh.domain.resources import NOTHING, parse_resources
+from schedulemesh.domain.resources import NOTHING, parse_resources, sum_of
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.agents import Running
@@ -29,6 +29,7 @@ from schedulemesh.engine.state.invariants import check
 from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.runtime.backend import BackendError, NodeView
+from schedulemesh.runtime.gangs import every_process
 from tests.engine.builders import differences
 from tests.runtime import virtual_time
 from tests.runtime.composition import supervisor
@@ -63,6 +64,7 @@ EVENTS = {
             "cpu": (1, 2, 4),
             "priority": (1.0, 5.0, 9.0),
             "pinned": (True, True, False),
+            "replicas": (None, None, 1, 2, 3),
         },
     ),
     "complete": (3, {"name": NAMES, "end_agent": (True, True, False)}),
@@ -156,12 +158,23 @@ class Story:
         self.number += 1
         return f"r{self.number}"
 
-    async def submit(self, name, pool, cpu, priority, pinned):
-        resources = parse_resources({"cpu": cpu})
-        agent = AgentSpec(name=name, pool_name=pool, resources=resources, class_key=key_of(CLASS))
+    async def submit(self, name, pool, cpu, priority, pinned, replicas):
+        """A single agent, or a gang."""
+        bundles = (parse_resources({"cpu": cpu}),) * (replicas or 1)
+        agent = AgentSpec(
+            name=name,
+            pool_name=pool,
+            resources=sum_of(bundles),
+            class_key=key_of(CLASS),
+            bundles=bundles if replicas else (),
+            gang=GangSpec(strategy="SPREAD") if replicas else None,
+        )
         task = TaskSpec(task_id=f"t-{name}", pool_name=pool, priority=priority)
         submission = TaskSubmitted(
-            agent=agent, task=task, request_id=self.next(), choose_node=pinned or pool == "g"
+            agent=agent,
+            task=task,
+            request_id=self.next(),
+            choose_node=bool(pinned or pool == "g" or replicas),
         )
         self.ask(r.SubmitTask(submission=submission, blobs={key_of(CLASS): CLASS}))
 
@@ -296,7 +309,8 @@ class Story:
         check(state)
         phases = {name: type(agent.phase) for name, agent in state.agents.items()}
         assert phases == dict.fromkeys(phases, Running)
-        assert self.backend.living() == {running.agents.where(a) for a in state.agents.values()}
+        processes = every_process(state, state.agents.values())
+        assert self.backend.living() == {running.agents.where(one) for one in processes}
         assert {view.name for view in self.backend.by_id.values()} == {
             running.groups.name(group_id) for group_id in state.groups.by_id
         }
