@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from schedulemesh.domain.agent import GangSpec, MemberSpec
@@ -271,3 +272,75 @@ def test_a_member_is_not_deleted_alone(mesh):
     assert refused.reason is Reason.AGENT_NOT_FOUND
     assert "delete 'g'" in refused.error
     assert mesh.ends == {}
+
+
+def queued_mesh(**how):
+    """Three nodes of two CPUs, in a pool whose victims return."""
+    return Mesh(pool("p", cpu=6), nodes=[node(f"n{i}", cpu=2) for i in (1, 2, 3)], **how)
+
+
+def removed(mesh):
+    """Ray has removed every group that it was told to."""
+    for group_id in sorted(mesh.removes):
+        mesh.remove(group_id)
+
+
+def test_a_gang_waits_holding_nothing_starts_whole_loses_a_member_and_recovers():
+    mesh = queued_mesh()
+    for number in (1, 2, 3):
+        mesh.run(f"t{number}", cpu=1.5)
+    how = {"bundles": [{"cpu": 2}] * 3, "gang": gang("STRICT_SPREAD"), "class_key": "c"}
+    assert mesh.queue("g", **how).position == 1
+    for number in (1, 2):
+        mesh.complete(f"t{number}")
+        assert mesh.waiting() == ["g"]
+        assert mesh.state.groups.by_id == {}
+        assert "g" not in mesh.state.agents
+    mesh.complete("t3")
+    assert mesh.waiting() == []
+    mesh.make_all()
+    mesh.report("g")
+    mesh.save("g")
+    mesh.die("g")
+    removed(mesh)
+    mesh.handle(s.RebuildRequested(agent_name="g", request_id="r"))
+    mesh.make_all()
+    assert mesh.starts["g"].state_key == "state-g"
+    assert isinstance(mesh.report("g"), Accepted)
+
+
+def test_an_evicted_gang_joins_the_queue_whole_and_returns_with_its_state():
+    mesh = queued_mesh()
+    mesh.handle(
+        s.PoolRequested(spec=msgspec.structs.replace(pool("p", cpu=6), on_preempted="requeue"))
+    )
+    how = {"bundles": [{"cpu": 2}] * 3, "gang": gang("SPREAD"), "class_key": "c"}
+    mesh.queue("g", priority=1.0, **how)
+    mesh.make_all()
+    mesh.report("g")
+    mesh.submit("urgent", priority=9.0, cpu=2)
+    mesh.leave("g", saved=True)
+    removed(mesh)
+    mesh.report("urgent")
+    assert mesh.waiting() == ["g"]
+    assert mesh.free() == amount(cpu=4)
+    mesh.complete("urgent")
+    assert mesh.waiting() == []
+    mesh.make_all()
+    assert mesh.starts["g"].state_key == "state-g"
+    assert isinstance(mesh.report("g"), Accepted)
+    assert differences(mesh.state, mesh.refolded()) == []
+
+
+def test_a_large_task_without_room_does_not_keep_a_gang_of_the_same_size_waiting():
+    mesh = Mesh(pool("p", cpu=8), nodes=[node("n1", cpu=4), node("n2", cpu=4)])
+    for name, node_id in (("a", "n1"), ("b", "n2"), ("c", "n1"), ("d", "n2")):
+        mesh.run(name, cpu=2, node_id=node_id, more={"choose_node": False})
+    mesh.queue("wide", priority=5.5, cpu=4)
+    mesh.queue("g", bundles=[{"cpu": 2}] * 2, gang=gang())
+    mesh.complete("c")
+    assert mesh.waiting() == ["wide", "g"]
+    mesh.complete("d")
+    assert mesh.waiting() == ["wide"]
+    mesh.make_all()
+    assert list(mesh.starts) == ["g"]

@@ -108,6 +108,27 @@ def labelled(mesh: RayScheduler, told: dict[str, Any]) -> None:
     told["zones"] = {n["NodeID"]: n["Labels"].get("zone", "") for n in ray.nodes()}
 
 
+def gangs(mesh: RayScheduler, told: dict[str, Any]) -> None:
+    """A gang of each strategy in a pool without groups, and one on nodes of one zone alone."""
+    mesh.create_pool("plain", resources={"cpu": 100.0})
+    wanted: dict[str, dict[str, Any]] = {
+        strategy: {"replicas": 3, "resources": {"cpu": 1.0}, "placement": strategy}
+        for strategy in BUNDLES
+    }
+    wanted["zone"] = {"replicas": 2, "resources": {"cpu": 2.0}, "same_label": "zone"}
+    for name, given in wanted.items():
+        answer: Any = mesh.submit_task_with_preemption(
+            f"gang-{name}", "plain", Placed, priority=9.0, **given
+        )
+        handles = [member.pop("handle") for member in answer["agents"]]
+        told[f"gang {name}"] = {
+            "nodes": [member["node_id"] for member in answer["agents"]],
+            "really_on": ray.get([handle.where.remote() for handle in handles]),
+        }
+        mesh.complete_task(f"gang-{name}", end_agent=True)
+    until(lambda: not groups_in(), lambda: f"left: {list(groups_in())}")
+
+
 def node_death(mesh: RayScheduler, cluster: Any, told: dict[str, Any]) -> None:
     """Kill a node under a reserved group with an agent, and under a bundle of another."""
     spec = {"bundles": [{"cpu": 1.0}] * 2, "placement_strategy": "STRICT_SPREAD"}
@@ -161,6 +182,7 @@ def main() -> None:
         for pool in ("zone", "nowhere"):
             mesh.ensure_pool(pool, resources={"cpu": 9.0}, pg_pool_config=None)
         until(lambda: not groups_in(), lambda: f"left: {list(groups_in())}")
+        gangs(mesh, told)
         node_death(mesh, cluster, told)
         mesh.shutdown()
         told["left"] = list(groups_in())

@@ -10,7 +10,7 @@ import ray
 
 from schedulemesh.errors import InvalidRequestError
 from tests.integration.agents import Counter, Member
-from tests.integration.polling import assert_nothing_held, groups_in, until
+from tests.integration.polling import assert_nothing_held, groups_in, process_exists, until
 
 ONE = {"cpu": 2.0}
 
@@ -100,6 +100,42 @@ def test_a_member_that_dies_ends_the_gang_and_it_is_rebuilt_whole(pool):
     again = [member["handle"] for member in listed["members"]]
     assert ray.get([h.add.remote(0) for h in again]) == [0, 0, 7]
     assert not {pid for _, pid in old} & {pid for _, pid in places(again)}
+
+
+def test_a_gang_outlives_its_supervisor(pool, namespace):
+    handles = members(submit(pool, agent_name="g"))
+    ray.get([h.add.remote(3) for h in handles])
+    kill_supervisor(pool)
+    assert ray.get([h.add.remote(0) for h in handles]) == [3, 3, 3]
+    (listed,) = pool.list_agents()["agents"]
+    assert [m["handle"] for m in listed["members"]] == handles
+    saved = pool.save_task_state("gang")["saved_state"]
+    assert [own["count"] for own in saved["state"]] == [3, 3, 3]
+    assert pool.complete_task("gang", end_agent=True)["success"]
+    assert_nothing_held(pool)
+    until(lambda: not groups_in(namespace), "its group is still there")
+
+
+def test_a_gang_that_lost_a_member_with_its_supervisor_is_lost_whole(pool):
+    handles = members(submit(pool, agent_name="g"))
+    ray.get(handles[1].add.remote(4))
+    assert pool.save_task_state("gang")["success"]
+    old = {pid for _, pid in places(handles)}
+    ray.kill(handles[2])
+    kill_supervisor(pool)
+    until(lambda: "g" in pool.ensure_agent_health()["rebuilt"], "it is not rebuilt")
+    (listed,) = pool.list_agents()["agents"]
+    again = [member["handle"] for member in listed["members"]]
+    assert ray.get([h.add.remote(0) for h in again]) == [0, 4, 0]
+    assert not old & {member["pid"] for member in listed["members"]}
+    assert not any(process_exists(pid) for pid in old)
+
+
+def kill_supervisor(scheduler):
+    """Kill -9; it serves again when this returns."""
+    pid = scheduler.about()["pid"]
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: scheduler.about()["pid"] != pid, "it does not come back")
 
 
 def test_members_may_differ(pool, namespace):

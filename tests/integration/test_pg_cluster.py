@@ -45,6 +45,21 @@ def test_groups_are_on_nodes_with_their_labels_or_report_that_none_exist(told):
     assert "labels" in nowhere["unplaced"][0]["error"]
 
 
+@pytest.mark.parametrize("strategy", BUNDLES)
+def test_members_of_a_gang_run_where_its_placement_says(told, strategy):
+    seen = told[f"gang {strategy}"]
+    assert seen["really_on"] == seen["nodes"]
+    distinct = len(set(seen["nodes"]))
+    assert distinct == (3 if "SPREAD" in strategy else 1)
+
+
+def test_a_gang_of_one_zone_runs_on_nodes_with_the_same_label(told):
+    seen = told["gang zone"]
+    assert seen["really_on"] == seen["nodes"]
+    (zone,) = {told["zones"][node] for node in seen["nodes"]}
+    assert zone in ("a", "b")
+
+
 def test_agents_of_a_dead_node_are_lost_and_its_groups_recreated(told):
     assert told["before_death"]["placement_groups"]["ready"] == 4
     assert told["hit"]

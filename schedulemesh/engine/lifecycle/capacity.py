@@ -22,6 +22,17 @@ def serve_freed_capacity(tx: Transaction, stimulus: AnyStimulus) -> None:
     All claims grow before the first agent continues, because one that is refused has its victims run again
     with what is free.
     """
+    _serve_woken(tx)
+    if tx.state.queue.by_id:
+        serve_queue(tx, stimulus)
+        # A task that gets a new placement group is admitted first, and has its group created then.
+        _serve_woken(tx)
+    if tx.state.groups.of_pool and _may_replenish(tx, stimulus):
+        replenish(tx)
+
+
+def _serve_woken(tx: Transaction) -> None:
+    """Let the claims of woken agents grow, and those continue that wait for nobody any more."""
     while tx.woken:
         grow_claims(tx)
         woken, tx.woken = tx.woken, {}
@@ -29,10 +40,6 @@ def serve_freed_capacity(tx: Transaction, stimulus: AnyStimulus) -> None:
             agent = tx.state.agents.get(name)
             if agent is not None and isinstance(agent.phase, Waiting):
                 continue_start(tx, agent)
-    if tx.state.queue.by_id:
-        serve_queue(tx, stimulus)
-    if tx.state.groups.of_pool and _may_replenish(tx, stimulus):
-        replenish(tx)
 
 
 def _may_replenish(tx: Transaction, stimulus: AnyStimulus) -> bool:
