@@ -21,7 +21,12 @@ from schedulemesh.core.client.ray_cluster import join_or_start, join_running
 from schedulemesh.core.client.results import SubmitResult
 from schedulemesh.core.client.scheduler import RayScheduler
 from schedulemesh.core.client.states import Preserver, Restorer
-from schedulemesh.core.client.task_fields import AgentFields, SubmitFields, TaskFields
+from schedulemesh.core.client.task_fields import (
+    AgentFields,
+    PreemptionFilter,
+    SubmitFields,
+    TaskFields,
+)
 from schedulemesh.domain.task import DEFAULT_PRIORITY
 from schedulemesh.domain.user_data import UserClass, UserValue
 from schedulemesh.errors import InvalidRequestError, SchedulerNotFoundError, shown
@@ -361,6 +366,13 @@ class SimpleScheduler:
     def stats(self) -> listings.Stats:
         """Return the counts of preemptions, the pools by name, and how many agents and nodes there are."""
         return self.scheduler.stats()
+
+    @public(PreemptionFilter)
+    def list_preemptions(self, **which: Unpack[PreemptionFilter]) -> listings.PreemptionsResult:
+        """Return the last ``preemptions`` in which a task, pool or owner took part, the newest last: who was
+        evicted for whom, by which rule, what was lost, and how long it took.
+        """
+        return self.scheduler.list_preemptions(**which)
 
     def get_preemption_stats(self) -> listings.PreemptionStats:
         """Return how many preemptions there were, by kind, and the last ones."""

@@ -78,6 +78,26 @@ def status(
 
 
 @app.command()
+def preemptions(
+    name: Name = "head",
+    namespace: Namespace = "schedulemesh",
+    address: Address = "auto",
+    task: Annotated[str | None, typer.Option(help="Only those of this task.")] = None,
+    pool: Annotated[str | None, typer.Option(help="Only those of this pool.")] = None,
+    owner: Annotated[str | None, typer.Option(help="Only those of this owner.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="The last so many.")] = 20,
+) -> None:
+    """List the last preemptions: who was evicted for whom, why, and what it cost."""
+    from schedulemesh.cli import standing
+
+    raise typer.Exit(
+        standing.preemptions(
+            name, namespace, address, task=task, pool=pool, owner=owner, limit=limit
+        )
+    )
+
+
+@app.command()
 def stop(
     name: Name = "head",
     namespace: Namespace = "schedulemesh",

@@ -1,4 +1,4 @@
-"""The commands start, status, stop and orphans, for a detached scheduler."""
+"""The commands start, status, preemptions, stop and orphans, for a detached scheduler."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from schedulemesh.cli.preemptions import preemption_table
 from schedulemesh.core.client.head import ScheduleMeshHead
 from schedulemesh.core.client.listings import OrphanInfo, PoolInfo, TaskListing
 from schedulemesh.core.client.ray_cluster import join
@@ -113,6 +114,26 @@ def orphans(
             return 1
         ended = scheduler.end_orphans(None if end_all else chosen)["ended"]
         print(f"ended: {', '.join(ended) or 'nothing'}")
+        session.code = 0
+    return session.code
+
+
+def preemptions(
+    name: str,
+    namespace: str,
+    address: str,
+    *,
+    task: str | None,
+    pool: str | None,
+    owner: str | None,
+    limit: int,
+) -> int:
+    """Show the last preemptions in which these took part; returns the exit code."""
+    with _session(address) as session:
+        scheduler = RayScheduler.attach(name, namespace=namespace)
+        answer = scheduler.list_preemptions(task_id=task, pool_name=pool, owner=owner, limit=limit)
+        listed = answer["preemptions"]
+        Console().print(preemption_table(listed) if listed else "there are no preemptions")
         session.code = 0
     return session.code
 

@@ -341,6 +341,15 @@ class GetPreemptionStats(Request, tag="get_preemption_stats", frozen=True, kw_on
     """Get preemption statistics."""
 
 
+class ListPreemptions(Request, tag="list_preemptions", frozen=True, kw_only=True):
+    """List the last preemptions in which a task, a pool or an owner was evicted or evicted others."""
+
+    task_id: str | None = None
+    pool_name: str | None = None
+    owner: str | None = None
+    limit: int = 100
+
+
 class GetStats(Request, tag="get_stats", frozen=True, kw_only=True):
     """Get preemption statistics, pools, and the numbers of agents and nodes."""
 
@@ -359,6 +368,7 @@ AnyStateQuery = Union[
     ListOrphans,
     GetPolicy,
     GetPreemptionStats,
+    ListPreemptions,
     GetStats,
 ]
 

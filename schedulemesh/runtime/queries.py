@@ -18,6 +18,7 @@ from schedulemesh.protocol.answers import Details, Listed, Refusal, WithHandles
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.gangs import every_process, processes_of
 from schedulemesh.runtime.pg_manager import Groups
+from schedulemesh.runtime.preemption_rows import preemption_row, selected
 
 #: The number of preemptions listed by get_preemption_stats.
 RECENT = 100
@@ -76,6 +77,8 @@ class View:
                 return Details(facts={"policy": self.policy(), "changes": self.policy_changes()})
             case requests.GetPreemptionStats():
                 return Details(facts=self.preemption_stats())
+            case requests.ListPreemptions():
+                return Listed(rows=self.preemptions(query))
             case requests.GetStats():
                 return Details(facts=self.stats())
             case _:
@@ -183,26 +186,21 @@ class View:
 
     def preemption_stats(self) -> dict[str, object]:
         """The counts of preemptions by reason, and the most recent ones, newest last."""
-        counts = self._state.preemption_counts
+        counts, evictions = self._state.preemption_counts, self._state.evictions
+        finished = [r for r in evictions.records.values() if r.evicted_at is not None]
         return {
             "total_preemptions": sum(counts.values()),
             "same_pool_preemptions": counts.get(PreemptionReason.SAME_POOL, 0),
             "cross_pool_preemptions": counts.get(PreemptionReason.CROSS_POOL, 0),
             "label_preemptions": counts.get(PreemptionReason.LABEL, 0),
             "running_tasks": len(self._state.running),
-            "recent_preemptions": [
-                {
-                    "timestamp": past.fact.at,
-                    **task_row(past.fact.task),
-                    "agent_name": past.fact.agent_name,
-                    "reason": past.fact.reason,
-                    "preempt_score": past.fact.preempt_score,
-                    "state_saved": past.state_key is not None and not past.fact.save_error,
-                    **({"save_error": past.fact.save_error} if past.fact.save_error else {}),
-                }
-                for past in list(self._state.preempted.values())[-RECENT:]
-            ],
+            "requeued_preemptions": evictions.requeued,
+            "recent_preemptions": [preemption_row(record) for record in finished[-RECENT:]],
         }
+
+    def preemptions(self, query: requests.ListPreemptions) -> list[dict[str, object]]:
+        """The preemptions that a query asks for, those in progress included, newest last."""
+        return selected(self._state.evictions.records.values(), query)
 
     def stats(self) -> dict[str, object]:
         """Preemption statistics, the pools, and the numbers of agents and nodes."""

@@ -119,6 +119,7 @@ class RequestService(Service):
                 | r.ListOrphans()
                 | r.GetPolicy()
                 | r.GetPreemptionStats()
+                | r.ListPreemptions()
                 | r.GetStats()
             ):
                 return await self._viewed(request)

@@ -130,6 +130,7 @@ def test_answers_have_the_keys_and_values_that_their_types_promise(service):
         ("restore_task", ({"task_id": "t"},), {}),
         ("get_preemption_policy", (), {}),
         ("get_preemption_stats", (), {}),
+        ("list_preemptions", (), {"pool_name": "p"}),
         ("stats", (), {}),
         ("strategies", (), {}),
         ("complete_task", ("t",), {"end_agent": True}),

@@ -175,6 +175,12 @@ CALLS: dict[str, dict[str, Kind]] = {
     },
     "get_preemption_policy": {},
     "get_preemption_stats": {},
+    "list_preemptions": {
+        "task_id": given_or_not(name),
+        "pool_name": given_or_not(pool),
+        "owner": given_or_not(name),
+        "limit": count,
+    },
     "save_task_state": {"task_id": name},
     "list_saved_states": {},
     "get_saved_state": {"task_id": name},

@@ -215,16 +215,58 @@ class PolicyResult(Result, total=False):
     changes: list[PolicyChange]
 
 
-class PastPreemption(TaskInfo, total=False):
-    """A preemption that took place, with the time in seconds since 1970."""
+class EvictorInfo(TypedDict, total=False):
+    """For whom a task was evicted."""
 
+    #: None: its agent was submitted without a task.
+    task_id: str | None
+    agent_name: str
+    pool_name: str
+    owner: str
+    priority: float | None
+
+
+class PreemptionRecord(TaskInfo, total=False):
+    """A preemption; the fields of a task are those of the evicted one. Durations are seconds from the
+    decision, None where that has not happened.
+    """
+
+    #: When the task had been evicted, in seconds since 1970; while it is being evicted, the decision.
     timestamp: float
     agent_name: str
     reason: str
     #: None: the task was preempted manually, without an evaluation.
     preempt_score: float | None
+    #: Whether the state at the eviction is stored; ``get_saved_state`` returns it.
     state_saved: bool
+    #: When the state was last saved, in seconds since 1970.
+    saved_at: float | None
     save_error: str
+    #: None: it was requested by a client.
+    evictor: EvictorInfo | None
+    #: The client that requested it (host:pid), if one did and said who it is.
+    requested_by: str | None
+    decided_at: float
+    #: Seconds of work that were lost; while the task is being evicted, that would be.
+    lost_work: float
+    #: The same times the GPUs of its agent.
+    lost_gpu_seconds: float
+    time_to_evicted: float | None
+    #: Until its agent had ended, so that its resources were free; None also where the agent stayed.
+    time_to_freed: float | None
+    #: Until the evictor's agent ran.
+    time_to_start: float | None
+    #: Whether the evictor started on what was freed; None: not known yet, or there is no evictor.
+    used: bool | None
+    #: Whether the evicted task joined the queue again.
+    requeued: bool
+    time_to_run_again: float | None
+
+
+class PreemptionsResult(Result, total=False):
+    """The answer of ``list_preemptions``, ordered from oldest to newest."""
+
+    preemptions: list[PreemptionRecord]
 
 
 class PreemptionStats(Result, total=False):
@@ -235,7 +277,8 @@ class PreemptionStats(Result, total=False):
     cross_pool_preemptions: int
     label_preemptions: int
     running_tasks: int
-    recent_preemptions: list[PastPreemption]
+    requeued_preemptions: int
+    recent_preemptions: list[PreemptionRecord]
 
 
 class Stats(PreemptionStats, total=False):

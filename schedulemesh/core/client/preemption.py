@@ -8,9 +8,15 @@ from collections.abc import Mapping
 
 from schedulemesh.config.policy import PreemptionPolicy, changed_policy, resolve_changes
 from schedulemesh.core.client import results
-from schedulemesh.core.client.asking import ask, details, respond
+from schedulemesh.core.client.asking import ask, details, listed, respond
 from schedulemesh.core.client.connection import Connection
-from schedulemesh.core.client.listings import PolicyResult, PolicyUpdate, PreemptionStats
+from schedulemesh.core.client.listings import (
+    PolicyResult,
+    PolicyUpdate,
+    PreemptionsResult,
+    PreemptionStats,
+)
+from schedulemesh.core.client.task_fields import DEFAULTS
 from schedulemesh.core.client.task_request import client_name
 from schedulemesh.domain.labels import parse_labels
 from schedulemesh.domain.names import parse_name
@@ -24,6 +30,7 @@ from schedulemesh.protocol.requests import (
     ExecutePreemption,
     GetPolicy,
     GetPreemptionStats,
+    ListPreemptions,
     PreemptTask,
 )
 
@@ -104,3 +111,12 @@ def get_preemption_policy(connection: Connection) -> PolicyResult:
 def get_preemption_stats(connection: Connection) -> PreemptionStats:
     """Counts of preemptions, and the last ones."""
     return details(connection, GetPreemptionStats(), PreemptionStats)
+
+
+def list_preemptions(connection: Connection, which: Mapping[str, object]) -> PreemptionsResult:
+    """The last preemptions in which these took part, as victim or evictor."""
+    names = ("task_id", "pool_name", "owner")
+    given = {name: parse_name(which[name], name) for name in names if which.get(name) is not None}
+    limit = parse_count(which.get("limit", DEFAULTS["limit"]), "limit")
+    request = ListPreemptions(**given, limit=limit)
+    return listed(connection, request, "preemptions", PreemptionsResult)

@@ -29,6 +29,7 @@ from schedulemesh.core.client.new_settings import parse_settings
 from schedulemesh.core.client.task_fields import (
     AgentFields,
     OptionalFields,
+    PreemptionFilter,
     SubmitFields,
     TaskFields,
 )
@@ -379,6 +380,13 @@ class RayScheduler(GangCalls):
     def get_preemption_policy(self) -> listings.PolicyResult:
         """Return the ``policy`` in force, and its last ``changes``: when, by which client, what."""
         return preemption.get_preemption_policy(self._connection)
+
+    @public(PreemptionFilter)
+    def list_preemptions(self, **which: Unpack[PreemptionFilter]) -> listings.PreemptionsResult:
+        """Return the last ``preemptions`` in which a task, pool or owner took part, the newest last: who was
+        evicted for whom, by which rule, what was lost, and how long it took.
+        """
+        return preemption.list_preemptions(self._connection, which)
 
     def get_preemption_stats(self) -> listings.PreemptionStats:
         """Return how many preemptions there were, by kind, how many tasks run, and

@@ -52,6 +52,17 @@ class AgentFields(ConstructionFields, total=False):
     labels: Mapping[str, str] | None
 
 
+class PreemptionFilter(TypedDict, total=False):
+    """Which preemptions ``list_preemptions`` returns; what is not given selects nothing."""
+
+    #: These took part, as the evicted side or as the evicting one.
+    task_id: str | None
+    pool_name: str | None
+    owner: str | None
+    #: The last so many.
+    limit: int
+
+
 class OptionalFields(TaskFields, ConstructionFields, total=False):
     """What ``submit_task_with_preemption`` takes by keyword only."""
 
@@ -70,7 +81,7 @@ class SubmitFields(OptionalFields, total=False):
 
 
 #: The defaults of fields, where they are not None.
-DEFAULTS: dict[str, object] = {"priority": DEFAULT_PRIORITY, "dry_run": False}
+DEFAULTS: dict[str, object] = {"priority": DEFAULT_PRIORITY, "dry_run": False, "limit": 100}
 
 
 def described_task(given: Mapping[str, object]) -> tuple[TaskSpec, dict[str, bytes]]:

@@ -62,6 +62,8 @@ class EvictionRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False)
     evictor_started_at: float | None = None
     #: Whether the evictor started on what was freed; None: it is not known yet, or there is no evictor.
     used: bool | None = None
+    #: Whether the evicted task joined the queue again.
+    requeued: bool = False
     #: When the evicted task ran again.
     ran_again_at: float | None = None
 
@@ -83,6 +85,8 @@ class Evictions:
         #: By number, oldest first.
         self.records: dict[int, EvictionRecord] = {}
         self.next_number = 1
+        #: How often an evicted task joined the queue again.
+        self.requeued = 0
         #: When a task was last evicted for a task of the pool.
         self.last_for: dict[str, float] = {}
         #: By pool of the evicted tasks: {number of the minute: GPU-seconds of lost work}, for one hour.
@@ -184,6 +188,13 @@ class Evictions:
             record.freed_at = at
         for record in self._records(self._unused.pop(agent_name, ())):
             record.used = False
+
+    def note_queued(self, task_id: str) -> None:
+        """An evicted task has joined the queue again."""
+        record = self.of_task(task_id)
+        if record is not None and record.evicted_at is not None and not record.requeued:
+            record.requeued = True
+            self.requeued += 1
 
     def note_running(self, task_id: str, at: float) -> None:
         """A task runs, maybe again."""

@@ -81,7 +81,7 @@ class MeshState:
         #: The incarnation that the next agent gets; never given twice.
         self.next_incarnation = 1
         self.epoch = 0
-        queue = QueueFacts(self.queue)
+        queue = QueueFacts(self.queue, self.evictions)
         groups = self._group_facts = GroupFacts(self.groups, self.cluster)
         evictions = EvictionFacts(
             self.evictions, self.running, self.agents, self.past, self.requests, self.cluster

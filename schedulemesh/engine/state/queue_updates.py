@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from schedulemesh.engine.messages import queue_facts as f
+from schedulemesh.engine.state.evictions import Evictions
 from schedulemesh.engine.state.queue import Queue, QueuedTask, Reservation
 
 
 class QueueFacts:
     """Applies facts to the queue."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Queue, evictions: Evictions) -> None:
         self._queue = queue
+        self._evictions = evictions
 
     def queued(self, fact: f.TaskQueued) -> None:
         """A task joins."""
@@ -23,6 +25,8 @@ class QueueFacts:
                 not_before=fact.not_before,
             )
         )
+        if fact.attempts.preemptions and fact.submission.task is not None:
+            self._evictions.note_queued(fact.submission.task.task_id)
 
     def place_changed(self, fact: f.QueuePlaceChanged) -> None:
         """A task waits in another way."""

@@ -1,0 +1,75 @@
+"""The records of preemptions as callers see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from schedulemesh.domain.task import task_row
+from schedulemesh.engine.state.evictions import EvictionRecord, Evictor
+from schedulemesh.protocol.requests import ListPreemptions
+
+
+def selected(records: Iterable[EvictionRecord], query: ListPreemptions) -> list[dict[str, object]]:
+    """The last records that a query asks for, oldest first."""
+    found = [record for record in records if _concerns(record, query)]
+    return [preemption_row(record) for record in found[max(0, len(found) - query.limit) :]]
+
+
+def preemption_row(record: EvictionRecord) -> dict[str, object]:
+    """A record as plain data. Times are seconds since 1970, durations seconds."""
+    at = record.decided_at
+    row = {
+        "timestamp": at if record.evicted_at is None else record.evicted_at,
+        **task_row(record.task),
+        "agent_name": record.agent_name,
+        "reason": record.reason,
+        "preempt_score": record.preempt_score,
+        "state_saved": record.state_key is not None and not record.save_error,
+        "saved_at": record.saved_at,
+        "evictor": None if record.evictor is None else _evictor(record.evictor),
+        "requested_by": record.client or None,
+        "decided_at": at,
+        "lost_work": record.lost_s,
+        "lost_gpu_seconds": record.lost_gpu_s,
+        "time_to_evicted": _after(at, record.evicted_at),
+        "time_to_freed": _after(at, record.freed_at),
+        "time_to_start": _after(at, record.evictor_started_at),
+        "used": record.used,
+        "requeued": record.requeued,
+        "time_to_run_again": _after(at, record.ran_again_at),
+    }
+    return {**row, "save_error": record.save_error} if record.save_error else row
+
+
+def _evictor(evictor: Evictor) -> dict[str, object]:
+    task = evictor.task
+    return {
+        "task_id": None if task is None else task.task_id,
+        "agent_name": evictor.agent_name,
+        "pool_name": evictor.pool_name,
+        "owner": "" if task is None else task.owner,
+        "priority": None if task is None else task.priority,
+    }
+
+
+def _after(start: float, end: float | None) -> float | None:
+    return None if end is None else max(0.0, end - start)
+
+
+def _concerns(record: EvictionRecord, query: ListPreemptions) -> bool:
+    """Whether the victim or the evictor is what the query names."""
+    parties = list(_parties(record))
+    wanted = (query.task_id, query.pool_name, query.owner)
+    return all(
+        name is None or any(party[i] == name for party in parties) for i, name in enumerate(wanted)
+    )
+
+
+def _parties(record: EvictionRecord) -> Iterator[tuple[str | None, str, str]]:
+    """Task id, pool and owner of the victim, and of the evictor if there is one."""
+    yield record.task.task_id, record.task.pool_name, record.task.owner
+    evictor = record.evictor
+    if evictor is not None:
+        task = evictor.task
+        task_id, owner = (None, "") if task is None else (task.task_id, task.owner)
+        yield task_id, evictor.pool_name, owner

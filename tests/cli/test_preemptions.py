@@ -1,0 +1,76 @@
+"""The table of preemptions keeps every fact readable on a narrow terminal."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from schedulemesh.cli.preemptions import preemption_table
+
+ROW = {
+    "timestamp": 1_700_000_000.0,
+    "task_id": "train-7b",
+    "owner": "ada",
+    "pool_name": "research",
+    "priority": 1.0,
+    "reason": "cross_pool_preemption",
+    "preempt_score": 8.25,
+    "state_saved": True,
+    "evictor": {
+        "task_id": "serve-now",
+        "agent_name": "serve-agent",
+        "pool_name": "serving",
+        "owner": "bob",
+        "priority": 9.0,
+    },
+    "requested_by": None,
+    "lost_work": 12.0,
+    "lost_gpu_seconds": 96.0,
+    "time_to_evicted": 2.0,
+    "time_to_freed": 2.5,
+    "time_to_start": 4.25,
+    "used": True,
+    "requeued": True,
+    "time_to_run_again": None,
+}
+
+
+def shown(*rows):
+    console = Console(width=80, file=io.StringIO())
+    console.print(preemption_table(rows))
+    return console.file.getvalue()
+
+
+def test_both_owners_see_who_why_and_what_it_cost_in_80_columns():
+    text = shown(ROW)
+    assert max(map(len, text.splitlines())) <= 80
+    for words in ("train-7b", "ada in", "research", "serve-now", "bob in", "serving"):
+        assert words in text
+    for words in ("cross_pool", "score 8.25", "12 s", "96 GPU-s", "free after", "requeued"):
+        assert words in text
+
+
+def test_one_by_request_that_is_in_progress():
+    text = shown(
+        {
+            **ROW,
+            "evictor": None,
+            "requested_by": "host:7",
+            "preempt_score": None,
+            "reason": "manual",
+            "time_to_evicted": None,
+            "time_to_freed": None,
+            "time_to_start": None,
+            "used": None,
+            "requeued": False,
+        }
+    )
+    for words in ("requested", "host:7", "being", "evicted", "manual"):
+        assert words in text
+
+
+def test_what_was_freed_in_vain_is_said():
+    text = shown({**ROW, "used": False, "time_to_start": None, "time_to_run_again": 70.0})
+    assert "not used" in text
+    assert "ran again" in text
