@@ -64,6 +64,10 @@ class SimpleTaskSpec:
     pool_selector: Mapping[str, object] | None = None
     #: Of its placement group; its resources are their sum.
     bundles: Sequence[Mapping[str, object]] | None = None
+    #: Whether it waits in the queue where it does not fit; the call returns at once.
+    queue: bool = False
+    #: As ``queue``, but the call returns when the task runs; after so many seconds it is cancelled.
+    wait: bool | float = False
 
 
 @public_calls
@@ -162,10 +166,14 @@ class SimpleScheduler:
         target_agents: int | UnsetType | None = UNSET,
         placement_strategy: str | UnsetType | None = UNSET,
         pg_pool_config: Mapping[str, object] | UnsetType | None = UNSET,
+        *,
+        on_preempted: str | UnsetType | None = UNSET,
+        queueing: str | UnsetType | None = UNSET,
     ) -> listings.PoolResult:
         """Create a pool, or change what is given of one that exists; see RayScheduler.ensure_pool."""
+        definition = (labels, resources, target_agents, placement_strategy, pg_pool_config)
         return self.scheduler.ensure_pool(
-            name, labels, resources, target_agents, placement_strategy, pg_pool_config
+            name, *definition, on_preempted=on_preempted, queueing=queueing
         )
 
     def resize_pool(
@@ -174,9 +182,19 @@ class SimpleScheduler:
         resources: Mapping[str, object] | UnsetType | None = UNSET,
         target_agents: int | UnsetType | None = UNSET,
         pg_pool_config: Mapping[str, object] | UnsetType | None = UNSET,
+        *,
+        on_preempted: str | UnsetType | None = UNSET,
+        queueing: str | UnsetType | None = UNSET,
     ) -> listings.PoolResult:
         """Change what is given of a pool that exists; see RayScheduler.resize_pool."""
-        return self.scheduler.resize_pool(name, resources, target_agents, pg_pool_config)
+        return self.scheduler.resize_pool(
+            name,
+            resources,
+            target_agents,
+            pg_pool_config,
+            on_preempted=on_preempted,
+            queueing=queueing,
+        )
 
     def list_pools(self) -> listings.PoolsResult:
         """Return ``pools``: every pool with its quota by use."""

@@ -75,6 +75,8 @@ def test_signatures_of_the_quick_reference():
         "target_agents": 0,
         "placement_strategy": "STRICT_PACK",
         "pg_pool_config": None,
+        "on_preempted": "drop",
+        "queueing": "best_effort",
     }
     create = parameters(RayScheduler.create_agent)
     assert list(create)[:5] == ["name", "pool", "actor_class", "resources", "ray_options"]

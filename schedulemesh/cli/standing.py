@@ -53,7 +53,7 @@ def status(name: str, namespace: str, address: str) -> int:
         console = Console()
         console.print(
             f"scheduler {name} (namespace {namespace}): epoch {about['epoch']}, process {about['pid']}, "
-            f"running tasks: {about['running_tasks']}"
+            f"tasks: {about['running_tasks']} running, {about['queued_tasks']} queued"
         )
         scheduler = RayScheduler.attach(name, namespace=namespace)
         console.print(_pools(scheduler.list_pools()["pools"]))

@@ -9,11 +9,12 @@ from msgspec import UNSET, UnsetType
 
 from schedulemesh.config.groups import check_groups, parse_groups, parse_strategy
 from schedulemesh.domain.labels import Labels, parse_labels
-from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.numbers import parse_count
-from schedulemesh.domain.pool import PoolSpec
+from schedulemesh.domain.pool import QUEUEING, PoolSpec
 from schedulemesh.domain.resources import Resources, check_resources, parse_resources
-from schedulemesh.errors import InvalidRequestError
+from schedulemesh.domain.task import parse_on_preempted
+from schedulemesh.errors import InvalidRequestError, shown
 
 
 def parse_pool(
@@ -23,6 +24,8 @@ def parse_pool(
     target_agents: object = 0,
     placement_strategy: object = "STRICT_PACK",
     pg_pool_config: object = None,
+    on_preempted: object = UNSET,
+    queueing: object = UNSET,
 ) -> PoolSpec:
     """The pool that these arguments describe. Raises InvalidRequestError naming what is wrong."""
     return changed(
@@ -32,6 +35,8 @@ def parse_pool(
         target_agents=parse_target(target_agents),
         placement_strategy=placement_strategy,
         pg_pool_config=pg_pool_config,
+        on_preempted=on_preempted,
+        queueing=queueing,
     )
 
 
@@ -43,12 +48,18 @@ def changed(
     target_agents: int | UnsetType = UNSET,
     placement_strategy: object = UNSET,
     pg_pool_config: object = UNSET,
+    on_preempted: object = UNSET,
+    queueing: object = UNSET,
 ) -> PoolSpec:
     """The pool with the given values changed, its groups key by key. Raises InvalidRequestError."""
     given: dict[str, Any] = {"labels": labels, "resources": resources}
     given["target_agents"] = target_agents
     if placement_strategy is not UNSET:
         given["placement_strategy"] = parse_strategy(placement_strategy)
+    if on_preempted is not UNSET:
+        given["on_preempted"] = "drop" if on_preempted is None else parse_on_preempted(on_preempted)
+    if queueing is not UNSET:
+        given["queueing"] = QUEUEING[0] if queueing is None else parse_queueing(queueing)
     spec = msgspec.structs.replace(spec, **{k: v for k, v in given.items() if v is not UNSET})
     if pg_pool_config is not UNSET:
         groups = parse_groups(pg_pool_config, spec.placement_strategy, spec.groups)
@@ -61,6 +72,14 @@ def parse_target(given: object) -> int:
     return parse_count(given, "target_agents")
 
 
+def parse_queueing(given: object) -> str:
+    """How the queue of a pool is served. Raises InvalidRequestError."""
+    word = as_text(given)
+    if word not in QUEUEING:
+        raise InvalidRequestError(f"queueing is {shown(given)}; allowed are {', '.join(QUEUEING)}")
+    return word
+
+
 def check_pool(spec: PoolSpec) -> None:
     """Raise InvalidRequestError for a pool that ``parse_pool`` cannot have made."""
     parse_name(spec.name, "the pool's name")
@@ -68,6 +87,8 @@ def check_pool(spec: PoolSpec) -> None:
     check_resources(spec.resources)
     parse_target(spec.target_agents)
     parse_strategy(spec.placement_strategy)
+    parse_on_preempted(spec.on_preempted)
+    parse_queueing(spec.queueing)
     if spec.groups is not None:
         check_groups(spec.groups)
     _consistent(spec)

@@ -12,7 +12,7 @@ from typing import Any, Union
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from schedulemesh.config.pools import check_pool, parse_target
+from schedulemesh.config.pools import check_pool, parse_queueing, parse_target
 from schedulemesh.domain.agent import check_agent
 from schedulemesh.domain.labels import Labels, check_selector, parse_labels
 from schedulemesh.domain.names import parse_key, parse_name
@@ -25,7 +25,7 @@ from schedulemesh.domain.numbers import (
 from schedulemesh.domain.placement import WarmSpec
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import Resources, check_resources
-from schedulemesh.domain.task import TaskSpec, check_task
+from schedulemesh.domain.task import TaskSpec, check_task, parse_on_preempted
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.protocol.agents import SavedState, key_of
@@ -70,6 +70,8 @@ class PoolChanges(RequestWithBlobs, frozen=True, kw_only=True):
     #: As given by the caller, as plain data without ``warm``; the supervisor merges it with the current one.
     pg_pool_config: dict[str, Any] | UnsetType | None = UNSET
     warm: WarmSpec | UnsetType | None = UNSET
+    on_preempted: str | UnsetType = UNSET
+    queueing: str | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         parse_name(self.name, "the pool's name")
@@ -79,6 +81,10 @@ class PoolChanges(RequestWithBlobs, frozen=True, kw_only=True):
             check_resources(self.resources)
         if self.target_agents is not UNSET:
             parse_target(self.target_agents)
+        if self.on_preempted is not UNSET:
+            parse_on_preempted(self.on_preempted)
+        if self.queueing is not UNSET:
+            parse_queueing(self.queueing)
 
     @property
     def config(self) -> dict[str, Any] | UnsetType | None:
@@ -153,6 +159,12 @@ class SubmitTask(RequestWithBlobs, tag="submit_task", frozen=True, kw_only=True)
         parse_name(given.request_id, "request_id")
         if given.state_key is not None:
             raise InvalidRequestError("state_key is set by the scheduler, not by its callers")
+        if given.queue and given.task is None:
+            raise InvalidRequestError("only a task can wait in the queue")
+        if given.until_runs and not given.queue:
+            raise InvalidRequestError("a submission that waits until its task runs must be queued")
+        if given.wait_s is not None:
+            parse_timeout(given.wait_s, "wait")
 
 
 class RegisterTask(RequestWithBlobs, tag="register_task", frozen=True, kw_only=True):

@@ -54,6 +54,8 @@ class PoolService(Service):
             target_agents=request.target_agents,
             placement_strategy=request.placement_strategy,
             pg_pool_config=request.config,
+            on_preempted=request.on_preempted,
+            queueing=request.queueing,
         )
         return await self._define_pool(s.PoolRequested(spec=spec), request.blobs)
 

@@ -79,9 +79,14 @@ class References:
         return len(self._held)
 
     def _may_live(self, state: MeshState, key: str, held: _Held) -> bool:
-        """Whether its submission is being decided, or its agent exists or may be rebuilt."""
+        """Whether its submission is being decided or is queued, or its agent exists or may be rebuilt."""
         if key in self._deciding:
             return True
         agent, lost = state.agents.get(held.agent_name), state.lost.get(held.agent_name)
-        specs = (None if agent is None else agent.spec, None if lost is None else lost.spec)
+        queued = state.queue.by_id.get(state.queue.agent_names.get(held.agent_name, ""))
+        specs = (
+            None if agent is None else agent.spec,
+            None if lost is None else lost.spec,
+            None if queued is None else queued.submission.agent,
+        )
         return any(spec is not None and spec.references_id == key for spec in specs)

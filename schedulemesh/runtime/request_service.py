@@ -205,6 +205,7 @@ class RequestService(Service):
             "pools": len(state.ledger.accounts),
             "agents": len(state.agents),
             "running_tasks": len(state.running),
+            "queued_tasks": len(state.queue),
         }
 
 

@@ -420,3 +420,65 @@ def test_the_reservation_moves_to_the_task_that_comes_first():
     given.tick()
     assert list(given.state.queue.reserved) == ["big"]
     check_stored(given)
+
+
+# requests that wait until a task runs
+
+
+def waiting_for_its_start(given, name, **how):
+    """Queue a task with a request that is answered when it runs."""
+    more = {"until_runs": True, "request_id": f"r-{name}", **how.pop("more", {})}
+    return given.queue(name, more=more, **how)
+
+
+def test_a_request_that_waits_is_answered_when_its_task_runs():
+    given = mesh()
+    given.run("a", cpu=4)
+    assert waiting_for_its_start(given, "b", cpu=4) == Pending(agent_name="b")
+    assert waiting_for_its_start(given, "b", cpu=4) == Pending(agent_name="b"), "sent again"
+    check_stored(given)
+    given.complete("a")
+    assert "r-b" not in given.told
+    given.report("b")
+    assert given.told == ["r-b"]
+    assert given.state.answers["r-b"].outcome.task_id == "b"
+    check_stored(given)
+
+
+def test_a_request_that_waits_is_refused_when_its_task_is_cancelled():
+    given = mesh()
+    given.run("a", cpu=4)
+    waiting_for_its_start(given, "b", cpu=4)
+    waiting_for_its_start(given, "late", cpu=4, more={"wait_s": 3.0})
+    given.cancel("b")
+    given.now += 3.0
+    given.handle(s.ClockTicked())
+    assert given.told == ["r-b", "r-late"]
+    reasons = [given.state.answers[r].outcome.reason for r in given.told]
+    assert reasons == [Reason.CANCELLED, Reason.WAIT_TIMEOUT]
+    assert given.waiting() == []
+    check_stored(given)
+
+
+def test_a_request_goes_on_waiting_when_its_task_found_no_room():
+    given = mesh()
+    given.run("a", cpu=4)
+    waiting_for_its_start(given, "b", cpu=4, more={"wait_s": 100.0})
+    given.complete("a")
+    order = given.starts.pop("b")
+    given.handle(
+        s.AgentStartFailed(
+            agent_name="b",
+            incarnation=order.incarnation,
+            reason=Reason.CLUSTER_OUT_OF_RESOURCES,
+            error="others use it",
+        )
+    )
+    task = given.state.queue.by_id["b"]
+    assert task.expires_at == pytest.approx(given.state.queue.by_id["b"].arrived_at + 100.0)
+    assert given.told == []
+    given.now += 10.0
+    given.handle(s.ClockTicked())
+    given.report("b")
+    assert given.told == ["r-b"]
+    check_stored(given)

@@ -29,15 +29,16 @@ def ask_with_handles(
     request: AnyRequest,
     expected: type[AnswerT],
     refs: tuple[list[ObjectRef], list[ObjectRef]] | None = None,
+    what: str | None = None,
 ) -> tuple[AnswerT | Refused, list[ActorHandle]]:
     """As ``ask``, with the Ray handles that were sent beside the answer.
 
     ``refs``: object references that are sent beside the request: those that are whole arguments, and those
-    nested in other values.
+    nested in other values. ``what``: the name that decides how long the answer may take; None: the request's.
     """
     beside = () if refs is None or not any(refs) else (refs,)
     tag = str(type(request).__struct_config__.tag)
-    answer = connection.call("ask", encode_request(request), *beside, what=tag)
+    answer = connection.call("ask", encode_request(request), *beside, what=what or tag)
     data, handles = answer if isinstance(answer, tuple) else (answer, [])
     return decode_answer(data, expected), handles
 

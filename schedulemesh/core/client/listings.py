@@ -18,6 +18,10 @@ class PoolDefinition(TypedDict, total=False):
     resources: Amounts
     target_agents: int
     placement_strategy: str
+    #: "requeue" or "drop": what becomes of its evicted tasks that do not say it themselves.
+    on_preempted: str
+    #: "best_effort": what fits passes tasks that do not; "strict": nothing does.
+    queueing: str
     #: None: the pool keeps no placement groups.
     pg_pool_config: dict[str, object] | None
 
@@ -33,6 +37,8 @@ class PoolInfo(PoolDefinition, total=False):
     lent: Amounts
     #: The part of other pools' quota that its agents hold.
     borrowed: Amounts
+    #: How many tasks wait in its queue.
+    queued: int
     agents: list[str]
 
 
@@ -376,6 +382,7 @@ class AboutResult(Result, total=False):
     pools: int
     agents: int
     running_tasks: int
+    queued_tasks: int
 
 
 class HeadHealth(AboutResult, total=False):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypedDict
 
 from msgspec import UNSET, UnsetType
 
 from schedulemesh.config.groups import parse_groups, parse_strategy, public_groups
-from schedulemesh.config.pools import parse_pool, parse_target
+from schedulemesh.config.pools import parse_pool, parse_queueing, parse_target
 from schedulemesh.core.client import results
 from schedulemesh.core.client.asking import ask, details, listed
 from schedulemesh.core.client.connection import Connection
@@ -22,8 +23,9 @@ from schedulemesh.core.client.warm import shipped_config
 from schedulemesh.domain.labels import Labels, parse_labels
 from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.placement import WarmSpec
-from schedulemesh.domain.pool import PoolSpec
+from schedulemesh.domain.pool import QUEUEING, PoolSpec
 from schedulemesh.domain.resources import NOTHING, Resources, parse_resources
+from schedulemesh.domain.task import parse_on_preempted
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.protocol.answers import PoolResponse
 from schedulemesh.protocol.requests import (
@@ -47,6 +49,8 @@ class _Changes(TypedDict, total=False):
     pg_pool_config: dict[str, object] | None
     warm: WarmSpec | UnsetType | None
     blobs: dict[str, bytes]
+    on_preempted: str
+    queueing: str
 
 
 def create_pool(
@@ -57,6 +61,7 @@ def create_pool(
     target_agents: object,
     placement_strategy: object,
     pg_pool_config: object,
+    waiting: Mapping[str, object],
 ) -> PoolResult:
     """Create a pool that must not exist with another definition."""
     shipped = shipped_config(pg_pool_config, connection.caller)
@@ -67,6 +72,7 @@ def create_pool(
         target_agents,
         placement_strategy,
         shipped.whole,
+        **waiting,
     )
     return _result(ask(connection, CreatePool(spec=spec, blobs=shipped.blobs), PoolResponse))
 
@@ -79,11 +85,13 @@ def ensure_pool(
     target_agents: object,
     placement_strategy: object,
     pg_pool_config: object,
+    waiting: Mapping[str, object],
 ) -> PoolResult:
     """Create a pool, or change what is given of it."""
     changes = _changes(
         connection, labels, resources, target_agents, placement_strategy, pg_pool_config
     )
+    changes.update(_waiting(waiting))
     request = EnsurePool(name=parse_name(name, "the pool's name"), **changes)
     return _result(ask(connection, request, PoolResponse))
 
@@ -94,9 +102,11 @@ def resize_pool(
     resources: object,
     target_agents: object,
     pg_pool_config: object,
+    waiting: Mapping[str, object],
 ) -> PoolResult:
     """Change what is given of a pool that exists."""
     changes = _changes(connection, UNSET, resources, target_agents, UNSET, pg_pool_config)
+    changes.update(_waiting(waiting))
     request = ResizePool(name=parse_name(name, "the pool's name"), **changes)
     return _result(ask(connection, request, PoolResponse))
 
@@ -142,6 +152,17 @@ def _changes(
     return changes
 
 
+def _waiting(given: Mapping[str, object]) -> _Changes:
+    """What was given of ``on_preempted`` and ``queueing``; None and empty values stand for the default."""
+    changes: _Changes = {}
+    on_preempted, queueing = given["on_preempted"], given["queueing"]
+    if on_preempted is not UNSET:
+        changes["on_preempted"] = parse_on_preempted(on_preempted or "drop")
+    if queueing is not UNSET:
+        changes["queueing"] = parse_queueing(queueing or QUEUEING[0])
+    return changes
+
+
 def _result(response: PoolResponse | Refused) -> PoolResult:
     if isinstance(response, Refused):
         return results.combined(PoolResult, results.refused(response))
@@ -162,4 +183,6 @@ def _definition(spec: PoolSpec) -> PoolDefinition:
         "resources": spec.resources.public(),
         "target_agents": spec.target_agents,
         "placement_strategy": spec.placement_strategy,
+        "on_preempted": spec.on_preempted,
+        "queueing": spec.queueing,
     }

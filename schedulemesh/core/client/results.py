@@ -19,6 +19,7 @@ from schedulemesh.engine.messages.outcomes import (
     Done,
     Evaluation,
     Evicted,
+    Queued,
     Refused,
     RequestOutcome,
 )
@@ -146,6 +147,12 @@ class SubmitResult(Result, total=False):
     placement_group: PlacementGroupInfo
     #: Of submit_with_pg_preemption: "pg", or "fallback" where it went the ordinary way.
     path: str
+    #: Of a submission with ``queue=True``: "queued", or "starting" where the task did not have to wait.
+    state: str
+    #: How many tasks of its pool come before it, plus one; 0: it does not wait.
+    position: int
+    agent_name: str
+    pool_name: str
     dry_run: bool
     #: In a dry run: seconds of work that the victims would lose at most.
     lost_work: float
@@ -270,6 +277,8 @@ def submitted(
     outcome, group = response.outcome, response.group
     if isinstance(outcome, Refused):
         return combined(SubmitResult, refused(outcome))
+    if isinstance(outcome, Queued):
+        return queued(outcome)
     if not isinstance(outcome, Accepted):
         raise TypeError(f"a submission cannot end in {outcome!r}")
     agent: AgentInfo = {
@@ -323,6 +332,18 @@ def members(found: Sequence[MemberPlace], handles: Sequence[ActorHandle | None])
         }
         for rank, (member, handle) in enumerate(pairs)
     ]
+
+
+def queued(outcome: Queued) -> SubmitResult:
+    """The answer to a submission that may wait in the queue."""
+    return {
+        "success": True,
+        "state": "queued" if outcome.position else "starting",
+        "position": outcome.position,
+        "task_id": outcome.task_id,
+        "agent_name": outcome.agent_name,
+        "pool_name": outcome.pool_name,
+    }
 
 
 def candidate(found: Candidate) -> CandidateInfo:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
-from msgspec import UNSET, UnsetType
 from typing_extensions import Self, Unpack
 
 from schedulemesh.config.policy import PreemptionAggressiveness
@@ -14,7 +13,6 @@ from schedulemesh.core.client import (
     agents,
     cluster,
     listings,
-    pools,
     preemption,
     results,
     states,
@@ -26,6 +24,7 @@ from schedulemesh.core.client.connection import connect, find
 from schedulemesh.core.client.console import show_log
 from schedulemesh.core.client.gang_calls import GangCalls
 from schedulemesh.core.client.new_settings import parse_settings
+from schedulemesh.core.client.pool_calls import PoolCalls
 from schedulemesh.core.client.task_fields import (
     AgentFields,
     OptionalFields,
@@ -40,7 +39,7 @@ from schedulemesh.plugins.scheduling import SchedulingStrategyPlugin
 
 
 @public_calls
-class RayScheduler(GangCalls):
+class RayScheduler(PoolCalls, GangCalls):
     """The scheduler of one name in one Ray namespace: finds its supervisor or creates it, and calls it.
 
     ``detached`` False: the scheduler ends with this job, and nothing of it stays in Ray. True: it outlives
@@ -107,76 +106,6 @@ class RayScheduler(GangCalls):
         scheduler = cls.__new__(cls)
         scheduler._connection = find(settings)  # noqa: SLF001  # its own class
         return scheduler
-
-    def create_pool(
-        self,
-        name: str,
-        labels: Mapping[str, str] | None = None,
-        resources: Mapping[str, object] | None = None,
-        target_agents: int = 0,
-        placement_strategy: str = "STRICT_PACK",
-        pg_pool_config: Mapping[str, object] | None = None,
-    ) -> listings.PoolResult:
-        """Create a pool whose total quota is ``resources``, which need not exist in the cluster.
-
-        The same definition again changes nothing; another one is refused with ``pool_exists``. An agent that
-        names no resources gets the quota divided by ``target_agents``, or all of it if that is 0. With
-        ``pg_pool_config`` every agent of the pool runs in a placement group.
-
-        Returns ``pool`` (the definition) and ``detail`` ("created" or "unchanged"). For a pool that keeps
-        placement groups it returns when the reserved ones are ready, or cannot be created:
-        ``placement_groups`` has ``reserved``, ``ready`` and ``unplaced``.
-        """
-        definition = (labels, resources, target_agents, placement_strategy, pg_pool_config)
-        return pools.create_pool(self._connection, name, *definition)
-
-    def ensure_pool(
-        self,
-        name: str,
-        labels: Mapping[str, str] | UnsetType | None = UNSET,
-        resources: Mapping[str, object] | UnsetType | None = UNSET,
-        target_agents: int | UnsetType | None = UNSET,
-        placement_strategy: str | UnsetType | None = UNSET,
-        pg_pool_config: Mapping[str, object] | UnsetType | None = UNSET,
-    ) -> listings.PoolResult:
-        """Create a pool, or change what is given of one that exists.
-
-        What is left out stays as it is, ``pg_pool_config`` key by key; None or an empty value removes what
-        was there. Refused with ``pool_in_use`` where more is in use than the pool would have.
-
-        Returns what ``create_pool`` returns; ``detail`` may also be "changed".
-        """
-        definition = (labels, resources, target_agents, placement_strategy, pg_pool_config)
-        return pools.ensure_pool(self._connection, name, *definition)
-
-    def resize_pool(
-        self,
-        name: str,
-        resources: Mapping[str, object] | UnsetType | None = UNSET,
-        target_agents: int | UnsetType | None = UNSET,
-        pg_pool_config: Mapping[str, object] | UnsetType | None = UNSET,
-    ) -> listings.PoolResult:
-        """Change what is given of a pool that exists, and create destroyed reserved groups again.
-
-        As ``ensure_pool``; a pool that does not exist is refused with ``pool_not_found``.
-        """
-        return pools.resize_pool(self._connection, name, resources, target_agents, pg_pool_config)
-
-    def list_pools(self) -> listings.PoolsResult:
-        """Return ``pools``: each with its definition, its agents' names, and of its quota ``free``,
-        ``reserved``, ``used``, ``lent`` and ``borrowed``.
-        """
-        return pools.list_pools(self._connection)
-
-    def pg_pool_stats(self, pool: str | None = None) -> listings.GroupsResult:
-        """Count the placement groups of all pools, or of one.
-
-        Returns how many are ``reserved``, ``dynamic``, ``free`` and ``in_use``; how many were ``created``,
-        ``reused`` and ``destroyed`` so far; how many agents are ``waiting`` for one; and how many seconds
-        agents waited for theirs on average (``mean_wait``). ``pools`` has the same by pool, with its
-        ``groups``, the reserved ones that are ``unplaced`` and why, and its warm hosts (``warm``).
-        """
-        return pools.pg_pool_stats(self._connection, pool)
 
     @public(AgentFields)
     def create_agent(
@@ -461,6 +390,6 @@ class RayScheduler(GangCalls):
     def about(self) -> listings.AboutResult:
         """Return what serves this scheduler: ``name``, ``namespace``, ``detached``, ``node_id``, ``pid``,
         ``journal`` (its address), ``epoch`` (one more with each life of the supervisor), and how many
-        ``pools``, ``agents`` and ``running_tasks`` there are.
+        ``pools``, ``agents``, ``running_tasks`` and ``queued_tasks`` there are.
         """
         return cluster.about(self._connection)

@@ -9,6 +9,7 @@ from ray.actor import ActorHandle
 
 from schedulemesh.core.client.asking import ask_with_handles
 from schedulemesh.core.client.connection import Connection
+from schedulemesh.core.client.deadline import WAITS
 from schedulemesh.core.client.results import SubmitResult, submitted
 from schedulemesh.core.client.task_request import Submission, submission, task_submission
 from schedulemesh.domain.names import parse_name
@@ -89,5 +90,6 @@ def _send(connection: Connection, given: Submission) -> SubmitResult:
 def _responded(
     connection: Connection, given: Submission, request: SubmitTask
 ) -> tuple[Response, Sequence[ActorHandle]]:
-    answer, handles = ask_with_handles(connection, request, Response, given.refs)
+    what = WAITS if given.submission.until_runs else None
+    answer, handles = ask_with_handles(connection, request, Response, given.refs, what)
     return Response(outcome=answer) if isinstance(answer, Refused) else answer, handles

@@ -69,6 +69,11 @@ class OptionalFields(TaskFields, ConstructionFields, total=False):
     agent_name: str | None
     ray_options: Mapping[str, object] | None
     pool_selector: Mapping[str, object] | None
+    #: Whether the task waits in the queue where it does not fit; the call returns at once.
+    queue: bool
+    #: Whether it waits in the queue and the call returns when the task runs; after so many seconds it is
+    #: cancelled.
+    wait: bool | float
     dry_run: bool
     request_id: str | None
 
@@ -81,7 +86,13 @@ class SubmitFields(OptionalFields, total=False):
 
 
 #: The defaults of fields, where they are not None.
-DEFAULTS: dict[str, object] = {"priority": DEFAULT_PRIORITY, "dry_run": False, "limit": 100}
+DEFAULTS: dict[str, object] = {
+    "priority": DEFAULT_PRIORITY,
+    "queue": False,
+    "wait": False,
+    "dry_run": False,
+    "limit": 100,
+}
 
 
 def described_task(given: Mapping[str, object]) -> tuple[TaskSpec, dict[str, bytes]]:

@@ -23,7 +23,7 @@ from schedulemesh.domain.containers import as_elements, as_items
 from schedulemesh.domain.kinds import is_a
 from schedulemesh.domain.labels import Selector, parse_labels, parse_selector
 from schedulemesh.domain.names import as_text, parse_name
-from schedulemesh.domain.numbers import parse_flag
+from schedulemesh.domain.numbers import parse_flag, parse_timeout
 from schedulemesh.domain.resources import NOTHING, Resources, parse_resources, sum_of
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.domain.user_data import UserValue
@@ -105,6 +105,7 @@ def submission(
         gang=None if gang is None else gang.spec(_specs(built) if gang.members else ()),
         references=len(shipped.refs) + len(shipped.nested),
     )
+    until_runs, wait_s = _wait(given.get("wait", False))
     requested = TaskSubmitted(
         agent=agent,
         default_resources=need is None,
@@ -114,6 +115,9 @@ def submission(
         choose_node=options.choose_node,
         dry_run=parse_flag(given.get("dry_run", False), "dry_run"),
         client=client_name(),
+        queue=parse_flag(given.get("queue", False), "queue") or until_runs,
+        until_runs=until_runs,
+        wait_s=wait_s,
     )
     stored = dict(blobs or {})
     for one in built:
@@ -223,6 +227,13 @@ def _pool(pool_name: object, pool_selector: object) -> tuple[str, Selector]:
     if pool_name is None:
         return "", parse_selector(pool_selector)
     return parse_name(pool_name, "the pool's name"), ()
+
+
+def _wait(given: object) -> tuple[bool, float | None]:
+    """Whether the call waits until the task runs, and the most seconds (None: no limit)."""
+    if given is None or is_a(given, bool):
+        return bool(given), None
+    return True, parse_timeout(given, "wait")
 
 
 def _name(given: Mapping[str, object], argument: str) -> str | None:

@@ -13,6 +13,7 @@ from schedulemesh.engine.admission.admit import start_instruction
 from schedulemesh.engine.admission.claims import gained, is_whole
 from schedulemesh.engine.admission.decide import readmit
 from schedulemesh.engine.admission.requeue import (
+    answer_not_run,
     requeue,
     requeue_without_room,
     task_without_room,
@@ -88,7 +89,7 @@ def undo(tx: Transaction, agent: Agent, reason: Reason, error: str) -> RequestOu
     refused = Refused(
         reason=reason, error=error, restarted=tuple(restarted), not_restarted=tuple(lost)
     )
-    return tx.answer(submission.request_id, refused)
+    return answer_not_run(tx, submission, refused)
 
 
 def ended(

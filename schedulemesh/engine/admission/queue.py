@@ -40,7 +40,7 @@ from schedulemesh.engine.messages.facts import (
     PoolEnsured,
 )
 from schedulemesh.engine.messages.instructions import ProbeClass
-from schedulemesh.engine.messages.outcomes import Done, Queued, Refused, RequestOutcome
+from schedulemesh.engine.messages.outcomes import Done, Pending, Queued, Refused, RequestOutcome
 from schedulemesh.engine.messages.queue_facts import (
     QueuePlaceChanged,
     QueuePolicyChanged,
@@ -105,19 +105,22 @@ def join(tx: Transaction, stimulus: TaskSubmitted) -> RequestOutcome:
     agent = stimulus.agent
     if agent.pool_name != pool_name:
         agent = msgspec.structs.replace(agent, pool_name=pool_name)
+    request_id = stimulus.request_id if stimulus.until_runs else None
     waiting = msgspec.structs.replace(
-        stimulus, agent=agent, task=task, selector=(), request_id=None
+        stimulus, agent=agent, task=task, selector=(), request_id=request_id
     )
     tx.emit(TaskQueued(submission=waiting, at=tx.now, number=state.queue.next_number))
     return _tried_at_once(tx, state.queue.by_id[task.task_id])
 
 
-def _tried_at_once(tx: Transaction, task: QueuedTask) -> Queued:
+def _tried_at_once(tx: Transaction, task: QueuedTask) -> Queued | Pending:
     """Start a task that has just joined the queue, unless it does not fit or others come before it."""
     agent_name = task.submission.agent.name
     position = tx.state.queue.position(task)
     if _is_next(tx, task) and _start(tx, task, may_preempt=True):
         position = 0
+    if task.submission.until_runs:
+        return Pending(agent_name=agent_name)
     return Queued(
         task_id=task.task_id,
         agent_name=agent_name,
@@ -186,9 +189,14 @@ def _loaded(tx: Transaction) -> bool:
 def _cancel_expired(tx: Transaction) -> None:
     for task in tx.state.queue.expired(tx.now):
         error = f"task {task.task_id!r} did not start within {task.submission.wait_s:g} s"
-        tx.emit(
-            TaskCancelled(task_id=task.task_id, at=tx.now, reason=Reason.WAIT_TIMEOUT, error=error)
-        )
+        _cancel(tx, task, Reason.WAIT_TIMEOUT, error)
+
+
+def _cancel(tx: Transaction, task: QueuedTask, reason: Reason, error: str = "") -> None:
+    """Remove a task from the queue, and refuse the request that waits until it runs."""
+    tx.emit(TaskCancelled(task_id=task.task_id, at=tx.now, reason=reason, error=error))
+    sentence = error or f"task {task.task_id!r} was cancelled while it waited in the queue"
+    tx.answer(task.submission.request_id, Refused(reason=reason, error=sentence))
 
 
 class _Pass:
@@ -288,20 +296,18 @@ def change_queued(tx: Transaction, stimulus: QueuedTaskChanged) -> RequestOutcom
 
 def cancel_task(tx: Transaction, stimulus: TaskCancellationRequested) -> RequestOutcome:
     """Cancel a task that waits in the queue."""
-    if stimulus.task_id not in tx.state.queue.by_id:
+    task = tx.state.queue.by_id.get(stimulus.task_id)
+    if task is None:
         return _not_queued(tx, stimulus.task_id)
-    tx.emit(TaskCancelled(task_id=stimulus.task_id, at=tx.now, reason=Reason.CANCELLED))
+    _cancel(tx, task, Reason.CANCELLED)
     return Done()
 
 
 def class_probe_failed(tx: Transaction, stimulus: ClassProbeFailed) -> None:
     """Cancel a queued task whose class cannot be loaded: nobody is evicted for it."""
-    if stimulus.task_id in tx.state.queue.by_id:
-        tx.emit(
-            TaskCancelled(
-                task_id=stimulus.task_id, at=tx.now, reason=stimulus.reason, error=stimulus.error
-            )
-        )
+    task = tx.state.queue.by_id.get(stimulus.task_id)
+    if task is not None:
+        _cancel(tx, task, stimulus.reason, stimulus.error)
 
 
 def _not_queued(tx: Transaction, task_id: str) -> Refused:

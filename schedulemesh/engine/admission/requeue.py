@@ -5,9 +5,10 @@ from __future__ import annotations
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import UNIT
 from schedulemesh.domain.task import Attempts
+from schedulemesh.engine.messages.outcomes import Queued, Refused, RequestOutcome
 from schedulemesh.engine.messages.queue_facts import TaskQueued
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
-from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.state.agents import Agent, Submission
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.tasks import Preempting, RunningTask
 from schedulemesh.engine.transaction import Transaction
@@ -78,19 +79,52 @@ def requeue(
         ran_s=before.ran_s + ran_s,
         gpu_s=before.gpu_s + ran_s * agent.spec.resources.gpu / UNIT,
     )
-    submission = TaskSubmitted(
-        agent=agent.spec,
-        task=task.spec,
-        choose_node=task.choose_node,
-        state_key=task.state_key,
-        queue=True,
-    )
     tx.emit(
         TaskQueued(
-            submission=submission,
+            submission=_resubmission(task, agent, tx.now),
             at=tx.now,
             number=task.number,
             attempts=attempts,
             not_before=not_before,
         )
     )
+
+
+def _resubmission(task: RunningTask, agent: Agent, now: float) -> TaskSubmitted:
+    """The submission of a task that joins the queue again. One that did not run yet keeps the request that
+    waits for that, and its time limit.
+    """
+    before = agent.submission
+    request_id = expires_at = None
+    if before is not None and before.queued:
+        request_id, expires_at = before.request_id, before.expires_at
+    return TaskSubmitted(
+        agent=agent.spec,
+        task=task.spec,
+        choose_node=task.choose_node,
+        state_key=task.state_key,
+        queue=True,
+        request_id=request_id,
+        until_runs=request_id is not None,
+        wait_s=None if expires_at is None else max(0.0, expires_at - now),
+    )
+
+
+def answer_not_run(tx: Transaction, submission: Submission, refused: Refused) -> RequestOutcome:
+    """Answer the submission of an agent that ended before it ran: its task waits in the queue, or is refused.
+
+    Call it when the task has joined the queue again, if it does. Whoever waits until the task runs is not
+    answered then.
+    """
+    task = tx.state.queue.by_id.get(submission.task_id or "")
+    if task is None:
+        return tx.answer(submission.request_id, refused)
+    queued = Queued(
+        task_id=task.task_id,
+        agent_name=task.submission.agent.name,
+        pool_name=task.pool_name,
+        position=tx.state.queue.position(task),
+    )
+    if task.submission.until_runs:
+        return queued
+    return tx.answer(submission.request_id, queued)

@@ -9,7 +9,11 @@ from schedulemesh.config.settings import CLIENT_HOLD_S, POOL_HOLD_S
 from schedulemesh.domain.placement import InGroup
 from schedulemesh.domain.reasons import Change, EndReason, Reason
 from schedulemesh.engine.admission.pending import ended, undo
-from schedulemesh.engine.admission.requeue import requeue_without_room, task_without_room
+from schedulemesh.engine.admission.requeue import (
+    answer_not_run,
+    requeue_without_room,
+    task_without_room,
+)
 from schedulemesh.engine.lifecycle.eviction import task_cancelled
 from schedulemesh.engine.lifecycle.groups import is_placed
 from schedulemesh.engine.lifecycle.registration import register
@@ -273,6 +277,6 @@ def _has_ended(tx: Transaction, agent: Agent, ending: Ending) -> RequestOutcome:
 
 
 def _answer_deleted(tx: Transaction, submission: Submission, error: str) -> Done:
-    """Refuse the submission of an agent that ended before it ran."""
-    tx.answer(submission.request_id, Refused(reason=Reason.AGENT_DELETED, error=error))
+    """Answer the submission of an agent that ended before it ran."""
+    answer_not_run(tx, submission, Refused(reason=Reason.AGENT_DELETED, error=error))
     return Done()

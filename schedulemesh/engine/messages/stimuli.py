@@ -100,6 +100,8 @@ class TaskSubmitted(Request, frozen=True, kw_only=True):
     queue: bool = False
     #: Seconds after which a task that waits in the queue is cancelled; None: it waits without limit.
     wait_s: float | None = None
+    #: Whether the request is answered when the task runs, or cannot; False: when it is in the queue.
+    until_runs: bool = False
 
 
 class QueuedTaskChanged(Request, frozen=True, kw_only=True):

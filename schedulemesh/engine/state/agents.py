@@ -40,6 +40,8 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     evicting: tuple[Candidate, ...] = ()
     #: Whether its task was in the queue, and joins it again if there turns out to be no room.
     queued: bool = False
+    #: When its task is cancelled if it waits in the queue again, in seconds since 1970; None: never.
+    expires_at: float | None = None
 
 
 class Waiting(

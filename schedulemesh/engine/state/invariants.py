@@ -167,12 +167,13 @@ def _groups_awaited_by(agent: Agent) -> frozenset[str]:
 
 
 def _check_requests(state: MeshState) -> None:
-    """Every open request will be answered: by the start or the end of an agent, or the eviction of a task."""
+    """Every open request will be answered: by the start or end of an agent or queued task, or an eviction."""
     agents = state.agents.values()
     answering = {a.submission.request_id for a in agents if a.submission is not None}
     answering |= {a.phase.request_id for a in agents if isinstance(a.phase, Ending)}
     tasks = state.running.by_id.values()
     answering |= {t.phase.request_id for t in tasks if isinstance(t.phase, Preempting)}
+    answering |= {task.submission.request_id for task in state.queue.by_id.values()}
     for request_id, agent_name in state.requests.items():
         _expect(request_id in answering, f"nobody will answer {request_id} about {agent_name}")
 

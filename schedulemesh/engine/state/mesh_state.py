@@ -81,7 +81,7 @@ class MeshState:
         #: The incarnation that the next agent gets; never given twice.
         self.next_incarnation = 1
         self.epoch = 0
-        queue = QueueFacts(self.queue, self.evictions)
+        queue = QueueFacts(self.queue, self.evictions, self.requests)
         groups = self._group_facts = GroupFacts(self.groups, self.cluster)
         evictions = EvictionFacts(
             self.evictions, self.running, self.agents, self.past, self.requests, self.cluster
@@ -194,6 +194,7 @@ class MeshState:
             state_key=fact.state_key,
             evicting=fact.evicting,
             queued=queued is not None,
+            expires_at=None if queued is None else queued.expires_at,
         )
         phase: AgentPhase = Starting(submission=submission)
         if fact.evicting or fact.waits_for_groups:

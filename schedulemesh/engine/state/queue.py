@@ -241,6 +241,11 @@ class Queue:
         before: int = sum(queue_class.entries.bisect_left(entry) for queue_class in classes)
         return before + 1
 
+    def size(self, pool_name: str) -> int:
+        """How many tasks of a pool wait, those that may not start included."""
+        pool = self.pools.get(pool_name)
+        return 0 if pool is None else pool.size
+
     def of_pool(self, pool_name: str) -> Iterator[QueuedTask]:
         """The tasks of a pool in their order, then those that may not start yet."""
         pool = self.pools.get(pool_name)

@@ -10,12 +10,16 @@ from schedulemesh.engine.state.queue import Queue, QueuedTask, Reservation
 class QueueFacts:
     """Applies facts to the queue."""
 
-    def __init__(self, queue: Queue, evictions: Evictions) -> None:
+    def __init__(self, queue: Queue, evictions: Evictions, requests: dict[str, str]) -> None:
         self._queue = queue
         self._evictions = evictions
+        #: See MeshState.
+        self._requests = requests
 
     def queued(self, fact: f.TaskQueued) -> None:
         """A task joins."""
+        if fact.submission.request_id is not None:
+            self._requests[fact.submission.request_id] = fact.submission.agent.name
         self._queue.add(
             QueuedTask(
                 submission=fact.submission,
