@@ -42,8 +42,9 @@ class Reason(Code):
     INSUFFICIENT_QUOTA = (
         "insufficient_quota",
         (
-            "The pool's quota is short, and this call evicts nobody for it (`create_agent`, "
-            "`submit_with_pg_preemption`). Ask for less, or resize the pool."
+            "The pool's quota is short, and nobody is evicted for it: this call evicts nobody "
+            "(`create_agent`, `submit_with_pg_preemption`), or the task waits in the queue. Ask "
+            "for less, or resize the pool."
         ),
     )
     GROUP_UNPLACEABLE = (
@@ -113,8 +114,8 @@ class Reason(Code):
     HELD_FOR_QUEUE = (
         "held_for_queue",
         (
-            "There is room, but tasks that wait in the queue come first. Submit it with "
-            "`queue=True`, or with a higher priority."
+            "There is room, but tasks that wait in the queue come first, and it would delay "
+            "their start. Submit it with `queue=True`, or with a higher priority."
         ),
     )
     NOT_QUEUED = ("not_queued", "The task does not wait in the queue: it runs, or has ended.")
@@ -123,6 +124,54 @@ class Reason(Code):
         "The task did not start within the seconds that `wait` named, and was cancelled.",
     )
     CANCELLED = ("cancelled_by_request", "The task was cancelled by request.")
+
+    # Why a task waits in the queue.
+    HELD_BY_USER = (
+        "held_by_user",
+        "It is held, and starts after `release_task` only (Slurm: JobHeldUser).",
+    )
+    BACK_OFF = (
+        "back_off",
+        (
+            "It is tried again after a delay, because its last start found no room in Ray or its "
+            "last run failed (Slurm: BeginTime)."
+        ),
+    )
+    BEHIND_QUEUE_HEAD = (
+        "behind_queue_head",
+        (
+            "Tasks that come before it have to start first: nothing passes the first task of a "
+            "`strict` pool, and others are evicted for the first task only (Slurm: Priority)."
+        ),
+    )
+    INSUFFICIENT_RESOURCES = (
+        "insufficient_resources",
+        "Its pool has the quota, but no node has the room now (Slurm: Resources).",
+    )
+    NODES_CORDONED = (
+        "nodes_cordoned",
+        (
+            "A node would have the room, but takes no new agents (Slurm: ReqNodeNotAvail). "
+            "`cordon_node(node_id, cordoned=False)` opens it again."
+        ),
+    )
+    EXTERNAL_RAY_WORK = (
+        "external_ray_work",
+        "A node would have the room without the Ray work that does not belong to the scheduler.",
+    )
+    QUOTA_ON_HOLD = (
+        "quota_on_hold",
+        "Quota that a requested eviction freed is held for another pool or client for a while.",
+    )
+    QUOTA_ON_LOAN = ("quota_on_loan", "Agents of other pools hold quota of its pool as a loan.")
+    CLASS_NOT_LOADED = (
+        "class_not_loaded",
+        "An eviction would make room, but before that its class has to load in a worker once.",
+    )
+    NEXT_SCHEDULING_PASS = (
+        "next_scheduling_pass",
+        "Nothing keeps it from starting: it starts when the queue is served next.",
+    )
 
     # The agent or the task is in the wrong phase.
     AGENT_START_FAILED = (
@@ -262,12 +311,36 @@ EVALUATION_REASONS = (
     Reason.RESOURCES_AVAILABLE,
 )
 
-#: Given as ``reason`` of a refused request.
-REFUSALS = tuple(
-    reason
-    for reason in Reason
-    if reason not in EVALUATION_REASONS or reason is Reason.ALREADY_BEING_PREEMPTED
+#: Given as ``reason`` of ``explain`` for a task that waits in the queue, beside codes of refusals.
+QUEUE_REASONS = (
+    Reason.HELD_BY_USER,
+    Reason.BACK_OFF,
+    Reason.BEHIND_QUEUE_HEAD,
+    Reason.HELD_FOR_QUEUE,
+    Reason.INSUFFICIENT_QUOTA,
+    Reason.INSUFFICIENT_RESOURCES,
+    Reason.NODES_CORDONED,
+    Reason.EXTERNAL_RAY_WORK,
+    Reason.QUOTA_ON_HOLD,
+    Reason.QUOTA_ON_LOAN,
+    Reason.GROUP_UNPLACEABLE,
+    Reason.CLASS_NOT_LOADED,
+    Reason.NEXT_SCHEDULING_PASS,
+    Reason.EXCEEDS_POOL_CAPACITY,
+    Reason.CLUSTER_OUT_OF_RESOURCES,
 )
+
+_OF_NO_REFUSAL = frozenset((*EVALUATION_REASONS, *QUEUE_REASONS)) - {
+    Reason.ALREADY_BEING_PREEMPTED,
+    Reason.HELD_FOR_QUEUE,
+    Reason.INSUFFICIENT_QUOTA,
+    Reason.GROUP_UNPLACEABLE,
+    Reason.EXCEEDS_POOL_CAPACITY,
+    Reason.CLUSTER_OUT_OF_RESOURCES,
+}
+
+#: Given as ``reason`` of a refused request.
+REFUSALS = tuple(reason for reason in Reason if reason not in _OF_NO_REFUSAL)
 
 
 class PreemptionReason(Code):

@@ -12,6 +12,7 @@ from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.admission import queue
 from schedulemesh.engine.admission.decide import submit
 from schedulemesh.engine.explain import pool_not_found
+from schedulemesh.engine.explanation.task import explain
 from schedulemesh.engine.lifecycle import agents as lifecycle
 from schedulemesh.engine.lifecycle import eviction
 from schedulemesh.engine.lifecycle.capacity import serve_freed_capacity
@@ -25,6 +26,7 @@ from schedulemesh.engine.lifecycle.groups import drop_if_unwanted, expire
 from schedulemesh.engine.lifecycle.rebuild import agent_restarted, rebuild
 from schedulemesh.engine.lifecycle.recovery import reconcile
 from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.explanation import Explanation
 from schedulemesh.engine.messages.facts import (
     AnswersForgotten,
     ClassLoaded,
@@ -139,6 +141,10 @@ class Engine:
     def evaluate(self, query: s.PreemptionQuery, now: float) -> Evaluation:
         """Whether and whom an incoming task may evict ``now``; changes nothing."""
         return evaluate(self.state, query, now, self.strategies)
+
+    def explain(self, task_id: str, now: float) -> Explanation | Refused:
+        """Why a task waits, where it runs or how it ended; changes nothing. Refused: it is not on record."""
+        return explain(self.state, self.strategies, task_id, now)
 
     def _on(self, kind: type[StimulusT], handler: Handler[StimulusT]) -> None:
         self._handlers[kind] = handler  # type: ignore[assignment]  # each kind meets its own handler

@@ -5,15 +5,22 @@ The reason codes are in ``schedulemesh.domain.reasons``; their messages are buil
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING, Resources
-from schedulemesh.engine.messages.outcomes import Holder, Refused
+from schedulemesh.engine.explanation.holders import (
+    NAMED,
+    agents_of_pool,
+    agents_on,
+    closest_node,
+    held_by,
+    holders_among,
+)
+from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.placement.bundles import BundlePlacement, NoPlacement, Room
 from schedulemesh.engine.placement.group_choice import GroupRequest, NoAssignment
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -24,8 +31,7 @@ NO_ROOM = "Insufficient resources and no available preemption candidates"
 
 NO_NODES = "no node is known yet"
 
-#: The number of holders in a refusal, and the number of those that its message names.
-HOLDERS, _NAMED = 10, 3
+_WAIT = "or submit it with queue=True, so that it starts when a holder ends"
 
 
 def pool_not_found(state: MeshState, name: str) -> Refused:
@@ -82,31 +88,36 @@ def preemption_failed(
     by_node: bool,
     turned_away: dict[Reason, int],
     enough: float | None = None,
+    *,
+    may_wait: bool = False,
 ) -> Refused:
-    """Resources are short, and no eviction is sufficient. ``enough`` is the priority that would be."""
-    node = _closest(state, need) if by_node else None
+    """Resources are short, and no eviction is sufficient. ``enough`` is the priority that would be;
+    ``may_wait``: the same submission may wait in the queue.
+    """
+    node = closest_node(state, need) if by_node else None
     short_node = NOTHING if node is None else need.beyond(node.free)
     if short_quota:
-        names: Iterable[str] = state.agents_of[pool_name]
+        names: Iterable[str] = agents_of_pool(state, pool_name)
     else:
-        names = () if node is None else _living_on(state, node)
-    holders = _holders(state, names)
+        names = () if node is None else agents_on(state, node)
+    holders = holders_among(state, names)
     said = []
     if short_quota:
         said.append(f"pool {pool_name!r} lacks {short_quota} of the {need} asked for")
         if lent := short_quota.within(state.ledger.accounts[pool_name].lent):
             said.append(f"other pools have {lent} of it as a loan, or it is held for them")
     if by_node:
-        said.append(_no_node(node, need, short_node))
+        said.append(no_node_has_room(node, need, short_node))
     return Refused(
         reason=Reason.PREEMPTION_FAILED,
-        error=f"{NO_ROOM}: " + "; ".join([*said, *_who(holders), *_priority(enough, turned_away)]),
+        error=f"{NO_ROOM}: "
+        + "; ".join([*said, *held_by(holders), *_priority(enough, turned_away)]),
         short_quota=short_quota,
         short_node=short_node,
         holders=holders,
         turned_away=turned_away,
         sufficient_priority=enough,
-        hint=_way_out(pool_name, short_quota, enough),
+        hint=_way_out(pool_name, short_quota, enough, may_wait=may_wait),
     )
 
 
@@ -114,7 +125,7 @@ def insufficient_quota(refused: Refused, pool_name: str) -> Refused:
     """The same refusal for a request that may not evict, if the pool's own quota is short."""
     said = [
         f"pool {pool_name!r} lacks {refused.short_quota}, and nobody is evicted for this request",
-        *_who(refused.holders),
+        *held_by(refused.holders),
     ]
     return Refused(
         reason=Reason.INSUFFICIENT_QUOTA,
@@ -135,7 +146,7 @@ def by_default(refused: Refused, pool_name: str, need: Resources) -> Refused:
     )
 
 
-def _no_node(node: Node | None, need: Resources, short: Resources) -> str:
+def no_node_has_room(node: Node | None, need: Resources, short: Resources) -> str:
     """Why the request fits on no node now."""
     if node is None:
         return "no node takes new agents"
@@ -148,21 +159,6 @@ def _no_node(node: Node | None, need: Resources, short: Resources) -> str:
     return f"no node has room for {need}; the closest, {node.node_id}, {lack}{others}"
 
 
-def _who(holders: Sequence[Holder]) -> list[str]:
-    """Part of a message: who holds most of what is short; empty if nobody does."""
-    if not holders:
-        return []
-    named = [f"{_tasks_of(holder)} ({holder.resources})" for holder in holders[:_NAMED]]
-    if len(holders) > _NAMED:
-        named.append("others")
-    return ["held by " + ", ".join(named)]
-
-
-def _tasks_of(holder: Holder) -> str:
-    """A holder named by its tasks, because the agent's name may be generated."""
-    return " and ".join(holder.task_ids[:_NAMED]) or f"agent {holder.agent_name}"
-
-
 def _priority(enough: float | None, turned_away: Mapping[Reason, int]) -> list[str]:
     """Part of a message: the sufficient priority, or the rules that exclude the running tasks."""
     if enough is not None:
@@ -170,14 +166,17 @@ def _priority(enough: float | None, turned_away: Mapping[Reason, int]) -> list[s
     return [
         f"{count} running task{'' if count == 1 else 's'} cannot be evicted: {rule}"
         for rule, count in turned_away.items()
-    ][:_NAMED]
+    ][:NAMED]
 
 
-def _way_out(pool_name: str, short_quota: Resources, enough: float | None) -> str:
+def _way_out(
+    pool_name: str, short_quota: Resources, enough: float | None, *, may_wait: bool
+) -> str:
     ways = [] if enough is None else [f"submit it with priority {enough:.12g} or more"]
     ways.append("ask for less")
     ways.append(f"resize pool {pool_name!r}" if short_quota else "add a node")
-    found = ", ".join([*ways, "or wait until a holder ends"])
+    ways.append(_WAIT if may_wait else "or wait until a holder ends")
+    found = ", ".join(ways)
     return found[0].upper() + found[1:]
 
 
@@ -217,32 +216,46 @@ def group_unplaceable(
     assignment: NoAssignment,
     turned_away: dict[Reason, int],
     enough: float | None = None,
+    *,
+    may_wait: bool = False,
 ) -> Refused:
-    """No group is free, none can be created, and no eviction is sufficient."""
-    table, pool_name = state.groups, group_request.pool_name
+    """No group is free, none can be created, and no eviction is sufficient; ``may_wait`` as above."""
+    pool_name = group_request.pool_name
+    said = no_group_free(state, group_request, assignment)
+    said.append("and no running task may be evicted for it")
+    names = [
+        g.agent
+        for g in map(state.groups.by_id.get, state.groups.of_pool.get(pool_name, ()))
+        if g and g.agent
+    ]
+    holders = holders_among(state, (name for name in names if name in state.agents))
+    return Refused(
+        reason=Reason.GROUP_UNPLACEABLE,
+        error="; ".join([*said, *held_by(holders), *_priority(enough, turned_away)]),
+        short_node=NOTHING if assignment.no_placement is None else assignment.no_placement.short,
+        holders=holders,
+        turned_away=turned_away,
+        sufficient_priority=enough,
+        hint=f"Ask for smaller bundles, {_WAIT}" if may_wait else "",
+    )
+
+
+def no_group_free(
+    state: MeshState, group_request: GroupRequest, assignment: NoAssignment
+) -> list[str]:
+    """Parts of a message: why there is no placement group without an eviction."""
+    pool_name = group_request.pool_name
     said = [f"pool {pool_name!r} has no free placement group for {group_request.shape}"]
     if group_request.reserved is None and group_request.spec.reserved:
         said.append("its reserved ones are not for this task")
     if not group_request.spec.dynamic:
         said.append("it makes no dynamic ones")
     elif assignment.limit:
-        have = table.dynamic_count(pool_name)
+        have = state.groups.dynamic_count(pool_name)
         said.append(f"{have} of at most {group_request.spec.max_dynamic} dynamic ones are there")
     if assignment.no_placement is not None:
         said.append("a new one has no room: " + _why(group_request.shape, assignment.no_placement))
-    said.append("and no running task may be evicted for it")
-    names = [
-        g.agent for g in map(table.by_id.get, table.of_pool.get(pool_name, ())) if g and g.agent
-    ]
-    holders = _holders(state, (name for name in names if name in state.agents))
-    return Refused(
-        reason=Reason.GROUP_UNPLACEABLE,
-        error="; ".join([*said, *_who(holders), *_priority(enough, turned_away)]),
-        short_node=NOTHING if assignment.no_placement is None else assignment.no_placement.short,
-        holders=holders,
-        turned_away=turned_away,
-        sufficient_priority=enough,
-    )
+    return said
 
 
 def unplaced(state: MeshState, pool_name: str) -> list[tuple[GroupShape, str]]:
@@ -272,37 +285,3 @@ def _why(shape: GroupShape, placement: BundlePlacement | NoPlacement) -> str:
     if not placement.short:
         lack = f"the closest node, {placement.node_id}, has no whole GPU left for it"
     return f"{which}: {lack}" + (f"; {placement.reason}" if placement.reason else "")
-
-
-def _living_on(state: MeshState, node: Node) -> list[str]:
-    """The agents that run on the node, or in a group that has a bundle there."""
-    grouped = (g.agent for g in state.groups.by_id.values() if node.node_id in g.node_ids)
-    names = {*node.allocations, *(name for name in grouped if name is not None)}
-    return [name for name in names if name in state.agents]
-
-
-def _closest(state: MeshState, need: Resources) -> Node | None:
-    """The node that is least short of the need: fewest resource kinds, then the smallest amounts."""
-
-    def lack(node: Node) -> tuple[int, int, str]:
-        short = dict(need.beyond(node.free).items())
-        return (len(short), sum(short.values()), node.node_id)
-
-    return min(state.cluster.open_nodes(), key=lack, default=None)
-
-
-def _holders(state: MeshState, names: Iterable[str]) -> tuple[Holder, ...]:
-    def size(name: str) -> tuple[int, int, int, str]:
-        held = state.agents[name].spec.resources
-        return (held.gpu, held.cpu, held.memory, name)
-
-    biggest = heapq.nlargest(HOLDERS, names, key=size)
-    return tuple(
-        Holder(
-            agent_name=name,
-            pool_name=state.agents[name].spec.pool_name,
-            resources=state.agents[name].spec.resources,
-            task_ids=state.running.on_agent(name),
-        )
-        for name in biggest
-    )

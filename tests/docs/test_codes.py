@@ -13,6 +13,7 @@ import pytest
 
 from schedulemesh.domain.reasons import (
     EVALUATION_REASONS,
+    QUEUE_REASONS,
     REFUSALS,
     Change,
     Code,
@@ -28,6 +29,7 @@ TABLES: dict[str, tuple[Code, ...]] = {
     "candidates": tuple(PreemptionReason),
     "refusals": REFUSALS,
     "evaluations": EVALUATION_REASONS,
+    "waits": QUEUE_REASONS,
     "changes": tuple(Change),
 }
 ENUMS = (Reason, PreemptionReason, EndReason, Change)
@@ -113,6 +115,7 @@ def reason_arguments():
         "TaskPreempted": "PreemptionReason",
         "AgentEnding": "EndReason",
         "AgentEnded": "EndReason",
+        "Finding": "Reason",
         "Done": "Change",
     }
     for path in modules():

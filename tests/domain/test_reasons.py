@@ -11,6 +11,7 @@ import pytest
 
 from schedulemesh.domain.reasons import (
     EVALUATION_REASONS,
+    QUEUE_REASONS,
     REFUSALS,
     Change,
     EndReason,
@@ -57,6 +58,6 @@ def test_an_unknown_code_is_refused():
         msgspec.json.decode(b'"nonsense"', type=Reason)
 
 
-def test_every_reason_is_that_of_a_refusal_or_of_an_evaluation():
-    assert {*REFUSALS, *EVALUATION_REASONS} == set(Reason)
+def test_every_reason_is_that_of_a_refusal_an_evaluation_or_a_wait():
+    assert {*REFUSALS, *EVALUATION_REASONS, *QUEUE_REASONS} == set(Reason)
     assert set(REFUSALS) & set(EVALUATION_REASONS) == {Reason.ALREADY_BEING_PREEMPTED}

@@ -79,7 +79,23 @@ def test_a_refusal_says_which_rules_stand_against_it_where_no_priority_would_do(
     refused = mesh.submit("u", cpu=2)
     assert refused.sufficient_priority is None
     assert refused.error.endswith("1 running task cannot be evicted: protected_pool")
-    assert refused.hint == "Ask for less, add a node, or wait until a holder ends"
+    assert refused.hint == (
+        "Ask for less, add a node, or submit it with queue=True, so that it starts when a holder ends"
+    )
+
+
+def test_a_refusal_points_to_the_queue_where_waiting_could_help():
+    mesh = Mesh(pool("p", cpu=2), nodes=[node("a", cpu=4)])
+    mesh.run("t", cpu=2)
+    assert "queue=True" in mesh.submit("u", cpu=2).hint
+    assert "queue=True" not in mesh.submit("u", cpu=3).hint
+    assert "queue=True" not in mesh.submit("u", task=False, cpu=2).hint
+    groups = Mesh(pool("g", cpu=4, groups=GroupsSpec(max_dynamic=1)), nodes=[node("a", cpu=4)])
+    groups.submit("t", "g", cpu=2)
+    groups.make_all()
+    groups.report("t")
+    assert "queue=True" in groups.submit("u", "g", cpu=2).hint
+    assert "queue=True" not in groups.submit("u", "g", cpu=2, more={"for_group": True}).hint
 
 
 def test_a_task_that_named_no_resources_is_told_what_it_asked_for():

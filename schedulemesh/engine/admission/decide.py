@@ -299,13 +299,13 @@ def find_victims(
         return None
     asked = request.group_request if demand.needs_place else None
     while True:
-        agents = VictimAgents(tx.state, _candidates(tx, request, veto, limits), asked)
+        agents = VictimAgents(tx.state, candidates_for(tx, request, veto, limits), asked)
         plan = search(tx.state, demand, agents, tx.now)
         if plan is None or not limits.narrow(evicted_tasks(plan.victims)):
             return plan
 
 
-def _candidates(
+def candidates_for(
     tx: Transaction, request: Request, veto: PluginVeto | None, limits: Limits
 ) -> Candidates:
     """The tasks that may be evicted for a request."""
@@ -350,9 +350,11 @@ def _no_victim(
 ) -> Refused:
     state = tx.state
     turned_away: dict[Reason, int] = {}
-    enough = _sufficient_priority(tx, request)
+    enough = sufficient_priority_for(tx, request)
     if request.stimulus.may_preempt:
-        turned_away = _candidates(tx, request, veto, limits).turned_away()
+        turned_away = candidates_for(tx, request, veto, limits).turned_away()
+    stimulus = request.stimulus
+    may_wait = stimulus.task is not None and stimulus.may_preempt and not stimulus.for_group
     refused = explain.preemption_failed(
         state,
         request.pool_name,
@@ -361,8 +363,9 @@ def _no_victim(
         request.by_node,
         turned_away,
         enough,
+        may_wait=may_wait,
     )
-    only_group = request.stimulus.for_group or not request.stimulus.may_preempt
+    only_group = stimulus.for_group or not stimulus.may_preempt
     if request.payment.short and only_group:
         refused = explain.insufficient_quota(refused, request.pool_name)
     elif (
@@ -371,12 +374,17 @@ def _no_victim(
         and isinstance(request.assignment, NoAssignment)
     ):
         refused = explain.group_unplaceable(
-            state, request.group_request, request.assignment, turned_away, enough
+            state,
+            request.group_request,
+            request.assignment,
+            turned_away,
+            enough,
+            may_wait=may_wait,
         )
     return _of_size(request.stimulus, refused, request.pool_name, request.need)
 
 
-def _sufficient_priority(tx: Transaction, request: Request) -> float | None:
+def sufficient_priority_for(tx: Transaction, request: Request) -> float | None:
     """The priority that would have been enough; None: none, or it is not known."""
     task, stimulus = request.stimulus.task, request.stimulus
     if task is None or not stimulus.may_preempt or tx.strategies.plugins:

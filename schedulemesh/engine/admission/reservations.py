@@ -36,9 +36,11 @@ def reserve_starts(tx: Transaction, heads: Iterable[QueuedTask]) -> None:
     keep = {task.task_id: task for task in heads}
     for task_id in [task_id for task_id in queue.reserved if task_id not in keep]:
         tx.emit(ReservationDropped(task_id=task_id))
-    classes = _classes_by_pool(tx.state) if keep else {}
+    classes = classes_by_pool(tx.state) if keep else {}
     for task_id, task in keep.items():
-        at, node_id = _earliest(tx, task, classes.get(task.pool_name, []))
+        at, node_id = earliest(
+            tx.state, task, need_of(tx.state, task), classes.get(task.pool_name, []), tx.now
+        )
         known = task.reservation
         if known is None or (known.at, known.node_id) != (at, node_id):
             tx.emit(StartReserved(task_id=task_id, at=at, node_id=node_id))
@@ -92,7 +94,7 @@ def _takes_quota(tx: Transaction, request: Request, head: QueuedTask) -> bool:
         return False
     state = tx.state
     free = state.ledger.accounts[head.pool_name].free
-    for task_class in _classes_by_pool(state).get(head.pool_name, []):
+    for task_class in classes_by_pool(state).get(head.pool_name, []):
         ended = _ended_by(task_class, tx.now, _at(head, tx.now))
         if ended:
             free = free + task_class.resources.times(ended)
@@ -120,18 +122,20 @@ def _at(head: QueuedTask, now: float) -> float:
     return now if reserved is None or reserved.at is None else reserved.at
 
 
-def _earliest(
-    tx: Transaction, task: QueuedTask, classes: list[TaskClass]
+def earliest(
+    state: MeshState, task: QueuedTask, quota: Resources, classes: list[TaskClass], now: float
 ) -> tuple[float | None, str | None]:
-    """When the task can start if estimates hold (None: nobody knows), and on which node (None: any)."""
-    state, now, need = tx.state, tx.now, need_of(tx.state, task)
-    free = state.ledger.accounts[task.pool_name].free
-    quota_at = _first_fit(need, free, _ends_of(classes, now), now)
+    """When the task can start if estimates hold (None: nobody knows), and on which node (None: any).
+
+    ``quota``: what of its pool's quota has to be free. ``classes``: those of the pool's running tasks.
+    """
+    account = state.ledger.accounts[task.pool_name]
+    quota_at = _first_fit(quota, account.free, _ends_of(classes, now), now)
     if not task.submission.choose_node or task.submission.agent.bundles:
         return quota_at, None
-    if state.ledger.accounts[task.pool_name].spec.groups is not None:
+    if account.spec.groups is not None:
         return quota_at, None
-    node_at, node_id = _first_node(state, need, task, now)
+    node_at, node_id = _first_node(state, need_of(state, task), task, now)
     if quota_at is None or node_at is None:
         return None, node_id
     return max(quota_at, node_at), node_id
@@ -194,7 +198,7 @@ def _ends_on(state: MeshState, node: Node, now: float) -> Iterator[tuple[float, 
             yield max(known), allocation.held + Resources(gpu=gpu)
 
 
-def _classes_by_pool(state: MeshState) -> dict[str, list[TaskClass]]:
+def classes_by_pool(state: MeshState) -> dict[str, list[TaskClass]]:
     """The classes of running tasks of each pool."""
     found: dict[str, list[TaskClass]] = {}
     for task_class in state.running.classes.values():

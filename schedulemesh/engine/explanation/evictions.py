@@ -1,0 +1,42 @@
+"""The last eviction of a task: by whom, by which rule, what was saved, what became of what was freed."""
+
+from __future__ import annotations
+
+from schedulemesh.engine.messages.explanation import Eviction
+from schedulemesh.engine.state.mesh_state import MeshState
+
+
+def last_eviction(state: MeshState, task_id: str) -> Eviction | None:
+    """The last eviction of a task, or the one in progress; None: none is on record."""
+    record = state.evictions.of_task(task_id)
+    if record is None:
+        return None
+    by = record.evictor
+    by_task = None if by is None else by.task
+    return Eviction(
+        at=record.decided_at,
+        rule=record.reason.value,
+        score=record.preempt_score,
+        agent_name=record.agent_name,
+        by_task="" if by_task is None else by_task.task_id,
+        by_agent="" if by is None else by.agent_name,
+        by_pool="" if by is None else by.pool_name,
+        by_owner="" if by_task is None else by_task.owner,
+        by_client=record.client,
+        state_saved=record.state_key is not None and not record.save_error,
+        saved_at=record.saved_at,
+        save_error=record.save_error,
+        lost_s=record.lost_s,
+        freed_at=record.freed_at,
+        used=record.used,
+        ran_again_at=record.ran_again_at,
+    )
+
+
+def evictor(eviction: Eviction) -> str:
+    """Who evicted a task, for a sentence; empty: it was requested, or is not recorded."""
+    if not eviction.by_agent:
+        return ""
+    who = f"task {eviction.by_task!r}" if eviction.by_task else f"agent {eviction.by_agent!r}"
+    owner = f" of {eviction.by_owner}" if eviction.by_owner else ""
+    return f"{who}{owner} in pool {eviction.by_pool!r}"

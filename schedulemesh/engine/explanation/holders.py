@@ -1,0 +1,113 @@
+"""What is short and who holds it: the closest node, the agents there, the largest agents of a pool."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from itertools import chain, islice
+
+from schedulemesh.domain.resources import Resources
+from schedulemesh.engine.messages.outcomes import Holder
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.nodes import Node
+
+#: How many holders are listed, and how many of them a sentence names.
+HOLDERS, NAMED = 10, 3
+#: Up to this many agents are compared one by one; of more, those of the classes with the largest tasks.
+_COMPARED = 2000
+
+
+def closest_node(state: MeshState, need: Resources) -> Node | None:
+    """The open node that is least short of the need: fewest resource kinds, then the smallest amounts, then
+    the first id; None: no node takes new agents.
+    """
+    first: dict[Resources, Node] = {}
+    for node in state.cluster.nodes.values():
+        if node.cordoned:
+            continue
+        before = first.get(node.free)
+        if before is None or node.node_id < before.node_id:
+            first[node.free] = node
+
+    def lack(node: Node) -> tuple[int, int, str]:
+        short = dict(need.beyond(node.free).items())
+        return (len(short), sum(short.values()), node.node_id)
+
+    return min(first.values(), key=lack, default=None)
+
+
+def agents_on(state: MeshState, node: Node) -> list[str]:
+    """The agents that run on the node, or in a group that has a bundle there."""
+    grouped = (g.agent for g in state.groups.by_id.values() if node.node_id in g.node_ids)
+    names = {*node.allocations, *(name for name in grouped if name is not None)}
+    return [name for name in names if name in state.agents]
+
+
+def agents_of_pool(state: MeshState, pool_name: str) -> Iterable[str]:
+    """The agents that hold quota of a pool: its own, and those of other pools that borrow it. Of very many
+    only those that run the tasks with the largest resources.
+    """
+    names = state.agents_of[pool_name]
+    own = names if len(names) <= _COMPARED else _largest_of(state, pool_name)
+    if not state.ledger.accounts[pool_name].lent:
+        return own
+    others = (
+        name
+        for other, account in state.ledger.accounts.items()
+        if other != pool_name and account.borrowed
+        for name in state.agents_of[other]
+    )
+    borrowers = (
+        name
+        for name in islice(others, _COMPARED)
+        if any(share.pool_name == pool_name for share in state.agents[name].shares)
+    )
+    return chain(own, borrowers)
+
+
+def _largest_of(state: MeshState, pool_name: str) -> list[str]:
+    """Some agents of a pool, those with the largest among them."""
+    classes = [c for c in state.running.classes.values() if c.pool_name == pool_name and c.count]
+    largest = heapq.nlargest(HOLDERS, classes, key=lambda c: (_size(c.resources), c.count))
+    tasks = (
+        state.running.by_id[task_id]
+        for task_class in largest
+        for _, _, task_id in islice(task_class.ordered(0.0), HOLDERS)
+    )
+    return list(dict.fromkeys(task.agent_name for task in tasks if task.agent_name in state.agents))
+
+
+def holders_among(state: MeshState, names: Iterable[str]) -> tuple[Holder, ...]:
+    """The largest of these agents, largest first."""
+
+    def size(name: str) -> tuple[int, int, int, str]:
+        return (*_size(state.agents[name].spec.resources), name)
+
+    return tuple(
+        Holder(
+            agent_name=name,
+            pool_name=state.agents[name].spec.pool_name,
+            resources=state.agents[name].spec.resources,
+            task_ids=state.running.on_agent(name),
+        )
+        for name in heapq.nlargest(HOLDERS, names, key=size)
+    )
+
+
+def held_by(holders: Sequence[Holder]) -> list[str]:
+    """Part of a message: who holds most of what is short; empty if nobody does."""
+    if not holders:
+        return []
+    named = [f"{_tasks_of(holder)} ({holder.resources})" for holder in holders[:NAMED]]
+    if len(holders) > NAMED:
+        named.append("others")
+    return ["held by " + ", ".join(named)]
+
+
+def _tasks_of(holder: Holder) -> str:
+    """A holder named by its tasks, because the agent's name may be generated."""
+    return " and ".join(holder.task_ids[:NAMED]) or f"agent {holder.agent_name}"
+
+
+def _size(held: Resources) -> tuple[int, int, int]:
+    return (held.gpu, held.cpu, held.memory)

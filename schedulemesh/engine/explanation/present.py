@@ -1,0 +1,150 @@
+"""Explains tasks that have an agent: where they run and since when, or what their start or end waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+from typing_extensions import assert_never
+
+from schedulemesh.domain.task import TaskPhase
+from schedulemesh.engine.admission.requeue import returns_when_evicted
+from schedulemesh.engine.explanation.evictions import evictor, last_eviction
+from schedulemesh.engine.messages.explanation import Eviction, Explanation
+from schedulemesh.engine.state.agents import Agent, Ending, Waiting
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.tasks import Preempting, RunningTask
+
+#: How many tasks, groups or nodes a sentence names.
+_NAMED = 3
+
+
+def explain_present(state: MeshState, task: RunningTask, now: float) -> Explanation:
+    """The explanation of a task that has been admitted or registered and has not ended."""
+    agent = state.agents.get(task.agent_name)
+    explained = Explanation(
+        task=task.spec,
+        state=task.phase.value,
+        agent_name=task.agent_name,
+        node_ids=_node_ids(state, agent),
+        since=task.started_at,
+        saved_at=task.saved_at,
+        preemptions=task.attempts.preemptions,
+        failures=task.attempts.failures,
+        eviction=last_eviction(state, task.spec.task_id),
+    )
+    phase = task.phase
+    if isinstance(phase, Preempting):
+        return _preempting(state, task, phase, explained)
+    match phase:
+        case TaskPhase.RUNNING:
+            return msgspec.structs.replace(
+                explained, ends_at=task.ends_at, detail=_runs(task, explained.node_ids, now)
+            )
+        case TaskPhase.STARTING:
+            return _starting(state, agent, explained, now)
+        case TaskPhase.ENDING:
+            detail = f"its agent {task.agent_name!r} is being terminated"
+            if agent is not None and isinstance(agent.phase, Ending):
+                detail += f": {agent.phase.reason}"
+            return msgspec.structs.replace(explained, detail=detail)
+    assert_never(phase)
+
+
+def _runs(task: RunningTask, node_ids: tuple[str, ...], now: float) -> str:
+    """Where it runs and for how long, in one sentence."""
+    where = f" on {_named('node', node_ids)}" if node_ids else ""
+    said = f"it runs{where} in agent {task.agent_name!r} for {_seconds(now - task.started_at)}"
+    if task.ends_at is None:
+        return said
+    left = task.remaining(now)
+    if not left:
+        return f"{said}, longer than the {_seconds(task.ends_at - task.started_at)} estimated"
+    return f"{said}; {_seconds(left)} are left of its estimated duration"
+
+
+def _starting(
+    state: MeshState, agent: Agent | None, explained: Explanation, now: float
+) -> Explanation:
+    """It waits for victims or groups, or its process is being started."""
+    if agent is None or not isinstance(agent.phase, Waiting):
+        detail = f"the process of its agent {explained.agent_name!r} is being started"
+        if explained.since is not None:
+            detail += f", since {_seconds(now - explained.since)}"
+        return msgspec.structs.replace(explained, detail=detail)
+    victims = [
+        task_id for name in sorted(agent.phase.for_agents) for task_id in _tasks_on(state, name)
+    ]
+    groups = sorted(agent.phase.for_groups)
+    waits = []
+    if victims:
+        waits.append(f"{_named('task', victims)} to be evicted")
+    if groups:
+        waits.append(f"{_named('placement group', groups)} to be created or removed")
+    return msgspec.structs.replace(
+        explained,
+        waits_for=(*victims, *groups),
+        detail="it starts as soon as its resources are free: it waits for "
+        + " and for ".join(waits),
+    )
+
+
+def _tasks_on(state: MeshState, agent_name: str) -> tuple[str, ...]:
+    return state.running.on_agent(agent_name) or (agent_name,)
+
+
+def _preempting(
+    state: MeshState, task: RunningTask, phase: Preempting, explained: Explanation
+) -> Explanation:
+    """By whom, by which rule, and what happens to it afterwards."""
+    agent = state.agents.get(task.agent_name)
+    returns = agent is not None and returns_when_evicted(state, task, agent)
+    after = "joins the queue again" if returns else "is not run again by itself"
+    saved = f"; its state was not saved: {phase.save_error}" if phase.save_error else ""
+    return msgspec.structs.replace(
+        explained,
+        reason=phase.reason.value,
+        error=f"it is being evicted{_for(explained.eviction)}{saved}; after that it {after}",
+        hint=(
+            ""
+            if returns
+            else "submit it with on_preempted='requeue' to have it run again by itself"
+        ),
+    )
+
+
+def _for(eviction: Eviction | None) -> str:
+    """For whom and by which rule, as part of a sentence."""
+    if eviction is None:
+        return ""
+    by = evictor(eviction)
+    score = "" if eviction.score is None else f", score {eviction.score:.4g}"
+    return f" for {by} ({eviction.rule}{score})" if by else f" by request ({eviction.rule})"
+
+
+def _node_ids(state: MeshState, agent: Agent | None) -> tuple[str, ...]:
+    """The nodes of an agent; of a gang those of its members."""
+    if agent is None:
+        return ()
+    group = state.groups.by_id.get(agent.group_id or "")
+    if group is not None and agent.spec.gang is not None:
+        return tuple(dict.fromkeys(group.node_ids))
+    return () if agent.node_id is None else (agent.node_id,)
+
+
+def _named(kind: str, names: Iterable[str]) -> str:
+    """The first of these names with their kind: ``tasks a, b and 3 more``."""
+    listed = list(names)
+    shown = ", ".join(listed[:_NAMED])
+    more = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
+    return f"{kind}{'s' if len(listed) > 1 else ''} {shown}{more}"
+
+
+def _seconds(seconds: float) -> str:
+    """A duration for people."""
+    whole = max(0, round(seconds))
+    if whole < 120:
+        return f"{whole} s"
+    if whole < 7200:
+        return f"{whole // 60} min"
+    return f"{whole / 3600:.1f} h"

@@ -1,0 +1,259 @@
+"""Explains why a task waits in the queue.
+
+Every reason that applies becomes a finding. The first one, in this order, is the dominant one: what the user
+has to change before anything else matters comes first.
+
+1. it is held;
+2. it can never start as things are: its pool or every node is too small, or the request contradicts the pool;
+3. it waits for a time;
+4. it is behind the first task of a strict pool; others could be evicted for it if it were the first; or it
+   would delay a reserved start;
+5. its class has to load before others are evicted for it;
+6. quota is short; then what makes it so: loans and holds;
+7. nodes are short of room: cordoned ones, other Ray work, then the agents there;
+8. nothing: the next pass starts it.
+"""
+
+from __future__ import annotations
+
+from heapq import merge
+from itertools import islice
+
+import msgspec
+
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.engine.admission.admit import Request
+from schedulemesh.engine.admission.decide import (
+    candidates_for,
+    plan_for,
+    sufficient_priority_for,
+    understand,
+    unprobed,
+    veto_for,
+)
+from schedulemesh.engine.admission.reservations import permitted
+from schedulemesh.engine.explanation.estimate import earliest_start
+from schedulemesh.engine.explanation.evictions import last_eviction
+from schedulemesh.engine.explanation.shortage import Shortage, shortage_of
+from schedulemesh.engine.messages.explanation import Considered, Explanation, Finding
+from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.engine.preemption.limits import Limits
+from schedulemesh.engine.preemption.search import Plan
+from schedulemesh.engine.preemption.victims import evicted_tasks
+from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.transaction import Transaction
+
+#: How many of the tasks that come before it are named.
+_BEFORE = 5
+
+
+def explain_queued(tx: Transaction, task: QueuedTask) -> Explanation:
+    """The explanation of a task that waits. Changes nothing."""
+    request = understand(tx, task.submission)
+    explained = _place_of(tx, task)
+    findings = _of_its_own(tx, task)
+    if isinstance(request, Refused):
+        never = Finding(reason=request.reason, error=request.error, hint=_never(request))
+        findings.insert(bool(task.held), never)
+        return _concluded(
+            msgspec.structs.replace(
+                explained,
+                short_quota=request.short_quota,
+                short_node=request.short_node,
+                no_estimate="as things are it cannot start at all",
+            ),
+            findings,
+        )
+    shortage = shortage_of(tx.state, request, tx.now)
+    considered, plan = _considered(tx, task, request)
+    findings += _order(tx, task, request, plan)
+    findings += shortage.findings
+    if not findings:
+        findings.append(_next_pass(plan))
+    at, unknown = earliest_start(tx.state, task, request, tx.now)
+    return _concluded(_with(explained, shortage, considered, at, unknown), findings)
+
+
+def _with(
+    explained: Explanation,
+    shortage: Shortage,
+    considered: Considered | None,
+    at: float | None,
+    unknown: str,
+) -> Explanation:
+    return msgspec.structs.replace(
+        explained,
+        short_quota=shortage.quota,
+        short_node=shortage.node,
+        holders=shortage.holders,
+        external=shortage.external,
+        considered=considered,
+        earliest_start=at,
+        no_estimate=unknown,
+    )
+
+
+def _concluded(explained: Explanation, findings: list[Finding]) -> Explanation:
+    """With the first finding as the dominant reason."""
+    first, *others = findings
+    return msgspec.structs.replace(
+        explained,
+        reason=first.reason.value,
+        error=first.error,
+        hint=first.hint,
+        others=tuple(others),
+    )
+
+
+def _place_of(tx: Transaction, task: QueuedTask) -> Explanation:
+    """Where it waits, since when, and what comes before it."""
+    queue = tx.state.queue
+    position = queue.position(task)
+    return Explanation(
+        task=task.spec,
+        state="queued",
+        agent_name=task.submission.agent.name,
+        since=task.queued_at,
+        position=position,
+        queue_length=queue.pools[task.pool_name].size,
+        before=_before(tx, task) if position > 1 else (),
+        preemptions=task.attempts.preemptions,
+        failures=task.attempts.failures,
+        eviction=last_eviction(tx.state, task.task_id),
+    )
+
+
+def _before(tx: Transaction, task: QueuedTask) -> tuple[str, ...]:
+    """The first tasks of its pool that come before it."""
+    classes = tx.state.queue.pools[task.pool_name].classes.values()
+    found = []
+    for _, _, task_id in islice(merge(*(c.entries for c in classes)), _BEFORE):
+        if task_id == task.task_id:
+            break
+        found.append(task_id)
+    return tuple(found)
+
+
+def _of_its_own(tx: Transaction, task: QueuedTask) -> list[Finding]:
+    """What keeps it whatever is free: it is held, or waits for a time."""
+    found = []
+    if task.held:
+        found.append(
+            Finding(
+                reason=Reason.HELD_BY_USER,
+                error=f"task {task.task_id!r} is held, so it does not start whatever is free",
+                hint=f"release_task({task.task_id!r}) lets it start",
+            )
+        )
+    if task.not_before > tx.now:
+        failures = task.attempts.failures
+        why = (
+            f"its run failed {failures} times"
+            if failures
+            else "its last start found no room in Ray"
+        )
+        found.append(
+            Finding(
+                reason=Reason.BACK_OFF,
+                error=f"it is tried again in {task.not_before - tx.now:.3g} s, because {why}",
+            )
+        )
+    return found
+
+
+def _considered(
+    tx: Transaction, task: QueuedTask, request: Request
+) -> tuple[Considered | None, Plan | None]:
+    """Who could be evicted for it, and how; None: nobody has to be, or may be."""
+    if request.fits_now:
+        return None, None
+    veto = veto_for(tx, request)
+    limits = Limits(tx.state, request.pool_name, tx.now)
+    plan = plan_for(tx, request, veto, limits)
+    if plan is not None or not task.submission.may_preempt:
+        victims = () if plan is None else tuple(c.task_id for c in evicted_tasks(plan.victims))
+        return Considered(tasks=len(tx.state.running), victims=victims), plan
+    turned_away = candidates_for(tx, request, veto, limits).turned_away()
+    return (
+        Considered(
+            tasks=len(tx.state.running),
+            turned_away=turned_away,
+            sufficient_priority=sufficient_priority_for(tx, _as_new(request)),
+        ),
+        None,
+    )
+
+
+def _as_new(request: Request) -> Request:
+    """The request as if it were submitted now under a free id, as the queued task has its own."""
+    submission = request.stimulus
+    agent = msgspec.structs.replace(submission.agent, name="")
+    task = submission.task and msgspec.structs.replace(submission.task, task_id="")
+    submission = msgspec.structs.replace(submission, agent=agent, task=task)
+    return msgspec.structs.replace(request, stimulus=submission)
+
+
+def _order(tx: Transaction, task: QueuedTask, request: Request, plan: Plan | None) -> list[Finding]:
+    """Whether tasks that come before it keep it from starting, and whether its class has to load first."""
+    state = tx.state
+    strict = state.ledger.accounts[task.pool_name].spec.queueing == "strict"
+    position = state.queue.position(task)
+    waits = task.queue_class is not None and position > 1
+    before = f"{position - 1} task{'s' if position > 2 else ''}"
+    to_the_front = f"move_to_front({task.task_id!r}) or a higher priority puts it first"
+    found = []
+    if strict and waits:
+        error = (
+            f"{before} of pool {task.pool_name!r} must start before it: the pool's queue is strict"
+        )
+        found.append(Finding(reason=Reason.BEHIND_QUEUE_HEAD, error=error, hint=to_the_front))
+    elif plan is not None and waits:
+        error = (
+            f"{_evicting(plan)} would make room for it, but that is only done for the first task of pool "
+            f"{task.pool_name!r}, and {before} come before it"
+        )
+        found.append(Finding(reason=Reason.BEHIND_QUEUE_HEAD, error=error, hint=to_the_front))
+    if request.fits_now and permitted(tx, request, state.queue.entry(task)) is None:
+        found.append(_reserved_for_others(tx, task, request))
+    if plan is not None and unprobed(state, request, plan) is not None:
+        error = f"{_evicting(plan)} makes room for it, after its class has loaded in a worker once"
+        found.append(Finding(reason=Reason.CLASS_NOT_LOADED, error=error))
+    elif plan is not None and not waits and not task.held and task.queue_class is not None:
+        found.append(_next_pass(plan))
+    return found
+
+
+def _reserved_for_others(tx: Transaction, task: QueuedTask, request: Request) -> Finding:
+    """There is room, but it would delay a start that is reserved."""
+    queue = tx.state.queue
+    entry = queue.entry(task)
+    heads = [name for name in queue.reserved if queue.entry(queue.by_id[name]) < entry]
+    named = ", ".join(map(repr, heads[:_BEFORE]))
+    return Finding(
+        reason=Reason.HELD_FOR_QUEUE,
+        error=f"{request.need} is free, but its start would delay those that are reserved for {named}",
+        hint=f"an estimated_duration that ends before them, or move_to_front({task.task_id!r})",
+    )
+
+
+def _evicting(plan: Plan) -> str:
+    count = len(evicted_tasks(plan.victims))
+    return f"the eviction of {count} task{'' if count == 1 else 's'}"
+
+
+def _next_pass(plan: Plan | None) -> Finding:
+    """Nothing keeps it from starting."""
+    how = "there is room for it" if plan is None else f"{_evicting(plan)} makes room for it"
+    return Finding(
+        reason=Reason.NEXT_SCHEDULING_PASS,
+        error=f"{how}; it starts when the queue is served next, within seconds",
+    )
+
+
+def _never(refused: Refused) -> str:
+    """The next step where it cannot start as things are."""
+    if refused.hint:
+        return refused.hint
+    if refused.reason is Reason.CLUSTER_OUT_OF_RESOURCES:
+        return "it starts when a node that is large enough joins; else cancel it and ask for less"
+    return "cancel it and submit it again with a request that its pool can hold, or change the pool"

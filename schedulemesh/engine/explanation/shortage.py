@@ -1,0 +1,211 @@
+"""What a queued task is short of, by how much, and who holds it: quota, nodes, placement groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.resources import NOTHING, Resources
+from schedulemesh.engine.admission.admit import Request
+from schedulemesh.engine.explain import no_group_free, no_node_has_room
+from schedulemesh.engine.explanation.holders import (
+    agents_of_pool,
+    agents_on,
+    closest_node,
+    held_by,
+    holders_among,
+)
+from schedulemesh.engine.messages.explanation import ExternalUsage, Finding
+from schedulemesh.engine.messages.outcomes import Holder
+from schedulemesh.engine.placement.group_choice import NoAssignment
+from schedulemesh.engine.state.device_guarantees import has_room
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.nodes import Node
+
+#: How many nodes a sentence names.
+_NAMED = 3
+
+
+class Shortage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What is short; nothing where the task fits."""
+
+    findings: tuple[Finding, ...] = ()
+    quota: Resources = NOTHING
+    node: Resources = NOTHING
+    holders: tuple[Holder, ...] = ()
+    external: tuple[ExternalUsage, ...] = ()
+
+
+def shortage_of(state: MeshState, request: Request, now: float) -> Shortage:
+    """What the request lacks now; quota comes before nodes."""
+    short = request.payment.short
+    names: Iterable[str] = ()
+    findings: list[Finding] = []
+    node = closest_node(state, request.need) if request.by_node else None
+    if node is not None:
+        names = agents_on(state, node)
+    if short:
+        names = agents_of_pool(state, request.pool_name)
+    elif isinstance(request.assignment, NoAssignment):
+        names = _agents_with_groups(state, request.pool_name)
+    holders = holders_among(state, names)
+    if short:
+        findings += _quota(state, request, short, holders, now)
+    short_node = NOTHING if node is None else request.need.beyond(node.free)
+    external: tuple[ExternalUsage, ...] = ()
+    if request.unassigned:
+        found, external = _nodes(state, request, node, short_node, () if short else holders)
+        findings += found
+    if isinstance(request.assignment, NoAssignment) and request.assignment.no_placement is not None:
+        short_node = request.assignment.no_placement.short
+    return Shortage(
+        findings=tuple(findings),
+        quota=short,
+        node=short_node,
+        holders=holders,
+        external=external,
+    )
+
+
+def _quota(
+    state: MeshState,
+    request: Request,
+    short: Resources,
+    holders: tuple[Holder, ...],
+    now: float,
+) -> list[Finding]:
+    """The quota that is short, the loans, and what is held after requested evictions."""
+    pool_name = request.pool_name
+    account = state.ledger.accounts[pool_name]
+    said = [
+        f"pool {pool_name!r} lacks {short} of the {request.need} asked for",
+        f"{account.free} of its {account.spec.resources} is free",
+        *held_by(holders),
+    ]
+    found = [
+        Finding(
+            reason=Reason.INSUFFICIENT_QUOTA,
+            error="; ".join(said),
+            hint=f"it starts when enough of pool {pool_name!r} is free; resize the pool, or ask for less",
+        )
+    ]
+    held, until = _on_hold(state, request)
+    if held:
+        found.append(
+            Finding(
+                reason=Reason.QUOTA_ON_HOLD,
+                error=f"{held} of pool {pool_name!r} is held for others after a requested eviction",
+                hint=f"what is not used is free again in {max(0.0, until - now):.0f} s",
+            )
+        )
+    lent = short.within(account.lent - held.within(account.lent))
+    if lent:
+        found.append(
+            Finding(
+                reason=Reason.QUOTA_ON_LOAN,
+                error=f"agents of other pools hold {account.lent} of pool {pool_name!r} as a loan",
+                hint="a loan ends with the agent that holds it",
+            )
+        )
+    return found
+
+
+def _on_hold(state: MeshState, request: Request) -> tuple[Resources, float]:
+    """What others may use of its pool's quota for a while, and until when the last of it is held."""
+    usable = {key for key, _ in state.ledger.holds_for(request.pool_name, request.stimulus.client)}
+    held, until = NOTHING, 0.0
+    for key, hold in state.ledger.holds.items():
+        for share in hold.shares:
+            if key not in usable and share.pool_name == request.pool_name:
+                held, until = held + share.amount, max(until, hold.until)
+    return held, until
+
+
+def _nodes(
+    state: MeshState,
+    request: Request,
+    node: Node | None,
+    short: Resources,
+    holders: tuple[Holder, ...],
+) -> tuple[list[Finding], tuple[ExternalUsage, ...]]:
+    """Why it has no place to run: nodes that are closed, work that is not ours, or agents."""
+    found = []
+    need = request.need
+    if request.group_request is not None:
+        need = max(request.group_request.shape.bundles, key=_size)
+    cordoned = sorted(
+        n.node_id for n in state.cluster.nodes.values() if n.cordoned and has_room(n, need)
+    )
+    if cordoned:
+        named = ", ".join(cordoned[:_NAMED])
+        more = f" and {len(cordoned) - _NAMED} more" if len(cordoned) > _NAMED else ""
+        found.append(
+            Finding(
+                reason=Reason.NODES_CORDONED,
+                error=f"{named}{more} would have room for {need}, but takes no new agents: it is cordoned",
+                hint=f"cordon_node({cordoned[0]!r}, cordoned=False) opens it again",
+            )
+        )
+    external = _external(state, need)
+    if external:
+        most = external[0]
+        found.append(
+            Finding(
+                reason=Reason.EXTERNAL_RAY_WORK,
+                error=f"{most.node_id} would have room for {need} without the Ray work outside ScheduleMesh, "
+                f"which uses {most.resources} there",
+                hint="end that work, or run it through the scheduler",
+            )
+        )
+    found.append(_no_place(state, request, node, short, holders))
+    return found, external
+
+
+def _no_place(
+    state: MeshState,
+    request: Request,
+    node: Node | None,
+    short: Resources,
+    holders: tuple[Holder, ...],
+) -> Finding:
+    assignment, wanted = request.assignment, request.group_request
+    if wanted is not None and isinstance(assignment, NoAssignment):
+        return Finding(
+            reason=Reason.GROUP_UNPLACEABLE,
+            error="; ".join([*no_group_free(state, wanted, assignment), *held_by(holders)]),
+            hint="it starts when a group or the room for one is free; ask for smaller bundles, or add nodes",
+        )
+    return Finding(
+        reason=Reason.INSUFFICIENT_RESOURCES,
+        error="; ".join([no_node_has_room(node, request.need, short), *held_by(holders)]),
+        hint="it starts when a node has the room; ask for less, or add a node",
+    )
+
+
+def _external(state: MeshState, need: Resources) -> tuple[ExternalUsage, ...]:
+    """The open nodes that would have room without the work that is not ours, the least of it first."""
+    found = [
+        node
+        for node in state.cluster.nodes.values()
+        if node.external_usage and not node.cordoned and _would_fit(node, need)
+    ]
+    found.sort(key=lambda node: (_size(node.external_usage), node.node_id))
+    return tuple(
+        ExternalUsage(node_id=n.node_id, resources=n.external_usage) for n in found[:_NAMED]
+    )
+
+
+def _would_fit(node: Node, need: Resources) -> bool:
+    return not need.fits(node.free) and need.fits(node.free + node.external_usage)
+
+
+def _agents_with_groups(state: MeshState, pool_name: str) -> list[str]:
+    groups = map(state.groups.by_id.get, state.groups.of_pool.get(pool_name, ()))
+    names = (group.agent for group in groups if group is not None and group.agent is not None)
+    return [name for name in names if name in state.agents]
+
+
+def _size(amount: Resources) -> tuple[int, int, int]:
+    return (amount.gpu, amount.cpu, amount.memory)

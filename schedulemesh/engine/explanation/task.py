@@ -1,0 +1,58 @@
+"""Explains a task in whatever state it is: the entry of this package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from itertools import chain, islice
+
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.engine.explanation.past import explain_past
+from schedulemesh.engine.explanation.present import explain_present
+from schedulemesh.engine.explanation.queued import explain_queued
+from schedulemesh.engine.messages.explanation import Explanation
+from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.engine.placement.strategies import Strategies
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.transaction import Transaction
+
+#: How many ids are looked at to find those that are near to an unknown one.
+_LOOKED_AT = 50_000
+#: How many of them are compared letter by letter, which costs much more.
+_COMPARED = 300
+#: How many near ids a refusal names.
+_NAMED = 3
+
+
+def explain(
+    state: MeshState, strategies: Strategies, task_id: str, now: float
+) -> Explanation | Refused:
+    """What is known of a task ``now``; a refusal that names near ids where nothing is. Changes nothing."""
+    queued = state.queue.by_id.get(task_id)
+    if queued is not None:
+        return explain_queued(Transaction(state, now, strategies), queued)
+    running = state.running.by_id.get(task_id)
+    if running is not None:
+        return explain_present(state, running, now)
+    past = explain_past(state, task_id)
+    return _unknown(state, task_id) if past is None else past
+
+
+def _unknown(state: MeshState, task_id: str) -> Refused:
+    near = _near(task_id, chain(state.queue.by_id, state.running.by_id, state.preempted))
+    meant = f"; near ids: {', '.join(map(repr, near))}" if near else ""
+    return Refused(
+        reason=Reason.TASK_NOT_FOUND,
+        error=f"there is no task {task_id!r}, and none is on record{meant}",
+        hint="list_tasks lists the tasks there are; of those that have ended only the last are on record",
+    )
+
+
+def _near(task_id: str, known: Iterable[str]) -> list[str]:
+    """The known ids nearest to this one, nearest first: those that begin alike, and among the first ones."""
+    looked_at = list(islice(known, _LOOKED_AT))
+    start, lower = task_id[:3].lower(), task_id.lower()
+    alike = [other for other in looked_at if other[:3].lower() == start]
+    closer = [other for other in alike if lower in other.lower() or other.lower() in lower]
+    compared = dict.fromkeys([*closer[:_COMPARED], *alike[:_COMPARED], *looked_at[:_COMPARED]])
+    return get_close_matches(task_id, compared, n=_NAMED, cutoff=0.6)

@@ -1,0 +1,131 @@
+"""The explanation of one task: why it waits, where it runs, by whom it was evicted, how it ended."""
+
+from __future__ import annotations
+
+import msgspec
+
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.resources import NOTHING, Resources
+from schedulemesh.domain.task import TaskSpec
+from schedulemesh.engine.messages.outcomes import Holder
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """Base of an explanation and its parts."""
+
+
+class Finding(_Part, frozen=True, kw_only=True):
+    """One reason why a task waits."""
+
+    reason: Reason
+    #: One sentence for people; nothing may depend on its text.
+    error: str
+    #: What the caller can do; empty: nothing but wait.
+    hint: str = ""
+
+
+class ExternalUsage(_Part, frozen=True, kw_only=True):
+    """What Ray work that does not belong to the scheduler uses of a node that a task could run on."""
+
+    node_id: str
+    resources: Resources
+
+
+class Considered(_Part, frozen=True, kw_only=True):
+    """The search for tasks that could be evicted for a task."""
+
+    #: How many running tasks were considered.
+    tasks: int
+    #: The tasks whose eviction would make room; empty: there are none.
+    victims: tuple[str, ...] = ()
+    #: Where nobody can be evicted: how many tasks each rule spares, most first.
+    turned_away: dict[Reason, int] = {}
+    #: The lowest priority that would be sufficient; None: there is none, or it is unknown.
+    sufficient_priority: float | None = None
+
+
+class Eviction(_Part, frozen=True, kw_only=True):
+    """The last eviction of a task, or the one in progress. Times are seconds since 1970."""
+
+    #: When it was decided or, where that is not recorded, carried out.
+    at: float
+    #: The rule that allowed it: a code of PreemptionReason.
+    rule: str
+    score: float | None = None
+    #: Its agent then.
+    agent_name: str = ""
+    #: The task that it was evicted for; empty: none, or it is not recorded.
+    by_task: str = ""
+    by_agent: str = ""
+    by_pool: str = ""
+    by_owner: str = ""
+    #: The client that requested it, as host:pid; empty: nobody did.
+    by_client: str = ""
+    #: Whether its state is stored.
+    state_saved: bool = False
+    #: When the state was saved that it continues from; None: not known, or nothing was saved.
+    saved_at: float | None = None
+    save_error: str = ""
+    #: Seconds of work that were lost; None: not recorded.
+    lost_s: float | None = None
+    #: When its resources were free; None: not yet, or not recorded.
+    freed_at: float | None = None
+    #: Whether the task that it was evicted for started on what was freed; None: not known yet.
+    used: bool | None = None
+    #: When it ran again; None: it has not.
+    ran_again_at: float | None = None
+
+
+class Explanation(_Part, frozen=True, kw_only=True):
+    """What is known of a task. Times are seconds since 1970."""
+
+    task: TaskSpec
+    #: ``queued``, ``starting``, ``running``, ``preempting``, ``ending``, or how it ended: ``completed``,
+    #: ``failed``, ``cancelled``, ``lost``.
+    state: str
+    #: Why it is in this state where that is not what was asked for: a code; empty: it is.
+    reason: str = ""
+    #: One sentence about that; empty where ``reason`` is.
+    error: str = ""
+    #: What the caller can do; empty: nothing, or nothing is needed.
+    hint: str = ""
+    #: One sentence about a task that starts or runs, or was completed.
+    detail: str = ""
+    #: Further reasons why it waits, the most important first.
+    others: tuple[Finding, ...] = ()
+    agent_name: str = ""
+    #: Its nodes, where it has any.
+    node_ids: tuple[str, ...] = ()
+    #: Since when it is in this state.
+    since: float | None = None
+    #: When its estimated duration is over.
+    ends_at: float | None = None
+    #: When its state was last saved.
+    saved_at: float | None = None
+    #: Of a task that starts: the tasks that are being evicted for it, and the groups that it waits for.
+    waits_for: tuple[str, ...] = ()
+    #: How many tasks of its pool come before it in the queue, plus one; 0: it does not wait there.
+    position: int = 0
+    #: How many tasks of its pool wait.
+    queue_length: int = 0
+    #: The first of those that come before it.
+    before: tuple[str, ...] = ()
+    #: What its pool's quota lacks.
+    short_quota: Resources = NOTHING
+    #: What the closest node lacks.
+    short_node: Resources = NOTHING
+    #: The agents that hold most of what is short, largest first.
+    holders: tuple[Holder, ...] = ()
+    external: tuple[ExternalUsage, ...] = ()
+    #: None: no eviction was considered, because nothing is short or nobody may be evicted for it.
+    considered: Considered | None = None
+    #: When it starts at the earliest if the tasks that run end when they are estimated to; None: not known.
+    earliest_start: float | None = None
+    #: Why that is not known.
+    no_estimate: str = ""
+    #: How often it was evicted.
+    preemptions: int = 0
+    #: How often its run failed.
+    failures: int = 0
+    #: Its last eviction.
+    eviction: Eviction | None = None

@@ -1,0 +1,314 @@
+"""Why a task waits: each reason is produced by the engine, with what is short, who holds it, what would help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from schedulemesh.domain.agent import GangSpec
+from schedulemesh.domain.placement import GroupsSpec
+from schedulemesh.domain.reasons import QUEUE_REASONS, Reason
+from tests.engine.builders import Mesh, amount, differences, node, pool
+
+
+class Explained(Mesh):
+    """A mesh whose explanations must change nothing."""
+
+    def explain(self, task_id):
+        before = self.rewritten()
+        found = self.engine.explain(task_id, self.now)
+        assert differences(self.state, before) == []
+        return found
+
+
+def strict(name, **quota):
+    return msgspec.structs.replace(pool(name, **quota), queueing="strict")
+
+
+def codes(explained):
+    return [explained.reason, *(finding.reason for finding in explained.others)]
+
+
+def full():
+    """Pool p of 4 CPUs, all held by ``big`` and ``small``; ``t`` waits for 2 of them."""
+    given = Explained(pool("p", cpu=4), nodes=[node("n1", cpu=8)])
+    given.run("big", cpu=3, duration=100.0)
+    given.run("small", cpu=1)
+    given.queue("t", cpu=2)
+    return given
+
+
+def test_short_of_quota_it_says_by_how_much_and_who_holds_it():
+    found = full().explain("t")
+    assert (found.state, found.reason) == ("queued", Reason.INSUFFICIENT_QUOTA)
+    assert found.short_quota == amount(cpu=2)
+    assert [h.agent_name for h in found.holders] == ["big", "small"]
+    assert found.error == (
+        "pool 'p' lacks cpu 2 of the cpu 2 asked for; nothing of its cpu 4 is free; "
+        "held by big (cpu 3), small (cpu 1)"
+    )
+    assert "resize the pool" in found.hint
+
+
+def test_it_says_which_rule_spares_how_many_and_which_priority_would_do():
+    found = full().explain("t")
+    assert found.considered.tasks == 2
+    assert found.considered.turned_away == {Reason.BELOW_SAME_POOL_THRESHOLD: 2}
+    assert found.considered.sufficient_priority == 6.0
+    assert found.considered.victims == ()
+
+
+def test_its_position_counts_all_that_come_before_it_and_names_the_first():
+    given = full()
+    for number in range(7):
+        given.queue(f"u{number}", cpu=2, priority=5.5)
+    found = given.explain("t")
+    assert (found.position, found.queue_length) == (8, 8)
+    assert found.before == ("u0", "u1", "u2", "u3", "u4")
+    assert given.explain("u0").before == ()
+
+
+def test_the_earliest_start_is_when_estimates_free_enough():
+    given = full()
+    found = given.explain("t")
+    assert (found.earliest_start, found.no_estimate) == (1100.0, "")
+    given.now += 200
+    late = given.explain("t")
+    assert late.earliest_start is None
+    assert "have no estimated_duration" in late.no_estimate
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.1])
+def test_the_earliest_start_leaves_quota_to_those_before_it(weight):
+    given = Explained(pool("p", cpu=4), nodes=[node("n1", cpu=8)])
+    given.policy(remaining_time_weight=weight)
+    for number in range(4):
+        given.run(f"r{number}", cpu=1, priority=9, duration=100.0 * (number + 1))
+    given.queue("first", cpu=2)
+    given.queue("second", cpu=1)
+    assert given.explain("first").earliest_start == 1200.0
+    assert given.explain("second").earliest_start == 1300.0
+    given.queue("third", cpu=2)
+    assert "more than its pool has" in given.explain("third").no_estimate
+
+
+def test_the_earliest_start_waits_for_room_on_one_node():
+    given = Explained(pool("p", gpu=9), nodes=[node("n1", gpu=2), node("n2", gpu=2)])
+    for name, where, duration in (
+        ("a", "n1", 100.0),
+        ("b", "n2", 200.0),
+        ("c", "n2", 300.0),
+        ("d", "n1", 400.0),
+    ):
+        given.run(name, gpu=1, priority=9, duration=duration, node_id=where)
+    given.queue("t", gpu=2)
+    found = given.explain("t")
+    assert found.reason == Reason.INSUFFICIENT_RESOURCES
+    assert found.earliest_start == 1300.0
+
+
+def test_a_held_task_says_so_before_all_else():
+    given = full()
+    given.change("t", held=True)
+    found = given.explain("t")
+    assert codes(found) == [Reason.HELD_BY_USER, Reason.INSUFFICIENT_QUOTA]
+    assert found.hint == "release_task('t') lets it start"
+    assert (found.earliest_start, found.no_estimate) == (None, "it is held")
+
+
+def test_a_task_that_found_no_room_in_ray_says_when_it_is_tried_again():
+    given = Explained(pool("p", cpu=4), nodes=[node("n1", cpu=8)])
+    given.queue("t", cpu=4)
+    given.fail("t", reason=Reason.CLUSTER_OUT_OF_RESOURCES)
+    found = given.explain("t")
+    assert codes(found) == [Reason.BACK_OFF]
+    assert found.error == (
+        "it is tried again in 2 s, because its last start found no room in Ray"
+    )
+    assert found.earliest_start == 1002.0
+
+
+def test_nothing_passes_the_head_of_a_strict_pool():
+    given = Explained(strict("p", cpu=4), nodes=[node("n1", cpu=8)])
+    given.run("a", cpu=3)
+    given.queue("head", cpu=4)
+    given.queue("t", cpu=1)
+    found = given.explain("t")
+    assert codes(found) == [Reason.BEHIND_QUEUE_HEAD]
+    assert found.error == "1 task of pool 'p' must start before it: the pool's queue is strict"
+    assert found.before == ("head",)
+    assert given.explain("head").reason == Reason.INSUFFICIENT_QUOTA
+
+
+def test_others_are_evicted_for_the_first_task_only():
+    given = Explained(pool("p", cpu=4), nodes=[node("n1", cpu=8)])
+    given.run("a", cpu=4, priority=1)
+    given.queue("first", cpu=4, priority=1)
+    given.queue("t", cpu=4, priority=1)
+    given.change("first", to_front=True)
+    given.change("t", priority=9.0)
+    found = given.explain("t")
+    assert codes(found) == [Reason.BEHIND_QUEUE_HEAD, Reason.INSUFFICIENT_QUOTA]
+    assert found.considered.victims == ("a",)
+    assert "move_to_front('t')" in found.hint
+
+
+def test_a_task_that_fits_waits_where_it_would_delay_a_reserved_start():
+    given = Explained(pool("p", cpu=4), nodes=[node("n1", cpu=8)])
+    given.run("a", cpu=3, duration=60.0)
+    given.queue("head", cpu=4)
+    given.tick(1)
+    given.queue("t", cpu=1, duration=600.0)
+    found = given.explain("t")
+    assert codes(found) == [Reason.HELD_FOR_QUEUE]
+    assert found.error == (
+        "cpu 1 is free, but its start would delay those that are reserved for 'head'"
+    )
+    head = given.explain("head")
+    assert head.earliest_start == given.state.queue.by_id["head"].reservation.at == 1060.0
+
+
+def test_the_next_pass_evicts_for_a_task_whose_priority_was_raised():
+    given = Explained(pool("p", cpu=4), nodes=[node("n1", cpu=8)])
+    given.run("a", cpu=4, priority=5)
+    given.queue("t", cpu=4, priority=5)
+    given.change("t", priority=20.0)
+    found = given.explain("t")
+    assert codes(found) == [Reason.NEXT_SCHEDULING_PASS, Reason.INSUFFICIENT_QUOTA]
+    assert found.considered.victims == ("a",)
+    given.tick(1)
+    assert "a" in given.ends
+
+
+def test_a_class_has_to_load_before_others_are_evicted():
+    given = Explained(pool("p", cpu=4), nodes=[node("n1", cpu=8)])
+    given.run("a", cpu=4, priority=1)
+    given.queue("t", cpu=4, priority=9, class_key="new")
+    found = given.explain("t")
+    assert codes(found) == [Reason.CLASS_NOT_LOADED, Reason.INSUFFICIENT_QUOTA]
+    assert found.considered.victims == ("a",)
+
+
+def test_a_full_node_is_said_to_be_full():
+    given = Explained(pool("p", gpu=9), nodes=[node("n1", gpu=2), node("n2", gpu=2)])
+    given.run("a", gpu=2)
+    given.run("b", gpu=1)
+    given.queue("t", gpu=2)
+    found = given.explain("t")
+    assert codes(found) == [Reason.INSUFFICIENT_RESOURCES]
+    assert found.short_node == amount(gpu=1)
+    assert [h.agent_name for h in found.holders] == ["b"]
+    assert found.error.startswith("no node has room for gpu 2; the closest, ")
+
+
+def test_a_cordoned_node_with_room_is_named():
+    given = Explained(pool("p", cpu=9), nodes=[node("n1", cpu=4), node("n2", cpu=4)])
+    given.run("a", cpu=4, node_id="n1")
+    given.cordon("n2")
+    given.queue("t", cpu=4)
+    found = given.explain("t")
+    assert codes(found) == [Reason.NODES_CORDONED, Reason.INSUFFICIENT_RESOURCES]
+    assert found.hint == "cordon_node('n2', cordoned=False) opens it again"
+
+
+def test_other_ray_work_is_named_where_it_takes_the_room():
+    given = Explained(
+        pool("p", cpu=9), nodes=[node("n1", cpu=4, others=amount(cpu=3)), node("n2", cpu=4)]
+    )
+    given.run("a", cpu=4, node_id="n2")
+    given.queue("t", cpu=4)
+    found = given.explain("t")
+    assert codes(found) == [Reason.EXTERNAL_RAY_WORK, Reason.INSUFFICIENT_RESOURCES]
+    assert [(e.node_id, e.resources) for e in found.external] == [("n1", amount(cpu=3))]
+    assert "n1 would have room for cpu 4" in found.error
+
+
+def test_quota_that_is_held_for_another_pool_is_named():
+    given = Explained(pool("p", cpu=4), pool("q", cpu=1))
+    given.run("a", cpu=4)
+    given.preempt(agent_name="a", for_pool="q")
+    given.leave("a")
+    given.queue("t", cpu=4)
+    found = given.explain("t")
+    assert codes(found) == [Reason.INSUFFICIENT_QUOTA, Reason.QUOTA_ON_HOLD]
+    assert found.others[0].error == (
+        "cpu 4 of pool 'p' is held for others after a requested eviction"
+    )
+
+
+def test_quota_on_loan_is_named_with_its_borrower():
+    given = Explained(pool("p", cpu=4), pool("q", cpu=2))
+    given.run("full", "q", 50.0, cpu=2)
+    given.run("study", priority=1.0, cpu=4)
+    given.submit("urgent", "q", 20.0, cpu=2)
+    given.slot("urgent")
+    given.queue("t", cpu=4, priority=1.0)
+    found = given.explain("t")
+    assert codes(found) == [Reason.INSUFFICIENT_QUOTA, Reason.QUOTA_ON_LOAN]
+    assert [h.agent_name for h in found.holders] == ["urgent"]
+    assert "agents of other pools hold cpu 2" in found.others[0].error
+
+
+def test_a_pool_that_has_shrunk_can_never_hold_it():
+    given = Explained(pool("p", cpu=4), nodes=[node("n1", cpu=8)])
+    given.run("a", cpu=2)
+    given.queue("t", cpu=4)
+    given.resize(pool("p", cpu=3))
+    found = given.explain("t")
+    assert found.reason == Reason.EXCEEDS_POOL_CAPACITY
+    assert found.short_quota == amount(cpu=1)
+    assert (found.earliest_start, found.no_estimate) == (
+        None,
+        "as things are it cannot start at all",
+    )
+
+
+def test_what_no_node_has_waits_for_a_larger_one():
+    given = Explained(pool("p", cpu=16), nodes=[node("n1", cpu=8)])
+    given.queue("t", cpu=16)
+    found = given.explain("t")
+    assert codes(found) == [Reason.CLUSTER_OUT_OF_RESOURCES]
+    assert found.short_node == amount(cpu=8)
+    assert found.hint.startswith("it starts when a node that is large enough joins")
+
+
+def test_without_a_free_placement_group_it_says_why_there_is_none():
+    spec = GroupsSpec(max_dynamic=1)
+    given = Explained(pool("p", cpu=8, groups=spec), nodes=[node("n1", cpu=8)])
+    given.submit("a", cpu=2)
+    given.make_all()
+    given.report("a")
+    given.queue("t", cpu=2)
+    found = given.explain("t")
+    assert codes(found) == [Reason.GROUP_UNPLACEABLE]
+    assert "1 of at most 1 dynamic ones are there" in found.error
+    assert [h.agent_name for h in found.holders] == ["a"]
+    assert "not estimated" in found.no_estimate
+
+
+def test_a_gang_says_what_its_group_lacks():
+    given = Explained(pool("p", gpu=8), nodes=[node("n1", gpu=2), node("n2", gpu=2)])
+    given.run("a", gpu=1)
+    given.queue("t", bundles=[{"gpu": 2}, {"gpu": 2}], gang=GangSpec(strategy="STRICT_SPREAD"))
+    found = given.explain("t")
+    assert found.reason == Reason.GROUP_UNPLACEABLE
+    assert "a new one has no room" in found.error
+
+
+def test_a_returned_victim_says_how_often_it_was_evicted():
+    given = Explained(pool("p", cpu=4), nodes=[node("n1", cpu=8)])
+    given.run("t", cpu=4, priority=1, on_preempted="requeue", class_key="k")
+    given.submit("new", cpu=4, priority=9)
+    given.leave("t", saved=True)
+    given.report("new")
+    found = given.explain("t")
+    assert (found.state, found.preemptions) == ("queued", 1)
+    assert found.eviction.rule == "same_pool_preemption"
+    assert found.eviction.state_saved
+
+
+def test_every_reason_of_a_queued_task_is_produced_here():
+    text = Path(__file__).read_text(encoding="utf-8")
+    assert [r for r in QUEUE_REASONS if f"Reason.{r.name}" not in text] == []
