@@ -1,4 +1,4 @@
-"""Why a task waits: each reason is produced by the engine, with what is short, who holds it, what would help."""
+"""Why a task waits: each reason is produced by the engine, with what is short, who holds it, what helps."""
 
 from __future__ import annotations
 
@@ -124,9 +124,7 @@ def test_a_task_that_found_no_room_in_ray_says_when_it_is_tried_again():
     given.fail("t", reason=Reason.CLUSTER_OUT_OF_RESOURCES)
     found = given.explain("t")
     assert codes(found) == [Reason.BACK_OFF]
-    assert found.error == (
-        "it is tried again in 2 s, because its last start found no room in Ray"
-    )
+    assert found.error == ("it is tried again in 2 s, because its last start found no room in Ray")
     assert found.earliest_start == 1002.0
 
 

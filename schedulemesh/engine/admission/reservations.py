@@ -209,13 +209,15 @@ def classes_by_pool(state: MeshState) -> dict[str, list[TaskClass]]:
 
 def _ends_of(classes: list[TaskClass], now: float) -> Iterator[tuple[float, Resources]]:
     """When the tasks of these classes end by their estimates, the first first, and what each frees."""
-    streams = [
-        ((end, task_class.resources) for end in task_class.ends(now)) for task_class in classes
-    ]
+    streams = [_ends_in(task_class, now) for task_class in classes]
     for number, entry in enumerate(merge(*streams, key=_end_of)):
         if number >= _ENDS:
             return
         yield entry
+
+
+def _ends_in(task_class: TaskClass, now: float) -> Iterator[tuple[float, Resources]]:
+    return ((end, task_class.resources) for end in task_class.ends(now))
 
 
 def _ended_by(task_class: TaskClass, now: float, until: float) -> int:
