@@ -154,15 +154,7 @@ class MeshMachine(RuleBasedStateMachine):
     )
     def begin(self, quotas, up, policy, strategy, crowd):
         specs = [
-            pool(
-                name,
-                labels={"name": name},
-                agents=index,
-                cpu=quota,
-                memory=500,
-                gpu=2,
-                custom={"x": 2},
-            )
+            self.spec(name, quota, index)
             for index, (name, quota) in enumerate(zip(POOLS, quotas, strict=True))
         ]
         self.mesh = Mesh(*specs, strategy=strategy, **policy)
@@ -174,6 +166,12 @@ class MeshMachine(RuleBasedStateMachine):
             if name in self.mesh.starts:
                 self.come_up(name, number, number)
             self.mesh.now += given["which"]
+
+    def spec(self, name, cpu, agents=0):
+        """A pool with this quota of CPUs."""
+        return pool(
+            name, labels={"name": name}, agents=agents, cpu=cpu, memory=500, gpu=2, custom={"x": 2}
+        )
 
     def observe(self):
         self.mesh.observe(
@@ -206,7 +204,8 @@ class MeshMachine(RuleBasedStateMachine):
     def submit(self, given):
         """Submit under a free name, now and then under any; and give the name."""
         which = given["which"]
-        free = [name for name in AGENTS if name not in self.state.agents]
+        queue = self.state.queue
+        free = [n for n in AGENTS if n not in self.state.agents and n not in queue.agent_names]
         name = pick(free if free and which % 20 else AGENTS, which)
         self.submit_as(name, **{key: value for key, value in given.items() if key != "which"})
         return name
@@ -239,6 +238,7 @@ class MeshMachine(RuleBasedStateMachine):
             assert isinstance(dry, Accepted)
             assert dry.preempted
             self.mesh.handle(s.ClassProbed(class_key=outcome.class_key))
+            dry = self.dry(stimulus)
             outcome = self.mesh.handle(stimulus).outcome
         if isinstance(outcome, Refused):
             assert dry == outcome
@@ -264,7 +264,9 @@ class MeshMachine(RuleBasedStateMachine):
         """What the contract says of a submission in the present state, as a check of its outcome."""
         state, now = self.state, self.mesh.now
         agent, task = stimulus.agent, stimulus.task
-        if agent.name in state.agents or (task is not None and task.task_id in state.running.by_id):
+        ids = (*state.running.by_id, *state.queue.by_id)
+        taken = agent.name in state.agents or agent.name in state.queue.agent_names
+        if taken or (task is not None and task.task_id in ids):
             return lambda outcome: _refused(
                 outcome, "duplicate_task", "duplicate_agent", "no_matching_pool"
             )
@@ -280,7 +282,11 @@ class MeshMachine(RuleBasedStateMachine):
             chosen = self.mesh.handle(msgspec.structs.replace(stimulus, dry_run=True)).outcome
             if isinstance(chosen, Refused):
                 return lambda outcome: _refused(
-                    outcome, "preemption_failed", "insufficient_quota", "cluster_out_of_resources"
+                    outcome,
+                    "preemption_failed",
+                    "insufficient_quota",
+                    "cluster_out_of_resources",
+                    "held_for_queue",
                 )
             pool_name = chosen.pool_name
             assert pool_name in fitting
@@ -299,6 +305,8 @@ class MeshMachine(RuleBasedStateMachine):
         )
         seats = walk.Seats(state, pool_name, need, anywhere=anywhere)
         if seats.enough(()):
+            if self.is_held_back(stimulus, pool_name, seats):
+                return lambda outcome: _refused(outcome, "held_for_queue")
             return _nobody_leaves
         found = walk.leavers(state, group_request, now) if stimulus.may_preempt else []
         if not seats.enough([one.name for one in found]):
@@ -306,6 +314,20 @@ class MeshMachine(RuleBasedStateMachine):
             reason = "insufficient_quota" if short else "preemption_failed"
             return lambda outcome: _refused(outcome, reason)
         return self.expect_victims(seats, found)
+
+    def is_held_back(self, stimulus, pool_name, seats):
+        """Whether tasks that wait in the queue come before a submission that fits."""
+        entry = self.state.queue.entry_now(stimulus, self.mesh.now)
+        if entry is None:
+            return False
+        waiting = self.state.queue.of_pool(pool_name)
+        places = [self.state.queue.entry(task) for task in waiting if task.queue_class is not None]
+        strict = self.state.ledger.accounts[pool_name].spec.queueing == "strict"
+        if strict and min(places, default=entry) < entry:
+            return True
+        need = self.need_of(stimulus, pool_name)
+        later = walk.Later(pool_name, need, stimulus.task.estimated_duration, entry)
+        return walk.held_back(self.state, later, seats, self.mesh.now)
 
     def expect_victims(self, seats, found):
         """They are eligible, enough, minimal, and the ones that the contract names."""
@@ -456,6 +478,7 @@ class MeshMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.state.agents)
     @rule(which=picks, kind=st.sampled_from([s.AgentReported, s.AgentGone, s.AgentStartFailed]))
     def report_late(self, which, kind):
+        self.mesh.tick()
         name = pick(self.state.agents, which)
         more = {"reason": "late", "error": "late"} if kind is s.AgentStartFailed else {}
         step = self.mesh.handle(
@@ -525,8 +548,7 @@ class MeshMachine(RuleBasedStateMachine):
     def do_resize(self, name, cpu):
         account = self.state.ledger.accounts[name]
         held = account.reserved + account.used
-        spec = pool(name, labels={"name": name}, cpu=cpu, memory=500, gpu=2, custom={"x": 2})
-        outcome = self.mesh.resize(spec)
+        outcome = self.mesh.resize(self.spec(name, cpu))
         assert isinstance(outcome, Refused) == (held.cpu > cpu * UNIT)
 
     def do_node(self, node_id, up):
@@ -607,8 +629,7 @@ class MeshMachine(RuleBasedStateMachine):
     def teardown(self):
         if not self.state.ledger.accounts:
             return
-        assert differences(self.state, self.mesh.refolded()) == []
-        assert differences(self.state, self.mesh.rewritten()) == []
+        self.check_stored()
         self.finish_everything()
         for name, account in self.state.ledger.accounts.items():
             told = (account.reserved, account.used, account.lent, account.borrowed)
@@ -618,7 +639,12 @@ class MeshMachine(RuleBasedStateMachine):
             assert found.allocations == {}
         assert self.state.running.by_id == {}
         assert self.state.requests == {}
-        assert differences(self.state, self.mesh.refolded()) == []
+        self.check_stored()
+
+    def check_stored(self):
+        """The state is the same after its facts, and a snapshot of it, were written and read."""
+        for stored in (self.mesh.refolded(), self.mesh.rewritten()):
+            assert differences(self.state, stored) == []
 
     def finish_everything(self):
         """Every agent is deleted and gone, every task done, every hold over."""

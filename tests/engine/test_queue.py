@@ -3,10 +3,13 @@
 import msgspec
 import pytest
 
+from schedulemesh.config.queueing import QueuePolicy
+from schedulemesh.domain.agent import GangSpec
+from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.engine.messages import queue_facts as f
 from schedulemesh.engine.messages import stimuli as s
-from schedulemesh.engine.messages.outcomes import Done, Pending, Queued, Refused
+from schedulemesh.engine.messages.outcomes import Accepted, Done, Pending, Queued, Refused
 from tests.engine.builders import Mesh, differences, node, pool
 
 
@@ -270,6 +273,15 @@ def test_a_task_that_found_no_room_in_ray_waits_again():
     assert list(given.starts) == ["a"]
 
 
+def test_a_dry_run_starts_nobody():
+    given = mesh()
+    given.queue("a", cpu=4)
+    given.fail("a", reason=Reason.CLUSTER_OUT_OF_RESOURCES)
+    given.now += 10
+    assert isinstance(given.dry("b", cpu=4), Accepted)
+    assert given.waiting() == ["a"]
+
+
 def test_a_task_whose_class_fails_does_not_return():
     given = mesh()
     given.queue("a", cpu=4)
@@ -324,6 +336,22 @@ def test_ageing_lets_an_old_task_pass_a_more_important_one():
     assert given.waiting() == ["old", "new"]
 
 
+def test_another_order_applies_to_what_waits_already():
+    given = mesh()
+    given.run("a", cpu=4, priority=9)
+    given.queue("first", cpu=4, priority=3)
+    given.queue("second", cpu=4, priority=5, duration=60.0)
+    for order, expected in (
+        ("fifo", ["first", "second"]),
+        ("shortest_remaining", ["second", "first"]),
+        ("priority", ["second", "first"]),
+    ):
+        given.state.queue.order_by(QueuePolicy(order=order))
+        assert given.waiting() == expected
+    given.complete("a")
+    assert list(given.starts) == ["second"]
+
+
 def test_the_pools_are_served_in_one_order():
     given = Mesh(pool("p", cpu=4), pool("q", cpu=4), nodes=[node("n1", cpu=4)])
     given.run("a", cpu=4, priority=9)
@@ -338,6 +366,46 @@ def test_a_submission_that_does_not_queue_is_answered_as_before():
     assert isinstance(given.submit("a", cpu=4), Pending)
     given.report("a")
     assert given.submit("b", cpu=4).reason is Reason.PREEMPTION_FAILED
+
+
+def test_a_task_from_the_queue_has_its_placement_group_created():
+    grouped = pool("p", cpu=4, groups=GroupsSpec(max_dynamic=4))
+    given = Mesh(grouped, pool("q", cpu=4), nodes=[node("n1", cpu=4)])
+    given.run("a", "q", cpu=4)
+    given.queue("b", cpu=4)
+    given.complete("a")
+    given.make_all()
+    assert list(given.starts) == ["b"]
+    given.report("b")
+    check_stored(given)
+
+
+def test_a_gang_starts_on_several_nodes_where_no_node_has_room_for_a_single_agent_of_its_size():
+    given = Mesh(pool("p", cpu=20), nodes=[node("n1", cpu=8), node("n2", cpu=4), node("n3", cpu=4)])
+    for name, cpu in (("a", 8), ("b", 4), ("c", 4)):
+        given.run(name, priority=9, cpu=cpu)
+    given.queue("single", cpu=8, priority=7)
+    given.queue("gang", cpu=8, bundles=[{"cpu": 4}, {"cpu": 4}], gang=GangSpec(strategy="SPREAD"))
+    given.cordon("n1")
+    given.complete("b")
+    given.complete("c")
+    given.make_all()
+    assert list(given.starts) == ["gang"]
+    assert given.waiting() == ["single"]
+
+
+def test_a_victim_that_started_from_the_queue_elsewhere_counts_as_restarted():
+    given = Mesh(pool("p", cpu=12), nodes=[node("n1", cpu=4), node("n2", cpu=4)])
+    given.run("small", cpu=2, priority=1, on_preempted="requeue", class_key="k", node_id="n1")
+    given.run("large", cpu=2, priority=1, class_key="k", node_id="n1")
+    given.run("other", cpu=4, priority=9, node_id="n2")
+    given.submit("new", cpu=4, priority=5)
+    given.complete("other")
+    given.leave("small")
+    assert given.starts["small"].node_id == "n2"
+    given.leave("large")
+    outcome = given.fail("new")
+    assert (outcome.restarted, outcome.not_restarted) == (("large", "small"), ())
 
 
 # reserved starts

@@ -11,6 +11,7 @@ from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.state.agents import Running
 from schedulemesh.engine.state.device_guarantees import is_sure
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.tasks import RunningTask
 
 Amounts = dict[str, int]
@@ -266,6 +267,70 @@ class Seats:
             return True
         nodes = self.open_nodes() if node_id is None else [node_id]
         return any(self.room(one, gone) for one in nodes)
+
+
+class Later(NamedTuple):
+    """A task that would fit, as reserved starts see it."""
+
+    pool_name: str
+    need: Resources
+    #: Its estimated duration; None: unknown.
+    duration: float | None
+    #: Its place in the order of the queue.
+    entry: tuple[float, int, str]
+
+
+def held_back(state: MeshState, later: Later, seats: Seats, now: float) -> bool:
+    """Whether a task that fits would delay the reserved start of one before it, wherever it ran."""
+    delayed = []
+    for head in state.queue.by_id.values():
+        if head.reservation is None or state.queue.entry(head) >= later.entry:
+            continue
+        at = head.reservation.at
+        if at is None and now - head.queued_at < state.queue.policy.passing_limit_s:
+            continue
+        if at is not None and later.duration is not None and now + later.duration <= at:
+            continue
+        delayed.append(head)
+    for head in delayed:
+        if head.pool_name == later.pool_name and not _left(state, head, later.need, None, now):
+            return True
+    if seats.anywhere:
+        return False
+    return not any(
+        seats.room(node_id, ())
+        and all(
+            _left(state, head, later.need, node_id, now)
+            for head in delayed
+            if head.reservation is not None and head.reservation.node_id == node_id
+        )
+        for node_id in seats.open_nodes()
+    )
+
+
+def _left(
+    state: MeshState, head: QueuedTask, need: Resources, node_id: str | None, now: float
+) -> bool:
+    """Whether enough is left for this task at its reserved start: on the node, or (None) of its quota."""
+    account = state.ledger.accounts[head.pool_name]
+    until = now if head.reservation is None else head.reservation.at or now
+    free = account.free if node_id is None else state.cluster.nodes[node_id].free
+    for name, agent in state.agents.items():
+        tasks = [task for task in state.running.by_id.values() if task.agent_name == name]
+        ends = [task.ends_at for task in tasks]
+        if not ends or not all(end is not None and now < end <= until for end in ends):
+            continue
+        if node_id is None and agent.spec.pool_name == head.pool_name:
+            free = free + agent.spec.resources
+        elif node_id is not None and name in state.cluster.nodes[node_id].allocations:
+            allocation = state.cluster.nodes[node_id].allocations[name]
+            gpu = sum(units for _, units in allocation.devices.units)
+            free = free + allocation.held + Resources(gpu=gpu)
+    submission = head.submission
+    wanted = (
+        account.spec.default_agent() if submission.default_resources else submission.agent.resources
+    )
+    return wanted.fits(free - need)
 
 
 def best_set(seats: Seats, found: list[Leaver]) -> tuple[set[str], str | None] | None:

@@ -27,6 +27,7 @@ from schedulemesh.engine.state.agents import Agent, Waiting
 from schedulemesh.engine.state.groups import GroupPhase
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.quota import pass_on
+from schedulemesh.engine.state.tasks import Preempting
 from schedulemesh.engine.transaction import Transaction
 
 
@@ -80,8 +81,8 @@ def undo(tx: Transaction, agent: Agent, reason: Reason, error: str) -> RequestOu
     made: set[str] = set()
     for candidate in submission.evicting:
         past = tx.state.preempted.get(candidate.task_id)
-        queued = candidate.task_id in tx.state.queue.by_id
-        again = queued or (past is not None and readmit(tx, past, made))
+        again = _returned(tx.state, candidate.task_id)
+        again = again or (past is not None and readmit(tx, past, made))
         (restarted if again else lost).append(candidate.task_id)
     leave(tx, agent)
     if waits_again is not None:
@@ -90,6 +91,14 @@ def undo(tx: Transaction, agent: Agent, reason: Reason, error: str) -> RequestOu
         reason=reason, error=error, restarted=tuple(restarted), not_restarted=tuple(lost)
     )
     return answer_not_run(tx, submission, refused)
+
+
+def _returned(state: MeshState, task_id: str) -> bool:
+    """Whether a victim waits in the queue again, or was started from there."""
+    task = state.running.by_id.get(task_id)
+    return task_id in state.queue.by_id or (
+        task is not None and not isinstance(task.phase, Preempting)
+    )
 
 
 def ended(

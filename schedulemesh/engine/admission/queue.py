@@ -166,7 +166,9 @@ def _start_with_evictions(tx: Transaction, task: QueuedTask, request: Request) -
 
 
 def serve_queue(tx: Transaction, stimulus: AnyStimulus) -> None:
-    """Start the queued tasks that fit after this step."""
+    """Start the queued tasks that fit after this step. A dry run changes nothing."""
+    if isinstance(stimulus, TaskSubmitted) and stimulus.dry_run:
+        return
     queue = tx.state.queue
     ticked = isinstance(stimulus, (ClockTicked, RecoveryObserved))
     if ticked:
@@ -209,7 +211,7 @@ class _Pass:
         #: Pools whose first task does not fit, and these tasks.
         self._blocked: set[str] = set()
         self.heads: list[QueuedTask] = []
-        #: Needs that fit on no node.
+        #: Needs of single agents that fit on no node.
         self._no_room: set[Resources] = set()
 
     def run(self) -> None:
