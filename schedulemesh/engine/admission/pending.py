@@ -96,9 +96,9 @@ def undo(tx: Transaction, agent: Agent, reason: Reason, error: str) -> RequestOu
 def _returned(state: MeshState, task_id: str) -> bool:
     """Whether a victim waits in the queue again, or was started from there."""
     task = state.running.by_id.get(task_id)
-    return task_id in state.queue.by_id or (
-        task is not None and not isinstance(task.phase, Preempting)
-    )
+    if task is None or isinstance(task.phase, Preempting):
+        return task_id in state.queue.by_id
+    return task.attempts.preemptions > 0  # not another task of the same id
 
 
 def ended(
