@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from schedulemesh.engine.admission.pending import continue_start, grow_claims
-from schedulemesh.engine.admission.queue import serve_queue
+from schedulemesh.engine.admission.queue_pass import serve_queue
 from schedulemesh.engine.lifecycle.groups import replenish
 from schedulemesh.engine.messages.facts import GroupEnded, NodeLost, NodeSeen, PoolEnsured
 from schedulemesh.engine.messages.stimuli import AnyStimulus, ClockTicked, RecoveryObserved

@@ -41,6 +41,8 @@ class Cluster:
         #: Keys of all nodes that are not cordoned, ascending.
         self._index: list[tuple[int, int, str]] = []
         self._rankings = Rankings(self.nodes, self.workload)
+        #: Whether room on a node has become free since the queue was served last.
+        self.freed = False
 
     def see(self, report: NodeReport) -> None:
         """Add a node, or update its total, labels and external usage; its allocations stay."""
@@ -58,6 +60,7 @@ class Cluster:
             node.external_usage = report.external_usage
         self._recount(node)
         self._reindex(node)
+        self.freed = True
 
     def adopt(self, node: Node) -> None:
         """Add a node with its allocations, from a snapshot."""
@@ -76,6 +79,7 @@ class Cluster:
         self._unindex(node)
         node.cordoned = cordoned
         self._reindex(node)
+        self.freed = True
 
     def take(self, node_id: str, key: str, held: Resources, devices: Devices) -> None:
         """Add these amounts to an allocation; does nothing on a node that is not in the cluster."""
@@ -102,6 +106,7 @@ class Cluster:
         node.promised = tuple(other for other in node.promised if other != key)
         self._charge(node, mine.held, mine.devices, -1)
         self._reindex(node)
+        self.freed = True
 
     def promise(self, node_id: str, key: str, gpu: int, agent_name: str) -> None:
         """Promise this GPU amount to an incoming agent, whose allocation gets it when its victims have
@@ -129,6 +134,7 @@ class Cluster:
             node.allocations[key].promised_to = ""
             node.promised = tuple(other for other in node.promised if other != key)
             self._touch(node)
+            self.freed = True
 
     def confirm(self, node_id: str, key: str, need: Resources, gpu_ids: tuple[str, ...]) -> None:
         """Record that the agent runs on these GPUs. Devices assumed for others are assigned again, and
@@ -154,6 +160,7 @@ class Cluster:
         discard_contradicted(node, key)
         self._recount(node)
         self._reindex(node)
+        self.freed = True
 
     def touch(self, node_id: str | None) -> None:
         """Invalidate what the victim search summed up for this node: its tasks have changed."""

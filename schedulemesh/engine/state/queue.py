@@ -134,6 +134,13 @@ class Queue:
         self.pools: dict[str, PoolQueue] = {}
         #: The task whose agent will have this name.
         self.agent_names: dict[str, str] = {}
+        #: Classes that the next pass tries; the others were short of quota, and none was freed since. This
+        #: and the next two only spare work: to know less is slower, and changes no decision.
+        self.open: dict[QueueClass, None] = {}
+        #: Needs of single agents that fitted on no node, since room was freed last.
+        self.no_room: set[Resources] = set()
+        #: Whether a class may fit that did not before.
+        self.changed = False
         #: Ids of the tasks with a reserved start.
         self.reserved: dict[str, None] = {}
         self.policy = QueuePolicy()
@@ -213,14 +220,30 @@ class Queue:
         for task in ready:
             self._enter(task)
 
+    def reopen(self, pool_name: str) -> None:
+        """Have the next pass try all classes of a pool."""
+        pool = self.pools.get(pool_name)
+        if pool is not None:
+            self.open.update(dict.fromkeys(pool.classes.values()))
+            self.changed = True
+
+    def close(self, queue_class: QueueClass) -> None:
+        """The pool's quota is short for this class: no pass tries it until some becomes free."""
+        self.open.pop(queue_class, None)
+
+    def is_first(self, queue_class: QueueClass) -> bool:
+        """Whether the first task of this class is the first one of its pool."""
+        first = queue_class.first
+        return all(first <= c.first for c in self.pools[queue_class.pool_name].classes.values())
+
     def advance(self, now: float) -> None:
         """Let the tasks start whose time has come."""
-        while self._delayed and self._delayed[0][0] <= now:
+        while self.is_due(now):
             _, task_id = self._delayed.pop(0)
             self._enter(self.by_id[task_id])
 
     def is_due(self, now: float) -> bool:
-        """Whether ``advance`` would change anything."""
+        """Whether the time of a task has come since the last ``advance``."""
         return bool(self._delayed) and self._delayed[0][0] <= now
 
     def expired(self, now: float) -> list[QueuedTask]:
@@ -279,6 +302,8 @@ class Queue:
         queue_class = classes.get(key)
         if queue_class is None:
             queue_class = classes[key] = QueueClass(key)
+            self.open[queue_class] = None
+            self.changed = True
         queue_class.entries.add(self.entry(task))
         task.queue_class = queue_class
 
@@ -289,6 +314,7 @@ class Queue:
         queue_class.entries.remove(self.entry(task))
         if not queue_class.entries:
             del self.pools[task.pool_name].classes[queue_class.key]
+            self.close(queue_class)
 
 
 def _names(task: QueuedTask) -> tuple[str, ...]:

@@ -51,6 +51,8 @@ class Ledger:
         #: By pool name, in the order in which the pools were created.
         self.accounts: dict[str, Account] = {}
         self.holds: dict[str, Hold] = {}
+        #: Pools of which quota has become free since the queue was served last.
+        self.freed: set[str] = set()
 
     def ensure(self, spec: PoolSpec) -> None:
         """Open an account, or change the definition of the pool."""
@@ -59,6 +61,7 @@ class Ledger:
             self.accounts[spec.name] = Account(spec=spec)
         else:
             account.spec = spec
+        self.freed.add(spec.name)
 
     def reserve(self, pool_name: str, shares: Iterable[Share]) -> None:
         """Reserve these shares for a claim of the pool."""
@@ -78,6 +81,7 @@ class Ledger:
     def release(self, pool_name: str, shares: Iterable[Share], *, committed: bool) -> None:
         """Release the shares of a claim to the pools that own them."""
         for share in shares:
+            self.freed.add(share.pool_name)
             owner = self.accounts[share.pool_name]
             if committed:
                 owner.used = owner.used - share.amount
@@ -145,6 +149,13 @@ def pay(ledger: Ledger, pool_name: str, need: Resources, client: str | None = No
     if own:
         shares.append(Share(pool_name=pool_name, amount=own))
     return Payment(shares=merged(shares), holds_left=tuple(holds_left), short=need - own)
+
+
+def can_pay(ledger: Ledger, pool_name: str, need: Resources, client: str | None = None) -> bool:
+    """Whether ``pay`` would leave nothing short."""
+    if need.fits(ledger.accounts[pool_name].free):
+        return True
+    return bool(ledger.holds) and not pay(ledger, pool_name, need, client).short
 
 
 def pass_on(freed: Iterable[Share], need: Resources) -> tuple[tuple[Share, ...], Resources]:

@@ -1,0 +1,211 @@
+"""Serves the queue: starts the tasks that fit when something has become free.
+
+One pass goes through the classes of all pools in the order of the first task of each. A class whose first
+task does not fit is left out for the rest of the pass, because capacity only shrinks while it lasts. A class
+that is short of quota is also left out of the following passes, until quota of its pool becomes free: so what
+a pass costs depends on what was freed, and not on how much waits. In a ``strict`` pool nothing passes a task
+that does not fit.
+
+On each tick all classes are tried, and the first task of each pool that does not fit is also tried with
+evictions, and gets a reserved start (``reservations``): both change with every task that starts, and
+searching at each of these steps would cost more than it gains.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+
+from schedulemesh.domain.placement import GroupsSpec
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.engine.admission.admit import Request, admit
+from schedulemesh.engine.admission.decide import plan_for, understand, unprobed, veto_for
+from schedulemesh.engine.admission.reservations import permitted, reserve_starts
+from schedulemesh.engine.messages.facts import ClassLoaded, GroupEnded, GroupReady
+from schedulemesh.engine.messages.instructions import ProbeClass
+from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.engine.messages.queue_facts import TaskCancelled
+from schedulemesh.engine.messages.stimuli import (
+    AnyStimulus,
+    ClockTicked,
+    RecoveryObserved,
+    TaskSubmitted,
+)
+from schedulemesh.engine.preemption.limits import Limits
+from schedulemesh.engine.state.queue import QueueClass, QueuedTask
+from schedulemesh.engine.state.quota import can_pay
+from schedulemesh.engine.transaction import Transaction
+
+#: Facts after which a task may find a placement group.
+_GROUPS = frozenset((GroupEnded, GroupReady))
+
+#: For how many pools evictions are searched on one tick, and starts are reserved.
+_EVICTION_TRIES = 50
+_RESERVATIONS = 50
+
+
+def serve_queue(tx: Transaction, stimulus: AnyStimulus) -> None:
+    """Start the queued tasks that fit after this step. A dry run changes nothing."""
+    if isinstance(stimulus, TaskSubmitted) and stimulus.dry_run:
+        return
+    queue = tx.state.queue
+    if isinstance(stimulus, (ClockTicked, RecoveryObserved)):
+        _cancel_expired(tx)
+        served = _complete_pass(tx)
+        reserve_starts(tx, served.heads[:_RESERVATIONS])
+        return
+    kinds = {type(fact) for fact in tx.facts}
+    if ClassLoaded in kinds:
+        _complete_pass(tx)
+        return
+    queue.advance(tx.now)
+    _note_freed(tx)
+    if queue.changed or kinds & _GROUPS:
+        _Pass(tx, evictions=0).run()
+
+
+def _complete_pass(tx: Transaction) -> _Pass:
+    """Try every class, and the first task of each pool with evictions, too."""
+    queue = tx.state.queue
+    queue.advance(tx.now)
+    _note_freed(tx)
+    queue.no_room.clear()
+    for pool_name in queue.pools:
+        queue.reopen(pool_name)
+    served = _Pass(tx, evictions=_EVICTION_TRIES)
+    served.run()
+    return served
+
+
+def _note_freed(tx: Transaction) -> None:
+    """Have those classes tried for which something has become free."""
+    queue, ledger, cluster = tx.state.queue, tx.state.ledger, tx.state.cluster
+    for pool_name in ledger.freed:
+        queue.reopen(pool_name)
+    ledger.freed.clear()
+    if cluster.freed:
+        cluster.freed = False
+        queue.no_room.clear()
+        queue.changed = True
+
+
+def _cancel_expired(tx: Transaction) -> None:
+    for task in tx.state.queue.expired(tx.now):
+        error = f"task {task.task_id!r} did not start within {task.submission.wait_s:g} s"
+        cancel(tx, task, Reason.WAIT_TIMEOUT, error)
+
+
+def cancel(tx: Transaction, task: QueuedTask, reason: Reason, error: str = "") -> None:
+    """Remove a task from the queue, and refuse the request that waits until it runs."""
+    tx.emit(TaskCancelled(task_id=task.task_id, at=tx.now, reason=reason, error=error))
+    if is_strict(tx, task.pool_name):
+        tx.state.queue.reopen(task.pool_name)
+    sentence = error or f"task {task.task_id!r} was cancelled while it waited in the queue"
+    tx.answer(task.submission.request_id, Refused(reason=reason, error=sentence))
+
+
+def is_strict(tx: Transaction, pool_name: str) -> bool:
+    """Whether nothing passes the first task of the pool."""
+    return tx.state.ledger.accounts[pool_name].spec.queueing == "strict"
+
+
+def start(tx: Transaction, task: QueuedTask, *, may_preempt: bool) -> bool:
+    """Admit a task from the queue if it fits, or if those may be evicted that keep it from fitting."""
+    request = understand(tx, task.submission)
+    if isinstance(request, Refused):
+        return False
+    if request.fits_now:
+        allowed = permitted(tx, request, tx.state.queue.entry(task))
+        if allowed is not None:
+            admit(tx, allowed, None)
+        return allowed is not None
+    return may_preempt and _start_with_evictions(tx, task, request)
+
+
+def _start_with_evictions(tx: Transaction, task: QueuedTask, request: Request) -> bool:
+    limits = Limits(tx.state, request.pool_name, tx.now)
+    plan = plan_for(tx, request, veto_for(tx, request), limits)
+    if plan is None:
+        return False
+    if (class_key := unprobed(tx.state, request, plan)) is not None:
+        tx.instruct(
+            ProbeClass(task_id=task.task_id, class_key=class_key, agent=task.submission.agent)
+        )
+        return False
+    admit(tx, request, plan)
+    return True
+
+
+class _Pass:
+    """One service of the queue."""
+
+    def __init__(self, tx: Transaction, *, evictions: int) -> None:
+        self._tx = tx
+        #: How often evictions may still be searched.
+        self._evictions = evictions
+        #: Pools whose first task does not fit, and these tasks.
+        self._blocked: set[str] = set()
+        self.heads: list[QueuedTask] = []
+
+    def run(self) -> None:
+        """Start what fits of the open classes."""
+        queue = self._tx.state.queue
+        queue.changed = False
+        classes = list(queue.open)
+        heap = [(queue_class.first, number) for number, queue_class in enumerate(classes)]
+        heapify(heap)
+        while heap:
+            _, number = heappop(heap)
+            queue_class = classes[number]
+            if self._serve(queue_class) and queue_class.entries:
+                heappush(heap, (queue_class.first, number))
+
+    def _serve(self, queue_class: QueueClass) -> bool:
+        """Start the first task of a class; whether that was done."""
+        queue, pool_name = self._tx.state.queue, queue_class.pool_name
+        passes = pool_name in self._blocked
+        if is_strict(self._tx, pool_name) and (passes or not queue.is_first(queue_class)):
+            return False
+        task = queue.by_id[queue_class.first[-1]]
+        if self._may_fit(task, queue_class) and self._started(task):
+            return True
+        if not passes and self._evictions > 0:
+            self._evictions -= 1
+            if start(self._tx, task, may_preempt=True):
+                return True
+        if not passes:
+            self._blocked.add(pool_name)
+            self.heads.append(task)
+        return False
+
+    def _may_fit(self, task: QueuedTask, queue_class: QueueClass) -> bool:
+        """False: its pool's quota is short, or no node has room. Costs little."""
+        state, submission = self._tx.state, task.submission
+        account = state.ledger.accounts[task.pool_name]
+        need = submission.agent.resources
+        if submission.default_resources:
+            need = account.spec.default_agent()
+        if need in state.queue.no_room and _on_one_node(submission, groups=account.spec.groups):
+            return False
+        if can_pay(state.ledger, task.pool_name, need, submission.client):
+            return True
+        state.queue.close(queue_class)
+        return False
+
+    def _started(self, task: QueuedTask) -> bool:
+        state = self._tx.state
+        request = understand(self._tx, task.submission)
+        if isinstance(request, Refused):
+            return False
+        if request.fits_now:
+            allowed = permitted(self._tx, request, state.queue.entry(task))
+            if allowed is not None:
+                admit(self._tx, allowed, None)
+            return allowed is not None
+        if request.by_node:
+            state.queue.no_room.add(request.need)
+        return False
+
+
+def _on_one_node(submission: TaskSubmitted, *, groups: GroupsSpec | None) -> bool:
+    """Whether its agent is placed on a node that has room for all of it."""
+    return submission.choose_node and groups is None and submission.agent.gang is None
