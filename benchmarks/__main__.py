@@ -19,6 +19,7 @@ from benchmarks.rows import Row, print_table
 def _groups() -> dict[str, Callable[[], list[Row]]]:
     from benchmarks.decision import decision
     from benchmarks.dispatch import dispatch
+    from benchmarks.explain import explain
     from benchmarks.groups import groups
     from benchmarks.growth import growth
     from benchmarks.journal import recovery
@@ -31,6 +32,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
         "decision": decision,
         "victims": victims,
         "rules": rules,
+        "explain": explain,
         "groups": groups,
         "growth": growth,
         "engine": engine_alone,

@@ -14,7 +14,7 @@ from ray.actor import ActorHandle
 from typing_extensions import Self, Unpack
 
 from schedulemesh.config.policy import PreemptionAggressiveness
-from schedulemesh.core.client import listings, results
+from schedulemesh.core.client import explanations, listings, results
 from schedulemesh.core.client.arguments import public, public_calls
 from schedulemesh.core.client.gangs import GangMember
 from schedulemesh.core.client.ray_cluster import join_or_start, join_running
@@ -281,6 +281,12 @@ class SimpleScheduler:
     def list_tasks(self) -> listings.TasksResult:
         """Return ``tasks``: every task with its agent, phase, remaining time (seconds) and last metrics."""
         return self.scheduler.list_tasks()
+
+    def explain(self, task_id: str) -> explanations.ExplainResult:
+        """Say why a task waits, where it runs, by whom it was evicted or how it ended; see
+        ``RayScheduler.explain``.
+        """
+        return self.scheduler.explain(task_id)
 
     @public(TaskFields)
     def register_running_task(

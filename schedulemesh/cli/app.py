@@ -111,6 +111,20 @@ def stop(
 
 
 @app.command()
+def explain(
+    task: Annotated[str, typer.Argument(help="The task's id.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    name: Name = "head",
+    namespace: Namespace = "schedulemesh",
+    address: Address = "auto",
+) -> None:
+    """Say why a task waits, where it runs, by whom it was evicted or how it ended."""
+    from schedulemesh.cli import explain as command
+
+    raise typer.Exit(command.explain(name, namespace, address, task, as_json=as_json))
+
+
+@app.command()
 def orphans(
     name: Name = "head",
     namespace: Namespace = "schedulemesh",

@@ -29,7 +29,7 @@ def start(
     health_interval_s: float | None,
 ) -> int:
     """Start the scheduler; returns the exit code."""
-    with _session(address) as session:
+    with session_of(address) as session:
         head = ScheduleMeshHead(
             name,
             namespace=namespace,
@@ -46,10 +46,10 @@ def start(
 
 def status(name: str, namespace: str, address: str) -> int:
     """Show the scheduler; returns the exit code, 1 where it is not alive."""
-    with _session(address) as session:
+    with session_of(address) as session:
         about = ScheduleMeshHead(name, namespace=namespace).health()
         if not about["alive"]:
-            return _fail(about["error"])
+            return fail(about["error"])
         console = Console()
         console.print(
             f"scheduler {name} (namespace {namespace}): epoch {about['epoch']}, process {about['pid']}, "
@@ -65,7 +65,7 @@ def status(name: str, namespace: str, address: str) -> int:
 
 def stop(name: str, namespace: str, address: str, *, asked: bool) -> int:
     """End the scheduler; returns the exit code."""
-    with _session(address) as session:
+    with session_of(address) as session:
         head = ScheduleMeshHead(name, namespace=namespace)
         about = head.health()
         if about["alive"]:
@@ -76,7 +76,7 @@ def stop(name: str, namespace: str, address: str, *, asked: bool) -> int:
             print(about["error"], file=sys.stderr)
             question = f"End scheduler {name!r} and what lives of it? Its journal stays as it is."
         else:
-            return _fail(about["error"])
+            return fail(about["error"])
         if not asked and not typer.confirm(question):
             return 1
         head.stop()
@@ -96,8 +96,8 @@ def orphans(
 ) -> int:
     """List the orphans, or end those with these names, or all; the exit code, 1 where one was not found."""
     if names and end_all:
-        return _fail("give --end or --end-all, not both")
-    with _session(address) as session:
+        return fail("give --end or --end-all, not both")
+    with session_of(address) as session:
         scheduler = RayScheduler.attach(name, namespace=namespace)
         listed = scheduler.list_orphans()["orphans"]
         if not names and not end_all:
@@ -107,7 +107,7 @@ def orphans(
         actors = [orphan["name"] for orphan in listed if orphan["kind"] == "actor"]
         chosen = actors if end_all else list(names or ())
         if unknown := [given for given in chosen if given not in actors]:
-            return _fail(
+            return fail(
                 f"{unknown[0]!r} is no orphaned actor; there are {', '.join(actors) or 'none'}"
             )
         if not asked and not typer.confirm(f"End {len(chosen)} orphaned actors?"):
@@ -129,7 +129,7 @@ def preemptions(
     limit: int,
 ) -> int:
     """Show the last preemptions in which these took part; returns the exit code."""
-    with _session(address) as session:
+    with session_of(address) as session:
         scheduler = RayScheduler.attach(name, namespace=namespace)
         answer = scheduler.list_preemptions(task_id=task, pool_name=pool, owner=owner, limit=limit)
         listed = answer["preemptions"]
@@ -145,23 +145,24 @@ class _Session:
 
 
 @contextmanager
-def _session(address: str) -> Iterator[_Session]:
+def session_of(address: str) -> Iterator[_Session]:
     """Within, this process is connected to Ray. An error is printed as one sentence on stderr."""
     session = _Session()
     try:
         join(address, log_to_driver=False)
     except ConnectionError as error:
-        _fail(f"no Ray cluster was joined: {error}. `ray start --head` starts one on this machine")
+        fail(f"no Ray cluster was joined: {error}. `ray start --head` starts one on this machine")
         raise typer.Exit(1) from None
     try:
         yield session
     except ScheduleMeshError as error:
-        _fail(str(error))
+        fail(str(error))
     finally:
         ray.shutdown()
 
 
-def _fail(sentence: str) -> int:
+def fail(sentence: str) -> int:
+    """Print an error; the exit code."""
     print(sentence, file=sys.stderr)
     return 1
 
@@ -172,7 +173,7 @@ def _pools(pools: list[PoolInfo]) -> Table:
         table.add_column(heading, overflow="fold")
     for pool in pools:
         amounts = (pool["resources"], pool["free"], pool["lent"], pool["borrowed"])
-        table.add_row(pool["name"], *map(_amounts, amounts), str(len(pool["agents"])))
+        table.add_row(pool["name"], *map(amounts_of, amounts), str(len(pool["agents"])))
     return table
 
 
@@ -184,7 +185,7 @@ def _agents(agents: list[AgentInfo]) -> Table:
         table.add_row(
             agent["name"],
             agent["pool"],
-            _amounts(agent["resources"]),
+            amounts_of(agent["resources"]),
             agent["state"],
             ", ".join(agent["tasks"]),
             str(agent["pid"] or ""),
@@ -217,7 +218,8 @@ def _orphans(orphans: list[OrphanInfo]) -> Table:
     return table
 
 
-def _amounts(amounts: Amounts) -> str:
+def amounts_of(amounts: Amounts) -> str:
+    """Amounts for people."""
     own = (
         ("cpu", amounts.get("cpu")),
         ("memory", amounts.get("memory")),

@@ -10,6 +10,7 @@ from schedulemesh.config.settings import SchedulerSettings
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import Resources
+from schedulemesh.engine.messages.explanation import Explanation
 from schedulemesh.engine.messages.outcomes import Evaluation, Refused, RequestOutcome
 from schedulemesh.errors import InvalidRequestError
 
@@ -90,6 +91,12 @@ class Evaluated(Answer, tag="evaluated", frozen=True, kw_only=True):
     evaluation: Evaluation
 
 
+class Explained(Answer, tag="explained", frozen=True, kw_only=True):
+    """What is known of a task."""
+
+    explanation: Explanation
+
+
 class SavedBytes(Answer, tag="saved", frozen=True, kw_only=True):
     """A saved state; None if there is none."""
 
@@ -109,7 +116,7 @@ class Details(Answer, tag="details", frozen=True, kw_only=True):
 
 
 AnyAnswer = Union[
-    Malformed, Refusal, Response, PoolResponse, Evaluated, SavedBytes, Listed, Details
+    Malformed, Refusal, Response, PoolResponse, Evaluated, Explained, SavedBytes, Listed, Details
 ]
 
 

@@ -294,6 +294,15 @@ class EvaluatePreemption(Request, tag="evaluate_preemption", frozen=True, kw_onl
         parse_count(self.limit, "limit", 0, MAX_COUNT)
 
 
+class ExplainTask(Request, tag="explain_task", frozen=True, kw_only=True):
+    """Explain a task: why it waits, where it runs, by whom it was evicted."""
+
+    task_id: str
+
+    def __post_init__(self) -> None:
+        parse_name(self.task_id, "task_id")
+
+
 class GetSavedState(Request, tag="get_saved_state", frozen=True, kw_only=True):
     """Get the last saved state of a task."""
 
@@ -408,6 +417,7 @@ AnyChange = Union[
 AnyQuery = Union[
     AnyStateQuery,
     EvaluatePreemption,
+    ExplainTask,
     GetSavedState,
     GetGroupStats,
     ListStrategies,

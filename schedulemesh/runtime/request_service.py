@@ -18,6 +18,7 @@ from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.answers import (
     AnyAnswer,
     Details,
+    Explained,
     Listed,
     Malformed,
     Refusal,
@@ -102,6 +103,8 @@ class RequestService(Service):
                 return Details(facts=await self.ensure_health(request.timeout_s))
             case r.EvaluatePreemption():
                 return await self._preemptions.evaluate(request)
+            case r.ExplainTask():
+                return await self._explained(request.task_id)
             case r.GetSavedState():
                 return await self.states.saved_state(request.task_id)
             case r.GetGroupStats():
@@ -132,6 +135,14 @@ class RequestService(Service):
             return view.answer(query)
 
         return await self._reactor.read(look)
+
+    async def _explained(self, task_id: str) -> Explained | Refusal:
+        """What is known of a task."""
+        reactor = self._reactor
+        found = await reactor.read(lambda: reactor.engine.explain(task_id, reactor.now()))
+        if isinstance(found, Refused):
+            return Refusal(refused=found)
+        return Explained(explanation=found)
 
     async def _decided(
         self, stimulus: s.AnyStimulus, blobs: Mapping[str, bytes] | None = None

@@ -91,7 +91,7 @@ def test_the_earliest_start_leaves_quota_to_those_before_it(weight):
     assert given.explain("first").earliest_start == 1200.0
     assert given.explain("second").earliest_start == 1300.0
     given.queue("third", cpu=2)
-    assert "more than its pool has" in given.explain("third").no_estimate
+    assert "more than its pool has at once" in given.explain("third").no_estimate
 
 
 def test_the_earliest_start_waits_for_room_on_one_node():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypedDict, TypeVar, cast
 
 import msgspec
@@ -19,6 +19,7 @@ from schedulemesh.engine.messages.outcomes import (
     Done,
     Evaluation,
     Evicted,
+    Holder,
     Queued,
     Refused,
     RequestOutcome,
@@ -234,15 +235,7 @@ def refused(outcome: Refused) -> Result:
     if outcome.short_quota or outcome.short_node:
         answer["short"] = {where: amounts for where, amounts in short.items() if amounts}
     if outcome.holders:
-        answer["holders"] = [
-            {
-                "agent_name": h.agent_name,
-                "pool_name": h.pool_name,
-                "resources": h.resources.public(),
-                "task_ids": list(h.task_ids),
-            }
-            for h in outcome.holders
-        ]
+        answer["holders"] = holders(outcome.holders)
     if outcome.turned_away:
         answer["turned_away"] = _counts(outcome.turned_away)
     if outcome.sufficient_priority is not None:
@@ -253,6 +246,19 @@ def refused(outcome: Refused) -> Result:
         answer["restarted"] = list(outcome.restarted)
         answer["not_restarted"] = list(outcome.not_restarted)
     return answer
+
+
+def holders(found: Iterable[Holder]) -> list[HolderInfo]:
+    """Those who hold what is short."""
+    return [
+        {
+            "agent_name": holder.agent_name,
+            "pool_name": holder.pool_name,
+            "resources": holder.resources.public(),
+            "task_ids": list(holder.task_ids),
+        }
+        for holder in found
+    ]
 
 
 def standing_scheduler(name: str) -> Result:

@@ -12,6 +12,7 @@ from schedulemesh.config.settings import JournalSettings
 from schedulemesh.core.client import (
     agents,
     cluster,
+    explanations,
     listings,
     preemption,
     results,
@@ -246,6 +247,17 @@ class RayScheduler(PoolCalls, GangCalls):
         estimated and remaining duration (seconds), and last metrics.
         """
         return tasks.list_tasks(self._connection)
+
+    def explain(self, task_id: str) -> explanations.ExplainResult:
+        """Say why a task waits, where it runs, by whom it was evicted or how it ended.
+
+        The answer has ``state`` and, where the task does not run, one dominant ``reason`` with ``error`` (a
+        sentence) and ``hint`` (the next step); all ``others`` behind it; of a queued task its ``position``,
+        what is ``short`` and the ``holders`` of it, which victims were ``considered``, and the
+        ``earliest_start`` if estimates hold (None: see ``no_estimate``); and the last ``eviction``.
+        An unknown id is refused with ``task_not_found``, naming the nearest ones.
+        """
+        return explanations.explain(self._connection, task_id)
 
     def evaluate_preemption(
         self,

@@ -26,7 +26,7 @@ def earliest_start(state: MeshState, task: QueuedTask, request: Request, now: fl
         return None, "when nodes have room for a placement group is not estimated"
     asked = request.need + _asked_before(state, task)
     if not asked.fits(state.ledger.accounts[task.pool_name].spec.resources):
-        return None, "the tasks that come before it ask for more than its pool has"
+        return None, "the tasks that come before it ask for more than its pool has at once"
     classes = classes_by_pool(state).get(task.pool_name, [])
     at, _ = earliest(state, task, asked, classes, now)
     if at is None:

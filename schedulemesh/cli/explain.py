@@ -1,0 +1,173 @@
+"""The command ``explain``: why a task waits, where it runs, by whom it was evicted; for people or as JSON."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+import time
+from collections.abc import Iterator
+
+from schedulemesh.cli.standing import amounts_of, fail, session_of
+from schedulemesh.core.client.explanations import ConsideredInfo, EvictionInfo, ExplainResult
+from schedulemesh.core.client.results import HolderInfo
+from schedulemesh.core.client.scheduler import RayScheduler
+from schedulemesh.domain.reasons import Reason
+
+#: Columns of the text.
+WIDTH = 80
+#: What each code says, as part of a line.
+_MEANINGS = {reason.value: reason.meaning.rstrip(".") for reason in Reason}
+#: States of tasks that have ended.
+_ENDED = ("completed", "failed", "cancelled", "lost")
+#: How many holders and spared groups of tasks are shown.
+_SHOWN = 5
+
+
+def explain(name: str, namespace: str, address: str, task_id: str, *, as_json: bool) -> int:
+    """Explain a task; the exit code, 1 where it is not on record."""
+    with session_of(address) as session:
+        answer = RayScheduler.attach(name, namespace=namespace).explain(task_id)
+        if as_json:
+            print(json.dumps(answer, indent=2))
+        elif answer["success"]:
+            print(text_of(answer, time.time()))
+        else:
+            return fail(f"{answer['error']}. {answer.get('hint', '')}".strip())
+        session.code = 0 if answer["success"] else 1
+    return session.code
+
+
+def text_of(answer: ExplainResult, now: float) -> str:
+    """The explanation for a person, in lines of at most WIDTH columns."""
+    lines = [*_wrapped(_title(answer, now))]
+    lines += _part("", answer["detail"])
+    lines += _part(answer["reason"], answer["error"])
+    lines += _part("next step", answer["hint"])
+    for other in answer["others"]:
+        lines += _part(f"also {other['reason']}", other["error"])
+    lines += _part("before it", _before(answer))
+    lines += _part("waits for", ", ".join(answer["waits_for"]))
+    lines += _listed("held by", [_holder(holder) for holder in answer["holders"]])
+    for usage in answer["external_usage"]:
+        what = f"other Ray work uses {amounts_of(usage['resources'])}"
+        lines += _part(f"node {usage['node_id']}", what)
+    if answer["considered"] is not None:
+        lines += _considered(answer["considered"])
+    if answer["state"] == "queued":
+        lines += _part("earliest start", _start(answer, now))
+    if answer["eviction"] is not None:
+        lines += _part("last eviction", _eviction(answer["eviction"], now))
+    return "\n".join(lines)
+
+
+def _title(answer: ExplainResult, now: float) -> str:
+    """Which task it is, its state, and since when."""
+    owner = f", owner {answer['owner']}" if answer["owner"] else ""
+    said = (
+        f"task {answer['task_id']} (pool {answer['pool_name']}, priority {answer['priority']:.12g}{owner}): "
+        f"{answer['state']}"
+    )
+    if answer["since"] is not None:
+        since = seconds(now - answer["since"])
+        said += f" {since} ago" if answer["state"] in _ENDED else f" for {since}"
+    if answer["position"]:
+        said += f", position {answer['position']} of {answer['queue_length']}"
+    if answer["preemptions"]:
+        said += f", evicted {_times(answer['preemptions'])}"
+    if answer["failures"]:
+        said += f", failed {_times(answer['failures'])}"
+    return said
+
+
+def _before(answer: ExplainResult) -> str:
+    more = answer["position"] - 1 - len(answer["before"])
+    named = ", ".join(answer["before"])
+    return f"{named} and {more} more" if named and more > 0 else named
+
+
+def _holder(holder: HolderInfo) -> str:
+    tasks = " and ".join(holder["task_ids"][:_SHOWN]) or f"agent {holder['agent_name']}"
+    return f"{tasks} (pool {holder['pool_name']}): {amounts_of(holder['resources'])}"
+
+
+def _considered(found: ConsideredInfo) -> Iterator[str]:
+    """Who could be evicted, or which rules spare how many."""
+    if found["victims"]:
+        yield from _part("evictions", f"room after that of {', '.join(found['victims'])}")
+        return
+    spared = [
+        f"{count} spared: {code} ({_MEANINGS[code]})"
+        for code, count in found["turned_away"].items()
+    ]
+    yield from _listed(f"evictions: none, {found['tasks']} running tasks considered", spared)
+    if found["sufficient_priority"] is not None:
+        yield from _part("sufficient", f"priority {found['sufficient_priority']:.12g}")
+
+
+def _start(answer: ExplainResult, now: float) -> str:
+    at = answer["earliest_start"]
+    if at is None:
+        return f"not known: {answer['no_estimate']}"
+    if at <= now:
+        return "now, as far as estimates say"
+    return f"in {seconds(at - now)}, if estimates hold"
+
+
+def _eviction(found: EvictionInfo, now: float) -> str:
+    """By whom, by which rule, what was saved, and what became of what was freed."""
+    who = f"task {found['by_task']}" if found["by_task"] else f"agent {found['by_agent']}"
+    owner = f" of {found['by_owner']}" if found["by_owner"] else ""
+    by = f"for {who}{owner} in pool {found['by_pool']}" if found["by_agent"] else "by request"
+    score = "" if found["score"] is None else f", score {found['score']:.4g}"
+    said = [f"{seconds(now - found['at'])} ago {by} ({found['rule']}{score})"]
+    if found["save_error"]:
+        said.append(f"its state was not saved: {found['save_error']}")
+    else:
+        said.append("its state was saved" if found["state_saved"] else "no state was saved")
+    if found["lost_s"] is not None:
+        said.append(f"{seconds(found['lost_s'])} of work lost")
+    if found["used"] is not None:
+        said.append("what was freed is used" if found["used"] else "what was freed was not used")
+    if found["ran_again_at"] is not None:
+        said.append(f"it ran again {seconds(now - found['ran_again_at'])} ago")
+    return "; ".join(said)
+
+
+def seconds(amount: float) -> str:
+    """A duration for people: the two largest units."""
+    whole = max(0, round(amount))
+    for unit, size, lower, part in (
+        ("d", 86_400, "h", 3_600),
+        ("h", 3_600, "min", 60),
+        ("min", 60, "s", 1),
+    ):
+        if whole >= size:
+            rest = whole % size // part
+            return f"{whole // size} {unit}" + (f" {rest} {lower}" if rest else "")
+    return f"{whole} s"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _part(heading: str, what: str) -> list[str]:
+    """A part of the text; none where there is nothing to say."""
+    if not what:
+        return []
+    return _wrapped(f"{heading}: {what}" if heading else what, "  ", "    ")
+
+
+def _listed(heading: str, entries: list[str]) -> list[str]:
+    if not entries:
+        return []
+    lines = _wrapped(f"{heading}:", "  ", "    ")
+    for entry in entries[:_SHOWN]:
+        lines += _wrapped(entry, "    ", "      ")
+    if len(entries) > _SHOWN:
+        lines.append(f"    and {len(entries) - _SHOWN} more")
+    return lines
+
+
+def _wrapped(what: str, first: str = "", later: str = "  ") -> list[str]:
+    return textwrap.wrap(what, WIDTH, initial_indent=first, subsequent_indent=later)

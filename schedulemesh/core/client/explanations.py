@@ -1,0 +1,183 @@
+"""The explanation of a task, as clients get it. RayScheduler documents the call."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from schedulemesh.core.client import results
+from schedulemesh.core.client.asking import ask
+from schedulemesh.core.client.connection import Connection
+from schedulemesh.core.client.results import Result, TaskInfo, combined
+from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.resources import Amounts
+from schedulemesh.domain.task import task_row
+from schedulemesh.engine.messages.explanation import Considered, Eviction, Explanation
+from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.protocol.answers import Explained
+from schedulemesh.protocol.requests import ExplainTask
+
+
+class ReasonInfo(TypedDict, total=False):
+    """One more reason why a task waits: a code, a sentence, and the next step."""
+
+    reason: str
+    error: str
+    hint: str
+
+
+class ExternalUsageInfo(TypedDict, total=False):
+    """What Ray work that does not belong to the scheduler uses of a node."""
+
+    node_id: str
+    resources: Amounts
+
+
+class ConsideredInfo(TypedDict, total=False):
+    """The search for tasks that could be evicted."""
+
+    #: How many running tasks were considered.
+    tasks: int
+    #: The tasks whose eviction would make room.
+    victims: list[str]
+    #: How many tasks each rule spares.
+    turned_away: dict[str, int]
+    #: None: no priority would be sufficient, or it is unknown.
+    sufficient_priority: float | None
+
+
+class EvictionInfo(TypedDict, total=False):
+    """The last eviction of a task, or the one in progress; times are in seconds since 1970."""
+
+    at: float
+    #: The rule that allowed it.
+    rule: str
+    score: float | None
+    agent_name: str
+    #: The task that it was evicted for, its agent, pool and owner; empty: by request.
+    by_task: str
+    by_agent: str
+    by_pool: str
+    by_owner: str
+    #: The client that requested it.
+    by_client: str
+    state_saved: bool
+    saved_at: float | None
+    save_error: str
+    #: Seconds of work that were lost.
+    lost_s: float | None
+    freed_at: float | None
+    #: Whether the task that it was evicted for started on what was freed; None: not known yet.
+    used: bool | None
+    ran_again_at: float | None
+
+
+class ExplainResult(Result, TaskInfo, total=False):
+    """The answer of ``explain``; times are in seconds since 1970."""
+
+    #: "queued", "starting", "running", "preempting", "ending", "completed", "failed", "cancelled" or "lost".
+    state: str
+    #: Further reasons, the most important first.
+    others: list[ReasonInfo]
+    agent_name: str
+    node_ids: list[str]
+    #: Since when it is in this state.
+    since: float | None
+    #: When its estimated duration is over.
+    ends_at: float | None
+    #: When its state was last saved.
+    saved_at: float | None
+    #: Of a task that starts: what it waits for.
+    waits_for: list[str]
+    #: How many tasks of its pool come before it, plus one; 0: it does not wait in the queue.
+    position: int
+    queue_length: int
+    #: The first of the tasks that come before it.
+    before: list[str]
+    external_usage: list[ExternalUsageInfo]
+    #: None: nobody has to be evicted, or may be.
+    considered: ConsideredInfo | None
+    #: When it starts at the earliest if estimates hold; None: not known.
+    earliest_start: float | None
+    #: Why that is not known.
+    no_estimate: str
+    #: How often it was evicted, and how often its run failed.
+    preemptions: int
+    failures: int
+    eviction: EvictionInfo | None
+
+
+def explain(connection: Connection, task_id: object) -> ExplainResult:
+    """What is known of a task."""
+    answer = ask(connection, ExplainTask(task_id=parse_name(task_id, "task_id")), Explained)
+    if isinstance(answer, Refused):
+        return combined(ExplainResult, results.refused(answer))
+    return explained(answer.explanation)
+
+
+def explained(found: Explanation) -> ExplainResult:
+    """An explanation as plain data."""
+    short = {"quota": found.short_quota.public(), "node": found.short_node.public()}
+    return {
+        "success": True,
+        **task_row(found.task),  # type: ignore[typeddict-item]  # its keys are those of TaskInfo
+        "state": found.state,
+        "reason": found.reason,
+        "error": found.error,
+        "hint": found.hint,
+        "detail": found.detail,
+        "others": [
+            {"reason": other.reason.value, "error": other.error, "hint": other.hint}
+            for other in found.others
+        ],
+        "agent_name": found.agent_name,
+        "node_ids": list(found.node_ids),
+        "since": found.since,
+        "ends_at": found.ends_at,
+        "saved_at": found.saved_at,
+        "waits_for": list(found.waits_for),
+        "position": found.position,
+        "queue_length": found.queue_length,
+        "before": list(found.before),
+        "short": {where: amounts for where, amounts in short.items() if amounts},
+        "holders": results.holders(found.holders),
+        "external_usage": [
+            {"node_id": usage.node_id, "resources": usage.resources.public()}
+            for usage in found.external
+        ],
+        "considered": None if found.considered is None else _considered(found.considered),
+        "earliest_start": found.earliest_start,
+        "no_estimate": found.no_estimate,
+        "preemptions": found.preemptions,
+        "failures": found.failures,
+        "eviction": None if found.eviction is None else _eviction(found.eviction),
+    }
+
+
+def _considered(found: Considered) -> ConsideredInfo:
+    return {
+        "tasks": found.tasks,
+        "victims": list(found.victims),
+        "turned_away": {reason.value: count for reason, count in found.turned_away.items()},
+        "sufficient_priority": found.sufficient_priority,
+    }
+
+
+def _eviction(found: Eviction) -> EvictionInfo:
+    return {
+        "at": found.at,
+        "rule": found.rule,
+        "score": found.score,
+        "agent_name": found.agent_name,
+        "by_task": found.by_task,
+        "by_agent": found.by_agent,
+        "by_pool": found.by_pool,
+        "by_owner": found.by_owner,
+        "by_client": found.by_client,
+        "state_saved": found.state_saved,
+        "saved_at": found.saved_at,
+        "save_error": found.save_error,
+        "lost_s": found.lost_s,
+        "freed_at": found.freed_at,
+        "used": found.used,
+        "ran_again_at": found.ran_again_at,
+    }

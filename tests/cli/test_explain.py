@@ -1,0 +1,185 @@
+"""``schedulemesh explain``: what a person reads, kept word for word under ``stories/``.
+
+Run with REWRITE_STORIES=1 to write them anew; then read what changed before it is committed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from schedulemesh.cli import explain as command
+from schedulemesh.cli import standing
+from schedulemesh.cli.app import app
+from schedulemesh.cli.explain import WIDTH, seconds, text_of
+from schedulemesh.core.client.explanations import explained
+from tests.docs.documents import ROOT
+from tests.engine.builders import Mesh, amount, node, pool
+
+FOLDER = Path(__file__).parent / "stories"
+
+
+def short_of_quota():
+    given = Mesh(pool("research", gpu=8), nodes=[node("gpu-1", gpu=8)])
+    for name, gpu in (("llama-sft", 4), ("reward-model", 2), ("eval-17", 1), ("eval-18", 1)):
+        given.run(name, "research", 5.0, gpu=gpu, duration=1800.0 * gpu)
+    for name in ("first", "second"):
+        given.queue(name, "research", 5.5, gpu=2)
+    given.queue("ppo-31", "research", 5.0, gpu=4)
+    given.now += 720
+    return given, "ppo-31"
+
+
+def held_behind_a_cordoned_node_and_other_ray_work():
+    given = Mesh(
+        pool("research", gpu=16),
+        nodes=[node("gpu-1", gpu=8, others=amount(gpu=6)), node("gpu-2", gpu=8)],
+    )
+    given.cordon("gpu-2")
+    given.queue("ppo-31", "research", 5.0, gpu=8)
+    given.change("ppo-31", held=True)
+    given.now += 90
+    return given, "ppo-31"
+
+
+def behind_the_head_of_a_strict_pool():
+    strict = msgspec.structs.replace(pool("research", gpu=8), queueing="strict")
+    given = Mesh(strict, nodes=[node("gpu-1", gpu=8)])
+    given.run("llama-sft", "research", gpu=4)
+    for number in range(8):
+        given.queue(f"large-{number}", "research", gpu=8)
+    given.queue("small", "research", gpu=1)
+    return given, "small"
+
+
+def a_task_runs():
+    given = Mesh(pool("research", gpu=8), nodes=[node("gpu-1", gpu=8)])
+    given.run("llama-sft", "research", gpu=4, duration=7200.0)
+    given.now += 3661
+    return given, "llama-sft"
+
+
+def a_victim_has_returned_to_the_queue():
+    given = Mesh(pool("research", gpu=8), pool("prod", gpu=8), nodes=[node("gpu-1", gpu=8)])
+    given.run("ppo-31", "research", 1.0, gpu=8, on_preempted="requeue", class_key="k")
+    given.now += 3000
+    given.submit("serve", "prod", 10.0, gpu=8)
+    given.now += 4
+    given.leave("ppo-31", saved=True)
+    given.report("serve")
+    given.now += 60
+    return given, "ppo-31"
+
+
+def a_victim_was_dropped():
+    given = Mesh(pool("research", gpu=8), nodes=[node("gpu-1", gpu=8)])
+    given.run("ppo-31", "research", 1.0, gpu=8, class_key="k")
+    given.now += 30
+    given.submit("serve", "research", 10.0, gpu=8)
+    given.leave("ppo-31")
+    given.report("serve")
+    given.now += 60
+    return given, "ppo-31"
+
+
+STORIES = (
+    short_of_quota,
+    held_behind_a_cordoned_node_and_other_ray_work,
+    behind_the_head_of_a_strict_pool,
+    a_task_runs,
+    a_victim_has_returned_to_the_queue,
+    a_victim_was_dropped,
+)
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
+def test_a_person_reads(story):
+    given, task_id = story()
+    text = text_of(explained(given.engine.explain(task_id, given.now)), given.now) + "\n"
+    path = FOLDER / f"{story.__name__}.txt"
+    if os.environ.get("REWRITE_STORIES"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == text
+    assert max(map(len, text.splitlines())) <= WIDTH
+
+
+@pytest.mark.parametrize("story", ["short_of_quota", "a_victim_has_returned_to_the_queue"])
+def test_the_guide_shows_what_is_printed(story):
+    guide = (ROOT / "docs" / "queueing.md").read_text(encoding="utf-8")
+    assert (FOLDER / f"{story}.txt").read_text(encoding="utf-8") in guide
+
+
+def test_names_as_long_as_they_may_be_stay_within_the_width():
+    name = "n" * 253
+    given = Mesh(pool(name, gpu=1), nodes=[node("gpu-1", gpu=8)])
+    given.run("x" * 253, name, gpu=1)
+    given.queue("y" * 253, name, gpu=1)
+    given.queue(name, name, gpu=1)
+    text = text_of(explained(given.engine.explain(name, given.now)), given.now)
+    assert max(map(len, text.splitlines())) <= WIDTH
+
+
+@pytest.mark.parametrize(
+    ("amount_s", "said"),
+    [
+        (0.2, "0 s"),
+        (59.6, "1 min"),
+        (61, "1 min 1 s"),
+        (3600, "1 h"),
+        (7260, "2 h 1 min"),
+        (93_600, "1 d 2 h"),
+        (-5, "0 s"),
+    ],
+)
+def test_durations(amount_s, said):
+    assert seconds(amount_s) == said
+
+
+class Attached:
+    """A scheduler that explains one task."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def explain(self, task_id):
+        return self.answer
+
+
+@pytest.fixture
+def attached(monkeypatch):
+    monkeypatch.setattr(standing, "join", lambda address, **options: address)
+    monkeypatch.setattr(standing.ray, "shutdown", lambda: None)
+
+    def attach(answer):
+        scheduler = Attached(answer)
+        monkeypatch.setattr(command.RayScheduler, "attach", lambda *_args, **_options: scheduler)
+
+    return attach
+
+
+def test_the_command_prints_text_or_json(attached):
+    given, task_id = short_of_quota()
+    answer = explained(given.engine.explain(task_id, given.now))
+    attached(answer)
+    printed = CliRunner().invoke(app, ["explain", task_id])
+    assert printed.exit_code == 0
+    assert printed.stdout.startswith("task ppo-31 (pool research, priority 5): queued for ")
+    as_json = CliRunner().invoke(app, ["explain", task_id, "--json"])
+    assert json.loads(as_json.stdout) == answer
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_an_unknown_task_is_an_error(attached, flags):
+    attached({"success": False, "error": "there is no task 'x'", "reason": "r", "hint": "look"})
+    done = CliRunner().invoke(app, ["explain", "x", *flags])
+    assert done.exit_code == 1
+    if flags:
+        assert json.loads(done.stdout)["success"] is False
+    else:
+        assert (done.stdout, done.stderr) == ("", "there is no task 'x'. look\n")
