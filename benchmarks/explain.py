@@ -78,9 +78,9 @@ def unknown_ms(engine: Engine) -> float:
 
 
 def refused_ms(engine: Engine, cpu: float) -> float:
-    """The time of the refusal of a task that may evict nobody."""
+    """The time of the refusal of a task that may evict nobody, so that no victims are searched."""
     submission = submitted(10_000_000, amounts(cpu=cpu), 1.0)
-    submission = msgspec.structs.replace(submission, dry_run=True)
+    submission = msgspec.structs.replace(submission, dry_run=True, may_preempt=False)
     found: list[object] = []
     took = timed_ms(lambda: found.append(engine.handle(submission, 60.0).outcome))
     refused = isinstance(found[0], Refused)

@@ -99,7 +99,11 @@ def _considered(found: ConsideredInfo) -> Iterator[str]:
         f"{count} spared: {code} ({_MEANINGS[code]})"
         for code, count in found["turned_away"].items()
     ]
-    yield from _listed(f"evictions: none, {found['tasks']} running tasks considered", spared)
+    if found["searched"]:
+        heading = f"evictions: none, {found['tasks']} running tasks considered"
+    else:
+        heading = f"evictions: {found['evictable']} of {found['tasks']} running tasks allowed"
+    yield from _listed(heading, spared)
     if found["sufficient_priority"] is not None:
         yield from _part("sufficient", f"priority {found['sufficient_priority']:.12g}")
 

@@ -69,15 +69,19 @@ def exceeds_pool_capacity(state: MeshState, pool_name: str, need: Resources) -> 
 def cluster_out_of_resources(state: MeshState, need: Resources) -> Refused:
     """The task does not fit on any node, even on an idle one."""
     nodes = state.cluster.nodes.values()
-    biggest = max(
-        nodes, key=lambda n: (len(dict(need.within(n.total).items())), n.total.gpu, n.total.cpu)
-    )
-    short = need.beyond(biggest.total)
+    biggest = max({node.total for node in nodes}, key=lambda total: _closeness(need, total))
+    short = need.beyond(biggest)
     return Refused(
         reason=Reason.CLUSTER_OUT_OF_RESOURCES,
         error=f"no node of the cluster could ever hold {need}; the closest of {len(nodes)} lacks {short}",
         short_node=short,
     )
+
+
+def _closeness(need: Resources, total: Resources) -> tuple[object, ...]:
+    """The more kinds of the need a node has, and the larger it is, the closer."""
+    kinds = len(dict(need.within(total).items()))
+    return (kinds, total.gpu, total.cpu, total.memory, total.custom)
 
 
 def preemption_failed(

@@ -10,6 +10,7 @@ import pytest
 from schedulemesh.domain.agent import GangSpec
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.reasons import QUEUE_REASONS, Reason
+from schedulemesh.engine.explanation import queued
 from tests.engine.builders import Mesh, amount, differences, node, pool
 
 
@@ -199,6 +200,18 @@ def test_a_full_node_is_said_to_be_full():
     assert found.short_node == amount(gpu=1)
     assert [h.agent_name for h in found.holders] == ["b"]
     assert found.error.startswith("no node has room for gpu 2; the closest, ")
+
+
+def test_with_very_many_agents_only_the_rules_are_asked(monkeypatch):
+    monkeypatch.setattr(queued, "_SEARCHED_AGENTS", 1)
+    given = Explained(pool("p", gpu=9), nodes=[node("n1", gpu=2)])
+    given.run("a", gpu=1, priority=1)
+    given.run("b", gpu=1, priority=5)
+    given.queue("t", gpu=2, priority=5)
+    considered = given.explain("t").considered
+    assert (considered.searched, considered.evictable) == (False, 1)
+    assert considered.turned_away == {Reason.BELOW_SAME_POOL_THRESHOLD: 1}
+    assert considered.sufficient_priority is None
 
 
 def test_a_cordoned_node_with_room_is_named():

@@ -34,7 +34,7 @@ def test_a_task_is_explained_while_it_runs_waits_and_after_it_was_evicted(schedu
     assert (waits["earliest_start"], bool(waits["no_estimate"])) == (None, True)
 
     submit(scheduler, "high", priority=9.0, owner="bob")
-    until(lambda: scheduler.explain("low")["state"] == "queued")
+    until(lambda: scheduler.explain("low")["state"] == "queued", "its return to the queue")
     evicted = scheduler.explain("low")
     assert evicted["preemptions"] == 1
     assert evicted["eviction"]["by_task"] == "high"
@@ -59,11 +59,14 @@ def test_ray_work_that_is_not_ours_is_named(scheduler):
     foreign = Foreign.remote()
     assert ray.get(foreign.ready.remote())
     scheduler.create_pool("pool", resources={"cpu": 8.0})
-    until(lambda: scheduler.cluster_snapshot()["nodes"][0]["external_usage"].get("cpu") == 6.0)
+    until(
+        lambda: scheduler.cluster_snapshot()["nodes"][0]["external_usage"].get("cpu") == 6.0,
+        "the other work",
+    )
     answer = scheduler.submit_task_with_preemption("t", "pool", Counter, {"cpu": 8.0}, queue=True)
     assert answer["state"] == "queued"
     waits = scheduler.explain("t")
     assert waits["reason"] == "external_ray_work"
     assert [usage["resources"]["cpu"] for usage in waits["external_usage"]] == [6.0]
     ray.kill(foreign)
-    until(lambda: scheduler.explain("t")["state"] == "running")
+    until(lambda: scheduler.explain("t")["state"] == "running", "its start")

@@ -37,6 +37,11 @@ class ConsideredInfo(TypedDict, total=False):
 
     #: How many running tasks were considered.
     tasks: int
+    #: Whether it was examined after which evictions there would be room; with very many agents it
+    #: is not.
+    searched: bool
+    #: Where it was not: how many tasks the rules allow to evict.
+    evictable: int | None
     #: The tasks whose eviction would make room.
     victims: list[str]
     #: How many tasks each rule spares.
@@ -156,6 +161,8 @@ def explained(found: Explanation) -> ExplainResult:
 def _considered(found: Considered) -> ConsideredInfo:
     return {
         "tasks": found.tasks,
+        "searched": found.searched,
+        "evictable": found.evictable,
         "victims": list(found.victims),
         "turned_away": {reason.value: count for reason, count in found.turned_away.items()},
         "sufficient_priority": found.sufficient_priority,

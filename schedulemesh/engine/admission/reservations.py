@@ -38,9 +38,7 @@ def reserve_starts(tx: Transaction, heads: Iterable[QueuedTask]) -> None:
         tx.emit(ReservationDropped(task_id=task_id))
     classes = classes_by_pool(tx.state) if keep else {}
     for task_id, task in keep.items():
-        at, node_id = earliest(
-            tx.state, task, need_of(tx.state, task), classes.get(task.pool_name, []), tx.now
-        )
+        at, node_id = _earliest(tx.state, task, classes.get(task.pool_name, []), tx.now)
         known = task.reservation
         if known is None or (known.at, known.node_id) != (at, node_id):
             tx.emit(StartReserved(task_id=task_id, at=at, node_id=node_id))
@@ -122,15 +120,22 @@ def _at(head: QueuedTask, now: float) -> float:
     return now if reserved is None or reserved.at is None else reserved.at
 
 
-def earliest(
-    state: MeshState, task: QueuedTask, quota: Resources, classes: list[TaskClass], now: float
-) -> tuple[float | None, str | None]:
-    """When the task can start if estimates hold (None: nobody knows), and on which node (None: any).
-
-    ``quota``: what of its pool's quota has to be free. ``classes``: those of the pool's running tasks.
+def quota_free_at(
+    state: MeshState, pool_name: str, need: Resources, classes: list[TaskClass], now: float
+) -> float | None:
+    """When so much of a pool's quota is free if estimates hold; None: nobody knows. ``classes``: those of the
+    pool's running tasks.
     """
+    free = state.ledger.accounts[pool_name].free
+    return _first_fit(need, free, _ends_of(classes, now), now)
+
+
+def _earliest(
+    state: MeshState, task: QueuedTask, classes: list[TaskClass], now: float
+) -> tuple[float | None, str | None]:
+    """When the task can start if estimates hold (None: nobody knows), and on which node (None: any)."""
     account = state.ledger.accounts[task.pool_name]
-    quota_at = _first_fit(quota, account.free, _ends_of(classes, now), now)
+    quota_at = quota_free_at(state, task.pool_name, need_of(state, task), classes, now)
     if not task.submission.choose_node or task.submission.agent.bundles:
         return quota_at, None
     if account.spec.groups is not None:
@@ -217,13 +222,13 @@ def _ends_of(classes: list[TaskClass], now: float) -> Iterator[tuple[float, Reso
 
 
 def _ends_in(task_class: TaskClass, now: float) -> Iterator[tuple[float, Resources]]:
-    return ((end, task_class.resources) for end in task_class.ends(now))
+    return ((end, task_class.resources) for end, _ in task_class.ending(now))
 
 
 def _ended_by(task_class: TaskClass, now: float, until: float) -> int:
     """How many tasks of a class end by then, by their estimates."""
     count = 0
-    for end in task_class.ends(now):
+    for end, _ in task_class.ending(now):
         if end > until or count >= _ENDS:
             break
         count += 1

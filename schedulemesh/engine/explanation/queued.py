@@ -39,12 +39,15 @@ from schedulemesh.engine.messages.explanation import Considered, Explanation, Fi
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.preemption.search import Plan
+from schedulemesh.engine.preemption.veto import PluginVeto
 from schedulemesh.engine.preemption.victims import evicted_tasks
 from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.transaction import Transaction
 
 #: How many of the tasks that come before it are named.
 _BEFORE = 5
+#: With more agents than this no victims are searched on nodes, which takes time in proportion to them.
+_SEARCHED_AGENTS = 1_000
 
 
 def explain_queued(tx: Transaction, task: QueuedTask) -> Explanation:
@@ -168,6 +171,8 @@ def _considered(
     if request.fits_now:
         return None, None
     veto = veto_for(tx, request)
+    if request.unassigned and len(tx.state.agents) > _SEARCHED_AGENTS:
+        return _not_searched(tx, request, veto), None
     limits = Limits(tx.state, request.pool_name, tx.now)
     plan = plan_for(tx, request, veto, limits)
     if plan is not None or not task.submission.may_preempt:
@@ -181,6 +186,19 @@ def _considered(
             sufficient_priority=sufficient_priority_for(tx, _as_new(request)),
         ),
         None,
+    )
+
+
+def _not_searched(tx: Transaction, request: Request, veto: PluginVeto | None) -> Considered:
+    """How many tasks the rules spare, where there are too many agents to search victims among them."""
+    limits = Limits(tx.state, request.pool_name, tx.now)
+    turned_away = candidates_for(tx, request, veto, limits).turned_away()
+    evictable = turned_away.pop(Reason.WOULD_NOT_MAKE_ROOM, 0)
+    return Considered(
+        tasks=len(tx.state.running),
+        searched=False,
+        evictable=evictable,
+        turned_away=turned_away,
     )
 
 

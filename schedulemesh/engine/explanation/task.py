@@ -16,10 +16,10 @@ from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.transaction import Transaction
 
-#: How many ids are looked at to find those that are near to an unknown one.
+#: How many ids are looked at to find those that begin like an unknown one.
 _LOOKED_AT = 50_000
-#: How many of them are compared letter by letter, which costs much more.
-_COMPARED = 300
+#: How many of them, and how many others, are compared letter by letter, which costs much more.
+_COMPARED = 100
 #: How many near ids a refusal names.
 _NAMED = 3
 
@@ -39,7 +39,10 @@ def explain(
 
 
 def _unknown(state: MeshState, task_id: str) -> Refused:
-    near = _near(task_id, chain(state.queue.by_id, state.running.by_id, state.preempted))
+    near = _near(
+        task_id,
+        chain(state.preempted, islice(state.queue.by_id, _LOOKED_AT // 2), state.running.by_id),
+    )
     meant = f"; near ids: {', '.join(map(repr, near))}" if near else ""
     return Refused(
         reason=Reason.TASK_NOT_FOUND,
@@ -49,10 +52,9 @@ def _unknown(state: MeshState, task_id: str) -> Refused:
 
 
 def _near(task_id: str, known: Iterable[str]) -> list[str]:
-    """The known ids nearest to this one, nearest first: those that begin alike, and among the first ones."""
+    """The known ids nearest to this one, nearest first: of those that begin alike, and of the first ones."""
     looked_at = list(islice(known, _LOOKED_AT))
-    start, lower = task_id[:3].lower(), task_id.lower()
-    alike = [other for other in looked_at if other[:3].lower() == start]
-    closer = [other for other in alike if lower in other.lower() or other.lower() in lower]
-    compared = dict.fromkeys([*closer[:_COMPARED], *alike[:_COMPARED], *looked_at[:_COMPARED]])
+    start = task_id[: max(1, len(task_id) - 2)]
+    alike = islice((other for other in looked_at if other.startswith(start)), _COMPARED)
+    compared = dict.fromkeys([*alike, *looked_at[:_COMPARED]])
     return get_close_matches(task_id, compared, n=_NAMED, cutoff=0.6)

@@ -36,6 +36,11 @@ class Considered(_Part, frozen=True, kw_only=True):
 
     #: How many running tasks were considered.
     tasks: int
+    #: Whether it was examined after which evictions there would be room. With very many agents it is not,
+    #: because that takes long; the queue does it for the first task of each pool.
+    searched: bool = True
+    #: How many tasks the rules allow to evict; None: ``searched``.
+    evictable: int | None = None
     #: The tasks whose eviction would make room; empty: there are none.
     victims: tuple[str, ...] = ()
     #: Where nobody can be evicted: how many tasks each rule spares, most first.

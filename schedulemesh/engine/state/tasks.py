@@ -272,12 +272,13 @@ class TaskClass:
         found += [task_id for _, task_id, _ in self.overdue]
         return found + [task_id for _, task_id in self.young]
 
-    def ends(self, now: float) -> Iterator[float]:
-        """When its tasks end by their estimates, ascending; without those that have none or are beyond it."""
+    def ending(self, now: float) -> Iterator[tuple[float, str]]:
+        """The estimated ends of its tasks, with their ids, ascending; without unknown and past ones."""
         if self.order.by_time and not self.young:
-            return (-entry[0] for entry in reversed(self.timed) if -entry[0] > now)
-        ends = (self._tasks[task_id].ends_at for task_id in self.task_ids())
-        return iter(sorted(end for end in ends if end is not None and end > now))
+            return ((-end, task_id) for end, _, task_id in reversed(self.timed) if -end > now)
+        return iter(
+            sorted((end, i) for i in self.task_ids() if (end := self._tasks[i].ends_at or 0) > now)
+        )
 
     def losing_more(self, least: float, now: float) -> int:
         """How many tasks that are not young would lose more than these seconds of work; after ``advance``.
