@@ -107,3 +107,17 @@ class GroupRefusedError(ScheduleMeshError):
         super().__init__(message)
         #: The scheduler's answer to the submission that it refused.
         self.answer = dict(answer or {})
+
+
+class TaskFailedError(ScheduleMeshError):
+    """A task ended without a result. Where its run raised, the message has the traceback."""
+
+    def __init__(self, message: str = "", task_id: str = "", reason: str = "") -> None:
+        super().__init__(message)
+        self.task_id = task_id
+        #: The code of a refusal, such as "task_lost"; empty: it was run and failed.
+        self.reason = reason
+
+
+class ResultNotLoadableError(ScheduleMeshError):
+    """The result of a task is kept, but cannot be unpickled in this process."""

@@ -20,6 +20,7 @@ from schedulemesh.core.client.gangs import GangMember
 from schedulemesh.core.client.ray_cluster import join_or_start, join_running
 from schedulemesh.core.client.results import SubmitResult
 from schedulemesh.core.client.scheduler import RayScheduler
+from schedulemesh.core.client.simple_follower import SimpleTaskFollower
 from schedulemesh.core.client.states import Preserver, Restorer
 from schedulemesh.core.client.task_fields import (
     AgentFields,
@@ -60,6 +61,12 @@ class SimpleTaskSpec:
     #: Evictions after which it cannot be evicted any more; None: as the policy says.
     max_preemptions: int | None = None
     payload: UserValue = None
+    #: The method that it runs by itself; None: its caller calls methods, or ``actor_class`` is a function.
+    run: str | None = None
+    run_args: Sequence[UserValue] | None = None
+    run_kwargs: Mapping[str, UserValue] | None = None
+    #: How often it is started again after its run raised or its agent was lost.
+    max_retries: int = 0
     ray_options: Mapping[str, object] | None = None
     pool_selector: Mapping[str, object] | None = None
     #: Of its placement group; its resources are their sum.
@@ -71,7 +78,7 @@ class SimpleTaskSpec:
 
 
 @public_calls
-class SimpleScheduler:
+class SimpleScheduler(SimpleTaskFollower):
     """A scheduler for one job: pools, policy, submit, complete. Starts a local Ray where none runs.
 
     Ray is looked for at ``RAY_ADDRESS``, then on this machine; else a local one is started, with
@@ -227,7 +234,8 @@ class SimpleScheduler:
     ) -> SubmitResult:
         """Start an agent for a task, evicting others where the policy allows and it is needed.
 
-        Takes the fields of SimpleTaskSpec, ``dry_run`` and ``request_id``.
+        Takes the fields of SimpleTaskSpec, ``dry_run`` and ``request_id``. With ``run``, or a function in
+        place of the class, the task runs by itself; ``wait`` and ``result`` follow it.
         """
         return self.scheduler.submit_task_with_preemption(
             task_id=task_id, pool_name=pool, actor_class=actor_class, **fields

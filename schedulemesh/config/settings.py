@@ -50,9 +50,13 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: The maximum size of a saved state in bytes; a larger one is refused. Store large states in a file or an
     #: object store, and save its address.
     saved_state_bytes: int = 256 * 1024 * 1024
-    #: Bytes of all saved states of tasks that no longer run; above it the oldest are deleted.
+    #: The maximum size of the result of a task that runs by itself, in bytes; with a larger one the task
+    #: has failed. Write what is large to a file or an object store, and return its address.
+    result_bytes: int = 16 * 1024 * 1024
+    #: Bytes of all results, and of all saved states of tasks that no longer run; above it the oldest are
+    #: deleted.
     saved_states_bytes: int = 4 * 1024 * 1024 * 1024
-    #: Seconds for which the saved state of a task that no longer runs is kept (default 7 days).
+    #: Seconds for which the result or the saved state of a task that no longer runs is kept (default 7 days).
     saved_state_s: float = 7 * 24 * 3600.0
 
     def __post_init__(self) -> None:

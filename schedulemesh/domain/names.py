@@ -38,6 +38,16 @@ def parse_name(given: object, what: str) -> str:
     return text
 
 
+def parse_method(given: object, what: str) -> str:
+    """The name of a public method. Raises InvalidRequestError."""
+    text = as_text(given)
+    if text is None or not text.isidentifier() or text.startswith("_") or not is_name(text):
+        raise InvalidRequestError(
+            f"{what} must be the name of a public method, such as 'train', not {shown(given)}"
+        )
+    return text
+
+
 def parse_key(given: object, what: str) -> str:
     """The key of stored bytes, a SHA-256 in hex. Raises InvalidRequestError."""
     text = as_text(given)

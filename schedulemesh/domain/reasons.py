@@ -108,6 +108,22 @@ class Reason(Code):
     NODE_NOT_FOUND = ("node_not_found", "There is no such node; `error` lists the known ones.")
     AGENT_NOT_FOUND = ("agent_not_found", "There is no such agent.")
     TASK_NOT_FOUND = ("task_not_found", "No such task is running (or not on that agent).")
+    TASK_NOT_ENDED = (
+        "task_not_ended",
+        "The task has no result yet; `state` says what it does. `wait` returns when it has ended.",
+    )
+    TASK_CANCELLED = (
+        "task_cancelled",
+        "The task was cancelled, so it has no result; `error` says why.",
+    )
+    TASK_LOST = (
+        "task_lost",
+        "The task was lost with its agent's process, so it has no result.",
+    )
+    RESULT_EXPIRED = (
+        "result_expired",
+        "The result is no longer kept: it was too old, or results took too much space.",
+    )
     STATE_NOT_FOUND = ("state_not_found", "No state of the task is stored.")
 
     # The queue.
@@ -369,7 +385,37 @@ class EndReason(Code):
     DELETED = ("deleted", "It was deleted.")
     PREEMPTED = ("preempted", "It was evicted.")
     LOST = ("lost", "Its process died although nobody ended it, or its placement group was lost.")
+    RUN_FAILED = ("run_failed", "The run of its task raised, and the task is started again.")
     START_FAILED = ("start_failed", "It did not start.")
+
+
+class TaskEndReason(Code):
+    """Why a task has ended without being completed."""
+
+    RUN_RAISED = ("run_raised", "Its function or method raised; `result` raises the exception.")
+    RESULT_TOO_LARGE = (
+        "result_too_large",
+        (
+            "It ran to its end, but what it returned has more bytes than `result_bytes`. Write it "
+            "to a file or an object store, and return the address."
+        ),
+    )
+    RESULT_NOT_KEPT = (
+        "result_not_kept",
+        (
+            "It ran to its end, but what it returned cannot be kept: it cannot be pickled, or "
+            "holds object references, which would end with the agent."
+        ),
+    )
+    NOT_RUN = (
+        "not_run",
+        "Its agent could not call what it is to run; `error` says why.",
+    )
+    NOT_STARTED = ("not_started", "Its agent could not be started; `error` says why.")
+    CANCELLED = ("cancelled_by_request", "It was cancelled by request.")
+    PREEMPTED = ("preempted", "It was evicted, and is not run again by itself.")
+    DELETED = ("deleted", "Its agent was deleted.")
+    LOST = ("lost", "Its agent's process died although nobody ended it.")
 
 
 class Change(Code):
@@ -383,4 +429,5 @@ class Change(Code):
         "agent_kept",
         "The task is complete; its agent runs other tasks, so it was not ended.",
     )
+    ALREADY_ENDED = ("already_ended", "`cancel_task`: the task has ended before.")
     ALREADY_GONE = ("already_gone", "`delete_agent`: the agent has ended before.")

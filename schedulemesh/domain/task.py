@@ -10,11 +10,13 @@ from typing import Any
 import msgspec
 
 from schedulemesh.domain.labels import Labels, parse_labels
-from schedulemesh.domain.names import as_text, parse_key, parse_name
+from schedulemesh.domain.names import as_text, parse_key, parse_method, parse_name
 from schedulemesh.domain.numbers import parse_count, parse_duration, parse_priority
 from schedulemesh.errors import InvalidRequestError, shown
 
 DEFAULT_PRIORITY = 5.0
+#: The most retries that a task may ask for.
+MAX_RETRIES = 1000
 
 #: An evicted task joins the queue again with its saved state, or is dropped, and its user submits it again.
 ON_PREEMPTED = ("requeue", "drop")
@@ -28,6 +30,15 @@ class TaskPhase(str, Enum):
     RUNNING = "running"
     #: Its agent is being terminated, for another reason than preemption.
     ENDING = "ending"
+
+
+class EndState(str, Enum):
+    """The states of a task that has ended."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    LOST = "lost"
 
 
 class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -50,6 +61,13 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     max_preemptions: int | None = None
     #: The key of its stored payload, which only user code reads; None: no payload.
     payload_key: str | None = None
+    #: The method of its agent that it consists of: the agent calls it once it runs, and the task ends with
+    #: it. Empty: its caller calls methods, and completes the task.
+    run: str = ""
+    #: The key of the stored arguments of that call; None: it takes none.
+    run_key: str | None = None
+    #: How often it is started again after its run raised or its agent was lost; evictions do not count.
+    max_retries: int = 0
     #: The requested priority, if a plugin changed it; None: not changed.
     asked_priority: float | None = None
     #: What becomes of it when it is evicted: one of ``ON_PREEMPTED``; empty: what its pool's definition says.
@@ -91,7 +109,7 @@ def parse_on_preempted(given: object) -> str:
 
 
 #: Fields that no listing shows.
-INTERNAL = frozenset({"payload_key", "asked_priority"})
+INTERNAL = frozenset({"payload_key", "run", "run_key", "max_retries", "asked_priority"})
 _PUBLIC = tuple(name for name in TaskSpec.__struct_fields__ if name not in INTERNAL)
 
 #: How each field that a caller may set is checked and converted; all raise InvalidRequestError.
@@ -105,6 +123,9 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
     "max_preemptions": lambda given: parse_count(given, "max_preemptions"),
     "payload_key": lambda given: parse_key(given, "the payload's key"),
     "on_preempted": parse_on_preempted,
+    "run": lambda given: parse_method(given, "run"),
+    "max_retries": lambda given: parse_count(given, "max_retries", 0, MAX_RETRIES),
+    "run_key": lambda given: parse_key(given, "the key of the run's arguments"),
 }
 
 #: Every field with its default; the task's id has none, so that it is always checked.

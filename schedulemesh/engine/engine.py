@@ -14,7 +14,7 @@ from schedulemesh.engine.admission.decide import submit
 from schedulemesh.engine.explain import pool_not_found
 from schedulemesh.engine.explanation.task import explain
 from schedulemesh.engine.lifecycle import agents as lifecycle
-from schedulemesh.engine.lifecycle import eviction
+from schedulemesh.engine.lifecycle import eviction, task_ends
 from schedulemesh.engine.lifecycle.capacity import serve_freed_capacity
 from schedulemesh.engine.lifecycle.group_reports import (
     group_create_failed,
@@ -79,10 +79,11 @@ class Engine:
         ] = {}
         self._on(s.TaskSubmitted, _submit)
         self._on(s.QueuedTaskChanged, queue.change_queued)
-        self._on(s.TaskCancellationRequested, queue.cancel_task)
+        self._on(s.TaskCancellationRequested, task_ends.cancel_task)
         self._on(s.ClassProbeFailed, queue.class_probe_failed)
         self._on(s.AgentReported, lifecycle.agent_reported)
-        self._on(s.TaskFinished, lifecycle.finish_task)
+        self._on(s.TaskFinished, task_ends.finish_task)
+        self._on(s.RunEnded, task_ends.run_ended)
         self._on(s.AgentGone, lifecycle.agent_gone)
         self._on(s.AgentStartFailed, lifecycle.start_failed)
         self._on(s.AgentDeletionRequested, lifecycle.delete_agent)

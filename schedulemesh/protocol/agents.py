@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from schedulemesh.domain.reasons import TaskEndReason
 from schedulemesh.domain.task import TaskSpec
 
 Message = TypeVar("Message")
@@ -180,6 +181,43 @@ class MetricsReport(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: int | None
     #: Encoded by ``metric_values.encode_metrics``.
     metrics: msgspec.Raw
+
+
+class RunOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """Call the method that a task consists of; a process does so once, however often it is ordered."""
+
+    task_id: str
+    method: str
+    #: Opaque; None: it takes none.
+    arguments: bytes | None = None
+    #: The maximum size of the kept result in bytes.
+    limit_bytes: int
+
+
+class KeptResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept of a run: what it returned, or the exception that it raised."""
+
+    #: What it returned, opaque; None: it raised, or a gang ran it.
+    value: bytes | None = None
+    #: What each member of a gang returned, in the order of ranks.
+    members: tuple[bytes, ...] = ()
+    #: The exception, opaque; None: it returned, or the exception cannot be pickled.
+    exception: bytes | None = None
+    #: The traceback, or why what it returned is not kept; empty: it returned.
+    text: str = ""
+
+
+class RunReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run ended."""
+
+    #: A packed KeptResult; the control plane stores it and does not look inside.
+    kept: bytes
+    #: None: it returned, and the result is kept.
+    reason: TaskEndReason | None = None
+    #: One line for people; empty: it returned.
+    error: str = ""
+    #: Whether ``cancel()`` was called before by the scheduler.
+    cancelled: bool = False
 
 
 class Handled(msgspec.Struct, frozen=True, kw_only=True):

@@ -97,6 +97,17 @@ class Explained(Answer, tag="explained", frozen=True, kw_only=True):
     explanation: Explanation
 
 
+class TaskResult(Answer, tag="task_result", frozen=True, kw_only=True):
+    """How a task that runs by itself has ended, with what is kept of it."""
+
+    #: "completed" or "failed".
+    state: str
+    #: One line for people; empty: it was completed.
+    error: str = ""
+    #: A packed KeptResult; None: nothing is kept.
+    kept: bytes | None = None
+
+
 class SavedBytes(Answer, tag="saved", frozen=True, kw_only=True):
     """A saved state; None if there is none."""
 
@@ -116,7 +127,16 @@ class Details(Answer, tag="details", frozen=True, kw_only=True):
 
 
 AnyAnswer = Union[
-    Malformed, Refusal, Response, PoolResponse, Evaluated, Explained, SavedBytes, Listed, Details
+    Malformed,
+    Refusal,
+    Response,
+    PoolResponse,
+    Evaluated,
+    Explained,
+    TaskResult,
+    SavedBytes,
+    Listed,
+    Details,
 ]
 
 

@@ -29,25 +29,8 @@ from schedulemesh.domain.task import TaskSpec, check_task, parse_on_preempted
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.protocol.agents import SavedState, key_of
-
-
-class Request(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    omit_defaults=True,
-    forbid_unknown_fields=True,
-    tag_field="request",
-    gc=False,
-):
-    """Base of all requests. Creating one raises InvalidRequestError if a value is out of range."""
-
-
-class RequestWithBlobs(Request, frozen=True, kw_only=True):
-    """Base of requests with bytes to store."""
-
-    #: By their SHA-256.
-    blobs: dict[str, bytes] = {}
+from schedulemesh.protocol.request_base import Request, RequestWithBlobs
+from schedulemesh.protocol.task_requests import CancelTask, GetResult, WaitTasks
 
 
 class CreatePool(RequestWithBlobs, tag="create_pool", frozen=True, kw_only=True):
@@ -175,6 +158,8 @@ class RegisterTask(RequestWithBlobs, tag="register_task", frozen=True, kw_only=T
 
     def __post_init__(self) -> None:
         check_task(self.task)
+        if self.task.run:
+            raise InvalidRequestError("only a submitted task runs by itself, not a registered one")
         parse_name(self.agent_name, "agent_name")
 
 
@@ -281,7 +266,7 @@ class EvaluatePreemption(Request, tag="evaluate_preemption", frozen=True, kw_onl
 
     priority: float
     pool_name: str
-    labels: Labels = {}
+    labels: Labels = {}  # noqa: RUF012  # a struct copies it
     resources: Resources | None = None
     limit: int = 100
 
@@ -404,6 +389,7 @@ AnyChange = Union[
     SubmitTask,
     RegisterTask,
     CompleteTask,
+    CancelTask,
     DeleteAgent,
     ExecutePreemption,
     PreemptTask,
@@ -418,6 +404,8 @@ AnyQuery = Union[
     AnyStateQuery,
     EvaluatePreemption,
     ExplainTask,
+    WaitTasks,
+    GetResult,
     GetSavedState,
     GetGroupStats,
     ListStrategies,

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.reasons import TaskEndReason
 from schedulemesh.engine.messages.stimuli import AgentReported, AgentStartFailed
 from schedulemesh.engine.state.agents import Agent
-from schedulemesh.protocol.agents import Report
+from schedulemesh.protocol.agents import MessageError, Report, RunOrder, RunReport, pack, unpack
 from schedulemesh.runtime.agent_commands import AgentCommands
 from schedulemesh.runtime.agent_start import AgentStart, NoReport, first_report
 from schedulemesh.runtime.backend import ActorView, Backend, BackendError, Handle
@@ -21,6 +22,9 @@ from schedulemesh.runtime.reported_metrics import ReportedMetrics
 from schedulemesh.runtime.retries import until_answered
 
 logger = logging.getLogger(__name__)
+
+#: Seconds before a run whose call failed is asked for again.
+_RUN_RETRY_S = 1.0
 
 
 class Agents:
@@ -166,6 +170,24 @@ class Agents:
         else:
             answer = self._backend.build_agent(handle, start.warm_init, start.refs)
         return await first_report(self._backend, start, handle, answer)
+
+    async def run(self, name: str, incarnation: int, order: RunOrder) -> RunReport | None:
+        """Have an agent run a task, once however often it is asked; returns when the run has ended. None: the
+        agent is being ended, or is dead.
+        """
+        handle = self._handles.get((name, incarnation))
+        while handle is not None:
+            try:
+                return unpack(await self._backend.run_task(handle, pack(order)), RunReport)
+            except MessageError as error:
+                message = f"the report of its run cannot be read: {error}"
+                return RunReport(kept=b"", reason=TaskEndReason.NOT_RUN, error=message)
+            except BackendError as error:
+                # Its process may be dead or restarted, which the cluster monitor finds out.
+                logger.debug("task %s on agent %s: %s", order.task_id, name, error)
+            await asyncio.sleep(_RUN_RETRY_S)
+            handle = self._handles.get((name, incarnation))
+        return None
 
     async def agent_restarted(self, name: str, incarnation: int, node_id: str) -> None:
         """Ray restarted the process; on the same node that has ended what its predecessor started."""

@@ -224,6 +224,9 @@ class Backend(Protocol):
     async def build_agent(self, handle: Handle, init: bytes, refs: Refs) -> object:
         """Have a warm host build an agent's object from a packed AgentInit: a packed Report."""
 
+    async def run_task(self, handle: Handle, order: bytes) -> object:
+        """Have an agent run a task as a packed RunOrder says, once: a packed RunReport, when it has ended."""
+
     async def find_actor(self, name: str, namespace: str) -> Handle | None:
         """A living named actor; None: there is none."""
 

@@ -20,6 +20,7 @@ from schedulemesh.engine.messages.instructions import (
     EvictTask,
     ProbeClass,
     RemoveGroup,
+    RunTask,
     StartAgent,
     StopAgent,
 )
@@ -36,6 +37,7 @@ from schedulemesh.runtime.pg_manager import Groups
 from schedulemesh.runtime.placement_watch import no_room, seen_anew
 from schedulemesh.runtime.reactor import Reactor
 from schedulemesh.runtime.references import References
+from schedulemesh.runtime.task_runs import TaskRuns
 from schedulemesh.runtime.user_code import UserCode
 from schedulemesh.runtime.warm_pool import WarmPool
 
@@ -57,6 +59,7 @@ class Executor:
         self._agents = agents
         self.groups = groups
         self.code = UserCode(backend, reactor)
+        self._runs = TaskRuns(agents, reactor, self.code)
         self.ready = WarmPool(backend, agents, groups, self.spawn, self.code.class_bytes)
         self._scheduler = scheduler
         self.references = References()
@@ -86,6 +89,8 @@ class Executor:
         match instruction:
             case StartAgent():
                 self.spawn(self._start(instruction))
+            case RunTask():
+                self.spawn(self._runs.run(instruction))
             case EvictAgent():
                 self.spawn(self._evict_agent(instruction))
             case EvictTask():

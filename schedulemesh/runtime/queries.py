@@ -9,7 +9,7 @@ from typing_extensions import assert_never
 from schedulemesh.config.groups import public_groups
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.reasons import PreemptionReason
-from schedulemesh.domain.task import TaskSpec, task_row
+from schedulemesh.domain.task import Attempts, TaskSpec, task_row
 from schedulemesh.engine.explain import pool_not_found
 from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -34,6 +34,36 @@ def past_of(state: MeshState, task_id: str) -> tuple[TaskSpec, AgentSpec | None]
             if spec.task_id == task_id:
                 return spec, lost.spec
     return None
+
+
+def task_status(state: MeshState, task_id: str) -> dict[str, object]:
+    """What a task does, or how it ended."""
+    task, ended = state.running.by_id.get(task_id), state.ended.get(task_id)
+    status: dict[str, object] = {"task_id": task_id, "state": "unknown"}
+    if task is not None:
+        status |= _attempts(task.attempts)
+        return {**status, "state": task.phase.value, "agent_name": task.agent_name}
+    waiting = state.queue.by_id.get(task_id)
+    if waiting is not None:
+        position = state.queue.position(waiting)
+        status |= _attempts(waiting.attempts)
+        return {**status, "state": "queued", "position": position, "held": waiting.held}
+    if ended is None:
+        return status
+    return {
+        "task_id": task_id,
+        "state": ended.state.value,
+        "agent_name": ended.agent_name,
+        "ended_at": ended.at,
+        **({"reason": ended.reason} if ended.reason else {}),
+        **({"error": ended.error} if ended.error else {}),
+    }
+
+
+def _attempts(attempts: Attempts) -> dict[str, object]:
+    """How often a task was evicted and has failed, where it was and has."""
+    counts = {"preemptions": attempts.preemptions, "failures": attempts.failures}
+    return {name: count for name, count in counts.items() if count}
 
 
 def saved_key(state: MeshState, task_id: str) -> str | None:

@@ -142,6 +142,11 @@ class Reactor:
         """The maximum size of a saved state in bytes."""
         return self._settings.saved_state_bytes
 
+    @property
+    def result_bytes(self) -> int:
+        """The maximum size of a kept result in bytes."""
+        return self._settings.result_bytes
+
     def now(self) -> float:
         """Seconds since 1970; never decreases."""
         return self._clock.now()

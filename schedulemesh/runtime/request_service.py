@@ -15,6 +15,7 @@ from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Pending, Refused, RequestOutcome
 from schedulemesh.errors import InvalidRequestError, JournalError, shown
 from schedulemesh.protocol import requests as r
+from schedulemesh.protocol import task_requests
 from schedulemesh.protocol.answers import (
     AnyAnswer,
     Details,
@@ -34,6 +35,7 @@ from schedulemesh.runtime.queries import View
 from schedulemesh.runtime.running import Running, Service, unavailable
 from schedulemesh.runtime.state_service import StateService
 from schedulemesh.runtime.submission_service import SubmissionService
+from schedulemesh.runtime.task_service import TaskService
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +54,7 @@ class RequestService(Service):
         self._pools = PoolService(running)
         self._submissions = SubmissionService(running)
         self._preemptions = PreemptionService(running)
+        self._tasks = TaskService(running)
         self.states = StateService(running, self._submissions)
 
     async def answer(self, request: r.AnyRequest, refs: Refs) -> AnyAnswer | WithHandles:
@@ -87,6 +90,12 @@ class RequestService(Service):
                 return await self._decided(announced, request.blobs)
             case r.CompleteTask():
                 return await self._complete_task(request)
+            case task_requests.CancelTask():
+                return await self._tasks.cancel(request)
+            case task_requests.WaitTasks():
+                return await self._tasks.wait(request)
+            case task_requests.GetResult():
+                return await self._tasks.result(request)
             case r.DeleteAgent():
                 return await self._delete_agent(request)
             case r.ExecutePreemption():

@@ -20,6 +20,7 @@ from schedulemesh.domain.reasons import (
     EndReason,
     PreemptionReason,
     Reason,
+    TaskEndReason,
 )
 from tests.docs.documents import ROOT, section
 
@@ -31,8 +32,9 @@ TABLES: dict[str, tuple[Code, ...]] = {
     "evaluations": EVALUATION_REASONS,
     "waits": QUEUE_REASONS,
     "changes": tuple(Change),
+    "ends": tuple(TaskEndReason),
 }
-ENUMS = (Reason, PreemptionReason, EndReason, Change)
+ENUMS = (Reason, PreemptionReason, EndReason, TaskEndReason, Change)
 SOURCE = ROOT / "schedulemesh" / "domain" / "reasons.py"
 
 
@@ -60,7 +62,7 @@ def test_the_tables_of_codes_are_current():
 
 def test_every_public_code_is_on_the_page():
     told = set(re.findall(r"^\| `(\w+)` \|", API.read_text(encoding="utf-8"), re.MULTILINE))
-    assert {*Reason, *PreemptionReason, *Change} - told == set()
+    assert {*Reason, *PreemptionReason, *TaskEndReason, *Change} - told == set()
     assert "`preemption_failed`" in section(API, "Refusal codes")
 
 

@@ -107,6 +107,8 @@ class Mesh:
         self.task_evictions: dict[str, i.EvictTask] = {}
         #: Classes of queued tasks that are to be loaded, by task id.
         self.probes: dict[str, i.ProbeClass] = {}
+        #: By task id, as often as it was ordered.
+        self.runs: dict[str, list[i.RunTask]] = {}
         #: Groups that Ray still has to make, and those that it has to remove.
         self.makes: dict[str, i.CreateGroup] = {}
         self.removes: set[str] = set()
@@ -143,6 +145,8 @@ class Mesh:
             self.starts[order.agent.name] = order
         elif isinstance(order, i.EvictAgent | i.StopAgent):
             self.ends[order.agent_name] = order
+        elif isinstance(order, i.RunTask):
+            self.runs.setdefault(order.task_id, []).append(order)
         elif isinstance(order, i.EvictTask):
             self.task_evictions[order.task_id] = order
         elif isinstance(order, i.ProbeClass):
@@ -184,6 +188,8 @@ class Mesh:
         selector: object = None,
         class_key: str = "",
         restartable: bool = True,
+        run: str = "",
+        retries: int = 0,
         bundles: Iterable[dict[str, Any]] = (),
         gang: GangSpec | None = None,
         on_preempted: str = "",
@@ -210,6 +216,8 @@ class Mesh:
                     labels=labels or {},
                     estimated_duration=duration,
                     on_preempted=on_preempted,
+                    run=run,
+                    max_retries=retries,
                 )
                 if task
                 else None
@@ -239,9 +247,9 @@ class Mesh:
         """Change how a task waits."""
         return self.handle(s.QueuedTaskChanged(task_id=task_id, **how)).outcome
 
-    def cancel(self, task_id: str) -> Any:
+    def cancel(self, task_id: str, **how: Any) -> Any:
         """Cancel a task."""
-        return self.handle(s.TaskCancellationRequested(task_id=task_id)).outcome
+        return self.handle(s.TaskCancellationRequested(task_id=task_id, **how)).outcome
 
     def order_by(self, **changes: Any) -> None:
         """Put a changed policy of the queue in force."""
@@ -358,6 +366,12 @@ class Mesh:
                 state_key=f"state-{task_id}",
             )
         )
+
+    def run_ends(self, task_id: str, **how: Any) -> Step:
+        """The agent reports the end of the run that was ordered last."""
+        order = self.runs[task_id][-1]
+        given = {"agent_name": order.agent_name, "incarnation": order.incarnation, **how}
+        return self.handle(s.RunEnded(task_id=task_id, **given))
 
     def announce(
         self,

@@ -148,6 +148,15 @@ CALLS: dict[str, dict[str, Kind]] = {
         "payload": one_of(None, {"a": 1}),
     },
     "complete_task": {"task_id": name, "end_agent": flag},
+    "cancel_task": {"task_id": name},
+    "result": {"task_id": name},
+    # Of tasks that do not exist: a wait for one that runs would last as long as it is given.
+    "wait": {
+        "task_ids": one_of([], "no-such-task", ["no-such-task", "no-other"]),
+        "timeout": one_of(0.0, 1.0),
+        "until": one_of("ended", "running", "done"),
+        "progress": one_of(False),
+    },
     "list_tasks": {},
     "evaluate_preemption": {
         "incoming_task_priority": number,
@@ -202,8 +211,8 @@ CALLS: dict[str, dict[str, Kind]] = {
     "about": {},
     "cordon_node": {"node_id": one_of("no-such-node"), "cordoned": flag},
 }
-#: Not asked here: they end the scheduler, or this object's use of it.
-ENDING = {"detach", "shutdown", "supervisor_handle"}
+#: Not asked here: they end the scheduler, or this object's use of it, or answer with no dict.
+ENDING = {"detach", "shutdown", "supervisor_handle", "future"}
 #: Tags of all requests.
 TAGS = [str(kind.__struct_config__.tag) for kind in requests.Request.__subclasses__()]
 

@@ -7,6 +7,7 @@ for each asynchronous call: when it takes effect, and whether it or its answer i
 from __future__ import annotations
 
 import asyncio
+import pickle
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
@@ -16,7 +17,14 @@ from typing import TypeVar, cast
 import msgspec
 
 from schedulemesh.domain.resources import Resources
-from schedulemesh.protocol.agents import Accelerators, Handled, Report, pack
+from schedulemesh.protocol.agents import (
+    Accelerators,
+    Handled,
+    KeptResult,
+    Report,
+    RunReport,
+    pack,
+)
 from schedulemesh.runtime.backend import (
     ActorView,
     AgentRequest,
@@ -35,6 +43,9 @@ from schedulemesh.runtime.backend import (
 )
 
 Value = TypeVar("Value")
+
+#: What is kept of a run that returned None.
+NOTHING_RETURNED = pack(KeptResult(value=pickle.dumps(None)))
 
 #: The node of the supervisor, and of actors that nothing places elsewhere.
 OWN_NODE = "own"
@@ -137,6 +148,8 @@ class FakeActor:
             raise BackendError("the actor is dead")
         if method == "class_loaded":
             return self.answers.get(method, Handled())
+        if method == "run_task":
+            return self.answers.get(method, RunReport(kept=NOTHING_RETURNED))
         return self.answers.get(method, Report(node_id=self.node_id, pid=self.pid))
 
 
@@ -307,6 +320,9 @@ class FakeBackend:
 
     async def build_agent(self, handle: Handle, init: bytes, refs: Refs) -> object:
         return await self._answer("build_agent", handle, init, *refs)
+
+    async def run_task(self, handle: Handle, order: bytes) -> object:
+        return await self._answer("run_task", handle, order)
 
     async def _answer(self, method: str, handle: Handle, *args: object) -> object:
         actor = cast("FakeActor", handle)

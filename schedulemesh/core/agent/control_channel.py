@@ -129,6 +129,8 @@ class ControlChannel:
         self._saved: Result | None = None
         self._save_done = threading.Event()
         self._go_on = threading.Event()
+        #: Tasks whose method the scheduler has cancelled; their run may end early.
+        self._cancelled: set[str] = set()
         #: The highest epoch of any supervisor that gave a command.
         self._epoch = 0
 
@@ -221,11 +223,23 @@ class ControlChannel:
         try:
             if command.kind == "notice":
                 return self._call("on_preemption_notice", command.seconds)
-            result = self._call("cancel", command.task_id)
+            result = self._cancel(command.task_id)
             return msgspec.structs.replace(result, running=self.running.now)
         finally:
             if command.kind == "cancel":
                 self._go_on.set()
+
+    def was_cancelled(self, task_id: str) -> bool:
+        """Whether the scheduler has cancelled this task."""
+        return task_id in self._cancelled
+
+    def _cancel(self, task_id: str) -> Result:
+        # Noted first: the method may return before cancel() does.
+        self._cancelled.add(task_id)
+        result = self._call("cancel", task_id)
+        if not (result.able and result.success):
+            self._cancelled.discard(task_id)
+        return result
 
     def _save_somewhere(self, wait_s: float, limit_bytes: int) -> Result:
         """Save at the next safe point if the class has any and a method runs, else while its methods run."""

@@ -27,11 +27,20 @@ from schedulemesh.core.agent.control_channel import (
 )
 from schedulemesh.core.agent.process_marks import kill, mark_this_process, marked
 from schedulemesh.core.agent.ranks import rank_arguments, set_environment
+from schedulemesh.core.agent.task_runs import TaskRuns, decoded_order
 from schedulemesh.core.agent.user_errors import error_text
 from schedulemesh.core.transport.user_code import load_arguments, load_class
 from schedulemesh.domain.task import task_row
 from schedulemesh.domain.user_data import UserClass, UserFunction, UserObject, UserValue
-from schedulemesh.protocol.agents import AgentInit, Method, Report, SavedState, ShippedClass, pack
+from schedulemesh.protocol.agents import (
+    AgentInit,
+    Method,
+    Report,
+    RunOrder,
+    SavedState,
+    ShippedClass,
+    pack,
+)
 
 _KINDS = {
     int(kind): kind
@@ -50,6 +59,7 @@ class AgentHost:
 
     _sm_init: AgentInit
     _sm_channel: ControlChannel
+    _sm_runs: TaskRuns
     #: The user's object; None: it is not built.
     _sm_object: UserObject = None
     #: Why it could not be built.
@@ -79,11 +89,28 @@ class AgentHost:
         """A packed Report: the agent's node and capabilities, or why its object could not be built."""
         return self._sm_report()
 
+    def schedulemesh_run(self, order: bytes) -> bytes:
+        """Run a task as a RunOrder says; returns a packed RunReport, and the same one if called again."""
+        run = decoded_order(order)
+        report, first = self._sm_runs.claim(run.task_id)
+        if first:
+            with self._sm_channel.running:
+                report.set_result(self._sm_run_end(run))
+        return report.result()
+
+    def _sm_run_end(self, run: RunOrder) -> bytes:
+        try:
+            value = self._sm_runs.call_of(run, self._sm_object)()
+        except BaseException as error:  # noqa: BLE001  # user code raises anything
+            return self._sm_runs.raised(run, error)
+        return self._sm_runs.returned(run, value)
+
     def _sm_begin(self, init: bytes, supervisor: ActorHandle) -> None:
         self._sm_init = msgspec.msgpack.decode(init, type=AgentInit)
         if self._sm_init.world_size:
             set_environment(self._sm_init.rank, self._sm_init.world_size)
         self._sm_channel = ControlChannel(self._sm_init, supervisor)
+        self._sm_runs = TaskRuns(self._sm_channel.was_cancelled)
         set_current(self._sm_channel)
 
     def _sm_class(self) -> UserClass:
@@ -145,6 +172,26 @@ class AsyncAgentHost(AgentHost):
         """See AgentHost."""
         self._sm_channel.loop = asyncio.get_running_loop()
         return self._sm_report()
+
+    async def schedulemesh_run(self, order: bytes) -> bytes:  # type: ignore[override]  # Ray awaits it
+        """See AgentHost."""
+        self._sm_channel.loop = asyncio.get_running_loop()
+        run = decoded_order(order)
+        report, first = self._sm_runs.claim(run.task_id)
+        if not first:
+            return await asyncio.wrap_future(report)
+        with self._sm_channel.running:
+            report.set_result(await self._sm_awaited_end(run))
+        return report.result()
+
+    async def _sm_awaited_end(self, run: RunOrder) -> bytes:
+        try:
+            value = self._sm_runs.call_of(run, self._sm_object)()
+            if inspect.isawaitable(value):
+                value = await value
+        except BaseException as error:  # noqa: BLE001  # user code raises anything
+            return self._sm_runs.raised(run, error)
+        return self._sm_runs.returned(run, value)
 
 
 def host_class(

@@ -126,6 +126,10 @@ class RayBackend(RayGroups):
         """See Backend."""
         return await _called(handle, "schedulemesh_build", init, *refs)
 
+    async def run_task(self, handle: Handle, order: bytes) -> object:
+        """See Backend."""
+        return await _called(handle, "schedulemesh_run", order)
+
     async def find_actor(self, name: str, namespace: str) -> Handle | None:
         """See Backend."""
         return await _in_thread(_found, name, namespace)

@@ -33,6 +33,7 @@ RAY_S = 30.0
 #: Requests that start, save or end agents, which takes as long as the policy allows.
 _SLOW = frozenset(
     {
+        "cancel_task",
         "complete_task",
         "create_pool",
         "delete_agent",

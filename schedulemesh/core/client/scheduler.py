@@ -33,6 +33,7 @@ from schedulemesh.core.client.task_fields import (
     SubmitFields,
     TaskFields,
 )
+from schedulemesh.core.client.task_follower import TaskFollower
 from schedulemesh.domain.task import DEFAULT_PRIORITY
 from schedulemesh.domain.user_data import UserClass, UserValue
 from schedulemesh.engine.placement.strategies import POOL_STRATEGY
@@ -40,7 +41,7 @@ from schedulemesh.plugins.scheduling import SchedulingStrategyPlugin
 
 
 @public_calls
-class RayScheduler(PoolCalls, GangCalls):
+class RayScheduler(PoolCalls, GangCalls, TaskFollower):
     """The scheduler of one name in one Ray namespace: finds its supervisor or creates it, and calls it.
 
     ``detached`` False: the scheduler ends with this job, and nothing of it stays in Ray. True: it outlives
@@ -139,6 +140,10 @@ class RayScheduler(PoolCalls, GangCalls):
         **fields: Unpack[OptionalFields],
     ) -> results.SubmitResult:
         """Start an agent for a task, evicting others where the policy allows and it is needed.
+
+        With ``run`` the task runs by itself: the agent calls that method with ``run_args`` and
+        ``run_kwargs``, and task and agent end with it; ``result`` returns what it returned. ``actor_class``
+        may also be a function, which is run in the same way.
 
         One transaction: it runs, or everything is as before. The class is built with ``name`` and
         ``labels`` first, then ``actor_args`` and ``actor_kwargs``. ``estimated_duration`` is in seconds.

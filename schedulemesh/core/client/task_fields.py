@@ -31,6 +31,18 @@ class TaskFields(TypedDict, total=False):
     payload: UserValue
 
 
+class RunFields(TypedDict, total=False):
+    """What makes a submitted task run by itself."""
+
+    #: The method of ``actor_class`` that it consists of; None: its caller calls methods and completes it.
+    run: str | None
+    #: The arguments of that method, or of the function that is submitted in place of a class.
+    run_args: Sequence[UserValue] | None
+    run_kwargs: Mapping[str, UserValue] | None
+    #: How often it is started again after its run raised or its agent was lost.
+    max_retries: int
+
+
 class ConstructionFields(TypedDict, total=False):
     """How an agent's object is built, and the bundles of its placement group."""
 
@@ -63,7 +75,7 @@ class PreemptionFilter(TypedDict, total=False):
     limit: int
 
 
-class OptionalFields(TaskFields, ConstructionFields, total=False):
+class OptionalFields(TaskFields, RunFields, ConstructionFields, total=False):
     """What ``submit_task_with_preemption`` takes by keyword only."""
 
     agent_name: str | None
@@ -92,6 +104,7 @@ DEFAULTS: dict[str, object] = {
     "wait": False,
     "dry_run": False,
     "limit": 100,
+    "max_retries": 0,
 }
 
 

@@ -10,25 +10,24 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 from ray import ObjectRef
-from ray.actor import ActorClass
 
 from schedulemesh.config.groups import parse_bundles
+from schedulemesh.core.agent.function_agent import FunctionAgent
 from schedulemesh.core.client.arguments import check_constructor
 from schedulemesh.core.client.gangs import Gang, bundles_of, check_member, parse_gang
 from schedulemesh.core.client.ray_options import parse_options
+from schedulemesh.core.client.run_request import named, positional, unwrap, with_run
 from schedulemesh.core.client.task_fields import described_task
 from schedulemesh.core.transport.user_code import ShippedArguments, ship_arguments, ship_class
 from schedulemesh.domain.agent import AgentSpec, MemberSpec
-from schedulemesh.domain.containers import as_elements, as_items
 from schedulemesh.domain.kinds import is_a
 from schedulemesh.domain.labels import Selector, parse_labels, parse_selector
-from schedulemesh.domain.names import as_text, parse_name
+from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_flag, parse_timeout
 from schedulemesh.domain.resources import NOTHING, Resources, parse_resources, sum_of
 from schedulemesh.domain.task import TaskSpec
-from schedulemesh.domain.user_data import UserValue
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
-from schedulemesh.errors import InvalidRequestError, shown
+from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.requests import SubmitTask
 
@@ -67,8 +66,9 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
 def task_submission(caller: Caller, given: Mapping[str, object]) -> Submission:
     """The submission of a task from the arguments of the call, by name. Raises InvalidRequestError."""
+    given, arguments = with_run(given)
     task, blobs = described_task(given)
-    return submission(caller, given, task, blobs)
+    return submission(caller, given, task, {**blobs, **arguments})
 
 
 def submission(
@@ -140,10 +140,14 @@ def _built(given: Mapping[str, object], gang: Gang | None) -> _Built:
     """The class and arguments of a call, or of a member of a gang. Raises InvalidRequestError."""
     cls, beneath = unwrap(given.get("actor_class"))
     code = class_bytes(cls)
-    args, kwargs = _args(given.get("actor_args")), _kwargs(given.get("actor_kwargs"))
+    args = positional(given.get("actor_args"), "actor_args")
+    kwargs = named(given.get("actor_kwargs"), "actor_kwargs")
     check = check_constructor if gang is None else check_member
     check(cls, args, kwargs)
-    shipped = ship_arguments(args, kwargs)
+    whole = (
+        "the function and its arguments" if cls is FunctionAgent else "actor_args and actor_kwargs"
+    )
+    shipped = ship_arguments(args, kwargs, whole)
     return _Built(
         spec=MemberSpec(class_key=key_of(code), arguments_key=key_of(shipped.data)),
         beneath=beneath,
@@ -173,20 +177,6 @@ def _specs(built: Sequence[_Built]) -> tuple[MemberSpec, ...]:
 def client_name() -> str:
     """How the scheduler records this process."""
     return f"{socket.gethostname()[:_HOST_CHARS]}:{os.getpid()}"
-
-
-def unwrap(actor_class: object) -> tuple[type, Mapping[str, object]]:
-    """The plain class and the options of its ``@ray.remote``, if it has one."""
-    if is_a(actor_class, ActorClass):
-        metadata = actor_class.__ray_metadata__
-        modified = metadata.modified_class
-        beneath = getattr(actor_class, "_default_options", None) or {}
-        cls = getattr(modified, "__ray_actor_class__", modified)
-    else:
-        cls, beneath = actor_class, {}
-    if not is_a(cls, type):
-        raise InvalidRequestError(f"actor_class must be a class, not {shown(actor_class)}")
-    return cls, beneath
 
 
 def class_bytes(cls: type) -> bytes:
@@ -239,21 +229,3 @@ def _wait(given: object) -> tuple[bool, float | None]:
 def _name(given: Mapping[str, object], argument: str) -> str | None:
     value = given.get(argument)
     return None if value is None else parse_name(value, argument)
-
-
-def _args(given: object) -> tuple[UserValue, ...]:
-    return () if given is None else tuple(as_elements(given, "actor_args", "a list"))
-
-
-def _kwargs(given: object) -> dict[str, UserValue]:
-    if given is None:
-        return {}
-    found: dict[str, UserValue] = {}
-    for key, value in as_items(given, "actor_kwargs", "a dict of named arguments"):
-        name = as_text(key)
-        if name is None:
-            raise InvalidRequestError(
-                f"actor_kwargs must be a dict of named arguments, not {shown(given)}"
-            )
-        found[name] = value
-    return found

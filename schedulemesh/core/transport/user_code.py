@@ -104,38 +104,50 @@ def ship_state(value: UserValue) -> bytes:
 
 def pickled_state(value: UserValue, limit_bytes: int) -> bytes:
     """A saved state as bytes. Raises StateTooLargeError as soon as there are more than ``limit_bytes``."""
-    file = _BoundedFile(limit_bytes)
+    too_large = StateTooLargeError(
+        f"the state takes more than {limit_bytes} bytes pickled, which is what saved_state_bytes "
+        "leaves for it, so nothing of it is kept. Write what is large to a file or an object store "
+        "and return its address"
+    )
+    file = BoundedFile(limit_bytes, too_large)
     cloudpickle.dump(value, file)
-    file.check()
-    return b"".join(file.parts)
+    return file.data()
 
 
-class _BoundedFile:
-    """A file that accepts a limited number of bytes."""
+class BoundedFile:
+    """A file in memory that accepts a limited number of bytes, and raises this error when there are more."""
 
-    def __init__(self, limit_bytes: int) -> None:
-        self.parts: list[bytes] = []
-        self._limit = limit_bytes
+    def __init__(self, limit_bytes: int, too_large: Exception) -> None:
+        self._parts: list[bytes] = []
+        self._limit, self._too_large = limit_bytes, too_large
         self._size = 0
 
+    def data(self) -> bytes:
+        """Everything that was written."""
+        self._check()
+        return b"".join(self._parts)
+
     def write(self, data: Buffer) -> int:
+        """Append a copy of the data."""
         part = bytes(data)
         self._size += len(part)
-        self.check()
-        self.parts.append(part)
+        self._check()
+        self._parts.append(part)
         return len(part)
 
-    def check(self) -> None:
+    def _check(self) -> None:
         if self._size > self._limit:
-            raise StateTooLargeError(
-                f"the state takes more than {self._limit} bytes pickled, which is what saved_state_bytes "
-                "leaves for it, so nothing of it is kept. Write what is large to a file or an object store "
-                "and return its address"
-            )
+            raise self._too_large
 
 
-def ship_arguments(args: Sequence[UserValue], kwargs: Mapping[str, UserValue]) -> ShippedArguments:
-    """Arguments as bytes, references taken out. Raises InvalidRequestError as ship_value does."""
+def ship_arguments(
+    args: Sequence[UserValue],
+    kwargs: Mapping[str, UserValue],
+    what: str = "actor_args and actor_kwargs",
+) -> ShippedArguments:
+    """Arguments as bytes, references taken out. Raises InvalidRequestError as ship_value does; ``what`` names
+    them.
+    """
     if not args and not kwargs:
         return ShippedArguments(data=_NO_ARGUMENTS)
     refs: list[ObjectRef] = []
@@ -149,9 +161,9 @@ def ship_arguments(args: Sequence[UserValue], kwargs: Mapping[str, UserValue]) -
     flat = (tuple(slot(v) for v in args), {name: slot(v) for name, v in kwargs.items()})
     buffer = io.BytesIO()
     pickler = _RefPickler(buffer)
-    with _own_modules_by_value(), _pickling_errors("actor_args and actor_kwargs"):
+    with _own_modules_by_value(), _pickling_errors(what):
         pickler.dump(flat)
-    data = _bounded(buffer.getvalue(), "actor_args and actor_kwargs")
+    data = _bounded(buffer.getvalue(), what)
     return ShippedArguments(data=data, refs=tuple(refs), nested=tuple(pickler.refs))
 
 

@@ -15,7 +15,9 @@ from schedulemesh.engine.admission.decide import readmit
 from schedulemesh.engine.admission.requeue import (
     answer_not_run,
     requeue,
+    requeue_failed,
     requeue_without_room,
+    task_to_retry,
     task_without_room,
     victims_to_requeue,
 )
@@ -29,6 +31,9 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.quota import pass_on
 from schedulemesh.engine.state.tasks import Preempting
 from schedulemesh.engine.transaction import Transaction
+
+#: Ends of agents after which a task with retries left is started again.
+_FAILURES = (EndReason.RUN_FAILED, EndReason.LOST)
 
 
 def grow_claims(tx: Transaction) -> None:
@@ -71,7 +76,7 @@ def undo(tx: Transaction, agent: Agent, reason: Reason, error: str) -> RequestOu
     if submission is None:
         raise ValueError(f"agent {agent.spec.name!r} has run, and its start cannot be undone")
     waits_again = task_without_room(tx.state, agent, reason)
-    _terminate(tx, agent, EndReason.START_FAILED)
+    _terminate(tx, agent, EndReason.START_FAILED, error)
     group = tx.state.groups.by_id.get(agent.group_id or "")
     if group is not None and group.phase is GroupPhase.PLANNED:
         leave(tx, agent)
@@ -110,17 +115,26 @@ def ended(
     return evicted
 
 
-def _terminate(tx: Transaction, agent: Agent, reason: EndReason) -> tuple[str, ...]:
+def _terminate(
+    tx: Transaction, agent: Agent, reason: EndReason, error: str = ""
+) -> tuple[str, ...]:
     """Answer the clients that asked for the eviction of one of its tasks, before the task is removed."""
     returning = victims_to_requeue(tx, agent) if reason is EndReason.PREEMPTED else []
+    failed = task_to_retry(tx.state, agent) if reason in _FAILURES else None
     evicted = all_preempted(tx, agent)
     tx.emit(
         AgentEnded(
-            agent_name=agent.spec.name, incarnation=agent.incarnation, at=tx.now, reason=reason
+            agent_name=agent.spec.name,
+            incarnation=agent.incarnation,
+            at=tx.now,
+            reason=reason,
+            error=error,
         )
     )
     for task in returning:
         requeue(tx, task, agent, evicted=True)
+    if failed is not None:
+        requeue_failed(tx, failed, agent)
     return evicted
 
 

@@ -24,7 +24,6 @@ from schedulemesh.engine.messages.stimuli import (
     ClassProbeFailed,
     QueuedTaskChanged,
     QueuePolicyChangeRequested,
-    TaskCancellationRequested,
     TaskSubmitted,
 )
 from schedulemesh.engine.state.queue import QueuedTask
@@ -112,12 +111,9 @@ def change_queued(tx: Transaction, stimulus: QueuedTaskChanged) -> RequestOutcom
     return Done()
 
 
-def cancel_task(tx: Transaction, stimulus: TaskCancellationRequested) -> RequestOutcome:
+def cancel_queued(tx: Transaction, task_id: str) -> RequestOutcome:
     """Cancel a task that waits in the queue."""
-    task = tx.state.queue.by_id.get(stimulus.task_id)
-    if task is None:
-        return _not_queued(tx, stimulus.task_id)
-    cancel(tx, task, Reason.CANCELLED)
+    cancel(tx, tx.state.queue.by_id[task_id], Reason.CANCELLED)
     return Done()
 
 

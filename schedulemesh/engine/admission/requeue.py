@@ -1,4 +1,6 @@
-"""Tasks that join the queue again: after an eviction, or where there turned out to be no room for them."""
+"""Tasks that join the queue again: after an eviction, after a failure, or where there turned out to be no
+room for them.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,9 @@ from schedulemesh.engine.transaction import Transaction
 #: Seconds that a task waits after it turned out that there is no room where the state had some.
 _ROOM_RETRY_S = 2.0
 
+#: Seconds that a task waits after its first failure: doubled with each further one, up to the second number.
+_RETRY_S, _RETRY_MAX_S = 1.0, 300.0
+
 #: Refusals after which a task that was in the queue waits there again: there was no room for it.
 _NO_ROOM = frozenset(
     (Reason.PREEMPTION_FAILED, Reason.CLUSTER_OUT_OF_RESOURCES, Reason.GROUP_UNPLACEABLE)
@@ -30,6 +35,34 @@ def returns_when_evicted(state: MeshState, task: RunningTask, agent: Agent) -> b
     pool = state.ledger.accounts.get(spec.pool_name)
     default = "drop" if pool is None else pool.spec.on_preempted
     return (task.spec.on_preempted or default) == "requeue"
+
+
+def may_retry(state: MeshState, task: RunningTask, agent: Agent) -> bool:
+    """Whether a task is started again after it failed: it has retries left, and an agent of its own that can
+    be made again.
+    """
+    spec = agent.spec
+    if not task.number or not spec.class_key or not spec.restartable:
+        return False
+    alone = len(state.running.on_agent(spec.name)) == 1
+    return alone and task.attempts.failures < task.spec.max_retries
+
+
+def task_to_retry(state: MeshState, agent: Agent) -> RunningTask | None:
+    """The task of an agent that is started again when the agent has ended, because it failed; None: there is
+    none.
+    """
+    for task_id in state.running.on_agent(agent.spec.name):
+        task = state.running.by_id[task_id]
+        if not isinstance(task.phase, Preempting) and may_retry(state, task, agent):
+            return task
+    return None
+
+
+def requeue_failed(tx: Transaction, task: RunningTask, agent: Agent) -> None:
+    """Have a task that failed join the queue again; it waits twice as long each time."""
+    wait_s = min(_RETRY_MAX_S, _RETRY_S * 2.0**task.attempts.failures)
+    requeue(tx, task, agent, failed=True, not_before=tx.now + wait_s)
 
 
 def victims_to_requeue(tx: Transaction, agent: Agent) -> list[RunningTask]:

@@ -8,6 +8,7 @@ from typing_extensions import assert_never
 from schedulemesh.config.settings import CLIENT_HOLD_S, POOL_HOLD_S
 from schedulemesh.domain.placement import InGroup
 from schedulemesh.domain.reasons import Change, EndReason, Reason
+from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.pending import ended, undo
 from schedulemesh.engine.admission.requeue import (
     answer_not_run,
@@ -23,9 +24,9 @@ from schedulemesh.engine.messages.facts import (
     AgentStarted,
     GroupDisposalChanged,
     QuotaHeld,
-    TaskCompleted,
+    TaskEnded,
 )
-from schedulemesh.engine.messages.instructions import StopAgent
+from schedulemesh.engine.messages.instructions import RunTask, StopAgent
 from schedulemesh.engine.messages.outcomes import (
     Accepted,
     AgentEvicted,
@@ -40,9 +41,6 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.past import FORMER
 from schedulemesh.engine.state.tasks import Preempting
 from schedulemesh.engine.transaction import Transaction
-
-#: Tasks that a sentence names.
-_TOLD = 5
 
 
 def current(state: MeshState, agent_name: str, incarnation: int) -> Agent | None:
@@ -69,35 +67,6 @@ def register_task(tx: Transaction, stimulus: s.TaskAnnounced) -> RequestOutcome:
     return register(tx, task, stimulus.agent_name) or Done()
 
 
-def finish_task(tx: Transaction, stimulus: s.TaskFinished) -> RequestOutcome:
-    """The task is done; its agent ends with it if asked."""
-    state = tx.state
-    task = state.running.by_id.get(stimulus.task_id)
-    if task is None:
-        return Refused(
-            reason=Reason.TASK_NOT_FOUND,
-            error=f"no task {stimulus.task_id!r} is running; it has ended or was never registered",
-        )
-    agent = state.agents.get(task.agent_name)
-    if isinstance(task.phase, Preempting):
-        return Refused(
-            reason=Reason.ALREADY_BEING_PREEMPTED,
-            error=f"task {stimulus.task_id!r} is being preempted; its state is kept",
-        )
-    if agent is not None and isinstance(agent.phase, Ending):
-        return Pending(agent_name=task.agent_name)
-    tx.emit(TaskCompleted(task_id=stimulus.task_id, at=tx.now))
-    if agent is None or not stimulus.end_agent:
-        return Done()
-    if others := state.running.on_agent(task.agent_name):
-        message = ", ".join(map(repr, others[:_TOLD]))
-        kept = (
-            f"agent {task.agent_name!r} was not ended: {len(others)} of its tasks go on ({message})"
-        )
-        return Done(change=Change.AGENT_KEPT, warnings=(kept,))
-    return _end(tx, agent, EndReason.COMPLETED, request_id=stimulus.request_id)
-
-
 def delete_agent(tx: Transaction, stimulus: s.AgentDeletionRequested) -> RequestOutcome:
     """End an agent; one that is gone already is no error, one that never was is refused."""
     agent = tx.state.agents.get(stimulus.agent_name)
@@ -108,7 +77,7 @@ def delete_agent(tx: Transaction, stimulus: s.AgentDeletionRequested) -> Request
             name, destroy = stimulus.agent_name, stimulus.destroy_group
             tx.emit(GroupDisposalChanged(agent_name=name, destroy_group=destroy))
         return Pending(agent_name=stimulus.agent_name)
-    return _end(tx, agent, EndReason.DELETED, destroy_group=stimulus.destroy_group)
+    return end_agent(tx, agent, EndReason.DELETED, destroy_group=stimulus.destroy_group)
 
 
 def _forget(tx: Transaction, agent_name: str) -> RequestOutcome:
@@ -117,7 +86,7 @@ def _forget(tx: Transaction, agent_name: str) -> RequestOutcome:
     tasks = state.running.on_agent(agent_name)
     for task_id in tasks:
         if not isinstance(state.running.by_id[task_id].phase, Preempting):
-            tx.emit(TaskCompleted(task_id=task_id, at=tx.now))
+            tx.emit(TaskEnded(task_id=task_id, at=tx.now))
     if tasks:
         return Done()
     if (gang := state.gang_with(agent_name)) is not None:
@@ -130,7 +99,7 @@ def _forget(tx: Transaction, agent_name: str) -> RequestOutcome:
     return Refused(reason=Reason.AGENT_NOT_FOUND, error=error)
 
 
-def _end(
+def end_agent(
     tx: Transaction,
     agent: Agent,
     reason: EndReason,
@@ -163,7 +132,7 @@ def cancel_answered(tx: Transaction, stimulus: s.CancelAnswered) -> RequestOutco
     agent = None if task is None else tx.state.agents.get(task.agent_name)
     outcome = task_cancelled(tx, stimulus)
     if stimulus.timed_out and agent is not None and isinstance(agent.phase, Running):
-        _end(tx, agent, EndReason.DELETED)
+        end_agent(tx, agent, EndReason.DELETED)
     return outcome
 
 
@@ -190,6 +159,7 @@ def agent_reported(tx: Transaction, stimulus: s.AgentReported) -> RequestOutcome
             members=stimulus.members,
         )
     )
+    order_runs(tx, agent)
     quota = tx.state.ledger.accounts[agent.spec.pool_name].spec.resources
     accepted = Accepted(
         agent_name=stimulus.agent_name,
@@ -206,6 +176,25 @@ def agent_reported(tx: Transaction, stimulus: s.AgentReported) -> RequestOutcome
         whole_pool=agent.spec.resources == quota,
     )
     return tx.answer(submission.request_id, accepted)
+
+
+def order_runs(tx: Transaction, agent: Agent) -> None:
+    """Have an agent run those of its tasks that run by themselves. It runs each once, however often this is
+    ordered, so it is ordered again whenever the order may have been lost.
+    """
+    name = agent.spec.name
+    for task_id in tx.state.running.on_agent(name):
+        task = tx.state.running.by_id[task_id]
+        if task.spec.run and task.phase is TaskPhase.RUNNING:
+            tx.instruct(
+                RunTask(
+                    task_id=task_id,
+                    agent_name=name,
+                    incarnation=agent.incarnation,
+                    method=task.spec.run,
+                    arguments_key=task.spec.run_key,
+                )
+            )
 
 
 def _as_evicted(tx: Transaction, victim: Candidate) -> Candidate:

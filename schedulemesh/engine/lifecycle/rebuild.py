@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.admission.decide import submit_again
-from schedulemesh.engine.lifecycle.agents import current
+from schedulemesh.engine.lifecycle.agents import current, order_runs
 from schedulemesh.engine.lifecycle.registration import duplicate_task, register
 from schedulemesh.engine.messages.facts import AgentProcessRestarted, LossReported
 from schedulemesh.engine.messages.outcomes import Pending, Refused, RequestOutcome
@@ -26,6 +26,7 @@ def agent_restarted(tx: Transaction, stimulus: AgentRestarted) -> None:
                 gpu_ids=stimulus.gpu_ids,
             )
         )
+        order_runs(tx, agent)
 
 
 def rebuild(tx: Transaction, stimulus: RebuildRequested) -> RequestOutcome:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from schedulemesh.engine.admission.admit import evict_instruction, start_instruction
-from schedulemesh.engine.lifecycle.agents import current, process_gone
+from schedulemesh.engine.lifecycle.agents import current, order_runs, process_gone
 from schedulemesh.engine.lifecycle.group_reports import reconcile_groups
 from schedulemesh.engine.lifecycle.groups import is_placed
 from schedulemesh.engine.messages.instructions import EvictTask, StopAgent
@@ -16,7 +16,8 @@ from schedulemesh.engine.transaction import Transaction
 def reconcile(tx: Transaction, stimulus: RecoveryObserved) -> None:
     """Finish or undo what a former supervisor left half done.
 
-    Agents that ran and are gone give their quota back. Ends and evictions go on; starts are taken over
+    Agents that ran and are gone give their quota back; those that live are ordered again to run their tasks.
+    Ends and evictions go on; starts are taken over
     where the actor is alive, and started again where it is not. Agents that wait for victims keep waiting.
     """
     living = stimulus.living
@@ -28,6 +29,8 @@ def reconcile(tx: Transaction, stimulus: RecoveryObserved) -> None:
             _end_on(tx, agent, alive=alive)
         elif isinstance(agent.phase, Running) and not alive:
             process_gone(tx, agent)
+        elif isinstance(agent.phase, Running):
+            order_runs(tx, agent)
     reconcile_groups(tx, stimulus.groups)
     for name, incarnation in known:
         starting = current(tx.state, name, incarnation)

@@ -15,9 +15,9 @@ from schedulemesh.domain.agent import AgentSpec, MemberProcess
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.placement import GroupShape, Place, Unplaced
 from schedulemesh.domain.pool import PoolSpec
-from schedulemesh.domain.reasons import EndReason, PreemptionReason
+from schedulemesh.domain.reasons import EndReason, PreemptionReason, TaskEndReason
 from schedulemesh.domain.resources import NOTHING, Resources
-from schedulemesh.domain.task import TaskSpec
+from schedulemesh.domain.task import EndState, TaskSpec
 from schedulemesh.engine.messages.fact import Fact
 from schedulemesh.engine.messages.outcomes import Candidate, RequestOutcome
 from schedulemesh.engine.messages.queue_facts import (
@@ -212,6 +212,8 @@ class AgentEnded(Fact, tag="agent_ended", frozen=True, kw_only=True):
     incarnation: int
     at: float
     reason: EndReason
+    #: Why it could not be started; empty: it ran, or nobody knows.
+    error: str = ""
 
 
 class GroupPlanned(Fact, tag="group_planned", frozen=True, kw_only=True):
@@ -284,11 +286,17 @@ class TaskRegistered(Fact, tag="task_registered", frozen=True, kw_only=True):
     at: float
 
 
-class TaskCompleted(Fact, tag="task_completed", frozen=True, kw_only=True):
-    """The task was completed."""
+class TaskEnded(Fact, tag="task_ended", frozen=True, kw_only=True):
+    """The task has ended, other than by its eviction or with its agent."""
 
     task_id: str
     at: float
+    state: EndState = EndState.COMPLETED
+    #: Why it was not completed; None: it was.
+    reason: TaskEndReason | None = None
+    error: str = ""
+    #: The key of the stored result or exception; None: there is none.
+    result_key: str | None = None
 
 
 class EvictionStarted(Fact, tag="eviction_started", frozen=True, kw_only=True):
@@ -422,7 +430,7 @@ AnyFact = Union[
     GroupEnding,
     GroupEnded,
     TaskRegistered,
-    TaskCompleted,
+    TaskEnded,
     EvictionStarted,
     StateSaved,
     SavingFailed,

@@ -31,6 +31,19 @@ class StartAgent(Instruction, frozen=True, kw_only=True):
     world_size: int = 0
 
 
+class RunTask(Instruction, frozen=True, kw_only=True):
+    """Have a running agent call the method that a task consists of, or wait for a call that a previous
+    supervisor ordered: an agent calls it once. The result is RunEnded.
+    """
+
+    task_id: str
+    agent_name: str
+    incarnation: int
+    method: str
+    #: The key of its stored arguments; None: it takes none.
+    arguments_key: str | None = None
+
+
 class EvictAgent(Instruction, frozen=True, kw_only=True):
     """Give notice, save and cancel each task, then terminate the actor. The results are StateStored for each
     task, then AgentGone.
@@ -93,6 +106,7 @@ class AnswerRequest(Instruction, frozen=True, kw_only=True):
 
 AnyInstruction = Union[
     StartAgent,
+    RunTask,
     EvictAgent,
     EvictTask,
     StopAgent,

@@ -12,7 +12,7 @@ from schedulemesh.domain.agent import AgentSpec, MemberProcess
 from schedulemesh.domain.labels import Selector
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.pool import PoolSpec
-from schedulemesh.domain.reasons import PreemptionReason, Reason
+from schedulemesh.domain.reasons import PreemptionReason, Reason, TaskEndReason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import TaskSpec
 
@@ -133,6 +133,22 @@ class TaskFinished(Request, frozen=True, kw_only=True):
 
     task_id: str
     end_agent: bool = False
+
+
+class RunEnded(Stimulus, frozen=True, kw_only=True):
+    """The method that a task consists of has returned or raised, or could not be called."""
+
+    task_id: str
+    agent_name: str
+    incarnation: int
+    #: The key of the stored result or exception; None: nothing is stored.
+    result_key: str | None = None
+    #: Why it was not completed; None: it returned, and the result is stored.
+    reason: TaskEndReason | None = None
+    #: One line for people; empty: it returned.
+    error: str = ""
+    #: Whether the agent's ``cancel()`` was called before by the scheduler, so that it may have ended early.
+    cancelled: bool = False
 
 
 class AgentDeletionRequested(Stimulus, frozen=True, kw_only=True):
@@ -310,6 +326,7 @@ AnyStimulus = Union[
     TaskCancellationRequested,
     TaskAnnounced,
     TaskFinished,
+    RunEnded,
     AgentDeletionRequested,
     PreemptionRequested,
     AgentReported,

@@ -38,7 +38,7 @@ from schedulemesh.engine.state.past import Past
 from schedulemesh.engine.state.queue import Queue
 from schedulemesh.engine.state.queue_updates import QueueFacts
 from schedulemesh.engine.state.quota import Hold, Ledger, merged
-from schedulemesh.engine.state.tasks import ClassOrder, RunningTask, RunningTasks
+from schedulemesh.engine.state.tasks import ClassOrder, Preempting, RunningTask, RunningTasks
 
 #: Classes that are known to load; one that is forgotten is probed again before anyone is evicted for it.
 LOADED = 10_000
@@ -68,10 +68,11 @@ class MeshState:
         self.past = Past()
         self.evictions = Evictions()
         #: Those of ``past``, which describes them.
-        self.preempted, self.lost, self.former = (
+        self.preempted, self.lost, self.former, self.ended = (
             self.past.preempted,
             self.past.lost,
             self.past.former,
+            self.past.ended,
         )
         self.preemption_counts = self.past.preemption_counts
         #: By request id, the first given first.
@@ -81,14 +82,14 @@ class MeshState:
         #: The incarnation that the next agent gets; never given twice.
         self.next_incarnation = 1
         self.epoch = 0
-        queue = QueueFacts(self.queue, self.evictions, self.requests)
+        queue = QueueFacts(self.queue, self.past, self.evictions, self.requests)
         groups = self._group_facts = GroupFacts(self.groups, self.cluster)
         evictions = EvictionFacts(
             self.evictions, self.running, self.agents, self.past, self.requests, self.cluster
         )
         self._apply: dict[type[Fact], Callable[[Any], None]] = {
             f.PoolEnsured: self._pool_ensured,
-            f.StateHandlersRegistered: self._handlers_registered,
+            f.StateHandlersRegistered: lambda fact: self.handlers.update({fact.pool_name: fact}),
             f.PolicyChanged: self._policy_changed,
             f.NodeSeen: self._node_seen,
             f.NodeLost: lambda fact: self.cluster.lose(fact.node_id),
@@ -117,7 +118,7 @@ class MeshState:
             f.GroupEnding: groups.ending,
             f.GroupEnded: self._group_ended,
             f.TaskRegistered: self._task_registered,
-            f.TaskCompleted: self._task_completed,
+            f.TaskEnded: self._task_ended,
             f.EvictionStarted: evictions.started,
             f.StateSaved: evictions.state_saved,
             f.SavingFailed: evictions.saving_failed,
@@ -160,9 +161,6 @@ class MeshState:
         self.ledger.ensure(fact.spec)
         self.agents_of.setdefault(fact.spec.name, set())
         self._group_facts.ensured(fact.spec)
-
-    def _handlers_registered(self, fact: f.StateHandlersRegistered) -> None:
-        self.handlers[fact.pool_name] = fact
 
     def _policy_changed(self, fact: f.PolicyChanged) -> None:
         preemption = PreemptionRules(fact.policy)
@@ -333,6 +331,8 @@ class MeshState:
 
     def _agent_ended(self, fact: f.AgentEnded) -> None:
         tasks = [self.running.remove(t) for t in self.running.on_agent(fact.agent_name)]
+        for task in tasks:
+            self.past.note_ended_with_agent(task, fact)
         agent = self.agents.pop(fact.agent_name)
         phase, place = agent.phase, agent.place
         if fact.reason is EndReason.LOST:
@@ -388,6 +388,7 @@ class MeshState:
     def _add_task(self, spec: TaskSpec, agent_name: str, at: float, phase: TaskPhase) -> None:
         if spec.task_id in self.running.by_id:
             raise ValueError(f"task {spec.task_id!r} exists already")
+        self.past.forget_ended(spec.task_id)
         agent = self.agents.get(agent_name)
         self.running.add(
             RunningTask(
@@ -400,8 +401,11 @@ class MeshState:
         )
         self._touch(agent)
 
-    def _task_completed(self, fact: f.TaskCompleted) -> None:
+    def _task_ended(self, fact: f.TaskEnded) -> None:
         task = self.running.remove(fact.task_id)
+        self.past.note_task_ended(task, fact)
+        if isinstance(task.phase, Preempting):
+            self.evictions.cancel(fact.task_id)
         if task.agent_name not in self.agents:
             self.past.note_former(task.agent_name)
         self._touch(self.agents.get(task.agent_name))

@@ -1,5 +1,5 @@
-"""What is remembered of agents and tasks that have ended: to restore them, for statistics, and to tell a name
-that was used before from a wrong one.
+"""What is remembered of agents and tasks that have ended: their results, what restores them, statistics, and
+names that were used before.
 """
 
 from __future__ import annotations
@@ -8,18 +8,57 @@ from collections import OrderedDict
 
 import msgspec
 
-from schedulemesh.domain.reasons import PreemptionReason
-from schedulemesh.engine.messages.facts import TaskPreempted
+from schedulemesh.domain.reasons import EndReason, PreemptionReason, Reason, TaskEndReason
+from schedulemesh.domain.task import EndState, TaskSpec
+from schedulemesh.engine.messages.facts import AgentEnded, TaskEnded, TaskPreempted
+from schedulemesh.engine.messages.queue_facts import TaskCancelled
 from schedulemesh.engine.state.agents import LostAgent, Preempted
+from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.tasks import RunningTask
 
 #: How many past preemptions, and how many lost agents, are kept.
 RECENT = 1000
 #: How many names of former agents are kept.
 FORMER = 10_000
+#: How many tasks that have ended are kept, with their results.
+ENDED = 10_000
+
+#: How a task ends that is left when its agent has ended, by the reason of the agent's end.
+_WITH_AGENT: dict[EndReason, tuple[EndState, TaskEndReason | None]] = {
+    EndReason.COMPLETED: (EndState.COMPLETED, None),
+    EndReason.DELETED: (EndState.CANCELLED, TaskEndReason.DELETED),
+    EndReason.PREEMPTED: (EndState.CANCELLED, TaskEndReason.PREEMPTED),
+    EndReason.RUN_FAILED: (EndState.FAILED, TaskEndReason.RUN_RAISED),
+    EndReason.LOST: (EndState.LOST, TaskEndReason.LOST),
+    EndReason.START_FAILED: (EndState.FAILED, TaskEndReason.NOT_STARTED),
+}
+
+
+class EndedTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A task that has ended, in whatever way, and does not exist again."""
+
+    spec: TaskSpec
+    #: The agent that it ran on last.
+    agent_name: str
+    state: EndState
+    #: When it ended, in seconds since 1970.
+    at: float
+    #: Why it was not completed: a code of Reason where it never ran, else of TaskEndReason; empty: it was.
+    reason: str = ""
+    #: One line for people; empty: it was completed, or the reason says all.
+    error: str = ""
+    #: The key of the stored result or exception; None: there is none.
+    result_key: str | None = None
+    #: Whether there was a result that is no longer kept.
+    expired: bool = False
+
+
+def _code(reason: TaskEndReason | None) -> str:
+    return "" if reason is None else reason.value
 
 
 class Past:
-    """Preempted tasks, lost agents and the names of former agents."""
+    """Ended and preempted tasks, lost agents and the names of former agents."""
 
     def __init__(self) -> None:
         #: The last preemptions by task, oldest first.
@@ -30,17 +69,87 @@ class Past:
         self._lost_with: dict[str, str] = {}
         #: Names of agents that have ended, oldest first.
         self.former: OrderedDict[str, None] = OrderedDict()
+        #: Tasks that have ended, by id, oldest first.
+        self.ended: dict[str, EndedTask] = {}
         #: Preemptions so far, by reason.
         self.preemption_counts: dict[PreemptionReason, int] = {}
 
     def note_preempted(self, fact: TaskPreempted, state_key: str | None) -> None:
-        """Remember a preemption; only those that count are in the statistics."""
+        """Remember a preemption; only those that count are in the statistics. The task has ended unless it
+        joins the queue again.
+        """
         if fact.counted:
             self.preemption_counts[fact.reason] = self.preemption_counts.get(fact.reason, 0) + 1
+        self.note_ended(
+            EndedTask(
+                spec=fact.task,
+                agent_name=fact.agent_name,
+                state=EndState.CANCELLED,
+                at=fact.at,
+                reason=TaskEndReason.PREEMPTED.value,
+            )
+        )
         self.preempted.pop(fact.task.task_id, None)
         self.preempted[fact.task.task_id] = Preempted(fact=fact, state_key=state_key)
         if len(self.preempted) > RECENT:
             del self.preempted[next(iter(self.preempted))]
+
+    def note_ended(self, ended: EndedTask) -> None:
+        """Remember a task that has ended."""
+        self.ended[ended.spec.task_id] = ended
+        if len(self.ended) > ENDED:
+            del self.ended[next(iter(self.ended))]
+
+    def note_task_ended(self, task: RunningTask, fact: TaskEnded) -> None:
+        """Remember a task that has ended while its agent existed."""
+        self.note_ended(
+            EndedTask(
+                spec=task.spec,
+                agent_name=task.agent_name,
+                state=fact.state,
+                at=fact.at,
+                reason=_code(fact.reason),
+                error=fact.error,
+                result_key=fact.result_key,
+            )
+        )
+
+    def note_cancelled(self, task: QueuedTask, fact: TaskCancelled) -> None:
+        """Remember a task that ended in the queue."""
+        cancelled = fact.reason in (Reason.CANCELLED, Reason.WAIT_TIMEOUT)
+        self.note_ended(
+            EndedTask(
+                spec=task.spec,
+                agent_name=task.submission.agent.name,
+                state=EndState.CANCELLED if cancelled else EndState.FAILED,
+                at=fact.at,
+                reason=fact.reason.value,
+                error=fact.error,
+            )
+        )
+
+    def note_ended_with_agent(self, task: RunningTask, fact: AgentEnded) -> None:
+        """Remember a task that was left when its agent ended."""
+        state, reason = _WITH_AGENT[fact.reason]
+        self.note_ended(
+            EndedTask(
+                spec=task.spec,
+                agent_name=fact.agent_name,
+                state=state,
+                at=fact.at,
+                reason=_code(reason),
+                error=fact.error,
+            )
+        )
+
+    def forget_ended(self, task_id: str) -> None:
+        """A task of this id exists again."""
+        self.ended.pop(task_id, None)
+
+    def note_queued(self, task_id: str) -> None:
+        """A task of this id waits in the queue, so it is not rebuilt with an agent that was lost."""
+        self.forget_ended(task_id)
+        self._forget_lost_task(task_id)
 
     def note_lost(self, lost: LostAgent) -> None:
         """Remember a lost agent. A task that was lost with another one before belongs to this one now."""
@@ -73,13 +182,16 @@ class Past:
         self.former.pop(agent_name, None)
 
     def forget_states(self, state_keys: frozenset[str]) -> None:
-        """These saved states are no longer kept; the tasks stay on record without one."""
+        """These saved states and results are no longer kept; the tasks stay on record without."""
         for task_id, past in self.preempted.items():
             if past.state_key in state_keys:
                 self.preempted[task_id] = msgspec.structs.replace(past, state_key=None)
         for name, lost in self.lost.items():
             tasks = tuple((task, None if key in state_keys else key) for task, key in lost.tasks)
             self.lost[name] = msgspec.structs.replace(lost, tasks=tasks)
+        for task_id, ended in self.ended.items():
+            if ended.result_key in state_keys:
+                self.ended[task_id] = msgspec.structs.replace(ended, result_key=None, expired=True)
 
     def _forget_lost(self, agent_name: str) -> None:
         lost = self.lost.pop(agent_name, None)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from schedulemesh.engine.messages import queue_facts as f
 from schedulemesh.engine.state.evictions import Evictions
+from schedulemesh.engine.state.past import Past
 from schedulemesh.engine.state.queue import Queue, QueuedTask, Reservation
 
 
 class QueueFacts:
     """Applies facts to the queue."""
 
-    def __init__(self, queue: Queue, evictions: Evictions, requests: dict[str, str]) -> None:
-        self._queue = queue
+    def __init__(
+        self, queue: Queue, past: Past, evictions: Evictions, requests: dict[str, str]
+    ) -> None:
+        self._queue, self._past = queue, past
         self._evictions = evictions
         #: See MeshState.
         self._requests = requests
@@ -20,17 +23,17 @@ class QueueFacts:
         """A task joins."""
         if fact.submission.request_id is not None:
             self._requests[fact.submission.request_id] = fact.submission.agent.name
-        self._queue.add(
-            QueuedTask(
-                submission=fact.submission,
-                queued_at=fact.at,
-                number=fact.number,
-                attempts=fact.attempts,
-                not_before=fact.not_before,
-            )
+        task = QueuedTask(
+            submission=fact.submission,
+            queued_at=fact.at,
+            number=fact.number,
+            attempts=fact.attempts,
+            not_before=fact.not_before,
         )
-        if fact.attempts.preemptions and fact.submission.task is not None:
-            self._evictions.note_queued(fact.submission.task.task_id)
+        self._queue.add(task)
+        self._past.note_queued(task.task_id)
+        if fact.attempts.preemptions:
+            self._evictions.note_queued(task.task_id)
 
     def place_changed(self, fact: f.QueuePlaceChanged) -> None:
         """A task waits in another way."""
@@ -38,7 +41,7 @@ class QueueFacts:
 
     def cancelled(self, fact: f.TaskCancelled) -> None:
         """A task does not wait any more."""
-        self._queue.remove(fact.task_id)
+        self._past.note_cancelled(self._queue.remove(fact.task_id), fact)
 
     def policy_changed(self, fact: f.QueuePolicyChanged) -> None:
         """Tasks are served in another order."""

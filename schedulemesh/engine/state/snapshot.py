@@ -24,6 +24,7 @@ from schedulemesh.engine.state.evictions import EvictionRecord
 from schedulemesh.engine.state.groups import Group, PoolCounts
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
+from schedulemesh.engine.state.past import EndedTask
 from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.quota import Account, Hold
 from schedulemesh.engine.state.tasks import ClassOrder, RunningTask
@@ -75,6 +76,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lost_work: list[tuple[str, int, float]] = []
     lost: list[LostAgent] = []
     former: list[str] = []
+    ended: list[EndedTask] = []
     #: (request id, agent name).
     requests: list[tuple[str, str]] = []
     #: (request id, answer).
@@ -122,6 +124,7 @@ def take_snapshot(state: MeshState) -> Snapshot:
         ],
         lost=list(state.lost.values()),
         former=list(state.former),
+        ended=list(state.ended.values()),
         requests=list(state.requests.items()),
         answers=list(state.answers.items()),
     )
@@ -183,13 +186,15 @@ def referenced(state: MeshState) -> frozenset[str]:
     for account in state.ledger.accounts.values():
         if account.spec.groups is not None and account.spec.groups.warm is not None:
             keys.add(account.spec.groups.warm.class_key)
-    keys.update(task.payload_key for task in tasks)
+    keys.update(ended.result_key for ended in state.ended.values())
+    for task in tasks:
+        keys |= {task.payload_key, task.run_key}
     return frozenset(key for key in keys if key)
 
 
 def past_states(state: MeshState) -> dict[str, float]:
-    """The saved states of tasks that neither run nor wait in the queue, each with when they ended, oldest
-    first.
+    """The results and saved states of tasks that neither run nor wait in the queue, oldest first, each with
+    when the task ended.
     """
     found = [
         (past.fact.at, past.state_key)
@@ -197,6 +202,7 @@ def past_states(state: MeshState) -> dict[str, float]:
         if not past.ran_again and task_id not in state.queue.by_id
     ]
     found += [(lost.at, key) for lost in state.lost.values() for _, key in lost.tasks]
+    found += [(ended.at, ended.result_key) for ended in state.ended.values()]
     return {key: at for at, key in sorted((at, key) for at, key in found if key)}
 
 
@@ -277,6 +283,8 @@ def _put_lives(state: MeshState, part: Snapshot) -> None:
         state.evictions.lost_work.setdefault(pool_name, {})[minute] = gpu_s
     for lost in part.lost:
         state.past.note_lost(lost)
+    for ended in part.ended:
+        state.past.note_ended(ended)
     state.former.update(dict.fromkeys(part.former))
     state.requests.update(part.requests)
     state.answers.update(part.answers)

@@ -1,0 +1,147 @@
+"""What a submitted task runs by itself: a method of its class, or a function."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+
+from ray.actor import ActorClass
+
+from schedulemesh.core.agent.function_agent import FunctionAgent
+from schedulemesh.core.transport.user_code import ship_arguments
+from schedulemesh.domain.containers import as_elements, as_items
+from schedulemesh.domain.kinds import is_a
+from schedulemesh.domain.names import as_text, parse_method
+from schedulemesh.domain.user_data import UserFunction, UserValue
+from schedulemesh.errors import InvalidRequestError, shown
+from schedulemesh.protocol.agents import key_of
+
+#: The method of FunctionAgent that a task consists of which is a function.
+_CALL = "run"
+
+
+def with_run(
+    given: Mapping[str, object],
+) -> tuple[Mapping[str, object], dict[str, bytes]]:
+    """The arguments of a submission with the key of what its method takes, and the bytes of that key. A
+    function is replaced by an agent class that calls it. Raises InvalidRequestError.
+    """
+    args = positional(given.get("run_args"), "run_args")
+    kwargs = named(given.get("run_kwargs"), "run_kwargs")
+    target, run = given.get("actor_class"), given.get("run")
+    if not is_a(target, type) and not is_a(target, ActorClass) and callable(target):
+        return _of_function(given, target, args, kwargs), {}
+    if run is None:
+        if args or kwargs:
+            raise InvalidRequestError(
+                "run_args and run_kwargs are arguments of the method that run names; give run='...', or "
+                "submit a function"
+            )
+        return given, {}
+    cls, _ = unwrap(target)
+    _check_method(cls, parse_method(run, "run"), args, kwargs)
+    shipped = ship_arguments(args, kwargs, "run_args and run_kwargs")
+    if shipped.refs or shipped.nested:
+        raise InvalidRequestError(
+            "run_args and run_kwargs cannot hold object references, which do not outlive a restart of "
+            "the scheduler; pass them to the constructor, in actor_args or actor_kwargs"
+        )
+    if not args and not kwargs:
+        return given, {}
+    key = key_of(shipped.data)
+    return {**given, "run_key": key}, {key: shipped.data}
+
+
+def unwrap(actor_class: object) -> tuple[type, Mapping[str, object]]:
+    """The plain class and the options of its ``@ray.remote``, if it has one."""
+    if is_a(actor_class, ActorClass):
+        metadata = actor_class.__ray_metadata__
+        modified = metadata.modified_class
+        beneath = getattr(actor_class, "_default_options", None) or {}
+        cls = getattr(modified, "__ray_actor_class__", modified)
+    else:
+        cls, beneath = actor_class, {}
+    if not is_a(cls, type):
+        raise InvalidRequestError(
+            f"actor_class must be a class or a function, not {shown(actor_class)}"
+        )
+    return cls, beneath
+
+
+def positional(given: object, what: str) -> tuple[UserValue, ...]:
+    """Positional arguments. Raises InvalidRequestError for anything but a list of values, or None."""
+    return () if given is None else tuple(as_elements(given, what, "a list"))
+
+
+def named(given: object, what: str) -> dict[str, UserValue]:
+    """Arguments by name. Raises InvalidRequestError for anything but a dict by name, or None."""
+    if given is None:
+        return {}
+    found: dict[str, UserValue] = {}
+    for key, value in as_items(given, what, "a dict of named arguments"):
+        name = as_text(key)
+        if name is None:
+            raise InvalidRequestError(
+                f"{what} must be a dict of named arguments, not {shown(given)}"
+            )
+        found[name] = value
+    return found
+
+
+def _of_function(
+    given: Mapping[str, object],
+    function: UserFunction,
+    args: tuple[UserValue, ...],
+    kwargs: dict[str, UserValue],
+) -> Mapping[str, object]:
+    """The submission of an agent that calls this function."""
+    for argument in ("run", "actor_args", "actor_kwargs"):
+        if given.get(argument):
+            raise InvalidRequestError(
+                f"{argument} belongs to a class, and a function was submitted; its arguments are "
+                "run_args and run_kwargs"
+            )
+    name = getattr(function, "__name__", type(function).__name__)
+    _check_call(f"the function {name}", function, args, kwargs)
+    return {
+        **given,
+        "actor_class": FunctionAgent,
+        "actor_args": (function, *args),
+        "actor_kwargs": kwargs,
+        "run": _CALL,
+    }
+
+
+def _check_method(
+    cls: type, method: str, args: tuple[UserValue, ...], kwargs: dict[str, UserValue]
+) -> None:
+    """Raise InvalidRequestError if the class has no such method, or it does not take these arguments."""
+    function = getattr(cls, method, None)
+    if not callable(function):
+        raise InvalidRequestError(f"class {cls.__name__} has no method {method!r} to run")
+    inner = inspect.unwrap(function)
+    if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
+        raise InvalidRequestError(
+            f"{cls.__name__}.{method} is a generator, and a task runs a method that returns its result"
+        )
+    bound = isinstance(inspect.getattr_static(cls, method), staticmethod | classmethod)
+    given = args if bound else (None, *args)
+    _check_call(f"{cls.__name__}.{method}", function, given, kwargs)
+
+
+def _check_call(
+    what: str, function: UserFunction, args: tuple[UserValue, ...], kwargs: dict[str, UserValue]
+) -> None:
+    """Raise InvalidRequestError for arguments that a function does not take. One whose signature Python
+    cannot tell is let through.
+    """
+    try:
+        signature = inspect.signature(function)
+    except Exception:  # noqa: BLE001  # user code may raise anything; its process tells
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise InvalidRequestError(
+            f"{what} takes {signature}; that does not take run_args and run_kwargs as given: {error}"
+        ) from None

@@ -1,0 +1,107 @@
+"""The states and results of tasks as callers see them; results are loaded in the caller's process."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+import msgspec
+from ray import cloudpickle
+
+from schedulemesh.core.client.results import Result, combined, refused
+from schedulemesh.domain.user_data import UserValue
+from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.errors import ResultNotLoadableError, TaskFailedError, shown
+from schedulemesh.protocol.agents import KeptResult
+from schedulemesh.protocol.answers import TaskResult
+
+
+class TaskStatus(TypedDict, total=False):
+    """What a task does, or how it ended."""
+
+    task_id: str
+    #: "queued", "starting", "running", "preempting" or "ending"; then "completed", "failed", "cancelled" or
+    #: "lost".
+    state: str
+    #: Of a queued task: its place in the queue of its pool, and whether it is held.
+    position: int
+    held: bool
+    #: How often it was evicted, and how often its run failed or its agent was lost; absent: never.
+    preemptions: int
+    failures: int
+    #: The agent that it runs on, or ran on last.
+    agent_name: str
+    #: Seconds since 1970.
+    ended_at: float
+    #: Why it was not completed: a code, and one line.
+    reason: str
+    error: str
+
+
+class WaitResult(Result, total=False):
+    """The answer of ``wait``."""
+
+    #: In the order of the call.
+    tasks: list[TaskStatus]
+    #: The ids of the tasks that have got so far, and of the others.
+    done: list[str]
+    pending: list[str]
+
+
+class TaskResultDict(Result, total=False):
+    """The answer of ``result``."""
+
+    task_id: str
+    state: str
+    #: What the task's run returned.
+    result: UserValue
+
+
+def result_of(task_id: str, answer: TaskResult | Refused) -> TaskResultDict:
+    """The public result of a task. Raises what its run raised; see ``value_of``."""
+    if isinstance(answer, Refused):
+        return combined(TaskResultDict, refused(answer))
+    value = value_of(task_id, answer)
+    return {"success": True, "task_id": task_id, "state": answer.state, "result": value}
+
+
+def value_of(task_id: str, answer: TaskResult) -> UserValue:
+    """What a task's run has returned; of a gang the list of what each member has, in the order of ranks; None
+    where its caller completed it.
+
+    Raises what the run raised, with its traceback as the cause; TaskFailedError where that is not kept,
+    cannot be loaded here, or would end this process; ResultNotLoadableError for a result that cannot be
+    loaded here.
+    """
+    if answer.kept is None:
+        if answer.error:
+            raise TaskFailedError(f"task {task_id!r} failed: {answer.error}", task_id)
+        return None
+    kept = msgspec.msgpack.decode(answer.kept, type=KeptResult)
+    if kept.value is None and not kept.members:
+        raise _raised(task_id, kept)
+    try:
+        if kept.members:
+            return [cloudpickle.loads(value) for value in kept.members]
+        return cloudpickle.loads(kept.value)
+    except Exception as error:
+        raise ResultNotLoadableError(
+            f"the result of task {task_id!r} is kept, but cannot be loaded in this process: {shown(error)}. "
+            "Make the module of its class importable here, or return plain values"
+        ) from error
+
+
+def _raised(task_id: str, kept: KeptResult) -> Exception:
+    """The exception to raise for a run that raised."""
+    failed = TaskFailedError(f"task {task_id!r} failed:\n{kept.text}", task_id)
+    if kept.exception is None:
+        return failed
+    try:
+        error = cloudpickle.loads(kept.exception)
+    except Exception as problem:  # noqa: BLE001  # unpickling runs user code; the text tells
+        note = f"(its exception cannot be loaded in this process: {shown(problem)})"
+        return TaskFailedError(f"{failed} {note}", task_id)
+    if not isinstance(error, Exception):
+        # SystemExit and the like would end this process.
+        return failed
+    error.__cause__ = failed
+    return error

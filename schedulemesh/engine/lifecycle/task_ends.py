@@ -1,0 +1,129 @@
+"""Ends tasks: completed by their callers, run to their end by themselves, or cancelled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from schedulemesh.domain.reasons import Change, EndReason, Reason, TaskEndReason
+from schedulemesh.domain.task import EndState
+from schedulemesh.engine.admission.queue import cancel_queued
+from schedulemesh.engine.admission.requeue import may_retry
+from schedulemesh.engine.lifecycle.agents import current, end_agent
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.facts import TaskEnded
+from schedulemesh.engine.messages.outcomes import Done, Evicted, Pending, Refused, RequestOutcome
+from schedulemesh.engine.state.agents import Ending
+from schedulemesh.engine.state.tasks import Preempting, RunningTask
+from schedulemesh.engine.transaction import Transaction
+
+#: Tasks that a sentence names.
+_TOLD = 5
+
+
+def finish_task(tx: Transaction, stimulus: s.TaskFinished) -> RequestOutcome:
+    """The task is done; its agent ends with it if asked."""
+    state = tx.state
+    task = state.running.by_id.get(stimulus.task_id)
+    if task is None:
+        return Refused(
+            reason=Reason.TASK_NOT_FOUND,
+            error=f"no task {stimulus.task_id!r} is running; it has ended or was never registered",
+        )
+    agent = state.agents.get(task.agent_name)
+    if isinstance(task.phase, Preempting):
+        return Refused(
+            reason=Reason.ALREADY_BEING_PREEMPTED,
+            error=f"task {stimulus.task_id!r} is being preempted; its state is kept",
+        )
+    if agent is not None and isinstance(agent.phase, Ending):
+        return Pending(agent_name=task.agent_name)
+    tx.emit(TaskEnded(task_id=stimulus.task_id, at=tx.now))
+    if agent is None or not stimulus.end_agent:
+        return Done()
+    if others := state.running.on_agent(task.agent_name):
+        return _kept(task.agent_name, others)
+    return end_agent(tx, agent, EndReason.COMPLETED, request_id=stimulus.request_id)
+
+
+def run_ended(tx: Transaction, stimulus: s.RunEnded) -> None:
+    """A task that runs by itself has ended, and its agent ends with it; one that failed and has retries left
+    joins the queue again when the agent has ended. Late reports are dropped.
+
+    A task that is being evicted ends, too, unless it was cancelled for that: then what it returned early is
+    not its result.
+    """
+    state = tx.state
+    task = state.running.by_id.get(stimulus.task_id)
+    agent = current(state, stimulus.agent_name, stimulus.incarnation)
+    if task is None or agent is None or task.agent_name != stimulus.agent_name:
+        return
+    if isinstance(task.phase, Preempting):
+        if stimulus.cancelled:
+            return
+        _answer_eviction(tx, task, task.phase)
+    elif stimulus.reason is TaskEndReason.RUN_RAISED and may_retry(state, task, agent):
+        end_agent(tx, agent, EndReason.RUN_FAILED)
+        return
+    tx.emit(
+        TaskEnded(
+            task_id=stimulus.task_id,
+            at=tx.now,
+            state=EndState.COMPLETED if stimulus.reason is None else EndState.FAILED,
+            reason=stimulus.reason,
+            error=stimulus.error,
+            result_key=stimulus.result_key,
+        )
+    )
+    if not isinstance(agent.phase, Ending) and not state.running.on_agent(agent.spec.name):
+        end_agent(tx, agent, EndReason.COMPLETED)
+
+
+def _answer_eviction(tx: Transaction, task: RunningTask, preempting: Preempting) -> None:
+    """Answer the request that is evicting a task, which has ended by itself meanwhile."""
+    ended = Evicted(
+        task_id=task.spec.task_id,
+        agent_name=task.agent_name,
+        reason=preempting.reason,
+        state_key=task.state_key,
+        save_error=preempting.save_error,
+        error="the task ended by itself before it was cancelled",
+    )
+    tx.answer(preempting.request_id, ended)
+
+
+def cancel_task(tx: Transaction, stimulus: s.TaskCancellationRequested) -> RequestOutcome:
+    """End a task without a result, and its agent unless that has other tasks."""
+    state, task_id = tx.state, stimulus.task_id
+    task = state.running.by_id.get(task_id)
+    if task_id in state.queue.by_id:
+        return cancel_queued(tx, task_id)
+    if task is None and task_id in state.ended:
+        return Done(change=Change.ALREADY_ENDED)
+    if task is None:
+        return Refused(reason=Reason.TASK_NOT_FOUND, error=f"there is no task {task_id!r}")
+    agent = state.agents.get(task.agent_name)
+    if isinstance(task.phase, Preempting):
+        return Refused(
+            reason=Reason.ALREADY_BEING_PREEMPTED,
+            error=f"task {task_id!r} is being preempted; its state is kept",
+            hint="call cancel_task again once it has been preempted",
+        )
+    tx.emit(
+        TaskEnded(
+            task_id=task_id, at=tx.now, state=EndState.CANCELLED, reason=TaskEndReason.CANCELLED
+        )
+    )
+    if agent is None:
+        return Done()
+    if isinstance(agent.phase, Ending):
+        return Pending(agent_name=task.agent_name)
+    if others := state.running.on_agent(task.agent_name):
+        return _kept(task.agent_name, others)
+    return end_agent(tx, agent, EndReason.DELETED)
+
+
+def _kept(agent_name: str, others: Sequence[str]) -> Done:
+    """The outcome where the agent stays for its other tasks."""
+    shown = ", ".join(map(repr, others[:_TOLD]))
+    kept = f"agent {agent_name!r} was not ended: {len(others)} of its tasks go on ({shown})"
+    return Done(change=Change.AGENT_KEPT, warnings=(kept,))

@@ -1,0 +1,125 @@
+"""Has agents run the tasks that run by themselves, and reports how each run ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+import msgspec
+
+from schedulemesh.domain.reasons import TaskEndReason
+from schedulemesh.engine.messages.instructions import RunTask
+from schedulemesh.engine.messages.stimuli import RunEnded
+from schedulemesh.errors import JournalError
+from schedulemesh.protocol.agents import (
+    KeptResult,
+    MessageError,
+    RunOrder,
+    RunReport,
+    key_of,
+    pack,
+    unpack,
+)
+from schedulemesh.runtime.agent_registry import Agents
+from schedulemesh.runtime.reactor import Reactor
+from schedulemesh.runtime.user_code import UserCode
+
+logger = logging.getLogger(__name__)
+
+
+class TaskRuns:
+    """Runs tasks on their agents; the bytes of their results are stored unread."""
+
+    def __init__(self, agents: Agents, reactor: Reactor, code: UserCode) -> None:
+        self._agents = agents
+        self._reactor = reactor
+        self._code = code
+
+    async def run(self, order: RunTask) -> None:
+        """Run a task to its end, and report it; nothing is reported where the agent ends before."""
+        report = await self._report(order)
+        if report is None:
+            return
+        report = self._bounded(report)
+        if report.reason is not None:
+            logger.warning("run failed: task_id=%s error=%s", order.task_id, report.error)
+        key = key_of(report.kept) if report.kept else None
+        ended = RunEnded(
+            task_id=order.task_id,
+            agent_name=order.agent_name,
+            incarnation=order.incarnation,
+            result_key=key,
+            reason=report.reason,
+            error=report.error,
+            cancelled=report.cancelled,
+        )
+        await self._reactor.report(ended, {} if key is None else {key: report.kept})
+
+    async def _report(self, order: RunTask) -> RunReport | None:
+        """How the run ended; None: its agent ended before."""
+        try:
+            arguments = await self._code.argument_bytes(order.arguments_key)
+        except JournalError as error:
+            return _not_run(str(error))
+        agent = self._reactor.state.agents.get(order.agent_name)
+        if agent is None:
+            return None
+        names = agent.spec.process_names
+        to_host = RunOrder(
+            task_id=order.task_id,
+            method=order.method,
+            arguments=arguments,
+            limit_bytes=self._reactor.result_bytes // len(names),
+        )
+        if agent.spec.gang is None:
+            return await self._agents.run(order.agent_name, order.incarnation, to_host)
+        return await self._of_gang(names, order.incarnation, to_host)
+
+    async def _of_gang(
+        self, names: Sequence[str], incarnation: int, order: RunOrder
+    ) -> RunReport | None:
+        """Run a task on every member of a gang: it has returned when all have, with what each returned, and
+        failed as soon as one has.
+        """
+        runs = [asyncio.ensure_future(self._agents.run(name, incarnation, order)) for name in names]
+        try:
+            for run in asyncio.as_completed(runs):
+                report = await run
+                if report is None:
+                    return None
+                if report.reason is not None:
+                    rank = next(i for i, r in enumerate(runs) if r.done() and r.result() is report)
+                    return msgspec.structs.replace(report, error=f"rank {rank}: {report.error}")
+        finally:
+            for pending in runs:
+                pending.cancel()
+        return _together([run.result() for run in runs])
+
+    def _bounded(self, report: RunReport) -> RunReport:
+        """The report, without a result that is larger than the agent was told that it may be."""
+        size, limit = len(report.kept), self._reactor.result_bytes
+        if size <= limit:
+            return report
+        return msgspec.structs.replace(
+            report,
+            kept=b"",
+            reason=report.reason or TaskEndReason.RESULT_TOO_LARGE,
+            error=report.error or f"the result has {size} bytes; up to {limit} are kept",
+        )
+
+
+def _together(reports: Sequence[RunReport | None]) -> RunReport:
+    """The report of a gang whose members have all returned: their results, in the order of ranks."""
+    found = [report for report in reports if report is not None]
+    try:
+        values = tuple(unpack(report.kept, KeptResult).value or b"" for report in found)
+    except MessageError as error:
+        return _not_run(f"the result of a member cannot be read: {error}")
+    return RunReport(
+        kept=pack(KeptResult(members=values)), cancelled=any(report.cancelled for report in found)
+    )
+
+
+def _not_run(error: str) -> RunReport:
+    return RunReport(kept=b"", reason=TaskEndReason.NOT_RUN, error=error)

@@ -1,0 +1,302 @@
+"""How tasks end, by themselves and otherwise, and what is remembered of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from schedulemesh.domain.reasons import Change, Reason, TaskEndReason
+from schedulemesh.domain.task import EndState
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.outcomes import Done, Evicted, Pending
+from schedulemesh.engine.state import past
+from schedulemesh.engine.state.snapshot import past_states, referenced
+from tests.engine.builders import Mesh, amount, differences, node, pool
+
+
+def running(**how):
+    """A mesh where task ``t`` runs by itself."""
+    mesh = Mesh(pool("p", cpu=2), nodes=[node("a", cpu=2)])
+    mesh.run("t", cpu=2, run="train", **how)
+    return mesh
+
+
+def ended(mesh, task_id="t"):
+    found = mesh.state.ended[task_id]
+    return found.state, found.reason
+
+
+def test_a_task_is_run_when_its_agent_runs_and_ends_with_its_agent():
+    mesh = running()
+    (order,) = mesh.runs["t"]
+    assert (order.agent_name, order.method, order.arguments_key) == ("t", "train", None)
+
+    mesh.run_ends("t", result_key="kept")
+
+    assert ended(mesh) == (EndState.COMPLETED, "")
+    assert mesh.state.running.by_id == {}
+    assert mesh.free() == amount(), "its process still runs"
+    mesh.leave("t")
+    assert mesh.free() == amount(cpu=2)
+    assert "kept" in referenced(mesh.state)
+    assert differences(mesh.state, mesh.refolded()) == []
+    assert differences(mesh.state, mesh.rewritten()) == []
+
+
+def test_a_task_without_run_is_not_run():
+    mesh = Mesh(pool("p", cpu=2), nodes=[node("a", cpu=2)])
+    mesh.run("t", cpu=1)
+    assert mesh.runs == {}
+
+
+def test_a_run_that_raised_is_remembered_as_failed():
+    mesh = running()
+    mesh.run_ends("t", result_key="why", reason=TaskEndReason.RUN_RAISED, error="ValueError: no")
+    assert ended(mesh) == (EndState.FAILED, TaskEndReason.RUN_RAISED)
+    assert mesh.state.ended["t"].error == "ValueError: no"
+
+
+@pytest.mark.parametrize("how", [{"incarnation": 99}, {"agent_name": "other"}])
+def test_a_late_report_of_another_agent_changes_nothing(how):
+    mesh = running()
+    assert mesh.run_ends("t", **how).facts == ()
+    assert "t" in mesh.state.running.by_id
+
+
+def test_a_run_is_ordered_again_after_a_recovery_and_after_a_restart_of_its_process():
+    mesh = running()
+    incarnation = mesh.state.agents["t"].incarnation
+    mesh.handle(s.RecoveryObserved(living=frozenset({("t", incarnation)})))
+    mesh.handle(s.AgentRestarted(agent_name="t", incarnation=incarnation, pid=2))
+    assert mesh.runs["t"] == mesh.runs["t"][:1] * 3
+
+
+def test_an_agent_with_other_tasks_stays():
+    mesh = running()
+    mesh.announce("other", "t")
+    mesh.run_ends("t")
+    assert mesh.ends == {}
+    assert mesh.state.agents["t"].phase.value == "running"
+
+
+def test_a_run_that_was_cancelled_for_an_eviction_has_no_result():
+    mesh = running(priority=0.0)
+    mesh.submit("high", priority=9.0, cpu=2)
+    assert mesh.run_ends("t", result_key="half", cancelled=True).facts == ()
+    mesh.leave("t")
+    assert ended(mesh) == (EndState.CANCELLED, TaskEndReason.PREEMPTED)
+
+
+def test_a_run_that_ends_by_itself_during_its_eviction_is_completed():
+    mesh = running(priority=0.0)
+    mesh.submit("high", priority=9.0, cpu=2)
+    mesh.run_ends("t", result_key="whole")
+    mesh.leave("t")
+    assert ended(mesh) == (EndState.COMPLETED, "")
+    assert mesh.state.preempted == {}
+    mesh.report("high")
+
+
+def test_who_evicts_a_task_that_ends_meanwhile_is_answered():
+    mesh = running()
+    mesh.preempt(task_id="t", request_id="r")
+    mesh.run_ends("t")
+    answer = mesh.state.answers["r"].outcome
+    assert isinstance(answer, Evicted)
+    assert (answer.cancel_success, answer.runs_on) == (False, False)
+    assert "ended by itself" in answer.error
+
+
+def test_a_cancelled_task_ends_with_its_agent():
+    mesh = running()
+    assert mesh.cancel("t", request_id="c") == Pending(agent_name="t")
+    assert ended(mesh) == (EndState.CANCELLED, TaskEndReason.CANCELLED)
+    mesh.leave("t")
+    assert mesh.free() == amount(cpu=2)
+    assert mesh.cancel("t") == Done(change=Change.ALREADY_ENDED)
+
+
+def test_a_cancelled_task_that_shares_its_agent_leaves_it():
+    mesh = running()
+    mesh.announce("other", "t")
+    outcome = mesh.cancel("other")
+    assert (outcome.change, mesh.ends) == (Change.AGENT_KEPT, {})
+    assert "'t'" in outcome.warnings[0]
+
+
+def test_a_task_is_cancelled_before_it_starts():
+    mesh = Mesh(pool("p", cpu=2), nodes=[node("a", cpu=2)])
+    mesh.submit("t", cpu=2, run="train", more={"request_id": "r"})
+    mesh.cancel("t")
+    mesh.leave("t")
+    assert mesh.state.answers["r"].outcome.reason is Reason.AGENT_DELETED
+    assert ended(mesh) == (EndState.CANCELLED, TaskEndReason.CANCELLED)
+    assert mesh.runs == {}
+
+
+def test_a_task_that_is_being_preempted_is_cancelled_later_and_an_unknown_one_never():
+    mesh = running()
+    mesh.preempt(task_id="t")
+    assert mesh.cancel("t").reason is Reason.ALREADY_BEING_PREEMPTED
+    assert mesh.cancel("nobody").reason is Reason.TASK_NOT_FOUND
+
+
+def _completed(mesh):
+    mesh.complete("t")
+
+
+def _deleted(mesh):
+    mesh.delete("t")
+    mesh.leave("t")
+
+
+def _lost(mesh):
+    mesh.die("t")
+
+
+def _evicted(mesh):
+    mesh.preempt(agent_name="t", end_agent=True)
+    mesh.leave("t")
+
+
+@pytest.mark.parametrize(
+    ("end", "state", "reason"),
+    [
+        (_completed, EndState.COMPLETED, ""),
+        (_deleted, EndState.CANCELLED, TaskEndReason.DELETED),
+        (_lost, EndState.LOST, TaskEndReason.LOST),
+        (_evicted, EndState.CANCELLED, TaskEndReason.PREEMPTED),
+    ],
+)
+def test_every_end_is_remembered_until_a_task_of_that_id_exists_again(end, state, reason):
+    mesh = running()
+    end(mesh)
+    assert ended(mesh) == (state, reason)
+    assert mesh.state.ended["t"].agent_name == "t"
+    mesh.submit("again", cpu=1)
+    assert "t" in mesh.state.ended
+    mesh.handle(mesh.submission("t", cpu=1))
+    assert mesh.state.ended == {}
+
+
+def test_a_start_that_failed_is_remembered_with_its_error():
+    mesh = Mesh(pool("p", cpu=2), nodes=[node("a", cpu=2)])
+    mesh.submit("t", cpu=2, run="train")
+    mesh.fail("t")
+    assert ended(mesh) == (EndState.FAILED, TaskEndReason.NOT_STARTED)
+    assert mesh.state.ended["t"].error == "the class raised"
+
+
+def test_the_oldest_are_forgotten(monkeypatch):
+    monkeypatch.setattr(past, "ENDED", 2)
+    mesh = Mesh(pool("p", cpu=2), nodes=[node("a", cpu=2)])
+    for name in ("one", "two", "three"):
+        mesh.run(name, cpu=1)
+        mesh.complete(name)
+    assert list(mesh.state.ended) == ["two", "three"]
+
+
+def test_a_result_expires_like_a_saved_state():
+    mesh = running()
+    mesh.run_ends("t", result_key="kept")
+    assert past_states(mesh.state) == {"kept": mesh.now}
+    mesh.handle(s.StatesOutlived(state_keys=("kept",)))
+    found = mesh.state.ended["t"]
+    assert (found.result_key, found.expired) == (None, True)
+    assert "kept" not in referenced(mesh.state)
+
+
+def failing(retries=2, **how):
+    """A mesh where task ``t`` runs by itself, and is tried again when that fails."""
+    return running(retries=retries, class_key="c", **how)
+
+
+def raised(mesh):
+    """The run raised, and its agent is gone."""
+    mesh.run_ends("t", reason=TaskEndReason.RUN_RAISED, error="no")
+    mesh.leave("t")
+
+
+def test_a_run_that_raised_is_tried_again_later_each_time_and_then_has_failed():
+    mesh = failing()
+    mesh.save("t")
+    for failures, wait_s in ((1, 1.0), (2, 2.0)):
+        raised(mesh)
+        waiting = mesh.state.queue.by_id["t"]
+        assert (waiting.attempts.failures, waiting.not_before) == (failures, mesh.now + wait_s)
+        assert (mesh.state.ended, mesh.state.agents) == ({}, {})
+        mesh.tick(wait_s / 2)
+        assert mesh.starts == {}
+        mesh.tick(wait_s / 2)
+        assert mesh.starts["t"].state_key == "state-t"
+        mesh.report("t")
+        assert len(mesh.runs["t"]) == failures + 1
+    raised(mesh)
+    assert ended(mesh) == (EndState.FAILED, TaskEndReason.RUN_RAISED)
+    assert mesh.state.queue.by_id == {}
+    assert differences(mesh.state, mesh.refolded()) == []
+    assert differences(mesh.state, mesh.rewritten()) == []
+
+
+def test_a_lost_agent_is_tried_again_and_not_rebuilt_beside_that():
+    mesh = failing()
+    mesh.die("t")
+    assert mesh.state.queue.by_id["t"].attempts.failures == 1
+    assert (mesh.state.lost, mesh.state.ended) == ({}, {})
+    mesh.tick(1.0)
+    mesh.report("t")
+    mesh.run_ends("t")
+    assert ended(mesh) == (EndState.COMPLETED, "")
+
+
+def test_an_eviction_is_no_failure():
+    mesh = failing(retries=1, priority=0.0, on_preempted="requeue")
+    mesh.submit("high", priority=9.0, cpu=2, class_key="c")
+    mesh.run_ends("t", cancelled=True)
+    mesh.leave("t")
+    attempts = mesh.state.queue.by_id["t"].attempts
+    assert (attempts.preemptions, attempts.failures) == (1, 0)
+    assert mesh.state.ended == {}
+
+
+@pytest.mark.parametrize("reason", [TaskEndReason.RESULT_TOO_LARGE, TaskEndReason.RESULT_NOT_KEPT])
+def test_what_would_fail_again_is_not_tried_again(reason):
+    mesh = failing()
+    mesh.run_ends("t", reason=reason)
+    assert ended(mesh) == (EndState.FAILED, reason)
+
+
+@pytest.mark.parametrize("how", [{"restartable": False}, {"retries": 0}])
+def test_what_cannot_be_started_again_has_failed(how):
+    mesh = running(**{"class_key": "c", "retries": 1, **how})
+    raised(mesh)
+    assert ended(mesh) == (EndState.FAILED, TaskEndReason.RUN_RAISED)
+
+
+def test_a_task_that_shares_its_agent_is_not_tried_again():
+    mesh = failing()
+    mesh.announce("other", "t")
+    mesh.run_ends("t", reason=TaskEndReason.RUN_RAISED, error="no")
+    assert ended(mesh) == (EndState.FAILED, TaskEndReason.RUN_RAISED)
+    assert mesh.ends == {}
+
+
+def test_a_task_is_cancelled_before_it_is_tried_again():
+    mesh = failing()
+    mesh.run_ends("t", reason=TaskEndReason.RUN_RAISED, error="no")
+    assert mesh.cancel("t") == Pending(agent_name="t")
+    mesh.leave("t")
+    assert ended(mesh) == (EndState.CANCELLED, TaskEndReason.CANCELLED)
+
+    mesh = failing()
+    raised(mesh)
+    assert mesh.cancel("t") == Done()
+    assert ended(mesh) == (EndState.CANCELLED, "cancelled_by_request")
+
+
+def test_a_failure_is_remembered_across_a_restart_of_the_supervisor():
+    mesh = failing()
+    incarnation = mesh.state.agents["t"].incarnation
+    mesh.run_ends("t", reason=TaskEndReason.RUN_RAISED, error="no")
+    mesh.handle(s.RecoveryObserved(living=frozenset({("t", incarnation)})))
+    mesh.leave("t")
+    assert mesh.state.queue.by_id["t"].attempts.failures == 1
