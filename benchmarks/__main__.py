@@ -24,6 +24,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
     from benchmarks.growth import growth
     from benchmarks.journal import recovery
     from benchmarks.openb import openb
+    from benchmarks.queueing import queueing
     from benchmarks.rules import rules
     from benchmarks.throughput import engine_alone, through_journal
     from benchmarks.victims import victims
@@ -38,6 +39,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
         "engine": engine_alone,
         "journal": through_journal,
         "recovery": recovery,
+        "queue": queueing,
         "dispatch": dispatch,
         "openb": openb,
         "ray": _on_ray,

@@ -11,6 +11,7 @@ from benchmarks.decision import decision
 from benchmarks.dispatch import dispatch
 from benchmarks.groups import groups
 from benchmarks.journal import recovery
+from benchmarks.queueing import queueing
 from benchmarks.rows import at_least, at_most, note, print_table
 from benchmarks.throughput import engine_alone, through_journal
 from benchmarks.victims import victims
@@ -22,6 +23,7 @@ TINY = [
     lambda: engine_alone(nodes=20, running=50, pairs=20, rounds=2),
     lambda: through_journal(nodes=20, running=50, pairs=20, rounds=2, in_flight=8),
     lambda: recovery(submissions=700, facts=200, agents=50, in_flight=4),
+    lambda: queueing(tasks=900, waiting=2_000, classes=60, nodes=5, rounds=1),
     lambda: dispatch(moves=1, ranks=[8]),
 ]
 
@@ -29,7 +31,7 @@ TINY = [
 @pytest.mark.parametrize(
     "measure",
     TINY,
-    ids=["decision", "victims", "groups", "engine", "journal", "recovery", "dispatch"],
+    ids=["decision", "victims", "groups", "engine", "journal", "recovery", "queue", "dispatch"],
 )
 def test_a_benchmark_gives_rows(measure):
     rows = measure()

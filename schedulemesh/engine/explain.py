@@ -68,12 +68,12 @@ def exceeds_pool_capacity(state: MeshState, pool_name: str, need: Resources) -> 
 
 def cluster_out_of_resources(state: MeshState, need: Resources) -> Refused:
     """The task does not fit on any node, even on an idle one."""
-    nodes = state.cluster.nodes.values()
-    biggest = max({node.total for node in nodes}, key=lambda total: _closeness(need, total))
+    biggest = max(state.cluster.totals, key=lambda total: _closeness(need, total))
     short = need.beyond(biggest)
     return Refused(
         reason=Reason.CLUSTER_OUT_OF_RESOURCES,
-        error=f"no node of the cluster could ever hold {need}; the closest of {len(nodes)} lacks {short}",
+        error=f"no node of the cluster could ever hold {need}; the closest of {len(state.cluster.nodes)} "
+        f"lacks {short}",
         short_node=short,
     )
 

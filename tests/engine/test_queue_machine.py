@@ -1,6 +1,6 @@
 """The state machine of the whole engine with a queue: no task is lost, doubled, or waits although it fits.
 
-HYPOTHESIS_EXAMPLES sets how many examples are run; 150 where it is not set.
+HYPOTHESIS_EXAMPLES sets how many examples are run; 100 where it is not set.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class QueueMesh(Mesh):
         step = super().handle(stimulus)
         for task_id in before.keys() - self.state.queue.by_id - self.state.running.by_id.keys():
             self.is_explained(task_id, before[task_id], stimulus, step)
-        if not due:
+        if not due and not isinstance(stimulus, s.QueuePolicyChangeRequested):
             self.started_in_order(waited, step)
         self.note(step)
         if isinstance(stimulus, s.ClockTicked | s.RecoveryObserved):
@@ -150,10 +150,11 @@ class QueueMesh(Mesh):
 
     def started_in_order(self, waited, step):
         """No task was started that came after one of its class, or of its strict pool, that still waits."""
+        queue = self.state.queue
         left = [
-            (*waited[t], task.pool_name)
-            for t, task in self.state.queue.by_id.items()
-            if t in waited and waited[t][0] is not None and task.queue_class is not None
+            (task.queue_class, queue.entry(task), task.pool_name)
+            for task_id, task in queue.by_id.items()
+            if task.queue_class is not None and task_id in waited and waited[task_id][0] is not None
         ]
         for fact in step.facts:
             task_id = fact.task.task_id if isinstance(fact, f.AgentAdmitted) and fact.task else ""
@@ -420,7 +421,7 @@ class QueueMachine(MeshMachine):
 
 TestQueue = QueueMachine.TestCase
 TestQueue.settings = settings(
-    max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", "150")),
+    max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", "100")),
     stateful_step_count=50,
     deadline=None,
     print_blob=True,

@@ -43,6 +43,8 @@ class Cluster:
         self._rankings = Rankings(self.nodes, self.workload)
         #: Whether room on a node has become free since the queue was served last.
         self.freed = False
+        #: The totals of all nodes, each once; None: to be collected again.
+        self._totals: frozenset[Resources] | None = None
 
     def see(self, report: NodeReport) -> None:
         """Add a node, or update its total, labels and external usage; its allocations stay."""
@@ -55,6 +57,7 @@ class Cluster:
         else:
             self._unindex(node)
         self._rankings.rescale()
+        self._totals = None
         node.total, node.labels = report.total, report.labels
         if report.external_usage is not None:
             node.external_usage = report.external_usage
@@ -65,11 +68,13 @@ class Cluster:
     def adopt(self, node: Node) -> None:
         """Add a node with its allocations, from a snapshot."""
         self.nodes[node.node_id] = node
+        self._totals = None
         self._reindex(node)
 
     def lose(self, node_id: str) -> None:
         """Remove a node with its allocations."""
         node = self.nodes.pop(node_id)
+        self._totals = None
         self._unindex(node)
         self._rankings.rescale()
 
@@ -182,7 +187,14 @@ class Cluster:
 
     def could_ever(self, need: Resources) -> bool:
         """Whether the need fits on any node without allocations."""
-        return any(need.fits(node.total) for node in self.nodes.values())
+        return any(need.fits(total) for total in self.totals)
+
+    @property
+    def totals(self) -> frozenset[Resources]:
+        """The totals of all nodes, each once."""
+        if self._totals is None:
+            self._totals = frozenset(node.total for node in self.nodes.values())
+        return self._totals
 
     def check_index(self) -> None:
         """Raise AssertionError unless the index contains exactly the nodes that are not cordoned, under their
