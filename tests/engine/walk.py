@@ -11,6 +11,7 @@ from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.state.agents import Running
 from schedulemesh.engine.state.device_guarantees import is_sure
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.nodes import Node
 from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.tasks import RunningTask
 
@@ -314,23 +315,30 @@ def _left(
     """Whether enough is left for this task at its reserved start: on the node, or (None) of its quota."""
     account = state.ledger.accounts[head.pool_name]
     until = now if head.reservation is None else head.reservation.at or now
-    free = account.free if node_id is None else state.cluster.nodes[node_id].free
-    for name, agent in state.agents.items():
-        tasks = [task for task in state.running.by_id.values() if task.agent_name == name]
-        ends = [task.ends_at for task in tasks]
-        if not ends or not all(end is not None and now < end <= until for end in ends):
-            continue
-        if node_id is None and agent.spec.pool_name == head.pool_name:
-            free = free + agent.spec.resources
-        elif node_id is not None and name in state.cluster.nodes[node_id].allocations:
-            allocation = state.cluster.nodes[node_id].allocations[name]
-            gpu = sum(units for _, units in allocation.devices.units)
-            free = free + allocation.held + Resources(gpu=gpu)
+    if node_id is None:
+        free = account.free
+        for task in state.running.by_id.values():
+            mine = task.phase is TaskPhase.RUNNING and task.spec.pool_name == head.pool_name
+            if mine and task.ends_at is not None and now < task.ends_at <= until:
+                free = free + task.resources
+    else:
+        free = _free_at(state, state.cluster.nodes[node_id], now, until)
     submission = head.submission
     wanted = (
         account.spec.default_agent() if submission.default_resources else submission.agent.resources
     )
     return wanted.fits(free - need)
+
+
+def _free_at(state: MeshState, node: Node, now: float, until: float) -> Resources:
+    """What is free on a node when the agents have ended whose tasks all end by then."""
+    free = node.free
+    for name, allocation in node.allocations.items():
+        ends = [t.ends_at for t in state.running.by_id.values() if t.agent_name == name]
+        if ends and all(end is not None and now < end <= until for end in ends):
+            gpu = sum(units for _, units in allocation.devices.units)
+            free = free + allocation.held + Resources(gpu=gpu)
+    return free
 
 
 def best_set(seats: Seats, found: list[Leaver]) -> tuple[set[str], str | None] | None:
