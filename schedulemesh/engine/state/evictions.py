@@ -179,15 +179,19 @@ class Evictions:
 
     def agent_started(self, agent_name: str, at: float) -> None:
         """An agent runs: it uses what was freed for it."""
-        for record in self._records(self._unused.pop(agent_name, ())):
+        if agent_name not in self._unused:
+            return
+        for record in self._records(self._unused.pop(agent_name)):
             record.evictor_started_at, record.used = at, True
 
     def agent_ended(self, agent_name: str, at: float) -> None:
         """What an agent held is free; what was freed for it, if it did not start, was not used."""
-        for record in self._records(self._unfreed.pop(agent_name, ())):
-            record.freed_at = at
-        for record in self._records(self._unused.pop(agent_name, ())):
-            record.used = False
+        if agent_name in self._unfreed:
+            for record in self._records(self._unfreed.pop(agent_name)):
+                record.freed_at = at
+        if agent_name in self._unused:
+            for record in self._records(self._unused.pop(agent_name)):
+                record.used = False
 
     def note_queued(self, task_id: str) -> None:
         """An evicted task has joined the queue again."""
