@@ -20,6 +20,7 @@ from schedulemesh.core.client.gangs import GangMember
 from schedulemesh.core.client.ray_cluster import join_or_start, join_running
 from schedulemesh.core.client.results import SubmitResult
 from schedulemesh.core.client.scheduler import RayScheduler
+from schedulemesh.core.client.simple_calls import SimpleQueueCalls
 from schedulemesh.core.client.simple_follower import SimpleTaskFollower
 from schedulemesh.core.client.states import Preserver, Restorer
 from schedulemesh.core.client.task_fields import (
@@ -78,7 +79,7 @@ class SimpleTaskSpec:
 
 
 @public_calls
-class SimpleScheduler(SimpleTaskFollower):
+class SimpleScheduler(SimpleQueueCalls, SimpleTaskFollower):
     """A scheduler for one job: pools, policy, submit, complete. Starts a local Ray where none runs.
 
     Ray is looked for at ``RAY_ADDRESS``, then on this machine; else a local one is started, with
@@ -279,6 +280,12 @@ class SimpleScheduler(SimpleTaskFollower):
         fields = {f.name: getattr(spec, f.name) for f in dataclasses.fields(spec)}
         return self.submit(**fields)
 
+    def submit_many(
+        self, specs: Iterable[SimpleTaskSpec | Mapping[str, object]]
+    ) -> listings.SubmitManyResult:
+        """Submit many tasks in one message: specs, or dicts of their fields; see RayScheduler.submit_many."""
+        return self.scheduler.submit_many([_as_submission(spec) for spec in specs])
+
     def complete(self, task_id: str) -> results.Result:
         """Report that a task is done: its agent is ended and its quota is freed.
 
@@ -451,3 +458,12 @@ class SimpleScheduler(SimpleTaskFollower):
         if self._started_ray:
             ray.shutdown()
             self._started_ray = False
+
+
+def _as_submission(spec: SimpleTaskSpec | Mapping[str, object]) -> Mapping[str, object]:
+    """The arguments of RayScheduler's call for a task; anything else as it is."""
+    if isinstance(spec, SimpleTaskSpec):
+        spec = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
+    if not isinstance(spec, Mapping) or "pool" not in spec:
+        return spec
+    return {("pool_name" if name == "pool" else name): value for name, value in spec.items()}

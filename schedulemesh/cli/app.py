@@ -19,6 +19,7 @@ Namespace = Annotated[str, typer.Option(help="Its Ray namespace.")]
 Address = Annotated[
     str, typer.Option(envvar="RAY_ADDRESS", help="The Ray cluster; auto: the one on this machine.")
 ]
+Tasks = Annotated[list[str], typer.Argument(help="Ids of tasks.", show_default=False)]
 
 
 def _show_version(wanted: bool) -> None:
@@ -139,6 +140,97 @@ def orphans(
     from schedulemesh.cli import standing
 
     raise typer.Exit(standing.orphans(name, namespace, address, end, end_all=end_all, asked=yes))
+
+
+@app.command("queue")
+def list_queue(
+    name: Name = "head",
+    namespace: Namespace = "schedulemesh",
+    address: Address = "auto",
+    pool: Annotated[str | None, typer.Option(help="Only this pool's queue.")] = None,
+    limit: Annotated[
+        int, typer.Option(min=0, help="How many tasks of each pool are shown; 0: all.")
+    ] = 20,
+) -> None:
+    """Show the tasks that wait, in the order in which they will start."""
+    from schedulemesh.cli import queue
+
+    raise typer.Exit(queue.show(name, namespace, address, pool, limit or None))
+
+
+@app.command()
+def hold(
+    tasks: Tasks,
+    name: Name = "head",
+    namespace: Namespace = "schedulemesh",
+    address: Address = "auto",
+) -> None:
+    """Keep queued tasks from starting until they are released."""
+    from schedulemesh.cli import queue
+
+    raise typer.Exit(
+        queue.change(name, namespace, address, tasks, lambda s, t: s.hold_task(t), "held")
+    )
+
+
+@app.command()
+def release(
+    tasks: Tasks,
+    name: Name = "head",
+    namespace: Namespace = "schedulemesh",
+    address: Address = "auto",
+) -> None:
+    """Let held tasks start again."""
+    from schedulemesh.cli import queue
+
+    raise typer.Exit(
+        queue.change(name, namespace, address, tasks, lambda s, t: s.release_task(t), "released")
+    )
+
+
+@app.command()
+def top(
+    tasks: Tasks,
+    name: Name = "head",
+    namespace: Namespace = "schedulemesh",
+    address: Address = "auto",
+) -> None:
+    """Move queued tasks to the front of their pools; of several, the last one comes first."""
+    from schedulemesh.cli import queue
+
+    raise typer.Exit(
+        queue.change(name, namespace, address, tasks, lambda s, t: s.move_to_front(t), "moved")
+    )
+
+
+@app.command()
+def priority(
+    task: Annotated[str, typer.Argument(help="The task's id.")],
+    value: Annotated[float, typer.Argument(help="Its new priority.")],
+    name: Name = "head",
+    namespace: Namespace = "schedulemesh",
+    address: Address = "auto",
+) -> None:
+    """Change the priority of a queued task."""
+    from schedulemesh.cli import queue
+
+    done = f"priority {value:g}"
+    raise typer.Exit(
+        queue.change(name, namespace, address, [task], lambda s, t: s.set_priority(t, value), done)
+    )
+
+
+@app.command()
+def cancel(
+    tasks: Tasks,
+    name: Name = "head",
+    namespace: Namespace = "schedulemesh",
+    address: Address = "auto",
+) -> None:
+    """Cancel tasks."""
+    from schedulemesh.cli import queue
+
+    raise typer.Exit(queue.cancel(name, namespace, address, tasks))
 
 
 @app.command()

@@ -35,6 +35,10 @@ class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
     #: about when it can start.
     passing_limit_s: float = 3600.0
 
+    def public(self) -> dict[str, Any]:
+        """The fields by name."""
+        return msgspec.structs.asdict(self)
+
     def __post_init__(self) -> None:
         force = msgspec.structs.force_setattr
         order = as_text(self.order)

@@ -80,6 +80,7 @@ class Engine:
         self._on(s.TaskSubmitted, _submit)
         self._on(s.QueuedTaskChanged, queue.change_queued)
         self._on(s.TaskCancellationRequested, task_ends.cancel_task)
+        self._on(s.TasksCancellationRequested, task_ends.cancel_tasks)
         self._on(s.ClassProbeFailed, queue.class_probe_failed)
         self._on(s.AgentReported, lifecycle.agent_reported)
         self._on(s.TaskFinished, task_ends.finish_task)

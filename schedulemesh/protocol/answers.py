@@ -10,6 +10,7 @@ from schedulemesh.config.settings import SchedulerSettings
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import Resources
+from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.explanation import Explanation
 from schedulemesh.engine.messages.outcomes import Evaluation, Refused, RequestOutcome
 from schedulemesh.errors import InvalidRequestError
@@ -75,6 +76,43 @@ class Response(Answer, tag="reply", frozen=True, kw_only=True):
     evicted: tuple[tuple[str, PreemptionReason, bytes | None], ...] = ()
 
 
+class Responses(Answer, tag="responses", frozen=True, kw_only=True):
+    """The outcomes of many submissions, in their order."""
+
+    responses: list[Response]
+    #: How many of the Ray handles that are sent beside it belong to each.
+    handles: list[int]
+
+
+class QueueRow(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, array_like=True, gc=False
+):
+    """A task that waits in the queue."""
+
+    task: TaskSpec
+    agent_name: str
+    #: How many tasks of its pool come before it, plus one.
+    position: int
+    #: Seconds since it joined the queue, and when that was, in seconds since 1970.
+    waiting_s: float
+    queued_at: float
+    #: When it was first submitted, in seconds since 1970.
+    arrived_at: float
+    held: bool = False
+    #: When it may start, in seconds since 1970; 0: at once.
+    not_before: float = 0.0
+    #: How often it was evicted.
+    preemptions: int = 0
+
+
+class QueueListed(Answer, tag="queue_listed", frozen=True, kw_only=True):
+    """Tasks that wait in the queue."""
+
+    rows: list[QueueRow]
+    #: How many wait, those that are not listed included.
+    total: int
+
+
 class PoolResponse(Answer, tag="pool", frozen=True, kw_only=True):
     """The result of creating or changing a pool."""
 
@@ -130,6 +168,8 @@ AnyAnswer = Union[
     Malformed,
     Refusal,
     Response,
+    Responses,
+    QueueListed,
     PoolResponse,
     Evaluated,
     Explained,

@@ -13,8 +13,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from schedulemesh.config.pools import check_pool, parse_queueing, parse_target
-from schedulemesh.domain.agent import check_agent
-from schedulemesh.domain.labels import Labels, check_selector, parse_labels
+from schedulemesh.domain.labels import Labels, parse_labels
 from schedulemesh.domain.names import parse_key, parse_name
 from schedulemesh.domain.numbers import (
     MAX_COUNT,
@@ -29,7 +28,16 @@ from schedulemesh.domain.task import TaskSpec, check_task, parse_on_preempted
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.protocol.agents import SavedState, key_of
+from schedulemesh.protocol.queue_requests import (
+    CancelTasks,
+    ChangeQueuedTask,
+    ChangeQueuePolicy,
+    GetQueuePolicy,
+    ListQueue,
+    SubmitMany,
+)
 from schedulemesh.protocol.request_base import Request, RequestWithBlobs
+from schedulemesh.protocol.submission_checks import check_submission
 from schedulemesh.protocol.task_requests import CancelTask, GetResult, WaitTasks
 
 
@@ -132,22 +140,7 @@ class SubmitTask(RequestWithBlobs, tag="submit_task", frozen=True, kw_only=True)
     submission: TaskSubmitted
 
     def __post_init__(self) -> None:
-        given = self.submission
-        check_agent(given.agent)
-        if given.client is not None:
-            parse_name(given.client, "the client's name")
-        if given.task is not None:
-            check_task(given.task)
-        check_selector(given.selector)
-        parse_name(given.request_id, "request_id")
-        if given.state_key is not None:
-            raise InvalidRequestError("state_key is set by the scheduler, not by its callers")
-        if given.queue and given.task is None:
-            raise InvalidRequestError("only a task can wait in the queue")
-        if given.until_runs and not given.queue:
-            raise InvalidRequestError("a submission that waits until its task runs must be queued")
-        if given.wait_s is not None:
-            parse_timeout(given.wait_s, "wait")
+        check_submission(self.submission)
 
 
 class RegisterTask(RequestWithBlobs, tag="register_task", frozen=True, kw_only=True):
@@ -387,6 +380,10 @@ AnyChange = Union[
     RegisterStateHandlers,
     CordonNode,
     SubmitTask,
+    SubmitMany,
+    ChangeQueuedTask,
+    CancelTasks,
+    ChangeQueuePolicy,
     RegisterTask,
     CompleteTask,
     CancelTask,
@@ -408,6 +405,8 @@ AnyQuery = Union[
     GetResult,
     GetSavedState,
     GetGroupStats,
+    ListQueue,
+    GetQueuePolicy,
     ListStrategies,
     GetAbout,
 ]

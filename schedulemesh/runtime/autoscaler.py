@@ -1,8 +1,10 @@
-"""Autoscaler requests: asks Ray for nodes on which unplaceable placement groups fit."""
+"""Autoscaler requests: asks Ray for nodes on which queued tasks and unplaceable placement groups fit."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from itertools import islice
 
 from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.explain import unplaced
@@ -11,9 +13,36 @@ from schedulemesh.runtime.backend import Backend, BackendError
 
 logger = logging.getLogger(__name__)
 
+#: The most bundles that are asked for on behalf of queued tasks: more are asked for when these have nodes.
+MOST_FOR_QUEUE = 100
+
+
+def queued_needs(state: MeshState) -> Iterator[Resources]:
+    """The bundles of queued tasks that fit on no node, even if it were empty, as far as their pool's quota
+    covers them.
+    """
+    if not state.nodes_known:
+        return
+    for name in sorted(state.queue.pools):
+        account = state.ledger.accounts[name]
+        free = account.free
+        for queue_class in state.queue.pools[name].classes.values():
+            submission = state.queue.by_id[queue_class.first[-1]].submission
+            agent = submission.agent
+            own = account.spec.default_agent() if submission.default_resources else agent.resources
+            bundles = agent.bundles or (own,)
+            if all(state.cluster.could_ever(bundle) for bundle in bundles):
+                continue
+            for _ in queue_class.entries:
+                if not own.fits(free):
+                    break
+                free = free - own
+                yield from bundles
+
 
 class AutoscalerRequest:
-    """Keeps Ray's one global slot for requests up to date, if a pool says ``request_resources``.
+    """Keeps Ray's one global slot for requests up to date: with the groups of pools that say
+    ``request_resources``, and with what queued tasks need and no node has.
 
     Ray Train and Ray Data write the same slot, and the last writer wins: only one of them may be used.
     """
@@ -30,7 +59,8 @@ class AutoscalerRequest:
             for account in state.ledger.accounts.values()
             if account.spec.groups is not None and account.spec.groups.autoscale
         ]
-        if not asking and not self._asked:
+        for_queue = list(islice(queued_needs(state), MOST_FOR_QUEUE))
+        if not asking and not for_queue and not self._asked:
             return
         bundles = [
             bundle
@@ -38,6 +68,7 @@ class AutoscalerRequest:
             for shape, _ in unplaced(state, name)
             for bundle in shape.bundles
         ]
+        bundles += for_queue
         if bundles != self._asked:
             await self._ask(bundles)
 

@@ -17,6 +17,7 @@ from schedulemesh.engine.messages.facts import (
     TaskPreempted,
 )
 from schedulemesh.engine.messages.outcomes import Refused, RequestOutcome
+from schedulemesh.engine.messages.queue_facts import QueuePolicyChanged, TaskCancelled, TaskQueued
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.transaction import Step
 
@@ -56,6 +57,14 @@ def log_facts(facts: Iterable[AnyFact]) -> None:
             )
         elif isinstance(fact, PolicyChanged):
             _log_policy(fact)
+        elif isinstance(fact, TaskQueued):
+            _log_return(fact)
+        elif isinstance(fact, TaskCancelled) and fact.reason is not Reason.CANCELLED:
+            logger.info("cancelled: task_id=%s reason=%s", fact.task_id, fact.reason)
+        elif isinstance(fact, QueuePolicyChanged):
+            shown = fact.policy.public()
+            changes = " ".join(f"{name}={shown[name]}" for name in fact.changes)
+            logger.info("queue policy changed by %s: %s", fact.client, changes)
 
 
 def log_refusal(stimulus: TaskSubmitted, outcome: RequestOutcome) -> None:
@@ -78,6 +87,20 @@ def _log_victims(fact: AgentAdmitted) -> None:
             victim.preempt_score,
             victim.reason,
         )
+
+
+def _log_return(fact: TaskQueued) -> None:
+    """Log a task that joins the queue again; not one that joins it first, of which there may be thousands."""
+    task, attempts = fact.submission.task, fact.attempts
+    if task is None or not (attempts.preemptions or attempts.failures):
+        return
+    logger.info(
+        "waits again: task_id=%s pool=%s preemptions=%d failures=%d",
+        task.task_id,
+        task.pool_name,
+        attempts.preemptions,
+        attempts.failures,
+    )
 
 
 def _log_policy(fact: PolicyChanged) -> None:

@@ -14,11 +14,12 @@ from schedulemesh.engine.explain import pool_not_found
 from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.protocol import requests
-from schedulemesh.protocol.answers import Details, Listed, Refusal, WithHandles
+from schedulemesh.protocol.answers import Details, Listed, QueueRow, Refusal, WithHandles
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.gangs import every_process, processes_of
 from schedulemesh.runtime.pg_manager import Groups
 from schedulemesh.runtime.preemption_rows import preemption_row, selected
+from schedulemesh.runtime.queue_rows import queued
 
 #: The number of preemptions listed by get_preemption_stats.
 RECENT = 100
@@ -151,7 +152,12 @@ class View:
         ]
 
     def tasks(self) -> list[dict[str, object]]:
-        """Each current task."""
+        """Each current task, then those that wait in the queue."""
+        names = sorted(self._state.queue.pools)
+        waiting = [row for name in names for row in queued(self._state, name, self._now)]
+        return [*self._running_tasks(), *map(_queued_task, waiting)]
+
+    def _running_tasks(self) -> list[dict[str, object]]:
         return [
             {
                 **task_row(task.spec),
@@ -296,3 +302,18 @@ class View:
             "name": self._groups.name(group.group_id),
             "node_ids": list(group.node_ids),
         }
+
+
+def _queued_task(row: QueueRow) -> dict[str, object]:
+    """A task that waits in the queue, among those that run."""
+    return {
+        **task_row(row.task),
+        "agent_name": row.agent_name,
+        "phase": "queued",
+        "started_at": None,
+        "remaining_time": row.task.estimated_duration or 0.0,
+        "last_metrics": {},
+        "position": row.position,
+        "held": row.held,
+        "waiting_time": row.waiting_s,
+    }

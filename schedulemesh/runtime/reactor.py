@@ -6,7 +6,7 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from typing_extensions import Self
@@ -163,22 +163,58 @@ class Reactor:
         """
         if not self._whole.is_set():
             await self.whole()
+        self._check_healthy()
+        if isinstance(stimulus, StateStored) and not self._small_enough(stimulus, blobs or {}):
+            return Step()
+        step, kept = self._decide(stimulus, blobs)
+        await self._durable(kept)
+        self._publish(step)
+        self._snapshots.take_if_due()
+        self._clock_notes.note_if_due()
+        return step
+
+    def _check_healthy(self) -> None:
+        """Raise JournalError while the journal cannot be written."""
         if not self._healthy.is_set():
             raise JournalError(
                 f"the journal cannot be written, so nothing can be changed now: {self._trouble}"
             )
-        if isinstance(stimulus, StateStored) and not self._small_enough(stimulus, blobs or {}):
-            return Step()
-        step, kept = self._decide(stimulus, blobs)
+
+    async def _durable(self, kept: asyncio.Future[None] | None) -> None:
+        """Return once facts are durable; None: those on which a step without facts was decided."""
         try:
             await (kept if kept is not None else self._writer.flushed())
         except JournalError:
             self._fall_back()
             raise
-        self._publish(step)
+
+    async def steps(self, stimuli: Sequence[AnyStimulus], blobs: Mapping[str, bytes]) -> list[Step]:
+        """As ``step`` for several stimuli, whose facts become durable together."""
+        if not self._whole.is_set():
+            await self.whole()
+        self._check_healthy()
+        steps, kept = self._decide_all(stimuli, blobs)
+        await self._durable(kept)
+        for step in steps:
+            self._publish(step)
         self._snapshots.take_if_due()
         self._clock_notes.note_if_due()
-        return step
+        return steps
+
+    def _decide_all(
+        self, stimuli: Sequence[AnyStimulus], blobs: Mapping[str, bytes]
+    ) -> tuple[list[Step], asyncio.Future[None] | None]:
+        """The steps, and a future for their facts, None if they have none. If one fails, nothing changes."""
+        steps: list[Step] = []
+        try:
+            now = self.now()
+            steps += [self.engine.handle(stimulus, now) for stimulus in stimuli]
+            facts = [fact for step in steps for fact in step.facts]
+            return steps, self._writer.append(facts, blobs) if facts else None
+        except Exception:
+            logger.exception("one of %d steps failed", len(stimuli))
+            self._start_over()
+            raise
 
     def _decide(
         self, stimulus: AnyStimulus, blobs: Mapping[str, bytes] | None

@@ -14,6 +14,7 @@ from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Pending, Refused, RequestOutcome
 from schedulemesh.errors import InvalidRequestError, JournalError, shown
+from schedulemesh.protocol import queue_requests as q
 from schedulemesh.protocol import requests as r
 from schedulemesh.protocol import task_requests
 from schedulemesh.protocol.answers import (
@@ -32,6 +33,7 @@ from schedulemesh.runtime.journal_opening import journal_address
 from schedulemesh.runtime.pool_service import PoolService
 from schedulemesh.runtime.preemption_service import PreemptionService
 from schedulemesh.runtime.queries import View
+from schedulemesh.runtime.queue_service import QueueService
 from schedulemesh.runtime.running import Running, Service, unavailable
 from schedulemesh.runtime.state_service import StateService
 from schedulemesh.runtime.submission_service import SubmissionService
@@ -55,6 +57,7 @@ class RequestService(Service):
         self._submissions = SubmissionService(running)
         self._preemptions = PreemptionService(running)
         self._tasks = TaskService(running)
+        self._queue = QueueService(running)
         self.states = StateService(running, self._submissions)
 
     async def answer(self, request: r.AnyRequest, refs: Refs) -> AnyAnswer | WithHandles:
@@ -72,6 +75,18 @@ class RequestService(Service):
         match request:
             case r.SubmitTask():
                 return await self._submissions.submit(request.submission, request.blobs, refs)
+            case q.SubmitMany():
+                return await self._submissions.submit_many(request, refs)
+            case q.ChangeQueuedTask():
+                return await self._queue.change(request)
+            case q.CancelTasks():
+                return await self._queue.cancel(request)
+            case q.ListQueue():
+                return await self._queue.list(request)
+            case q.ChangeQueuePolicy():
+                return await self._queue.change_policy(request)
+            case q.GetQueuePolicy():
+                return Details(facts=await self._reactor.read(self._queue_policy))
             case r.CreatePool():
                 return await self._pools.create_pool(request)
             case r.EnsurePool():
@@ -211,6 +226,9 @@ class RequestService(Service):
         """Check all agents once; see HealthCheck.run."""
         check = HealthCheck(self._backend, self._agents, self._groups, self._reactor, self._answers)
         return await check.run(timeout_s)
+
+    def _queue_policy(self) -> dict[str, object]:
+        return {"policy": self._reactor.state.queue.policy.public()}
 
     def _about(self) -> dict[str, object]:
         state = self._reactor.state

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import islice
 
 import msgspec
 
@@ -16,7 +19,10 @@ from schedulemesh.engine.messages.outcomes import (
     ProbeNeeded,
     RequestOutcome,
 )
-from schedulemesh.protocol.answers import GroupPlace, MemberPlace, Response, WithHandles
+from schedulemesh.engine.transaction import Step
+from schedulemesh.errors import InvalidRequestError
+from schedulemesh.protocol.answers import GroupPlace, MemberPlace, Response, Responses, WithHandles
+from schedulemesh.protocol.queue_requests import SubmitMany
 from schedulemesh.runtime.backend import Refs
 from schedulemesh.runtime.decision_log import log_refusal
 from schedulemesh.runtime.gangs import processes_of
@@ -51,6 +57,38 @@ class SubmissionService(Service):
         references.release_unused(self._reactor.state)
         return self._with_handle(outcome)
 
+    async def submit_many(self, request: SubmitMany, refs: Refs) -> WithHandles:
+        """Many submissions, which become durable together: answered when each is."""
+        references, code = self._executor.references, self._executor.code
+        blobs = await self._with_known_classes(request)
+        with ExitStack() as held:
+            stimuli: list[s.TaskSubmitted] = []
+            names: set[str] = set()
+            for stimulus, own in zip(request.submissions, _shares(request, refs), strict=True):
+                code.expect(stimulus.agent.arguments_key, blobs)
+                given = references.given_with(self._with_name(stimulus, names), own)
+                names.add(given.agent.name)
+                held.enter_context(references.held_for(given.agent, own))
+                stimuli.append(given)
+            steps = await self._reactor.steps(stimuli, blobs)
+            decided = zip(stimuli, steps, strict=True)
+            outcomes = await asyncio.gather(
+                *(self._outcome(stimulus, step, blobs) for stimulus, step in decided)
+            )
+        references.release_unused(self._reactor.state)
+        return _together([self._with_handle(outcome) for outcome in outcomes])
+
+    async def _with_known_classes(self, request: SubmitMany) -> dict[str, bytes]:
+        """The request's bytes, with those of classes that are known from before."""
+        blobs = dict(request.blobs)
+        keys = {key for given in request.submissions for key in given.agent.class_keys}
+        for class_key in keys:
+            known = await self._executor.code.class_bytes(class_key, blobs)
+            if known is None:
+                raise InvalidRequestError(f"the bytes of class {class_key} are not known")
+            blobs[class_key] = known
+        return blobs
+
     async def answered(self, request_id: str) -> Response | WithHandles:
         """The first answer to a repeated submission."""
         outcome = await self._answers.outcome(request_id)
@@ -61,7 +99,12 @@ class SubmissionService(Service):
     ) -> RequestOutcome:
         """What becomes of a submission."""
         await self._wait_for_removed_groups(stimulus)
-        step = await self._reactor.step(stimulus, blobs)
+        return await self._outcome(stimulus, await self._reactor.step(stimulus, blobs), blobs)
+
+    async def _outcome(
+        self, stimulus: s.TaskSubmitted, step: Step, blobs: Mapping[str, bytes]
+    ) -> RequestOutcome:
+        """The final outcome of a submission that was decided in this step."""
         while isinstance(step.outcome, ProbeNeeded):
             class_key = step.outcome.class_key
             failed = await self._executor.code.probe(class_key, blobs[class_key], stimulus.agent)
@@ -112,13 +155,40 @@ class SubmissionService(Service):
             node_ids=() if group is None else group.node_ids,
         )
 
-    def _with_name(self, stimulus: s.TaskSubmitted) -> s.TaskSubmitted:
-        """An agent without a name gets one that begins with its pool's."""
+    def _with_name(self, stimulus: s.TaskSubmitted, taken: Collection[str] = ()) -> s.TaskSubmitted:
+        """An agent without a name gets one that begins with its pool's. ``taken``: by others of a request."""
         agent = stimulus.agent
         if agent.name:
             return stimulus
         engine = self._reactor.engine
         pool = pool_for(engine.state, engine.strategies, stimulus) or ""
-        name = f"{pool[:_POOL_CHARS]}-agent-{secrets.token_hex(3)}"
+        name, in_use = "", (engine.state.agents, engine.state.queue.agent_names, taken)
+        while not name or any(name in names for names in in_use):
+            name = f"{pool[:_POOL_CHARS]}-agent-{secrets.token_hex(3)}"
         named = msgspec.structs.replace(agent, name=name, pool_name=pool)
         return msgspec.structs.replace(stimulus, agent=named)
+
+
+def _shares(request: SubmitMany, refs: Refs) -> Iterator[Refs]:
+    """The object references of each submission."""
+    whole, nested = iter(refs[0]), iter(refs[1])
+    for wholes, nesteds in request.references or [(0, 0)] * len(request.submissions):
+        yield list(islice(whole, wholes)), list(islice(nested, nesteds))
+
+
+def _together(answers: Sequence[Response | WithHandles]) -> WithHandles:
+    """Many answers as one."""
+    responses: list[Response] = []
+    handles: list[list[object]] = []
+    for answer in answers:
+        if isinstance(answer, WithHandles):
+            if not isinstance(answer.answer, Response):
+                raise TypeError(f"a submission cannot be answered by {answer.answer!r}")
+            responses.append(answer.answer)
+            handles.append(answer.handles)
+        else:
+            responses.append(answer)
+            handles.append([])
+    counts = [len(own) for own in handles]
+    together = [handle for own in handles for handle in own]
+    return WithHandles(Responses(responses=responses, handles=counts), together)

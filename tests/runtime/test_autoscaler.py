@@ -12,7 +12,8 @@ from schedulemesh.domain.resources import parse_resources
 from schedulemesh.engine.messages.facts import PoolEnsured
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.runtime import autoscaler as autoscaler_request
-from schedulemesh.runtime.autoscaler import AutoscalerRequest
+from schedulemesh.runtime.autoscaler import AutoscalerRequest, queued_needs
+from tests.engine.builders import Mesh, node, pool
 from tests.runtime.fake_backend import FakeBackend
 
 
@@ -67,3 +68,36 @@ def test_a_pool_that_disabled_requests_has_none(short):
     ray, short["p"] = FakeBackend(), [(SHAPE, "no room")]
     told(ray, state(p=True), state(p=False), state(p=False))
     assert ray.asked == [list(SHAPE.bundles), []]
+
+
+def queued_mesh(*needs, cpu=8):
+    """A pool with one node of 4 CPUs, and tasks that wait for these CPUs each."""
+    mesh = Mesh(pool("p", cpu=cpu), nodes=[node("n1", cpu=4)])
+    for number, need in enumerate(needs):
+        mesh.queue(f"t{number}", cpu=need)
+    return mesh
+
+
+def test_what_queued_tasks_need_and_no_node_has_is_requested_and_withdrawn():
+    ray, mesh = FakeBackend(), queued_mesh(6, 4)
+    assert mesh.waiting() == ["t0"]
+    assert list(queued_needs(mesh.state)) == [], "its pool's quota is in use"
+    mesh.report("t1")
+    mesh.complete("t1")
+    need = parse_resources({"cpu": 6})
+    assert list(queued_needs(mesh.state)) == [need]
+
+    async def story():
+        request = AutoscalerRequest(ray)
+        await request.notify(mesh.state)
+        mesh.cancel("t0")
+        await request.notify(mesh.state)
+
+    asyncio.run(story())
+    assert ray.asked == [[need], []]
+
+
+def test_no_more_is_requested_for_queued_tasks_than_their_quota_covers():
+    mesh = queued_mesh(6, 6, 6, 6, cpu=13)
+    assert len(mesh.waiting()) == 4
+    assert list(queued_needs(mesh.state)) == [parse_resources({"cpu": 6})] * 2

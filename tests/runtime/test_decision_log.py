@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from schedulemesh.config.queueing import QueuePolicy
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.runtime.decision_log import log_facts, log_refusal
@@ -98,3 +99,29 @@ def test_the_resolved_aggressiveness_is_logged(told):
         ("INFO", "policy: label_priority_threshold=0.5"),
         ("INFO", "policy: same_pool_priority_threshold=1.0"),
     ]
+
+
+def test_what_becomes_of_queued_tasks_is_logged_where_nobody_asked_for_it(told):
+    mesh = Mesh(pool("p", cpu=1))
+    mesh.queue("a", cpu=1, priority=1.0, on_preempted="requeue", class_key="c")
+    mesh.report("a")
+    mesh.queue("late", cpu=1, priority=1.0, more={"wait_s": 5.0})
+    mesh.queue("unwanted", cpu=1, priority=1.0)
+    mesh.cancel("unwanted")
+    mesh.now += 5.0
+    mesh.handle(s.ClockTicked())
+    mesh.handle(
+        s.QueuePolicyChangeRequested(
+            policy=QueuePolicy(order="fifo"), client="me", changes=("order",)
+        )
+    )
+    log_facts(mesh.facts)
+    assert told() == [
+        ("INFO", "cancelled: task_id=late reason=wait_timeout"),
+        ("INFO", "queue policy changed by me: order=fifo"),
+    ]
+    mesh.facts.clear()
+    mesh.queue("high", cpu=1, priority=9.0)
+    mesh.leave("a")
+    log_facts(mesh.facts)
+    assert told()[-1] == ("INFO", "waits again: task_id=a pool=p preemptions=1 failures=0")

@@ -34,6 +34,7 @@ RAY_S = 30.0
 _SLOW = frozenset(
     {
         "cancel_task",
+        "cancel_tasks",
         "complete_task",
         "create_pool",
         "delete_agent",
@@ -46,6 +47,7 @@ _SLOW = frozenset(
         "restore_task",
         "save_task_state",
         "shutdown",
+        "submit_many",
         "submit_task",
     }
 )

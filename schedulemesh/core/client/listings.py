@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
-from schedulemesh.core.client.results import AgentInfo, Result, TaskInfo
+from schedulemesh.core.client.results import AgentInfo, Result, SubmitResult, TaskInfo
 from schedulemesh.domain.resources import Amounts
 from schedulemesh.domain.user_data import UserValue
 
@@ -159,7 +159,7 @@ class HealthResult(Result, total=False):
 
 
 class TaskListing(TaskInfo, total=False):
-    """A task that holds resources or is registered; times are in seconds."""
+    """A task that holds resources, is registered, or waits in the queue; times are in seconds."""
 
     agent_name: str
     phase: str
@@ -167,12 +167,78 @@ class TaskListing(TaskInfo, total=False):
     started_at: float | None
     remaining_time: float
     last_metrics: dict[str, UserValue]
+    #: Only of a task that waits in the queue; see QueueListing.
+    position: int
+    held: bool
+    waiting_time: float
 
 
 class TasksResult(Result, total=False):
     """The answer of ``list_tasks``."""
 
     tasks: list[TaskListing]
+
+
+class SubmitManyResult(Result, total=False):
+    """The answer of ``submit_many``; ``success`` is False if a submission was refused."""
+
+    #: The answer to each submission, in their order.
+    results: list[SubmitResult]
+    #: How many were refused.
+    refused: int
+
+
+class QueueListing(TaskInfo, total=False):
+    """A task that waits in the queue; times are in seconds."""
+
+    #: The name that its agent will have.
+    agent_name: str
+    #: "queued".
+    state: str
+    #: How many tasks of its pool come before it, plus one.
+    position: int
+    #: Whether it does not start until it is released.
+    held: bool
+    #: Since it joined the queue.
+    waiting_time: float
+    #: When it joined the queue, and when it was first submitted, since 1970.
+    queued_at: float
+    arrived_at: float
+    #: When it may start, since 1970; None: at once.
+    not_before: float | None
+    #: How often it was evicted.
+    preemptions: int
+
+
+class QueueResult(Result, total=False):
+    """The answer of ``list_queue``."""
+
+    tasks: list[QueueListing]
+    #: How many tasks wait, those that are not listed included.
+    total: int
+
+
+class CancellationResult(Result, total=False):
+    """The answer of ``cancel_tasks``; ``success`` is False if one was not cancelled."""
+
+    cancelled: list[str]
+    #: The refusal of each task that was not cancelled, by its id.
+    refused: dict[str, Result]
+
+
+class QueuePolicyFields(TypedDict, total=False):
+    """The policy of the queue as plain data; see QueuePolicy."""
+
+    order: str
+    ageing_per_hour: float
+    las_threshold_gpu_hours: float
+    passing_limit_s: float
+
+
+class QueuePolicyResult(Result, total=False):
+    """The answer of ``configure_queue`` and ``get_queue_policy``."""
+
+    policy: QueuePolicyFields
 
 
 class PolicyFields(TypedDict, total=False):

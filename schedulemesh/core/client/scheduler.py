@@ -26,6 +26,7 @@ from schedulemesh.core.client.console import show_log
 from schedulemesh.core.client.gang_calls import GangCalls
 from schedulemesh.core.client.new_settings import parse_settings
 from schedulemesh.core.client.pool_calls import PoolCalls
+from schedulemesh.core.client.queue_calls import QueueCalls
 from schedulemesh.core.client.task_fields import (
     AgentFields,
     OptionalFields,
@@ -41,7 +42,7 @@ from schedulemesh.plugins.scheduling import SchedulingStrategyPlugin
 
 
 @public_calls
-class RayScheduler(PoolCalls, GangCalls, TaskFollower):
+class RayScheduler(PoolCalls, GangCalls, QueueCalls, TaskFollower):
     """The scheduler of one name in one Ray namespace: finds its supervisor or creates it, and calls it.
 
     ``detached`` False: the scheduler ends with this job, and nothing of it stays in Ray. True: it outlives

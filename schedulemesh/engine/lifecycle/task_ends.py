@@ -11,7 +11,14 @@ from schedulemesh.engine.admission.requeue import may_retry
 from schedulemesh.engine.lifecycle.agents import current, end_agent
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import TaskEnded
-from schedulemesh.engine.messages.outcomes import Done, Evicted, Pending, Refused, RequestOutcome
+from schedulemesh.engine.messages.outcomes import (
+    Done,
+    Evicted,
+    Pending,
+    Refused,
+    RequestOutcome,
+    TasksCancelled,
+)
 from schedulemesh.engine.state.agents import Ending
 from schedulemesh.engine.state.tasks import Preempting, RunningTask
 from schedulemesh.engine.transaction import Transaction
@@ -120,6 +127,19 @@ def cancel_task(tx: Transaction, stimulus: s.TaskCancellationRequested) -> Reque
     if others := state.running.on_agent(task.agent_name):
         return _kept(task.agent_name, others)
     return end_agent(tx, agent, EndReason.DELETED)
+
+
+def cancel_tasks(tx: Transaction, stimulus: s.TasksCancellationRequested) -> RequestOutcome:
+    """Cancel several tasks; what cannot be cancelled does not concern the others."""
+    refused: dict[str, Refused] = {}
+    ending: list[str] = []
+    for task_id in stimulus.task_ids:
+        outcome = cancel_task(tx, s.TaskCancellationRequested(task_id=task_id))
+        if isinstance(outcome, Refused):
+            refused[task_id] = outcome
+        elif isinstance(outcome, Pending):
+            ending.append(outcome.agent_name)
+    return TasksCancelled(refused=refused, ending=tuple(ending))
 
 
 def _kept(agent_name: str, others: Sequence[str]) -> Done:

@@ -166,7 +166,18 @@ class AgentEvicted(Outcome, tag="agent_evicted", frozen=True, kw_only=True):
     task_ids: tuple[str, ...] = ()
 
 
-RequestOutcome = Union[Accepted, Refused, Queued, Pending, ProbeNeeded, Done, Evicted, AgentEvicted]
+class TasksCancelled(Outcome, tag="tasks_cancelled", frozen=True, kw_only=True):
+    """Several tasks were cancelled by request."""
+
+    #: Why others were not, by task.
+    refused: dict[str, Refused] = {}
+    #: Agents that are being terminated with their tasks.
+    ending: tuple[str, ...] = ()
+
+
+RequestOutcome = Union[
+    Accepted, Refused, Queued, Pending, ProbeNeeded, Done, Evicted, AgentEvicted, TasksCancelled
+]
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True, gc=False):

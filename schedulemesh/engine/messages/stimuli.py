@@ -121,6 +121,12 @@ class TaskCancellationRequested(Request, frozen=True, kw_only=True):
     task_id: str
 
 
+class TasksCancellationRequested(Stimulus, frozen=True, kw_only=True):
+    """A client cancelled several tasks."""
+
+    task_ids: tuple[str, ...]
+
+
 class TaskAnnounced(Stimulus, frozen=True, kw_only=True):
     """A client registered a task that runs on an agent."""
 
@@ -324,6 +330,7 @@ AnyStimulus = Union[
     TaskSubmitted,
     QueuedTaskChanged,
     TaskCancellationRequested,
+    TasksCancellationRequested,
     TaskAnnounced,
     TaskFinished,
     RunEnded,

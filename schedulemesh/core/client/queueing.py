@@ -1,0 +1,196 @@
+"""Queue calls: submit many tasks, change, cancel and list those that wait. QueueCalls documents each call."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import cast, get_type_hints
+
+from ray.actor import ActorHandle
+
+from schedulemesh.config.queueing import QueuePolicy, changed_queue_policy
+from schedulemesh.core.client import results
+from schedulemesh.core.client.asking import ask, ask_with_handles, details, respond
+from schedulemesh.core.client.connection import Connection
+from schedulemesh.core.client.deadline import WAITS
+from schedulemesh.core.client.listings import (
+    CancellationResult,
+    QueueListing,
+    QueuePolicyResult,
+    QueueResult,
+    SubmitManyResult,
+)
+from schedulemesh.core.client.results import SubmitResult, combined, submitted
+from schedulemesh.core.client.task_fields import SubmitFields
+from schedulemesh.core.client.task_request import Submission, client_name, task_submission
+from schedulemesh.domain.containers import as_elements, as_items
+from schedulemesh.domain.names import as_text, parse_name
+from schedulemesh.domain.numbers import parse_count, parse_priority
+from schedulemesh.domain.task import task_row
+from schedulemesh.engine.messages.outcomes import Refused, TasksCancelled
+from schedulemesh.errors import InvalidRequestError, nearest, shown
+from schedulemesh.protocol.answers import QueueListed, QueueRow, Responses
+from schedulemesh.protocol.queue_requests import (
+    CancelTasks,
+    ChangeQueuedTask,
+    ChangeQueuePolicy,
+    GetQueuePolicy,
+    ListQueue,
+    SubmitMany,
+)
+
+#: What one of the submissions of ``submit_many`` may say.
+_FIELDS = frozenset({"task_id", "pool_name", "actor_class", *get_type_hints(SubmitFields)})
+
+
+def submit_many(connection: Connection, specs: object) -> SubmitManyResult:
+    """Submit many tasks in one message."""
+    given = [
+        _submission(connection, spec, number)
+        for number, spec in enumerate(as_elements(specs, "specs", "a list of submissions"))
+    ]
+    if not given:
+        return {"success": True, "results": [], "refused": 0}
+    request = SubmitMany(
+        submissions=tuple(one.submission for one in given),
+        references=tuple((len(one.refs[0]), len(one.refs[1])) for one in given),
+        blobs={key: data for one in given for key, data in one.request.blobs.items()},
+    )
+    refs = [ref for one in given for ref in one.refs[0]], [r for one in given for r in one.refs[1]]
+    what = WAITS if any(one.submission.until_runs for one in given) else None
+    answer, handles = ask_with_handles(connection, request, Responses, refs, what)
+    if isinstance(answer, Refused):
+        return combined(SubmitManyResult, results.refused(answer))
+    return _answers(given, answer, handles)
+
+
+def _submission(connection: Connection, spec: object, number: int) -> Submission:
+    """One of many submissions. Raises InvalidRequestError naming its position."""
+    where = f"specs[{number}]"
+    fields: dict[str, object] = {}
+    for key, value in as_items(spec, where, "a dict of the arguments of a submission"):
+        name = as_text(key)
+        if name is None or name not in _FIELDS:
+            near = nearest(name or "", _FIELDS)
+            raise InvalidRequestError(
+                f"{where} has {shown(key)}{near}; it takes {', '.join(sorted(_FIELDS))}"
+            )
+        fields[name] = value
+    if fields.get("dry_run"):
+        raise InvalidRequestError(f"{where} has dry_run, which only a submission by itself takes")
+    try:
+        return task_submission(connection.caller, fields)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"{where}: {error}") from error
+
+
+def _answers(
+    given: Sequence[Submission], answer: Responses, handles: Sequence[ActorHandle]
+) -> SubmitManyResult:
+    """The results in the order of the submissions."""
+    found: list[SubmitResult] = []
+    first = 0
+    for one, response, count in zip(given, answer.responses, answer.handles, strict=True):
+        own = handles[first : first + count]
+        first += count
+        named = not one.submission.default_resources
+        found.append(submitted(response, own, dry_run=False, named_resources=named))
+    refused = [number for number, result in enumerate(found) if not result["success"]]
+    if not refused:
+        return {"success": True, "results": found, "refused": 0}
+    example = found[refused[0]]
+    error = (
+        f"{len(refused)} of {len(found)} submissions were refused; the first is specs[{refused[0]}]"
+    )
+    return {
+        "success": False,
+        "error": f"{error}: {example['error']}",
+        "reason": example["reason"],
+        "results": found,
+        "refused": len(refused),
+    }
+
+
+def change(
+    connection: Connection,
+    task_id: object,
+    *,
+    held: bool | None = None,
+    priority: object = None,
+    to_front: bool = False,
+) -> results.Result:
+    """Change how a task waits."""
+    request = ChangeQueuedTask(
+        task_id=parse_name(task_id, "task_id"),
+        held=held,
+        priority=None if held is not None or to_front else parse_priority(priority),
+        to_front=to_front,
+        request_id=uuid.uuid4().hex,
+    )
+    return results.done(respond(connection, request).outcome)
+
+
+def cancel_tasks(connection: Connection, task_ids: object) -> CancellationResult:
+    """Cancel several tasks."""
+    name = as_text(task_ids)
+    given: Iterable[object] = (
+        (name,) if name is not None else as_elements(task_ids, "task_ids", "a list of ids")
+    )
+    ids = tuple(dict.fromkeys(parse_name(one, "task_id") for one in given))
+    outcome = respond(connection, CancelTasks(task_ids=ids)).outcome
+    if not isinstance(outcome, TasksCancelled):
+        return combined(CancellationResult, results.done(outcome))
+    cancelled = [task_id for task_id in ids if task_id not in outcome.refused]
+    refused = {task_id: results.refused(why) for task_id, why in outcome.refused.items()}
+    if not refused:
+        return {"success": True, "cancelled": cancelled, "refused": {}}
+    example = next(iter(refused.values()))
+    return {
+        "success": False,
+        "error": f"{len(refused)} of {len(ids)} tasks were not cancelled: {example['error']}",
+        "reason": example["reason"],
+        "cancelled": cancelled,
+        "refused": refused,
+    }
+
+
+def list_queue(connection: Connection, pool: object, limit: object) -> QueueResult:
+    """The tasks that wait."""
+    request = ListQueue(
+        pool_name=None if pool is None else parse_name(pool, "the pool's name"),
+        limit=None if limit is None else parse_count(limit, "limit"),
+    )
+    answer = ask(connection, request, QueueListed)
+    if isinstance(answer, Refused):
+        return combined(QueueResult, results.refused(answer))
+    return {"success": True, "tasks": [_listed(row) for row in answer.rows], "total": answer.total}
+
+
+def _listed(row: QueueRow) -> QueueListing:
+    own = {
+        "agent_name": row.agent_name,
+        "state": "queued",
+        "position": row.position,
+        "held": row.held,
+        "waiting_time": row.waiting_s,
+        "queued_at": row.queued_at,
+        "arrived_at": row.arrived_at,
+        "not_before": row.not_before or None,
+        "preemptions": row.preemptions,
+    }
+    return cast("QueueListing", {**task_row(row.task), **own})
+
+
+def configure_queue(connection: Connection, changes: Mapping[str, object]) -> QueuePolicyResult:
+    """Change these fields of the queue's policy."""
+    given = {name: value for name, value in changes.items() if value is not None}
+    checked = changed_queue_policy(QueuePolicy(), given).public()
+    request = ChangeQueuePolicy(
+        changes={name: checked[name] for name in given}, client=client_name()
+    )
+    return details(connection, request, QueuePolicyResult)
+
+
+def get_queue_policy(connection: Connection) -> QueuePolicyResult:
+    """The policy of the queue."""
+    return details(connection, GetQueuePolicy(), QueuePolicyResult)

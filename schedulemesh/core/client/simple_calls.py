@@ -1,0 +1,60 @@
+"""The calls of SimpleScheduler about the queue, which are those of its RayScheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from schedulemesh.core.client import listings, results
+from schedulemesh.core.client.arguments import public_calls
+from schedulemesh.core.client.scheduler import RayScheduler
+
+
+@public_calls
+class SimpleQueueCalls:
+    """Changes, cancels and lists queued tasks; sets their order. RayScheduler says more of each call."""
+
+    scheduler: RayScheduler
+
+    def hold_task(self, task_id: str) -> results.Result:
+        """Keep a queued task from starting until it is released."""
+        return self.scheduler.hold_task(task_id)
+
+    def release_task(self, task_id: str) -> results.Result:
+        """Let a held task start again."""
+        return self.scheduler.release_task(task_id)
+
+    def set_priority(self, task_id: str, priority: float) -> results.Result:
+        """Change the priority of a queued task."""
+        return self.scheduler.set_priority(task_id, priority)
+
+    def move_to_front(self, task_id: str) -> results.Result:
+        """Have a queued task come before all tasks of its pool that wait now."""
+        return self.scheduler.move_to_front(task_id)
+
+    def cancel_tasks(self, task_ids: str | Iterable[str]) -> listings.CancellationResult:
+        """Cancel several tasks in one message; returns ``cancelled`` and ``refused``."""
+        return self.scheduler.cancel_tasks(task_ids)
+
+    def list_queue(self, pool: str | None = None, limit: int | None = None) -> listings.QueueResult:
+        """Return ``tasks``: those that wait in the queue of a pool, or of every pool, in their order."""
+        return self.scheduler.list_queue(pool, limit)
+
+    def configure_queue(
+        self,
+        *,
+        order: str | None = None,
+        ageing_per_hour: float | None = None,
+        las_threshold_gpu_hours: float | None = None,
+        passing_limit_s: float | None = None,
+    ) -> listings.QueuePolicyResult:
+        """Change the given fields of the policy of the queue; returns the whole ``policy``."""
+        return self.scheduler.configure_queue(
+            order=order,
+            ageing_per_hour=ageing_per_hour,
+            las_threshold_gpu_hours=las_threshold_gpu_hours,
+            passing_limit_s=passing_limit_s,
+        )
+
+    def get_queue_policy(self) -> listings.QueuePolicyResult:
+        """Return the ``policy`` of the queue."""
+        return self.scheduler.get_queue_policy()

@@ -1,0 +1,67 @@
+"""Requests about tasks that wait in the queue, and about the order in which they are served."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import islice
+
+from schedulemesh.config.queueing import changed_queue_policy
+from schedulemesh.engine.explain import pool_not_found
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.outcomes import Done, TasksCancelled
+from schedulemesh.protocol import queue_requests as q
+from schedulemesh.protocol.answers import Details, QueueListed, Refusal, Response
+from schedulemesh.runtime.queue_rows import queued
+from schedulemesh.runtime.running import Service
+
+
+class QueueService(Service):
+    """Changes, cancels and lists queued tasks; changes the policy of the queue."""
+
+    async def change(self, request: q.ChangeQueuedTask) -> Response:
+        """Change how a task waits."""
+        step = await self._reactor.step(
+            s.QueuedTaskChanged(
+                task_id=request.task_id,
+                held=request.held,
+                priority=request.priority,
+                to_front=request.to_front,
+                request_id=request.request_id,
+            )
+        )
+        return Response(outcome=step.outcome or Done())
+
+    async def cancel(self, request: q.CancelTasks) -> Response:
+        """Cancel tasks; answered when the processes of those that ran are gone."""
+        step = await self._reactor.step(s.TasksCancellationRequested(task_ids=request.task_ids))
+        outcome = step.outcome or Done()
+        if isinstance(outcome, TasksCancelled):
+            await asyncio.gather(*(self._answers.end_of(name) for name in outcome.ending))
+        return Response(outcome=outcome)
+
+    async def list(self, request: q.ListQueue) -> QueueListed | Refusal:
+        """The first tasks of a pool's queue, or of each pool's."""
+        name = request.pool_name
+
+        def look() -> QueueListed | Refusal:
+            state = self._reactor.state
+            if name is not None and name not in state.ledger.accounts:
+                return Refusal(refused=pool_not_found(state, name))
+            names = sorted(state.queue.pools) if name is None else [name]
+            now = self._reactor.now()
+            rows = [row for one in names for row in islice(queued(state, one, now), request.limit)]
+            return QueueListed(rows=rows, total=sum(map(state.queue.size, names)))
+
+        return await self._reactor.read(look)
+
+    async def change_policy(self, request: q.ChangeQueuePolicy) -> Details:
+        """Change these fields of the queue's policy; returns the complete policy."""
+        await self._reactor.whole()
+        policy = changed_queue_policy(self._reactor.state.queue.policy, request.changes)
+        if request.changes:
+            await self._reactor.step(
+                s.QueuePolicyChangeRequested(
+                    policy=policy, client=request.client, changes=tuple(request.changes)
+                )
+            )
+        return Details(facts={"policy": policy.public()})
