@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.reasons import Reason, TaskEndReason
 from schedulemesh.engine.messages.outcomes import Refused
 from tests.engine.builders import Mesh, node, pool
 
@@ -151,3 +151,58 @@ def test_an_explanation_is_sent_and_read_unchanged():
     found = explained(given, "t")
     data = msgspec.msgpack.encode(found)
     assert msgspec.msgpack.decode(data, type=type(found)) == found
+
+
+def test_a_completed_task_says_what_is_kept_of_it():
+    given = mesh()
+    given.run("t", cpu=1, run="train")
+    given.run_ends("t", result_key="kept")
+    found = explained(given, "t")
+    assert (found.state, found.reason, found.error) == ("completed", "", "")
+    assert found.detail == "it was completed; result('t') returns what it returned"
+    given.run("u", cpu=1)
+    given.complete("u")
+    assert explained(given, "u").detail == "it was completed"
+
+
+def test_a_task_whose_run_raised_says_what_and_how_to_have_it_retried():
+    given = mesh()
+    given.run("t", cpu=1, run="train")
+    given.run_ends("t", result_key="why", reason=TaskEndReason.RUN_RAISED, error="ValueError: no")
+    found = explained(given, "t")
+    assert (found.state, found.reason) == ("failed", "run_raised")
+    assert found.error == "ValueError: no"
+    assert found.hint == "result('t') raises its exception; max_retries runs it again"
+
+
+def test_a_run_that_is_retried_says_when_and_why():
+    given = mesh()
+    given.run("t", cpu=1, run="train", class_key="k", retries=2)
+    given.run_ends("t", result_key="why", reason=TaskEndReason.RUN_RAISED, error="ValueError: no")
+    given.leave("t")
+    found = explained(given, "t")
+    assert (found.state, found.reason, found.failures) == ("queued", Reason.BACK_OFF, 1)
+    assert "because its run failed once" in found.error
+
+
+def test_a_task_that_was_cancelled_in_the_queue_says_so():
+    given = mesh()
+    given.run("a", cpu=4)
+    given.queue("t", cpu=4)
+    given.cancel("t")
+    found = explained(given, "t")
+    assert (found.state, found.reason) == ("cancelled", Reason.CANCELLED)
+    assert found.error == "It was cancelled by request"
+    given.queue("u", cpu=4, more={"wait_s": 5.0})
+    given.tick(6)
+    assert explained(given, "u").error == "task 'u' did not start within 5 s"
+
+
+def test_a_task_whose_agent_was_deleted_says_so():
+    given = mesh()
+    given.run("t", cpu=4)
+    given.delete("t")
+    given.leave("t")
+    found = explained(given, "t")
+    assert (found.state, found.reason) == ("cancelled", "deleted")
+    assert found.error == "Its agent was deleted"

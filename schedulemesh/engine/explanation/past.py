@@ -1,41 +1,60 @@
-"""Explains tasks that have no agent and do not wait: evicted ones, and those lost with their agents."""
+"""Explains tasks that have ended: how, why, and what of them is kept."""
 
 from __future__ import annotations
 
-from schedulemesh.domain.reasons import EndReason
+from schedulemesh.domain.reasons import Reason, TaskEndReason
+from schedulemesh.domain.task import EndState
 from schedulemesh.engine.explanation.evictions import evictor, last_eviction
 from schedulemesh.engine.messages.explanation import Eviction, Explanation
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.past import EndedTask
 
 _RESUBMIT = (
     "submit it again under the same id, or restore it with restore_task; with on_preempted='requeue' it "
     "joins the queue again by itself"
 )
+_REBUILD = "ensure_agent_health rebuilds lost agents where possible; restore_task restores one task"
+#: What each code says, as the rest of a sentence.
+_MEANINGS = {code.value: code.meaning.rstrip(".") for code in (*Reason, *TaskEndReason)}
 
 
 def explain_past(state: MeshState, task_id: str) -> Explanation | None:
     """The explanation of a task that has ended; None: it is not on record."""
-    return _lost(state, task_id) or _evicted(state, task_id)
-
-
-def _evicted(state: MeshState, task_id: str) -> Explanation | None:
-    past = state.preempted.get(task_id)
-    eviction = last_eviction(state, task_id)
-    if past is None or past.ran_again or eviction is None:
+    ended = state.past.ended.get(task_id)
+    if ended is None:
         return None
+    error, hint = _why(state, ended)
+    completed = ended.state is EndState.COMPLETED
     return Explanation(
-        task=past.fact.task,
-        state="cancelled",
-        reason=EndReason.PREEMPTED.value,
-        error=evicted_sentence(eviction) + "; it does not wait in the queue",
-        hint=_RESUBMIT,
-        agent_name=past.fact.agent_name,
-        since=past.fact.at,
-        eviction=eviction,
+        task=ended.spec,
+        state=ended.state.value,
+        reason=ended.reason,
+        error="" if completed else error,
+        hint="" if completed else hint,
+        detail=_result(ended) if completed else "",
+        agent_name=ended.agent_name,
+        since=ended.at,
+        eviction=last_eviction(state, task_id),
     )
 
 
-def evicted_sentence(eviction: Eviction) -> str:
+def _why(state: MeshState, ended: EndedTask) -> tuple[str, str]:
+    """Why it was not completed, in one sentence, and the next step."""
+    eviction = last_eviction(state, ended.spec.task_id)
+    if ended.reason == TaskEndReason.PREEMPTED and eviction is not None:
+        return _evicted(eviction) + "; it does not wait in the queue", _RESUBMIT
+    if ended.reason == TaskEndReason.LOST:
+        return _lost(state, ended), _REBUILD
+    error = ended.error or _MEANINGS.get(ended.reason, "")
+    if ended.result_key is not None:
+        return (
+            error,
+            f"result({ended.spec.task_id!r}) raises its exception; max_retries runs it again",
+        )
+    return error, ""
+
+
+def _evicted(eviction: Eviction) -> str:
     """By whom a task was evicted, and what of it was saved."""
     by = evictor(eviction)
     score = "" if eviction.score is None else f", score {eviction.score:.4g}"
@@ -47,22 +66,17 @@ def evicted_sentence(eviction: Eviction) -> str:
     return f"it was evicted{how} ({eviction.rule}{score}); {saved}"
 
 
-def _lost(state: MeshState, task_id: str) -> Explanation | None:
-    for lost in state.lost.values():
-        for spec, state_key in lost.tasks:
-            if spec.task_id == task_id:
-                saved = (
-                    "its last saved state is stored" if state_key else "no state of it is stored"
-                )
-                return Explanation(
-                    task=spec,
-                    state="lost",
-                    reason=EndReason.LOST.value,
-                    error=f"the process of its agent {lost.spec.name!r} died, or its node was lost; {saved}",
-                    hint="ensure_agent_health rebuilds lost agents where possible; restore_task restores "
-                    "one task",
-                    agent_name=lost.spec.name,
-                    since=lost.at,
-                    eviction=last_eviction(state, task_id),
-                )
-    return None
+def _lost(state: MeshState, ended: EndedTask) -> str:
+    """What of a task is stored whose agent was lost."""
+    lost = state.lost.get(ended.agent_name)
+    keys = {} if lost is None else {spec.task_id: key for spec, key in lost.tasks}
+    stored = keys.get(ended.spec.task_id) is not None
+    saved = "its last saved state is stored" if stored else "no state of it is stored"
+    return f"the process of its agent {ended.agent_name!r} died, or its node was lost; {saved}"
+
+
+def _result(ended: EndedTask) -> str:
+    """What is kept of a completed task."""
+    if ended.result_key is not None:
+        return f"it was completed; result({ended.spec.task_id!r}) returns what it returned"
+    return "it was completed" + ("; its result is no longer kept" if ended.expired else "")

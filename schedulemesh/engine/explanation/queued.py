@@ -150,11 +150,8 @@ def _of_its_own(tx: Transaction, task: QueuedTask) -> list[Finding]:
         )
     if task.not_before > tx.now:
         failures = task.attempts.failures
-        why = (
-            f"its run failed {failures} times"
-            if failures
-            else "its last start found no room in Ray"
-        )
+        times = "once" if failures == 1 else f"{failures} times"
+        why = f"its run failed {times}" if failures else "its last start found no room in Ray"
         found.append(
             Finding(
                 reason=Reason.BACK_OFF,

@@ -41,7 +41,7 @@ def explain(
 def _unknown(state: MeshState, task_id: str) -> Refused:
     near = _near(
         task_id,
-        chain(state.preempted, islice(state.queue.by_id, _LOOKED_AT // 2), state.running.by_id),
+        chain(state.past.ended, islice(state.queue.by_id, _LOOKED_AT // 2), state.running.by_id),
     )
     meant = f"; near ids: {', '.join(map(repr, near))}" if near else ""
     return Refused(
