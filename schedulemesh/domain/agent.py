@@ -8,7 +8,7 @@ import msgspec
 
 from schedulemesh.domain.labels import MAX_BYTES, Labels, parse_labels, size_of
 from schedulemesh.domain.names import parse_key, parse_name
-from schedulemesh.domain.placement import PLACEMENT_STRATEGIES, check_bundles
+from schedulemesh.domain.placement import MAX_BUNDLES, PLACEMENT_STRATEGIES, check_bundles
 from schedulemesh.domain.resources import Resources, check_resources
 from schedulemesh.errors import InvalidRequestError, shown
 
@@ -53,6 +53,10 @@ class GangSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     same_label: str = ""
     #: In the order of the bundles; empty: all members have the class and arguments of the agent.
     members: tuple[MemberSpec, ...] = ()
+    #: Of an elastic gang: how many members it has at most. The bundles are its core, which it never runs
+    #: without; the others, like the first of the core, come when there is room and are given up first. 0: not
+    #: elastic.
+    replicas: int = 0
 
 
 class MemberProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -99,6 +103,13 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
         if self.gang is None:
             return (self.name,)
         return tuple(f"{self.name}-{rank}" for rank in range(len(self.bundles)))
+
+    @property
+    def extra_names(self) -> tuple[str, ...]:
+        """The names of the agents that are the extra members of an elastic gang."""
+        if self.gang is None or self.gang.replicas <= len(self.bundles):
+            return ()
+        return tuple(f"{self.name}-{n}" for n in range(len(self.bundles), self.gang.replicas))
 
     @property
     def class_keys(self) -> tuple[str, ...]:
@@ -156,10 +167,24 @@ def check_gang(gang: GangSpec, size: int) -> None:
         parse_name(gang.same_label, "same_label")
     if gang.members and len(gang.members) != size:
         raise InvalidRequestError(f"a gang has {len(gang.members)} members, but {size} bundles")
+    if gang.replicas:
+        _check_elastic(gang, size)
     for member in gang.members:
         parse_key(member.class_key, "a member's class key")
         if member.arguments_key is not None:
             parse_key(member.arguments_key, "a member's arguments' key")
+
+
+def _check_elastic(gang: GangSpec, size: int) -> None:
+    if not size <= gang.replicas <= MAX_BUNDLES:
+        raise InvalidRequestError(
+            f"replicas is {gang.replicas}; allowed are min_replicas, {size}, to {MAX_BUNDLES}"
+        )
+    if gang.members or gang.same_label or gang.strategy.startswith("STRICT"):
+        raise InvalidRequestError(
+            "members that come and go are alike and run wherever there is room; leave out same_label and the "
+            "STRICT placements, or min_replicas"
+        )
 
 
 def check_options(encoded: str) -> None:

@@ -70,6 +70,8 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     max_retries: int = 0
     #: The requested priority, if a plugin changed it; None: not changed.
     asked_priority: float | None = None
+    #: The agent of the elastic gang whose extra member runs it; empty: it is no extra member's.
+    extra_of: str = ""
     #: What becomes of it when it is evicted: one of ``ON_PREEMPTED``; empty: what its pool's definition says.
     on_preempted: str = ""
 
@@ -109,7 +111,7 @@ def parse_on_preempted(given: object) -> str:
 
 
 #: Fields that no listing shows.
-INTERNAL = frozenset({"payload_key", "run", "run_key", "max_retries", "asked_priority"})
+INTERNAL = frozenset({"payload_key", "run", "run_key", "max_retries", "asked_priority", "extra_of"})
 _PUBLIC = tuple(name for name in TaskSpec.__struct_fields__ if name not in INTERNAL)
 
 #: How each field that a caller may set is checked and converted; all raise InvalidRequestError.

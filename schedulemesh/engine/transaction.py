@@ -24,12 +24,14 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Transaction:
     """Collects the facts and instructions of one stimulus, which happens ``now`` (seconds since 1970)."""
 
-    __slots__ = ("facts", "instructions", "now", "state", "strategies", "woken")
+    __slots__ = ("facts", "had_elastic", "instructions", "now", "state", "strategies", "woken")
 
     def __init__(self, state: MeshState, now: float, strategies: Strategies) -> None:
         self.state = state
         self.now = now
         self.strategies = strategies
+        #: Whether any elastic gang existed before the step.
+        self.had_elastic = bool(state.elastic)
         self.facts: list[AnyFact] = []
         self.instructions: list[AnyInstruction] = []
         #: Waiting agents that may be able to continue, with the quota that was freed for each (None: nothing

@@ -145,13 +145,15 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     command_id: int
     #: The supervisor's epoch; a host ignores commands with a lower epoch than the highest it has seen.
     epoch: int
-    #: "ping", "notice", "save", "cancel" or "resume".
+    #: "ping", "notice", "save", "cancel", "resume" or "members".
     kind: str
     task_id: str = ""
     #: "notice": seconds until the eviction; "save": the longest wait for a safe point, in seconds.
     seconds: float = 0.0
     #: "save": the maximum size of the state in bytes; a larger one is not sent.
     limit_bytes: int = 0
+    #: "members": the ranks of the members of the elastic gang that run now.
+    ranks: tuple[int, ...] = ()
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,6 +26,7 @@ class CommandFields(TypedDict, total=False):
     task_id: str
     seconds: float
     limit_bytes: int
+    ranks: tuple[int, ...]
 
 
 class AgentCommands:

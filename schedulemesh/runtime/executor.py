@@ -32,7 +32,14 @@ from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.agent_start import NO_ROOM_IN_RAY, AgentStart, own_need, start_failed
 from schedulemesh.runtime.backend import Backend, BackendError, GroupMember
 from schedulemesh.runtime.eviction import Eviction
-from schedulemesh.runtime.gangs import end_agent, member_orders, start_together, state_of
+from schedulemesh.runtime.gangs import (
+    changed_gangs,
+    end_agent,
+    member_orders,
+    start_together,
+    states_of,
+    tell_members,
+)
 from schedulemesh.runtime.pg_manager import Groups
 from schedulemesh.runtime.placement_watch import no_room, seen_anew
 from schedulemesh.runtime.reactor import Reactor
@@ -84,6 +91,8 @@ class Executor:
         """Begin to execute the instructions of a durable step; each result is the next stimulus."""
         for instruction in step.instructions:
             self._execute(instruction)
+        for gang_name in changed_gangs(self.reactor.state, step.facts):
+            self.spawn(tell_members(self._agents, self.reactor.state, gang_name))
 
     def _execute(self, instruction: AnyInstruction) -> None:
         match instruction:
@@ -214,12 +223,17 @@ class Executor:
 
     async def _agent_starts(self, order: StartAgent) -> list[AgentStart]:
         """What is needed to start each process of the agent."""
-        ones = enumerate(member_orders(order))
-        return await asyncio.gather(*(self._agent_start(one, rank) for rank, one in ones))
+        orders = member_orders(order)
+        saved = await self.reactor.fetch(order.state_key)
+        states = [saved] if order.agent.gang is None else states_of(saved, len(orders))
+        parts = enumerate(zip(orders, states, strict=True))
+        return await asyncio.gather(
+            *(self._agent_start(one, rank, state) for rank, (one, state) in parts)
+        )
 
-    async def _agent_start(self, order: StartAgent, rank: int) -> AgentStart:
+    async def _agent_start(self, order: StartAgent, rank: int, saved: bytes | None) -> AgentStart:
         """Everything that is needed to start the agent, or the member of a gang with this rank."""
-        init = await self._init_message(order, rank)
+        init = await self._init_message(order, rank, saved)
         slot = self.groups.slot(order.group_id or "")
         if slot is not None and order.world_size:
             slot = msgspec.structs.replace(slot, bundle=rank, whole=False)
@@ -263,10 +277,9 @@ class Executor:
         await self.reactor.report(s.GroupGone(group_id=group_id))
         self.groups.notify()
 
-    async def _init_message(self, order: StartAgent, rank: int) -> AgentInit:
+    async def _init_message(self, order: StartAgent, rank: int, saved: bytes | None) -> AgentInit:
         """Everything that the agent's process needs to build its object."""
         agent = order.agent
-        saved = await self.reactor.fetch(order.state_key)
         address = self._agents.address(agent, order.incarnation)
         return AgentInit(
             scheduler=self._scheduler,
@@ -276,9 +289,9 @@ class Executor:
             labels=agent.labels,
             shipped=await self.code.class_bytes(agent.class_key) or b"",
             arguments=await self.code.argument_bytes(agent.arguments_key),
-            saved=state_of(saved, rank) if order.world_size else saved,
+            saved=saved,
             may_restart=bool(json.loads(agent.options).get("max_restarts")),
-            rank=rank,
+            rank=order.rank + rank,
             world_size=order.world_size,
         )
 

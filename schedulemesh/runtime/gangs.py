@@ -8,15 +8,19 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from schedulemesh.domain.agent import AgentSpec, MemberProcess
+from schedulemesh.domain.agent import AgentSpec, MemberProcess, gang_of
 from schedulemesh.domain.placement import InGroup
+from schedulemesh.engine.messages.facts import AgentEnded, AgentStarted, AnyFact
 from schedulemesh.engine.messages.instructions import StartAgent
 from schedulemesh.engine.messages.stimuli import AgentReported, AgentStartFailed
 from schedulemesh.engine.state.agents import Agent, AgentPhase, Ending, Running
-from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.mesh_state import MeshState, members_running
 from schedulemesh.protocol.agents import SavedState, pack, unpack
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.agent_start import AgentStart, start_failed
+
+#: Seconds that a member may take to be told which others run.
+_TELL_S = 30.0
 
 
 def member_specs(spec: AgentSpec) -> tuple[AgentSpec, ...]:
@@ -95,20 +99,21 @@ def member_orders(order: StartAgent) -> tuple[StartAgent, ...]:
     return tuple(msgspec.structs.replace(order, agent=spec, node_id=None) for spec in specs)
 
 
-def state_of(saved: bytes | None, rank: int) -> bytes | None:
-    """The part of a gang's saved state that belongs to one member; None: it has none.
+def states_of(saved: bytes | None, size: int) -> list[bytes | None]:
+    """What each of so many members is built from, of the saved state of a gang; None: a member has no state.
 
     What a preserver saved, or a caller gave, belongs to all of them.
     """
     if saved is None:
-        return None
+        return [None] * size
     whole = unpack(saved, SavedState)
     if not whole.members:
-        return saved
-    own = whole.members[rank] if rank < len(whole.members) else None
-    if own is None:
-        return None
-    return pack(msgspec.structs.replace(whole, state=own, members=()))
+        return [saved] * size
+    own = [*whole.members, *[None] * size][:size]
+    return [
+        None if state is None else pack(msgspec.structs.replace(whole, state=state, members=()))
+        for state in own
+    ]
 
 
 async def start_together(
@@ -167,3 +172,30 @@ async def end_agent(agents: Agents, state: MeshState, name: str, incarnation: in
     agent = state.agents.get(name)
     names = (name,) if agent is None else agent.spec.process_names
     await end_processes(agents, ((process, incarnation) for process in names))
+
+
+def changed_gangs(state: MeshState, facts: Iterable[AnyFact]) -> set[str]:
+    """The elastic gangs that run and of which a member started or ended with these facts."""
+    found: set[str] = set()
+    for fact in facts:
+        if isinstance(fact, AgentStarted | AgentEnded):
+            member = gang_of(fact.agent_name)
+            core = None if member is None else state.agents.get(member[0])
+            if core is not None and fact.agent_name in core.spec.extra_names:
+                found.add(core.spec.name)
+    return found
+
+
+async def tell_members(agents: Agents, state: MeshState, gang_name: str) -> None:
+    """Tell every member of an elastic gang that has ``on_members_changed`` which ranks run now."""
+    ranks = tuple(members_running(state, gang_name))
+    core = state.agents.get(gang_name)
+    names = (f"{gang_name}-{rank}" for rank in ranks)
+    found = ((name, state.agents.get(name) or core) for name in names)
+    await asyncio.gather(
+        *(
+            agents.commands.execute(name, agent.incarnation, "members", _TELL_S, ranks=ranks)
+            for name, agent in found
+            if agent is not None and agents.can(name, agent.incarnation, "on_members_changed")
+        )
+    )

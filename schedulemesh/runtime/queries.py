@@ -277,7 +277,11 @@ class View:
         return self._agents.metrics.of(name)
 
     def _members_of(self, agent: Agent) -> dict[str, object]:
-        """The members of a gang in the order of ranks; nothing for a single process."""
+        """The members of a gang in the order of ranks, or the gang whose extra member this is."""
+        running = self._state.running
+        for task_id in running.on_agent(agent.spec.name):
+            if gang_name := running.by_id[task_id].spec.extra_of:
+                return {"extra_of": gang_name}
         if agent.spec.gang is None:
             return {}
         members = [

@@ -122,7 +122,7 @@ class SubmissionService(Service):
         state = self._reactor.state
         if not state.groups.ending or (stimulus.request_id or "") in state.answers:
             return
-        tried = msgspec.structs.replace(stimulus, dry_run=True, request_id=None)
+        tried = msgspec.structs.replace(stimulus, dry_run=True, queue=False, request_id=None)
         outcome = (await self._reactor.step(tried)).outcome
         if not isinstance(outcome, Accepted) or outcome.preempted:
             await self._groups.removed_from(state.groups, _REMOVED_S)

@@ -67,11 +67,20 @@ def decision_is_right(mesh: Mesh, asked: TaskSubmitted, decided: object) -> None
     seats = GroupSeats(mesh.state, new)
     group_request = GroupRequest(new.priority, new.pool_name, new.labels)
     found = leavers(mesh.state, group_request, mesh.now)
+    extras = [one for one in found if _is_extra(mesh.state, one.name)]
+    if extras and asked.may_preempt and seats.starts([one.name for one in extras]):
+        found = extras
     if isinstance(decided, Accepted):
         gone = {candidate.agent_name for candidate in decided.preempted}
         _nobody_leaves_in_vain(seats, asked, gone, found)
     elif isinstance(decided, Refused) and decided.reason in REFUSALS:
         _nobody_would_have_helped(seats, asked, decided, [one.name for one in found])
+
+
+def _is_extra(state: MeshState, agent_name: str) -> bool:
+    """Whether the agent is an extra member of an elastic gang, which is given up before anything else."""
+    running = state.running
+    return any(running.by_id[task_id].spec.extra_of for task_id in running.on_agent(agent_name))
 
 
 def _nobody_leaves_in_vain(

@@ -70,7 +70,7 @@ gangs = st.builds(
     GangSpec,
     strategy=st.sampled_from(["", *PLACEMENT_STRATEGIES]),
     same_label=st.sampled_from(["", "", "rack", "zone"]),
-)
+) | st.builds(GangSpec, replicas=st.sampled_from([2, 4]))
 submissions = st.fixed_dictionaries(
     {
         "which": picks,

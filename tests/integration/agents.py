@@ -116,9 +116,17 @@ class Member:
         if rank == broken_rank:
             raise ValueError(f"rank {rank} is broken")
         self.name, self.rank, self.world_size, self.count = name, rank, world_size, start
+        self.ranks: list[int] = []
 
     def who(self) -> tuple[int, int, str, str]:
         return (self.rank, self.world_size, os.environ["RANK"], os.environ["WORLD_SIZE"])
+
+    def on_members_changed(self, ranks: list[int]) -> None:
+        self.ranks = ranks
+
+    def others(self) -> list[int]:
+        """The ranks of the members of its elastic gang, as it was told."""
+        return self.ranks
 
     def where(self) -> tuple[str, int]:
         return ray.get_runtime_context().get_node_id(), os.getpid()

@@ -10,7 +10,7 @@ import ray
 
 from schedulemesh.errors import InvalidRequestError
 from tests.integration.agents import Counter, Member
-from tests.integration.polling import assert_nothing_held, groups_in, process_exists, until
+from tests.integration.polling import assert_nothing_held, groups_in, process_exists, quota, until
 
 ONE = {"cpu": 2.0}
 
@@ -136,6 +136,62 @@ def kill_supervisor(scheduler):
     pid = scheduler.about()["pid"]
     os.kill(pid, signal.SIGKILL)
     until(lambda: scheduler.about()["pid"] != pid, "it does not come back")
+
+
+def test_an_elastic_gang_gives_up_a_member_and_grows_again(pool, namespace):
+    answer = submit(pool, agent_name="g", replicas=3, min_replicas=2, priority=1.0)
+    first, _ = members(answer)
+    until(lambda: ray.get(first.others.remote()) == [0, 1, 2], "it does not grow")
+    extra = extra_of(pool)
+    assert ray.get(extra["handle"].who.remote()) == (2, 3, "2", "3")
+    ray.get(extra["handle"].add.remote(5))
+    urgent = pool.submit_task_with_preemption(
+        task_id="urgent", pool_name="pool", actor_class=Counter, resources=ONE, priority=9.0
+    )
+    assert [victim["task_id"] for victim in urgent["preempted"]] == ["g-2"]
+    until(lambda: ray.get(first.others.remote()) == [0, 1], "nobody says that one is gone")
+    assert pool.complete_task("urgent", end_agent=True)["success"]
+    until(lambda: ray.get(first.others.remote()) == [0, 1, 2], "it does not grow again")
+    assert ray.get(extra_of(pool)["handle"].add.remote(0)) == 5
+    assert pool.complete_task("gang", end_agent=True)["success"]
+    until(lambda: not pool.list_agents()["agents"], "an extra member is left")
+    assert_nothing_held(pool)
+
+
+def extra_of(scheduler):
+    """The only extra member of the gang."""
+    (found,) = (a for a in scheduler.list_agents()["agents"] if a.get("extra_of") == "g")
+    return found
+
+
+def test_a_gang_of_three_waits_holding_nothing_starts_whole_loses_one_and_recovers(pool, namespace):
+    pool.submit_task_with_preemption(
+        task_id="busy", pool_name="pool", actor_class=Counter, resources={"cpu": 1.0}
+    )
+    waiting = submit(pool, agent_name="g", queue=True)
+    assert waiting["success"], waiting
+    assert waiting["state"] == "queued"
+    assert [agent["tasks"] for agent in pool.list_agents()["agents"]] == [["busy"]]
+    assert quota(pool, "pool")["free"] == {"cpu": 5.0}
+    assert groups_in(namespace) == {}
+    pool.complete_task("busy", end_agent=True)
+    until(lambda: state_of(pool, "g") == "running", "it does not start")
+    assert len(members_of(pool)) == 3
+    ray.get(members_of(pool)[0].add.remote(9))
+    assert pool.save_task_state("gang")["success"]
+    os.kill(ray.get(members_of(pool)[1].where.remote())[1], signal.SIGKILL)
+    until(lambda: pool.ensure_agent_health()["rebuilt"] == ["g"], "it is not rebuilt")
+    assert ray.get([h.add.remote(0) for h in members_of(pool)]) == [9, 0, 0]
+
+
+def state_of(scheduler, name):
+    return next((a["state"] for a in scheduler.list_agents()["agents"] if a["name"] == name), "")
+
+
+def members_of(scheduler):
+    """The handles of the members of the only gang."""
+    (listed,) = (a for a in scheduler.list_agents()["agents"] if "members" in a)
+    return [member["handle"] for member in listed["members"]]
 
 
 def test_members_may_differ(pool, namespace):

@@ -65,6 +65,7 @@ EVENTS = {
             "priority": (1.0, 5.0, 9.0),
             "pinned": (True, True, False),
             "replicas": (None, None, 1, 2, 3),
+            "most": (0, 0, 4),
         },
     ),
     "complete": (3, {"name": NAMES, "end_agent": (True, True, False)}),
@@ -158,8 +159,8 @@ class Story:
         self.number += 1
         return f"r{self.number}"
 
-    async def submit(self, name, pool, cpu, priority, pinned, replicas):
-        """A single agent, or a gang."""
+    async def submit(self, name, pool, cpu, priority, pinned, replicas, most):
+        """A single agent, or a gang, elastic or not."""
         bundles = (parse_resources({"cpu": cpu}),) * (replicas or 1)
         agent = AgentSpec(
             name=name,
@@ -167,7 +168,7 @@ class Story:
             resources=sum_of(bundles),
             class_key=key_of(CLASS),
             bundles=bundles if replicas else (),
-            gang=GangSpec(strategy="SPREAD") if replicas else None,
+            gang=GangSpec(strategy="SPREAD", replicas=most) if replicas else None,
         )
         task = TaskSpec(task_id=f"t-{name}", pool_name=pool, priority=priority)
         submission = TaskSubmitted(

@@ -41,7 +41,13 @@ from schedulemesh.protocol.agents import (
 logger = logging.getLogger(__name__)
 
 #: Methods of a user's class that commands call.
-CONTROL_METHODS = ("cancel", "save_state", "restore_state", "on_preemption_notice")
+CONTROL_METHODS = (
+    "cancel",
+    "save_state",
+    "restore_state",
+    "on_preemption_notice",
+    "on_members_changed",
+)
 
 #: A thread that waits at a safe point for its eviction continues after this many seconds at the latest.
 _HOLD_S = 60.0
@@ -220,6 +226,8 @@ class ControlChannel:
         if command.kind == "resume":
             self._go_on.set()
             return Result()
+        if command.kind == "members":
+            return self._call("on_members_changed", list(command.ranks))
         try:
             if command.kind == "notice":
                 return self._call("on_preemption_notice", command.seconds)

@@ -38,10 +38,17 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     strategy: str = ""
     same_label: str = ""
+    #: Of an elastic gang: the most members, of whom ``size`` are its core; 0: it is not elastic.
+    most: int = 0
 
     def spec(self, members: tuple[MemberSpec, ...] = ()) -> GangSpec:
         """The gang with what its members have instead of the agent's own."""
-        return GangSpec(strategy=self.strategy, same_label=self.same_label, members=members)
+        return GangSpec(
+            strategy=self.strategy,
+            same_label=self.same_label,
+            members=members,
+            replicas=self.most,
+        )
 
 
 #: What a member may give.
@@ -53,7 +60,9 @@ def parse_gang(given: Mapping[str, object]) -> Gang | None:
     replicas, members = given.get("replicas"), given.get("members")
     placement, same_label = given.get("placement"), given.get("same_label")
     if replicas is None and members is None:
-        for name, value in (("placement", placement), ("same_label", same_label)):
+        least = given.get("min_replicas")
+        others = (("placement", placement), ("same_label", same_label), ("min_replicas", least))
+        for name, value in others:
             if value is not None:
                 raise InvalidRequestError(f"{name} is for gangs; say replicas=N, too")
         return None
@@ -67,9 +76,20 @@ def parse_gang(given: Mapping[str, object]) -> Gang | None:
     label = "" if same_label is None else parse_name(same_label, "same_label")
     found = () if members is None else _members(members)
     size = parse_count(replicas, "replicas", 1) if members is None else len(found)
+    most = size
+    if given.get("min_replicas") is not None:
+        size = parse_count(given["min_replicas"], "min_replicas", 1, most)
+        if given.get("task_id") is None:
+            raise InvalidRequestError("min_replicas is for gangs with a task; submit one")
     if size > MAX_BUNDLES:
         raise InvalidRequestError(f"a gang has up to {MAX_BUNDLES} members, not {size}")
-    return Gang(members=found, size=size, strategy=strategy, same_label=label)
+    return Gang(
+        members=found,
+        size=size,
+        strategy=strategy,
+        same_label=label,
+        most=most if most > size else 0,
+    )
 
 
 def _members(given: object) -> tuple[dict[str, object], ...]:

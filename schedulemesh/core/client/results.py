@@ -72,9 +72,9 @@ class AgentInfo(TypedDict, total=False):
     ray_options: dict[str, object]
     state: str
     node_id: str | None
-    #: Of a member of a gang.
+    #: Of a member of a gang; of an extra member the name of its gang; of a gang its members.
     rank: int
-    #: Of a gang: its members in the order of ranks.
+    extra_of: str
     members: list[dict[str, object]]
     placement_group: PlacementGroupInfo | None
     pid: int

@@ -52,6 +52,9 @@ class ConstructionFields(TypedDict, total=False):
     bundles: Sequence[Mapping[str, object]] | None
     #: Start a gang of so many equal members, all or none; ``resources`` are then those of each.
     replicas: int | None
+    #: Make the gang elastic: it runs with as few members, grows up to ``replicas`` when there is room, and
+    #: gives up the others before anything is evicted whole.
+    min_replicas: int | None
     #: How the members of a gang are placed on nodes: STRICT_PACK, PACK, SPREAD or STRICT_SPREAD.
     placement: str | None
     #: A node label: all members of a gang run on nodes with the same value of it.

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from schedulemesh.domain.agent import gang_of
 from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.placement import InGroup, OnNode, Unplaced
 from schedulemesh.domain.reasons import EndReason
@@ -28,10 +29,10 @@ from schedulemesh.engine.placement.group_choice import Assignment, GroupRequest,
 from schedulemesh.engine.preemption.rules import Incoming
 from schedulemesh.engine.preemption.search import Plan
 from schedulemesh.engine.preemption.victims import VictimAgent, evicted_tasks
-from schedulemesh.engine.state.agents import Starting
+from schedulemesh.engine.state.agents import Agent, Starting
 from schedulemesh.engine.state.devices import devices_for
 from schedulemesh.engine.state.groups import Group
-from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.mesh_state import MeshState, members_running
 from schedulemesh.engine.state.nodes import Node
 from schedulemesh.engine.state.quota import Payment
 from schedulemesh.engine.transaction import Transaction
@@ -261,6 +262,7 @@ def start_instruction(state: MeshState, agent_name: str, *, adopt: bool = False)
     submission = agent.submission
     if submission is None:
         raise ValueError(f"agent {agent_name!r} has run already and is not started again")
+    rank, world_size = _rank(state, agent)
     return StartAgent(
         agent=agent.spec,
         incarnation=agent.incarnation,
@@ -268,8 +270,21 @@ def start_instruction(state: MeshState, agent_name: str, *, adopt: bool = False)
         state_key=submission.state_key,
         adopt=adopt,
         group_id=agent.group_id,
-        world_size=0 if agent.spec.gang is None else len(agent.spec.bundles),
+        world_size=world_size,
+        rank=rank,
     )
+
+
+def _rank(state: MeshState, agent: Agent) -> tuple[int, int]:
+    """The agent's first rank and how many members its gang has when it starts; (0, 0): it is in no gang."""
+    if agent.spec.gang is not None:
+        return 0, len(agent.spec.bundles)
+    for task_id in state.running.on_agent(agent.spec.name):
+        member = gang_of(agent.spec.name)
+        if state.running.by_id[task_id].spec.extra_of and member is not None:
+            others = set(members_running(state, member[0])) - {member[1]}
+            return member[1], len(others) + 1
+    return 0, 0
 
 
 def evict_instruction(state: MeshState, agent_name: str) -> EvictAgent:

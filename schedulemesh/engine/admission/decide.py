@@ -190,7 +190,8 @@ def _duplicate(state: MeshState, stimulus: TaskSubmitted) -> Refused | None:
         and (taken := duplicate_task(state, task.task_id)) is not None
     ):
         return taken
-    for name in (agent.name, *(agent.process_names if agent.gang is not None else ())):
+    members = () if agent.gang is None else (*agent.process_names, *agent.extra_names)
+    for name in (agent.name, *members):
         if (refused := _taken(state, name, served=served)) is not None:
             return refused
     return None
@@ -291,7 +292,8 @@ def find_victims(
 ) -> Plan | None:
     """Who is evicted for a request, and where it runs then; None: no eviction would make room for it.
 
-    Where the victims together lose more work than a pool's budget leaves, others are sought, with narrower
+    Extra members of elastic gangs are given up before anything else, where they are enough. Where the
+    victims together lose more work than a pool's budget leaves, others are sought, with narrower
     limits.
     """
     demand = _demand(tx.state, request)
@@ -299,18 +301,36 @@ def find_victims(
         return None
     asked = request.group_request if demand.needs_place else None
     while True:
-        agents = VictimAgents(tx.state, candidates_for(tx, request, veto, limits), asked)
-        plan = search(tx.state, demand, agents, tx.now)
+        candidates = candidates_for(tx, request, veto, limits)
+        plan = None
+        if any(task_class.extra for task_class in candidates.allowed):
+            extras = candidates_for(tx, request, veto, limits, only_extras=True)
+            plan = search(tx.state, demand, VictimAgents(tx.state, extras, asked), tx.now)
+        if plan is None:
+            plan = search(tx.state, demand, VictimAgents(tx.state, candidates, asked), tx.now)
         if plan is None or not limits.narrow(evicted_tasks(plan.victims)):
             return plan
 
 
 def candidates_for(
-    tx: Transaction, request: Request, veto: PluginVeto | None, limits: Limits
+    tx: Transaction,
+    request: Request,
+    veto: PluginVeto | None,
+    limits: Limits,
+    *,
+    only_extras: bool = False,
 ) -> Candidates:
     """The tasks that may be evicted for a request."""
     state = tx.state
-    return Candidates(state.preemption, state.running, request.incoming, tx.now, veto, limits)
+    return Candidates(
+        state.preemption,
+        state.running,
+        request.incoming,
+        tx.now,
+        veto,
+        limits,
+        only_extras=only_extras,
+    )
 
 
 def _demand(state: MeshState, request: Request) -> Demand | None:

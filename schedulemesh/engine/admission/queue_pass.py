@@ -172,7 +172,7 @@ class _Pass:
             self._evictions -= 1
             if start(self._tx, task, may_preempt=True):
                 return True
-        if not passes:
+        if not passes and not queue_class.extra:
             self._blocked.add(pool_name)
             self.heads.append(task)
         return False

@@ -10,7 +10,7 @@ from schedulemesh.domain.task import Attempts
 from schedulemesh.engine.messages.outcomes import Queued, Refused, RequestOutcome
 from schedulemesh.engine.messages.queue_facts import TaskQueued
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
-from schedulemesh.engine.state.agents import Agent, Submission
+from schedulemesh.engine.state.agents import Agent, Running, Submission
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.tasks import Preempting, RunningTask
 from schedulemesh.engine.transaction import Transaction
@@ -101,8 +101,10 @@ def requeue(
     """Have a task that has ended join the queue again, with its saved state, its first arrival and its id.
 
     Call it when the task and its agent are no longer part of the state. ``evicted`` and ``failed`` say what
-    is counted; neither is where the task did not run.
+    is counted; neither is where the task did not run. An extra member whose gang has ended does not return.
     """
+    if task.spec.extra_of and not _runs(tx.state, task.spec.extra_of):
+        return
     ran_s = max(0.0, tx.now - task.started_at) if agent.committed else 0.0
     before = task.attempts
     attempts = Attempts(
@@ -136,6 +138,7 @@ def _resubmission(task: RunningTask, agent: Agent, now: float) -> TaskSubmitted:
         task=task.spec,
         choose_node=task.choose_node,
         state_key=task.state_key,
+        may_preempt=not task.spec.extra_of,
         queue=True,
         request_id=request_id,
         until_runs=request_id is not None,
@@ -161,3 +164,8 @@ def answer_not_run(tx: Transaction, submission: Submission, refused: Refused) ->
     if task.submission.until_runs:
         return queued
     return tx.answer(submission.request_id, queued)
+
+
+def _runs(state: MeshState, agent_name: str) -> bool:
+    agent = state.agents.get(agent_name)
+    return agent is not None and isinstance(agent.phase, Running)

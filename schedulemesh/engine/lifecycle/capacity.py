@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from schedulemesh.engine.admission.pending import continue_start, grow_claims
 from schedulemesh.engine.admission.queue_pass import serve_queue
+from schedulemesh.engine.lifecycle.elastic import follow_cores
 from schedulemesh.engine.lifecycle.groups import replenish
 from schedulemesh.engine.messages.facts import GroupEnded, NodeLost, NodeSeen, PoolEnsured
 from schedulemesh.engine.messages.stimuli import AnyStimulus, ClockTicked, RecoveryObserved
@@ -22,6 +23,8 @@ def serve_freed_capacity(tx: Transaction, stimulus: AnyStimulus) -> None:
     All claims grow before the first agent continues, because one that is refused has its victims run again
     with what is free.
     """
+    if tx.had_elastic or tx.state.elastic:
+        follow_cores(tx)
     _serve_woken(tx)
     if tx.state.queue.by_id:
         serve_queue(tx, stimulus)

@@ -29,6 +29,8 @@ class StartAgent(Instruction, frozen=True, kw_only=True):
     group_id: str | None = None
     #: The number of members of the gang that it is, or that it is a member of; 0: it is a single process.
     world_size: int = 0
+    #: Of an extra member of an elastic gang: its rank.
+    rank: int = 0
 
 
 class RunTask(Instruction, frozen=True, kw_only=True):

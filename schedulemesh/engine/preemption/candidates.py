@@ -57,14 +57,18 @@ class Candidates:
         now: float,
         veto: PluginVeto | None = None,
         limits: Limits | None = None,
+        *,
+        only_extras: bool = False,
     ) -> None:
-        #: ``veto``: what strategies decide about individual tasks; None: nothing. ``limits``: which tasks
-        #: are spared whatever the rules say; None: none are.
+        #: ``only_extras``: whether only extra members of elastic gangs are. ``veto``: what strategies decide
+        #: about individual tasks; None: nothing. ``limits``: which tasks are spared whatever the rules say;
+        #: None: none are.
         self._rules = rules
         self._policy = rules.policy
         self._running = running
         self._incoming = incoming
         self._now = now
+        self._only_extras = only_extras
         self._veto = veto
         self._cooling = limits is not None and limits.cooling
         self._limits = limits if limits is not None and limits.any_per_task else None
@@ -142,6 +146,8 @@ class Candidates:
 
     def _verdicts(self) -> _Judged:
         found = self._rules.verdicts(self._running, self._incoming, opened=self._veto is not None)
+        if self._only_extras:
+            found = [entry for entry in found if entry[0].extra]
         if not self._cooling:
             return found
         return [(task_class, _COOLING if v.rule else v) for task_class, v in found]

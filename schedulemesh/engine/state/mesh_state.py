@@ -57,6 +57,8 @@ class MeshState:
         self.agents: dict[str, Agent] = {}
         #: Names of the agents of each pool.
         self.agents_of: dict[str, set[str]] = {}
+        #: Names of the cores of elastic gangs.
+        self.elastic: set[str] = set()
         self.policy = PreemptionPolicy()
         self.preemption = PreemptionRules(self.policy)
         #: The last policy changes, oldest first.
@@ -210,6 +212,8 @@ class MeshState:
             shares=fact.shares,
         )
         self.agents_of[spec.pool_name].add(spec.name)
+        if spec.extra_names:
+            self.elastic.add(spec.name)
         self.past.forget_agent(spec.name)
         self.next_incarnation = fact.incarnation + 1
         self.ledger.reserve(spec.pool_name, fact.shares)
@@ -346,6 +350,7 @@ class MeshState:
         self.past.note_former(fact.agent_name)
         self.evictions.agent_ended(fact.agent_name, fact.at)
         self.agents_of[agent.spec.pool_name].discard(fact.agent_name)
+        self.elastic.discard(fact.agent_name)
         self.ledger.release(agent.spec.pool_name, agent.shares, committed=agent.committed)
         if isinstance(place, InGroup):
             self._group_facts.left(agent, place, fact.at)
@@ -440,3 +445,14 @@ class MeshState:
         self.epoch = fact.epoch
         self.next_incarnation += fact.gap
         self.groups.next_number += fact.gap
+
+
+def members_running(state: MeshState, gang_name: str) -> list[int]:
+    """The ranks of the members of a gang that run, in order; none: its core does not run."""
+    core = state.agents.get(gang_name)
+    if core is None or not isinstance(core.phase, Running):
+        return []
+    extras = ((name, state.agents.get(name)) for name in core.spec.extra_names)
+    running = [name for name, a in extras if a is not None and isinstance(a.phase, Running)]
+    ranks = [found[1] for found in map(gang_of, running) if found is not None]
+    return [*range(len(core.spec.bundles)), *ranks]

@@ -94,17 +94,20 @@ ClassKey = tuple[
     tuple[str, str] | None,
     bool,
     tuple[tuple[str, str], ...],
+    bool,
 ]
 
 
 class QueueClass:
     """Tasks of one pool that differ only in their order: if one does not fit, none does."""
 
-    __slots__ = ("entries", "key", "pool_name")
+    __slots__ = ("entries", "extra", "key", "pool_name")
 
     def __init__(self, key: ClassKey) -> None:
         self.key = key
         self.pool_name = key[0]
+        #: Whether they are extra members of elastic gangs, for which nobody waits.
+        self.extra = key[-1]
         self.entries: SortedList[Entry] = SortedList()
 
     @property
@@ -232,9 +235,10 @@ class Queue:
         self.open.pop(queue_class, None)
 
     def is_first(self, queue_class: QueueClass) -> bool:
-        """Whether the first task of this class is the first one of its pool."""
+        """Whether the first task of this class is the first of its pool; extra members are passed over."""
         first = queue_class.first
-        return all(first <= c.first for c in self.pools[queue_class.pool_name].classes.values())
+        others = self.pools[queue_class.pool_name].classes.values()
+        return all(other.extra or first <= other.first for other in others)
 
     def advance(self, now: float) -> None:
         """Let the tasks start whose time has come."""
@@ -331,7 +335,8 @@ def _class_of(task: QueuedTask) -> ClassKey:
     need = None if submission.default_resources else agent.resources
     placed = submission.choose_node
     gang = None if agent.gang is None else (agent.gang.strategy, agent.gang.same_label)
-    return (agent.pool_name, spec.priority, need, agent.bundles, gang, placed, labels)
+    extra = bool(spec.extra_of)
+    return (agent.pool_name, spec.priority, need, agent.bundles, gang, placed, labels, extra)
 
 
 def order_value(task: QueuedTask, policy: QueuePolicy) -> float:

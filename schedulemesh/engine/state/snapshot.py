@@ -266,6 +266,8 @@ def _put_lives(state: MeshState, part: Snapshot) -> None:
     for agent in part.agents:
         state.agents[agent.spec.name] = agent
         state.agents_of[agent.spec.pool_name].add(agent.spec.name)
+        if agent.spec.extra_names:
+            state.elastic.add(agent.spec.name)
     for task in part.tasks:
         state.running.add(task)
     for waiting in part.queue:

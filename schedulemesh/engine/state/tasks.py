@@ -121,8 +121,8 @@ def _kind(phase: AnyTaskPhase) -> TaskPhase | type[Preempting]:
     return phase if isinstance(phase, TaskPhase) else type(phase)
 
 
-#: Pool, priority, resources, the labels that rules name, and whether its tasks are immune.
-ClassKey = tuple[str, float, Resources, tuple[tuple[str, str], ...], bool]
+#: Pool, priority, resources, labels that rules name; whether immune; whether extra members of elastic gangs.
+ClassKey = tuple[str, float, Resources, tuple[tuple[str, str], ...], bool, bool]
 
 
 class ClassOrder(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -160,6 +160,7 @@ class TaskClass:
         "_tasks",
         "advanced_to",
         "count",
+        "extra",
         "immune",
         "key",
         "labels",
@@ -180,7 +181,7 @@ class TaskClass:
         self.key = key
         self.order = order
         self._tasks = tasks
-        self.pool_name, self.priority, self.resources, labels, self.immune = key
+        self.pool_name, self.priority, self.resources, labels, self.immune, self.extra = key
         self.labels: Labels = dict(labels)
         #: (-end, -start, task id): most time left first, then newest start, then id.
         self.timed: SortedList[tuple[float, float, str]] = SortedList()
@@ -189,8 +190,7 @@ class TaskClass:
         self.overdue: SortedList[tuple[float, str, float]] = SortedList()
         #: (when it has run for ``min_runtime``, task id): tasks that may not be evicted yet.
         self.young: SortedList[tuple[float, str]] = SortedList() if order.min_runtime else _EMPTY
-        #: Of each task that is not young the time from which an eviction would lose work; kept only where
-        #: there is a budget of lost work.
+        #: Of each task that is not young, from when an eviction loses work; kept only with a budget of it.
         self.since: SortedList[float] = SortedList() if order.has_budget else _EMPTY
         #: How many tasks are in the class now, young ones included.
         self.count = 0
@@ -338,8 +338,7 @@ class RunningTasks:
         #: {key: values} that label rules name; only these tell classes apart.
         self._named: Mapping[str, frozenset[str]] = {}
         self._order = ClassOrder()
-        #: Increases when classes are added or removed; decisions cached per class are valid while it is the
-        #: same.
+        #: Increases with every change of classes; what is cached per class is valid while it is the same.
         self.version = 0
         #: Empty classes are removed when there are this many, so that one that is needed again costs little.
         self._next_sweep = _FIRST_SWEEP
@@ -438,7 +437,8 @@ class RunningTasks:
             return
         spec = task.spec
         labels = self.relevant(spec.labels) if self._named else ()
-        key = (spec.pool_name, spec.priority, task.resources, labels, self._is_immune(task))
+        kind = (self._is_immune(task), bool(spec.extra_of))
+        key = (spec.pool_name, spec.priority, task.resources, labels, *kind)
         task_class = self.classes.get(key)
         if task_class is None:
             self._sweep()

@@ -1,0 +1,175 @@
+"""Elastic gangs: members beyond the core come when there is room, and are given up before anything else."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from schedulemesh.domain.agent import GangSpec
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.engine.messages.outcomes import Pending, Refused
+from schedulemesh.engine.state.mesh_state import members_running
+from tests.engine.builders import Mesh, amount, differences, names, node, pool
+
+
+@pytest.fixture
+def mesh():
+    """A pool of six CPUs on three nodes of two."""
+    return Mesh(pool("p", cpu=6), nodes=[node(f"n{i}", cpu=2) for i in (1, 2, 3)])
+
+
+def grown(mesh, name="g", least=2, most=4, bundle=1, **how):
+    """An elastic gang whose core runs, and as many others as fit; ``bundle``: CPUs of each member."""
+    given = {"priority": 1.0, "class_key": "c", **how}
+    gang = GangSpec(replicas=most)
+    outcome = mesh.submit(name, bundles=[{"cpu": bundle}] * least, gang=gang, **given)
+    assert isinstance(outcome, Pending), outcome
+    mesh.make_all()
+    mesh.report(name)
+    start_all(mesh)
+
+
+def start_all(mesh):
+    while mesh.starts:
+        mesh.report(next(iter(mesh.starts)))
+
+
+def running(mesh, name="g"):
+    return members_running(mesh.state, name)
+
+
+def check_stored(mesh):
+    assert differences(mesh.state, mesh.refolded()) == []
+    assert differences(mesh.state, mesh.rewritten()) == []
+
+
+def test_it_grows_to_its_most_where_there_is_room(mesh):
+    grown(mesh)
+    assert running(mesh) == [0, 1, 2, 3]
+    assert mesh.free() == amount(cpu=2)
+    check_stored(mesh)
+
+
+def test_it_runs_with_its_core_where_there_is_room_for_no_more(mesh):
+    mesh.run("busy", cpu=2, priority=1.0)
+    mesh.run("more", cpu=2, priority=1.0)
+    grown(mesh)
+    assert running(mesh) == [0, 1]
+    assert mesh.waiting() == ["g-2", "g-3"]
+    mesh.complete("busy")
+    start_all(mesh)
+    assert running(mesh) == [0, 1, 2, 3]
+
+
+def test_an_extra_member_knows_its_rank(mesh):
+    mesh.submit("g", bundles=[{"cpu": 1}] * 2, gang=GangSpec(replicas=3), class_key="c")
+    mesh.make_all()
+    assert (mesh.starts["g"].rank, mesh.starts["g"].world_size) == (0, 2)
+    mesh.report("g")
+    assert (mesh.starts["g-2"].rank, mesh.starts["g-2"].world_size) == (2, 3)
+
+
+def test_extra_members_are_given_up_before_anything_is_evicted_whole(mesh):
+    mesh.run("old", cpu=2, priority=0.0)
+    grown(mesh, priority=3.0)
+    outcome = mesh.dry("new", priority=9.0, cpu=1)
+    assert set(names(outcome.preempted)) <= {"g-2", "g-3"}
+    assert len(outcome.preempted) == 1
+
+
+def test_what_extra_members_cannot_free_is_taken_from_others(mesh):
+    mesh.run("old", cpu=2, priority=0.0)
+    grown(mesh, priority=3.0, most=3)
+    mesh.run("small", cpu=1, priority=3.0)
+    outcome = mesh.dry("new", priority=9.0, cpu=2)
+    assert names(outcome.preempted) == ["old"]
+
+
+def test_an_extra_member_that_was_given_up_returns_with_its_state(mesh):
+    mesh.run("old", cpu=2, priority=9.0)
+    grown(mesh)
+    mesh.submit("new", priority=9.0, cpu=1)
+    (victim,) = mesh.ends
+    mesh.leave(victim, saved=True)
+    mesh.report("new")
+    assert mesh.waiting() == [victim]
+    assert len(running(mesh)) == 3
+    mesh.complete("new")
+    assert mesh.starts[victim].state_key == f"state-{victim}"
+    start_all(mesh)
+    assert running(mesh) == [0, 1, 2, 3]
+    check_stored(mesh)
+
+
+def test_extra_members_evict_nobody(mesh):
+    mesh.run("low", cpu=4, priority=0.0, more={"choose_node": False}, node_id="n1")
+    grown(mesh, priority=9.0)
+    mesh.tick(60)
+    assert running(mesh) == [0, 1]
+    assert mesh.ends == {}
+
+
+def test_extra_members_end_with_the_core(mesh):
+    grown(mesh, least=1, most=4)
+    mesh.complete("g")
+    assert set(mesh.ends) == {"g-1", "g-2", "g-3"}
+    for name in sorted(mesh.ends):
+        mesh.leave(name)
+    for group_id in sorted(mesh.removes):
+        mesh.remove(group_id)
+    assert mesh.state.agents == {}
+    assert mesh.waiting() == []
+    assert mesh.free() == amount(cpu=6)
+
+
+def test_those_that_wait_end_with_a_core_that_is_lost(mesh):
+    mesh.run("busy", cpu=4, more={"choose_node": False}, node_id="n1")
+    grown(mesh, most=6)
+    assert mesh.waiting() == ["g-2", "g-3", "g-4", "g-5"]
+    mesh.die("g")
+    assert mesh.waiting() == []
+    check_stored(mesh)
+
+
+def test_a_core_that_is_evicted_takes_its_extra_members_along(mesh):
+    grown(mesh, least=2, most=3, priority=1.0)
+    mesh.submit("new", priority=9.0, bundles=[{"cpu": 2}] * 3, gang=GangSpec())
+    assert set(mesh.ends) == {"g", "g-2"}
+    for name in ("g-2", "g"):
+        mesh.leave(name, saved=True)
+    for group_id in sorted(mesh.removes):
+        mesh.remove(group_id)
+    assert mesh.waiting() == []
+    mesh.make_all()
+    mesh.report("new")
+    assert set(mesh.state.agents) == {"new"}
+
+
+def test_a_lost_extra_member_is_started_again_after_a_while(mesh):
+    grown(mesh, most=3)
+    mesh.die("g-2")
+    assert running(mesh) == [0, 1]
+    assert mesh.waiting() == ["g-2"]
+    mesh.tick(5)
+    assert "g-2" not in mesh.starts
+    mesh.tick(60)
+    start_all(mesh)
+    assert running(mesh) == [0, 1, 2]
+
+
+def test_extra_members_that_wait_do_not_block_a_strict_pool():
+    mesh = Mesh(nodes=[node("n1", cpu=4), node("n2", cpu=2)])
+    mesh.resize(msgspec.structs.replace(pool("p", cpu=6), queueing="strict"))
+    mesh.run("busy", cpu=2, node_id="n2", more={"choose_node": False})
+    grown(mesh, least=1, most=2, priority=9.0, bundle=3)
+    assert mesh.waiting() == ["g-1"]
+    mesh.queue("next", priority=5.0, cpu=1)
+    mesh.tick()
+    assert list(mesh.starts) == ["next"]
+
+
+def test_names_of_extra_members_are_taken(mesh):
+    mesh.run("g-3", cpu=1)
+    outcome = mesh.submit("g", bundles=[{"cpu": 1}] * 2, gang=GangSpec(replicas=4))
+    assert isinstance(outcome, Refused)
+    assert outcome.reason is Reason.DUPLICATE_AGENT
