@@ -227,3 +227,15 @@ def test_every_public_method_says_what_it_does():
         for name, method in inspect.getmembers(cls, inspect.isfunction):
             if not name.startswith("_"):
                 assert inspect.getdoc(method), f"{cls.__name__}.{name}"
+
+
+def test_both_schedulers_follow_tasks_with_the_same_calls():
+    from schedulemesh.core import RayScheduler
+    from schedulemesh.core.client.task_follower import TaskFollower
+    from schedulemesh.simple import SimpleScheduler
+
+    calls = [name for name in vars(TaskFollower) if not name.startswith("_")]
+    assert {"wait", "result", "future", "cancel_task"} <= set(calls)
+    for name in calls:
+        signature = inspect.signature(getattr(RayScheduler, name))
+        assert inspect.signature(getattr(SimpleScheduler, name)) == signature, name

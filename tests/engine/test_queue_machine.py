@@ -113,8 +113,9 @@ class QueueMesh(Mesh):
         if (cancelled := _of(step, q.TaskCancelled, task_id)) is not None:
             self.may_be_cancelled(cancelled, task, stimulus)
             return
-        if _of(step, f.TaskCompleted, task_id) is not None:
-            assert isinstance(stimulus, s.TaskFinished | s.AgentDeletionRequested)
+        if _of(step, f.TaskEnded, task_id) is not None:
+            ends = s.TaskFinished | s.AgentDeletionRequested | s.TaskCancellationRequested
+            assert isinstance(stimulus, ends)
             return
         ended = {x.agent_name: x.reason for x in step.facts if isinstance(x, f.AgentEnded)}
         reason = ended.get(task.agent_name)
@@ -286,8 +287,11 @@ class QueueMachine(MeshMachine):
     @rule(task_id=st.sampled_from([*NAMES, AGENTS[0]]))
     def cancel(self, task_id):
         waits = task_id in self.state.queue.by_id
+        known = task_id in self.state.running.by_id or task_id in self.state.ended
         outcome = self.mesh.cancel(task_id)
-        assert isinstance(outcome, Done) is waits
+        assert not waits or outcome == Done()
+        if not waits and not known:
+            assert outcome.reason is Reason.TASK_NOT_FOUND
         assert task_id not in self.state.queue.by_id
 
     @precondition(lambda self: self.mesh.probes)
