@@ -550,3 +550,17 @@ def test_a_request_goes_on_waiting_when_its_task_found_no_room():
     given.report("b")
     assert given.told == ["r-b"]
     check_stored(given)
+
+
+def test_several_tasks_are_cancelled_in_one_step():
+    given = mesh()
+    given.run("a", cpu=4)
+    for name in ("b", "c", "d"):
+        given.queue(name, cpu=4)
+    stimulus = s.TasksCancellationRequested(task_ids=("b", "none", "d", "a"))
+    outcome = given.handle(stimulus).outcome
+    assert list(outcome.refused) == ["none"]
+    assert outcome.refused["none"].reason is Reason.TASK_NOT_FOUND
+    assert outcome.ending == ("a",)
+    assert given.waiting() == ["c"]
+    check_stored(given)
