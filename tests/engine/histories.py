@@ -154,6 +154,9 @@ class History:
         self.up = {name for name in NODES if self.dice.random() < 0.8}
         self._events: tuple[tuple[int, Callable[[], None]], ...] = (
             (24, self.submit),
+            (8, self.queue),
+            (3, self.change_queued),
+            (2, self.cancel),
             (16, self.executor),
             (4, self.dry_run),
             (3, self.query),
@@ -253,6 +256,28 @@ class History:
         self.tell(self.submission())
         if self.chance(0.5):
             self.executor()
+
+    def queue(self) -> None:
+        """A submission that may wait."""
+        found = self.submission(queue=True, wait_s=self.any((None, None, 5.0)))
+        if found.task is not None:
+            kept = self.any(("", "requeue", "drop"))
+            task = msgspec.structs.replace(found.task, on_preempted=kept)
+            self.tell(msgspec.structs.replace(found, task=task))
+
+    def waiting(self) -> str:
+        """The id of a task, most often of one that waits."""
+        return self.any((*sorted(self.mesh.state.queue.by_id), *TASKS[:2]))
+
+    def change_queued(self) -> None:
+        more: dict[str, Any] = self.any(
+            ({"held": True}, {"held": False}, {"to_front": True}, {"priority": 9.0})
+        )
+        self.tell(s.QueuedTaskChanged(task_id=self.waiting(), request_id=self.request(), **more))
+
+    def cancel(self) -> None:
+        task_id, request_id = self.waiting(), self.request()
+        self.tell(s.TaskCancellationRequested(task_id=task_id, request_id=request_id))
 
     def dry_run(self) -> None:
         """Only the original is asked: its answer may change nothing."""

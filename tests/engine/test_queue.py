@@ -173,6 +173,18 @@ def test_a_task_moved_to_the_front_comes_first():
     check_stored(given)
 
 
+def test_the_front_is_that_of_the_tasks_that_wait():
+    given = mesh()
+    given.run("a", cpu=4, priority=9)
+    given.queue("b", cpu=4)
+    given.queue("c", cpu=4)
+    given.change("b", to_front=True)
+    given.cancel("b")
+    given.change("c", to_front=True)
+    assert given.state.queue.by_id["c"].front == 1
+    assert given.rewritten().queue.last_front == given.state.queue.last_front == 1
+
+
 def test_a_changed_priority_changes_the_place():
     given = mesh()
     given.run("a", cpu=4, priority=9)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import random
 
+import msgspec
+
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING
@@ -15,8 +17,16 @@ from schedulemesh.engine.codec import encode_facts
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import instructions as i
 from schedulemesh.engine.messages import stimuli as s
-from schedulemesh.engine.messages.facts import StateSaved
+from schedulemesh.engine.messages.facts import (
+    AgentAdmitted,
+    AgentEnded,
+    StateSaved,
+    TaskCompleted,
+    TaskPreempted,
+    TaskRegistered,
+)
 from schedulemesh.engine.messages.outcomes import Done, Pending, ProbeNeeded
+from schedulemesh.engine.messages.queue_facts import TaskCancelled, TaskQueued
 from schedulemesh.engine.state.agents import Running, Starting
 from schedulemesh.engine.state.invariants import check
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -51,6 +61,8 @@ class CrashSimulation:
         self.pools, self.policies = {name: [None] for name in POOLS}, []
         #: Submissions that have not been answered.
         self.waiting = {}
+        #: Tasks that wait or run, by the durable facts.
+        self.alive = set()
         self.instructions = []
         self.crashes = self.snapshots = 0
         #: The probability of a crash just before, and just after, a write.
@@ -110,6 +122,7 @@ class CrashSimulation:
             account = state.ledger.accounts.get(name)
             assert (None if account is None else account.spec) in specs
         assert state.policy in self.policies or not self.policies
+        assert state.queue.by_id.keys() | state.running.by_id.keys() == self.alive
         kept = referenced(state)
         for key, data in self.saved.items():
             assert key not in kept or self.journal.blob(key) == data
@@ -124,6 +137,7 @@ class CrashSimulation:
             if isinstance(agent.phase, Running)
         }
         assert running == set(self.processes)
+        assert not {name for name, _ in self.processes} & state.queue.agent_names.keys()
         assert len(state.agents) == len(running)
         used = sum((a.used for a in state.ledger.accounts.values()), NOTHING)
         assert used == sum(self.processes.values(), NOTHING)
@@ -142,6 +156,7 @@ class CrashSimulation:
             self.maybe_crash()
             self.journal.append(encode_facts(done.facts), blobs or {})
             for fact in done.facts:
+                self.note_tasks(fact)
                 self.durable.evolve(fact)
                 if isinstance(fact, StateSaved):
                     self.saved.update(blobs or {})
@@ -158,6 +173,19 @@ class CrashSimulation:
         if self._fresh >= self._snapshot_every:
             self.take_snapshot()
         return done.outcome
+
+    def note_tasks(self, fact):
+        """Which tasks have begun and not ended, by the facts alone."""
+        if isinstance(fact, TaskQueued):
+            self.alive.add(fact.submission.task.task_id)
+        elif isinstance(fact, AgentAdmitted | TaskRegistered) and fact.task is not None:
+            self.alive.add(fact.task.task_id)
+        elif isinstance(fact, TaskCancelled | TaskCompleted):
+            self.alive.remove(fact.task_id)
+        elif isinstance(fact, TaskPreempted):
+            self.alive.remove(fact.task.task_id)
+        elif isinstance(fact, AgentEnded):
+            self.alive -= set(self.durable.running.on_agent(fact.agent_name))
 
     def take_snapshot(self):
         state = self.engine.state
@@ -184,6 +212,8 @@ class CrashSimulation:
         instruction = self.instructions.pop(self.rng.randrange(len(self.instructions)))
         if isinstance(instruction, i.StartAgent):
             self.start(instruction)
+        elif isinstance(instruction, i.ProbeClass):
+            self.step(s.ClassProbed(class_key=instruction.class_key))
         elif isinstance(instruction, i.EvictTask):
             self.save(instruction.task_id)
             self.step(s.CancelAnswered(task_id=instruction.task_id, cancel_success=True))
@@ -251,9 +281,9 @@ class CrashSimulation:
             self.execute_instruction()
             return
         acts = (self.submit, self.submit, self.submit, self.finish, self.delete, self.preempt)
-        self.rng.choice(
-            (*acts, self.make_pool, self.change_policy, self.register, self.kill_agent, self.tick)
-        )()
+        waiting = (self.queue, self.queue, self.queue, self.cancel, self.change_queued)
+        others = (self.make_pool, self.change_policy, self.register, self.kill_agent, self.tick)
+        self.rng.choice((*acts, *waiting, *others))()
 
     def pick(self, names):
         found = sorted(names)
@@ -262,6 +292,8 @@ class CrashSimulation:
     def make_pool(self):
         name = self.rng.choice(POOLS)
         spec = pool(name, cpu=self.rng.choice([6, 8, 10]), gpu=2)
+        queueing = self.rng.choice(["strict", "best_effort"])
+        spec = msgspec.structs.replace(spec, queueing=queueing)
         self.pools[name].append(spec)
         outcome = self.step(s.PoolRequested(spec=spec))
         if isinstance(outcome, Done):
@@ -284,7 +316,20 @@ class CrashSimulation:
         request_id = f"r{self._numbers}"
         self.submit_and_wait(self.submission(name, request_id))
 
-    def submission(self, name, request_id):
+    def queue(self):
+        self._numbers += 1
+        submission = self.submission(f"w{self.rng.randrange(8)}", f"r{self._numbers}", queue=True)
+        self.submit_and_wait(submission)
+
+    def cancel(self):
+        self.step(s.TaskCancellationRequested(task_id=self.pick(self.engine.state.queue.by_id)))
+
+    def change_queued(self):
+        changes = ({"held": True}, {"held": False}, {"priority": 9.0}, {"to_front": True})
+        task_id = self.pick(self.engine.state.queue.by_id)
+        self.step(s.QueuedTaskChanged(task_id=task_id, **self.rng.choice(changes)))
+
+    def submission(self, name, request_id, *, queue=False):
         labels = {
             "pool_name": self.rng.choice(POOLS),
             "resources": amount(**self.rng.choice(NEEDS)),
@@ -294,11 +339,13 @@ class CrashSimulation:
             pool_name=labels["pool_name"],
             priority=float(self.rng.randrange(10)),
             estimated_duration=self.rng.choice([None, 5.0, 50.0]),
+            on_preempted=self.rng.choice(["", "requeue"]),
         )
         return s.TaskSubmitted(
             agent=s.AgentSpec(name=name, class_key="class", **labels),
             task=task,
             request_id=request_id,
+            queue=queue,
         )
 
     def submit_and_wait(self, stimulus):

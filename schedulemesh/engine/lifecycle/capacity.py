@@ -31,7 +31,10 @@ def serve_freed_capacity(tx: Transaction, stimulus: AnyStimulus) -> None:
         # A task that gets a new placement group is admitted first, and has its group created then.
         _serve_woken(tx)
     if tx.state.groups.of_pool and _may_replenish(tx, stimulus):
+        before = len(tx.facts)
         replenish(tx)
+        if len(tx.facts) > before:
+            tx.state.queue.changed = True  # a waiting task may have one of these groups
 
 
 def _serve_woken(tx: Transaction) -> None:

@@ -149,8 +149,8 @@ class Queue:
         self.policy = QueuePolicy()
         #: The number of the next submission.
         self.next_number = 1
-        #: The largest ``front`` that was assigned.
-        self.last_front = 0
+        #: The ``front`` of each task that has one.
+        self._fronts: SortedList[int] = SortedList()
         #: (not_before, task id) of tasks that wait for a time.
         self._delayed: SortedList[tuple[float, str]] = SortedList()
         #: (expires_at, task id).
@@ -158,6 +158,11 @@ class Queue:
 
     def __len__(self) -> int:
         return len(self.by_id)
+
+    @property
+    def last_front(self) -> int:
+        """The largest ``front`` of a task that waits; 0: none was moved to the front."""
+        return self._fronts[-1] if self._fronts else 0
 
     def add(self, task: QueuedTask) -> None:
         """Add a task at its place."""
@@ -167,7 +172,8 @@ class Queue:
             self.agent_names[agent_name] = task_id
         self.pools.setdefault(name, PoolQueue()).size += 1
         self.next_number = max(self.next_number, task.number + 1)
-        self.last_front = max(self.last_front, task.front)
+        if task.front:
+            self._fronts.add(task.front)
         if task.reservation is not None:
             self.reserved[task_id] = None
         if task.expires_at is not None:
@@ -183,6 +189,7 @@ class Queue:
         self.reserved.pop(task_id, None)
         self._leave(task)
         self._delayed.discard((task.not_before, task_id))
+        self._fronts.discard(task.front)
         if task.expires_at is not None:
             self._expiring.remove((task.expires_at, task_id))
         for agent_name in _names(task):
@@ -199,10 +206,12 @@ class Queue:
         self._leave(task)
         spec = msgspec.structs.replace(task.spec, priority=priority)
         task.submission = msgspec.structs.replace(task.submission, task=spec)
+        if front != task.front:
+            self._fronts.discard(task.front)
+            self._fronts.add(front)
         task.held, task.front = held, front
         if held:
             self.reserve(task_id, None)
-        self.last_front = max(self.last_front, front)
         if (task.not_before, task_id) not in self._delayed:
             self._enter(task)
 
