@@ -44,7 +44,7 @@ def demo(
         int, typer.Option(min=20, help="Training steps of the pretraining job.")
     ] = 400,
 ) -> None:
-    """Preempt a real training job on a local Ray, and restore it from its saved state."""
+    """Evict a real training job on a local Ray, and see it return by itself with its state."""
     from schedulemesh.cli.demo import run
 
     raise typer.Exit(run(steps))

@@ -1,4 +1,4 @@
-"""``schedulemesh demo``: preempts a training job, restores it, and checks that its state is the same."""
+"""``schedulemesh demo``: a training is evicted, returns by itself, and ends as if nothing had happened."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
-from schedulemesh.cli.training import TrainingAgentActor
+from schedulemesh.cli.training import TrainingAgentActor, uninterrupted
 from schedulemesh.core.client.scheduler import RayScheduler
 
 PRETRAIN, RLHF = "llama-pretrain", "llama-rlhf"
@@ -22,7 +22,9 @@ _INTERRUPTED_AT = 0.4
 
 
 def run(steps: int = 400) -> int:
-    """Tell the story; 0 where the restored state is the saved one and the process another."""
+    """Run it; 0 where the training returned in another process with the saved state, and ended as one that
+    was not interrupted.
+    """
     console = Console()
     console.print("Starting a local Ray with 2 CPUs ...", style="dim")
     ray.init(
@@ -35,54 +37,54 @@ def run(steps: int = 400) -> int:
     )
     try:
         scheduler = RayScheduler("demo")
-        saved, restored, final = _story(console, scheduler, steps)
+        saved, final = _story(console, scheduler, steps)
         scheduler.shutdown()
     finally:
         ray.shutdown()
-    return _verdict(console, saved, restored, final, steps)
+    return _verdict(console, saved, final, steps)
 
 
 def _story(
     console: Console, scheduler: RayScheduler, steps: int
-) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The state that was saved of the pretraining, and what it returned at its end."""
     scheduler.create_pool("training", labels={"team": "llm"}, resources={"cpu": 2.0})
     scheduler.update_preemption_policy(
         label_preemption_rules={"training_stage": {"rlhf": ["pretraining", "sft"]}},
     )
     console.rule("1. Pretraining takes the whole pool")
-    first = _submit(scheduler, PRETRAIN, "pretraining")
-    first.train.remote(PRETRAIN, steps)
+    _submit(scheduler, PRETRAIN, "pretraining", steps)
     _watch(console, scheduler, PRETRAIN, int(steps * _INTERRUPTED_AT), steps)
 
     console.rule("2. An RLHF-stage job arrives, with the same priority")
-    second = _submit(scheduler, RLHF, "rlhf", console)
+    _submit(scheduler, RLHF, "rlhf", steps // 4, console)
     saved = scheduler.get_saved_state(PRETRAIN)["saved_state"]
     checkpoint = saved["state"]
     console.print(
         f"checkpoint of {PRETRAIN}: step {checkpoint['step']}, loss {checkpoint['loss']:.4f}, "
         f"taken at a safe point: {saved['consistent']}"
     )
-    done = second.train.remote(RLHF, steps // 4)
-    _watch(console, scheduler, RLHF, steps // 4, steps // 4)
-    loss = ray.get(done)["loss"]
-    scheduler.complete_task(RLHF, end_agent=True)
+    waits = scheduler.wait([PRETRAIN], timeout=0)["tasks"][0]
+    console.print(f"{PRETRAIN} is {waits['state']} now, at position {waits['position']}")
+    scheduler.wait([RLHF])
+    loss = scheduler.result(RLHF)["result"]["loss"]
     console.print(f"{RLHF} ran to its end: loss {loss:.4f}; its quota is free again")
 
-    console.rule("3. The pretraining is restored")
-    answer = scheduler.restore_task(saved)
-    if not answer["success"]:
-        raise RuntimeError(answer["error"])
-    third = answer["agent"]["handle"]
-    restored = ray.get(third.status.remote())
-    going_on = third.train.remote(PRETRAIN, steps)
-    _watch(console, scheduler, PRETRAIN, steps, steps, begin=restored["step"])
-    final = ray.get(going_on)
-    return checkpoint, restored, final
+    console.rule("3. The pretraining returns by itself")
+    scheduler.wait([PRETRAIN], until="running")
+    _watch(console, scheduler, PRETRAIN, steps, steps, begin=checkpoint["step"])
+    scheduler.wait([PRETRAIN])
+    return checkpoint, scheduler.result(PRETRAIN)["result"]
 
 
 def _submit(
-    scheduler: RayScheduler, task_id: str, stage: str, console: Console | None = None
-) -> Any:
+    scheduler: RayScheduler,
+    task_id: str,
+    stage: str,
+    steps: int,
+    console: Console | None = None,
+) -> None:
+    """Submit a training that runs by itself, and returns by itself where it is evicted."""
     began = time.monotonic()
     answer = scheduler.submit_task_with_preemption(
         task_id=task_id,
@@ -92,6 +94,9 @@ def _submit(
         labels={"training_stage": stage},
         actor_class=TrainingAgentActor,
         actor_kwargs={"supervisor": scheduler.supervisor_handle(), "report_interval": 0.1},
+        run="train",
+        run_args=[task_id, steps],
+        on_preempted="requeue",
     )
     if not answer["success"]:
         raise RuntimeError(answer["error"])
@@ -102,7 +107,6 @@ def _submit(
                 f"{victim['priority_delta']:g}, score {victim['preempt_score']:g}; "
                 f"{task_id} runs after {time.monotonic() - began:.2f} s"
             )
-    return answer["agent"]["handle"]
 
 
 def _watch(
@@ -113,7 +117,7 @@ def _watch(
     steps: int,
     begin: int = 0,
 ) -> None:
-    """Show a task's progress as it reports it, until a step is reached."""
+    """Show a task's progress as it reports it, until a step is reached or it has ended."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
@@ -122,25 +126,19 @@ def _watch(
     with Progress(*columns, console=console) as progress:
         bar = progress.add_task(task_id, total=steps, completed=begin, loss=float("nan"))
         while True:
-            metrics = next(
-                t["last_metrics"]
-                for t in scheduler.list_tasks()["tasks"]
-                if t["task_id"] == task_id
-            )
+            listed = scheduler.list_tasks()["tasks"]
+            metrics = next((t["last_metrics"] for t in listed if t["task_id"] == task_id), None)
             if metrics:
                 progress.update(bar, completed=metrics["step"], loss=metrics["loss"])
-            if metrics.get("step", 0) >= until:
+            if metrics is None or metrics.get("step", 0) >= until:
+                progress.update(bar, completed=until)
                 return
             time.sleep(0.05)
 
 
-def _verdict(
-    console: Console,
-    saved: dict[str, Any],
-    restored: dict[str, Any],
-    final: dict[str, Any],
-    steps: int,
-) -> int:
+def _verdict(console: Console, saved: dict[str, Any], final: dict[str, Any], steps: int) -> int:
+    """Show what was saved, restored and reached; the exit status."""
+    restored = final["restored"] or {"step": 0, "loss": float("nan"), "hash": "", "pid": 0}
     table = Table(title=f"{PRETRAIN} before and after")
     for heading in ("", "step", "loss", "hash of the parameters", "process"):
         table.add_column(heading, justify="left" if not heading else "right")
@@ -157,7 +155,11 @@ def _verdict(
     for sentence in wrong:
         print(f"FAILED: {sentence}", file=sys.stderr)
     if not wrong:
-        console.print("The state is the same bit for bit, in another process.", style="bold green")
+        console.print(
+            "It returned by itself in another process, with the same state bit for bit,\n"
+            "and ended exactly where an uninterrupted training ends.",
+            style="bold green",
+        )
     return 1 if wrong else 0
 
 
@@ -174,4 +176,6 @@ def _wrong(
         wrong.append(f"the process is the same ({saved['pid']}): nothing was evicted")
     if final["step"] != steps:
         wrong.append(f"the training ended at step {final['step']} instead of {steps}")
+    if final["hash"] != (expected := uninterrupted("pretraining", steps)):
+        wrong.append(f"it ended with {final['hash']}, an uninterrupted one with {expected}")
     return wrong

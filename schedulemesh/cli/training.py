@@ -95,6 +95,14 @@ def fingerprint(parameters: dict[str, Array]) -> str:
     return digest.hexdigest()[:16]
 
 
+def uninterrupted(stage: str, steps: int, seed: int = 0) -> str:
+    """The hash of the parameters after so many steps in one go, in this process."""
+    model = CharacterModel(corpus(stage), seed)
+    for number in range(steps):
+        model.step(number)
+    return fingerprint(model.parameters)
+
+
 class TrainingAgentActor(MetricsReportingAgent):
     """Trains a character model; can be saved at every step, and continues from a saved state.
 
@@ -115,9 +123,14 @@ class TrainingAgentActor(MetricsReportingAgent):
         #: Steps done.
         self.done_steps = 0
         self.loss = float("nan")
+        #: The status right after a saved state was restored; None: it started from the beginning.
+        self.restored: dict[str, Any] | None = None
 
     def train(self, task_id: str, steps: int) -> dict[str, Any]:
-        """Train until ``steps`` steps are done in all, or the task is cancelled; returns the status."""
+        """Train until ``steps`` steps are done in all, or the task is cancelled.
+
+        Returns the status, and as ``restored`` that right after a saved state was restored, or None.
+        """
         while self.done_steps < steps and not self.is_cancelled(task_id):
             self.loss = self.model.step(self.done_steps)
             self.done_steps += 1
@@ -125,7 +138,7 @@ class TrainingAgentActor(MetricsReportingAgent):
                 {"step": self.done_steps, "loss": self.loss, "progress": self.done_steps / steps},
                 at_once=self.done_steps == steps,
             )
-        return self.status()
+        return {**self.status(), "restored": self.restored}
 
     def status(self) -> dict[str, Any]:
         """Steps done, the last loss in nats, a hash of the parameters, and the process id."""
@@ -145,3 +158,4 @@ class TrainingAgentActor(MetricsReportingAgent):
         """Go on from a checkpoint."""
         self.model.parameters = {name: a.copy() for name, a in saved["parameters"].items()}
         self.done_steps, self.loss = saved["step"], saved["loss"]
+        self.restored = self.status()

@@ -19,7 +19,7 @@ from schedulemesh.core.client.task_results import (
 )
 from schedulemesh.domain.containers import as_elements
 from schedulemesh.domain.names import as_text, parse_name
-from schedulemesh.domain.numbers import MAX_DURATION_S, parse_flag, parse_timeout
+from schedulemesh.domain.numbers import MAX_DURATION_S, parse_duration, parse_flag
 from schedulemesh.domain.task import EndState
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import InvalidRequestError, shown
@@ -45,7 +45,7 @@ def wait(
     """Wait until tasks run or have ended."""
     ids = _ids(task_ids)
     how_far = _until(until)
-    limit_s = MAX_DURATION_S if timeout is None else parse_timeout(timeout, "timeout")
+    limit_s = MAX_DURATION_S if timeout is None else parse_duration(timeout, "timeout")
     shows = parse_flag(progress, "progress")
     deadline = time.monotonic() + limit_s
     done: list[str] = []
