@@ -21,6 +21,7 @@ from schedulemesh.core.client.ray_cluster import join_or_start, join_running
 from schedulemesh.core.client.results import SubmitResult
 from schedulemesh.core.client.scheduler import RayScheduler
 from schedulemesh.core.client.simple_calls import SimpleQueueCalls
+from schedulemesh.core.client.simple_drain import SimpleDrainCalls
 from schedulemesh.core.client.simple_follower import SimpleTaskFollower
 from schedulemesh.core.client.states import Preserver, Restorer
 from schedulemesh.core.client.task_fields import (
@@ -79,7 +80,7 @@ class SimpleTaskSpec:
 
 
 @public_calls
-class SimpleScheduler(SimpleQueueCalls, SimpleTaskFollower):
+class SimpleScheduler(SimpleQueueCalls, SimpleTaskFollower, SimpleDrainCalls):
     """A scheduler for one job: pools, policy, submit, complete. Starts a local Ray where none runs.
 
     Ray is looked for at ``RAY_ADDRESS``, then on this machine; else a local one is started, with

@@ -16,3 +16,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     labels: Labels = {}
     #: External usage, sampled while none of our claims changed; None: currently unknown.
     external_usage: Resources | None = NOTHING
+    #: Whether Ray drains it: it is about to be removed, and Ray places nothing new there.
+    draining: bool = False
+    #: When Ray removes it, in seconds since 1970; None: that is not known, or it is not drained.
+    drain_deadline: float | None = None

@@ -105,6 +105,18 @@ class Reason(Code):
         "duplicate_agent",
         "An agent of this name exists. Delete it first, or choose another name.",
     )
+    POOL_DRAINING = (
+        "pool_draining",
+        "The pool is drained: nothing new starts in it. `undrain_pool` ends that.",
+    )
+    NODE_DRAINING = (
+        "node_draining",
+        "The node is drained, so it cannot be opened. `undrain_node` ends that.",
+    )
+    DRAINED_BY_RAY = (
+        "drained_by_ray",
+        "Ray drains the node, because it is to be removed; only Ray ends that.",
+    )
     NODE_NOT_FOUND = ("node_not_found", "There is no such node; `error` lists the known ones.")
     AGENT_NOT_FOUND = ("agent_not_found", "There is no such agent.")
     TASK_NOT_FOUND = ("task_not_found", "No such task is running (or not on that agent).")
@@ -375,6 +387,7 @@ class PreemptionReason(Code):
         "strategy_preemption",
         "A [strategy](../plugins.md) allowed what the rules refused.",
     )
+    DRAINED = ("drained", "Its node or its pool is drained.")
     MANUAL = ("manual", "Evicted by request, without an evaluation before.")
 
 

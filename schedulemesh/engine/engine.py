@@ -16,6 +16,7 @@ from schedulemesh.engine.explanation.task import explain
 from schedulemesh.engine.lifecycle import agents as lifecycle
 from schedulemesh.engine.lifecycle import eviction, task_ends
 from schedulemesh.engine.lifecycle.capacity import serve_freed_capacity
+from schedulemesh.engine.lifecycle.drain import advance_drains, change_drain, observe_drain
 from schedulemesh.engine.lifecycle.group_reports import (
     group_create_failed,
     group_created,
@@ -98,6 +99,7 @@ class Engine:
         self._on(s.QueuePolicyChangeRequested, queue.change_policy)
         self._on(s.StateHandlersGiven, _register_handlers)
         self._on(s.CordonRequested, _cordon)
+        self._on(s.DrainRequested, change_drain)
         self._on(s.ClassProbed, _class_probed)
         self._on(s.ClusterObserved, _observe_cluster)
         self._on(s.ClockTicked, _tick)
@@ -253,6 +255,11 @@ def _cordon(tx: Transaction, stimulus: s.CordonRequested) -> RequestOutcome:
         )
     if node.cordoned == stimulus.cordoned:
         return Done(change=Change.UNCHANGED)
+    if stimulus.node_id in tx.state.drains.nodes:
+        return Refused(
+            reason=Reason.NODE_DRAINING,
+            error=f"node {stimulus.node_id!r} is drained; call undrain_node to open it again",
+        )
     tx.emit(NodeCordoned(node_id=stimulus.node_id, cordoned=stimulus.cordoned))
     return Done()
 
@@ -271,6 +278,8 @@ def _observe_cluster(tx: Transaction, stimulus: s.ClusterObserved) -> None:
         if same and node is not None and report.external_usage in (None, node.external_usage):
             continue
         tx.emit(NodeSeen(report=report))
+    for report in stimulus.nodes:
+        observe_drain(tx, report)
     living = {report.node_id for report in stimulus.nodes}
     for node_id in [node_id for node_id in nodes if node_id not in living]:
         tx.emit(NodeLost(node_id=node_id))
@@ -283,6 +292,8 @@ def _tick(tx: Transaction, _stimulus: s.ClockTicked) -> None:
         tx.emit(HoldShrank(hold_id=hold_id))
     if state.groups.of_pool:
         expire(tx)
+    if state.drains:
+        advance_drains(tx)
     before = tx.now - ANSWER_MEMORY_S
     oldest = next(iter(state.answers.values()), None)
     if oldest is not None and oldest.at < before:

@@ -43,6 +43,15 @@ def pool_not_found(state: MeshState, name: str) -> Refused:
     )
 
 
+def pool_draining(name: str) -> Refused:
+    """The refusal for a pool in which nothing new starts."""
+    return Refused(
+        reason=Reason.POOL_DRAINING,
+        error=f"pool {name!r} is drained, so nothing new starts in it",
+        hint="Submit it with queue=True to wait, choose another pool, or end the drain with undrain_pool",
+    )
+
+
 def no_matching_pool(state: MeshState) -> Refused:
     """No pool matches the selector and has a total quota that holds the task."""
     known = "; ".join(

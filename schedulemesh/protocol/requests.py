@@ -28,6 +28,7 @@ from schedulemesh.domain.task import TaskSpec, check_task, parse_on_preempted
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.protocol.agents import SavedState, key_of
+from schedulemesh.protocol.drain_requests import Drain, GetDrainStatus
 from schedulemesh.protocol.queue_requests import (
     CancelTasks,
     ChangeQueuedTask,
@@ -368,6 +369,7 @@ AnyStateQuery = Union[
     GetPolicy,
     GetPreemptionStats,
     ListPreemptions,
+    GetDrainStatus,
     GetStats,
 ]
 
@@ -379,6 +381,7 @@ AnyChange = Union[
     ChangePolicy,
     RegisterStateHandlers,
     CordonNode,
+    Drain,
     SubmitTask,
     SubmitMany,
     ChangeQueuedTask,

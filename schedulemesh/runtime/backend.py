@@ -40,6 +40,10 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     #: What nobody holds; in Ray it lags by about 0.1 s.
     free: Resources
     labels: dict[str, str]
+    #: Whether it is about to be removed, so that nothing new is placed there.
+    draining: bool = False
+    #: When it is removed, in seconds since 1970; None: that is not known, or it stays.
+    drain_deadline: float | None = None
 
 
 class ActorView(msgspec.Struct, frozen=True, kw_only=True):

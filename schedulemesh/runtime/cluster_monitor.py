@@ -63,7 +63,12 @@ class NodeWatch:
             ours = node.total - node.external_usage - node.free
             others = _positive(view.total - view.free - ours)
         return NodeReport(
-            node_id=view.node_id, total=view.total, labels=view.labels, external_usage=others
+            node_id=view.node_id,
+            total=view.total,
+            labels=view.labels,
+            external_usage=others,
+            draining=view.draining,
+            drain_deadline=view.drain_deadline,
         )
 
     def _is_quiet(self, node: Node, now: float) -> bool:

@@ -11,10 +11,12 @@ from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.task import Attempts, TaskSpec, task_row
 from schedulemesh.engine.explain import pool_not_found
+from schedulemesh.engine.lifecycle.drain import agents_of
 from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.protocol import requests
 from schedulemesh.protocol.answers import Details, Listed, QueueRow, Refusal, WithHandles
+from schedulemesh.protocol.drain_requests import GetDrainStatus
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.gangs import every_process, processes_of
 from schedulemesh.runtime.pg_manager import Groups
@@ -110,6 +112,8 @@ class View:
                 return Details(facts=self.preemption_stats())
             case requests.ListPreemptions():
                 return Listed(rows=self.preemptions(query))
+            case GetDrainStatus():
+                return Listed(rows=self.drains())
             case requests.GetStats():
                 return Details(facts=self.stats())
             case _:
@@ -180,10 +184,32 @@ class View:
                 "free": node.free.public(),
                 "external_usage": node.external_usage.public(),
                 "cordoned": node.cordoned,
+                "draining": node.node_id in self._state.drains.nodes,
                 "agents": sorted(node.allocations),
             }
             for node in self._state.cluster.nodes.values()
         ]
+
+    def drains(self) -> list[dict[str, object]]:
+        """The drains in progress, with the agents and tasks that each still waits for."""
+        running = self._state.running
+        rows: list[dict[str, object]] = []
+        for drain in self._state.drains:
+            agents = agents_of(self._state, drain)
+            rows.append(
+                {
+                    "node_id": drain.node_id,
+                    "pool_name": drain.pool_name,
+                    "started_at": drain.at,
+                    "deadline": drain.deadline,
+                    "requested_by": drain.client or None,
+                    "by_ray": not drain.client,
+                    "agents": agents,
+                    "tasks": [t for name in agents for t in running.on_agent(name)],
+                    "done": not agents,
+                }
+            )
+        return rows
 
     def orphans(self) -> list[dict[str, object]]:
         """The actors and placement groups of this scheduler that its journal does not know."""

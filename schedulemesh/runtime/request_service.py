@@ -27,6 +27,7 @@ from schedulemesh.protocol.answers import (
     Response,
     WithHandles,
 )
+from schedulemesh.protocol.drain_requests import Drain, GetDrainStatus
 from schedulemesh.runtime.backend import Refs
 from schedulemesh.runtime.health import HealthCheck
 from schedulemesh.runtime.journal_opening import journal_address
@@ -100,6 +101,8 @@ class RequestService(Service):
             case r.CordonNode():
                 stimulus = s.CordonRequested(node_id=request.node_id, cordoned=request.cordoned)
                 return await self._decided(stimulus)
+            case Drain():
+                return await self._decided(_drain(request))
             case r.RegisterTask():
                 announced = s.TaskAnnounced(task=request.task, agent_name=request.agent_name)
                 return await self._decided(announced, request.blobs)
@@ -147,6 +150,7 @@ class RequestService(Service):
                 | r.GetPolicy()
                 | r.GetPreemptionStats()
                 | r.ListPreemptions()
+                | GetDrainStatus()
                 | r.GetStats()
             ):
                 return await self._viewed(request)
@@ -252,6 +256,16 @@ def _failed(request: r.AnyRequest, error: Exception) -> Refusal:
     logger.error("request %s failed", type(request).__name__, exc_info=error)
     message = f"the scheduler failed at this request: {shown(error)}; its log says where"
     return Refusal(refused=Refused(reason=Reason.INTERNAL_ERROR, error=message))
+
+
+def _drain(request: Drain) -> s.DrainRequested:
+    return s.DrainRequested(
+        node_id=request.node_id,
+        pool_name=request.pool_name,
+        drained=request.drained,
+        deadline_s=request.deadline_s,
+        client=request.client,
+    )
 
 
 def _handlers(request: r.RegisterStateHandlers) -> s.StateHandlersGiven:

@@ -476,6 +476,7 @@ def pictures(state: MeshState) -> dict[str, object]:
         "_apply",
         "past",
         "evictions",
+        "drains",
         "_group_facts",
         "preemption",
         "ledger",
@@ -487,6 +488,7 @@ def pictures(state: MeshState) -> dict[str, object]:
     shown: dict[str, object] = {
         field: value for field, value in vars(state).items() if field not in left_out
     }
+    shown["drains"] = list(state.drains)
     shown["evictions"] = vars(state.evictions)
     shown["lost with"] = state.past._lost_with
     shown["groups"] = {

@@ -209,6 +209,11 @@ CALLS: dict[str, dict[str, Kind]] = {
     "strategies": {},
     "cluster_snapshot": {},
     "about": {},
+    "drain_node": {"node_id": one_of("no-such-node"), "deadline": one_of(None, 1.0)},
+    "undrain_node": {"node_id": one_of("no-such-node")},
+    "drain_pool": {"pool_name": one_of("no-such-pool"), "deadline": one_of(None, 1.0)},
+    "undrain_pool": {"pool_name": one_of("no-such-pool")},
+    "drain_status": {},
     "cordon_node": {"node_id": one_of("no-such-node"), "cordoned": flag},
 }
 #: Not asked here: they end the scheduler, or this object's use of it, or answer with no dict.

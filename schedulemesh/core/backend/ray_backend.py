@@ -255,13 +255,15 @@ async def _in_thread(function: Callable[..., Value], *args: Any) -> Value:
 
 
 def _nodes() -> list[NodeView]:
-    free = ray_internals.free_by_node()
+    free, draining = ray_internals.free_by_node(), ray_internals.draining_nodes()
     return [
         NodeView(
             node_id=node["NodeID"],
             total=resources_of(node["Resources"]),
             free=free.get(node["NodeID"], NOTHING),
             labels=dict(node.get("Labels") or {}),
+            draining=node["NodeID"] in draining,
+            drain_deadline=draining.get(node["NodeID"]),
         )
         for node in ray.nodes()
         if node["Alive"]

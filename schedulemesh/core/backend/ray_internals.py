@@ -64,6 +64,12 @@ def free_by_node() -> dict[str, Resources]:
     return {node_id: resources_of(amounts) for node_id, amounts in free.items()}
 
 
+def draining_nodes() -> dict[str, float | None]:
+    """The nodes that Ray drains, each with when it is removed, in seconds since 1970; None: not known."""
+    found = ray._private.state.state.get_draining_nodes()
+    return {node_id: ms / 1000 if ms else None for node_id, ms in found.items()}
+
+
 def actor_view(handle: Any) -> ActorView | None:
     """What Ray's table says of an actor; None: it has no entry."""
     data = _actor_data(handle)

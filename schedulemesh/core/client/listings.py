@@ -406,6 +406,7 @@ class NodeInfo(TypedDict, total=False):
     #: What Ray work that is not the scheduler's uses.
     external_usage: Amounts
     cordoned: bool
+    draining: bool
     agents: list[str]
 
 

@@ -23,6 +23,7 @@ from schedulemesh.core.client import (
 from schedulemesh.core.client.arguments import public, public_calls
 from schedulemesh.core.client.connection import connect, find
 from schedulemesh.core.client.console import show_log
+from schedulemesh.core.client.drain_calls import DrainCalls
 from schedulemesh.core.client.gang_calls import GangCalls
 from schedulemesh.core.client.new_settings import parse_settings
 from schedulemesh.core.client.pool_calls import PoolCalls
@@ -42,7 +43,7 @@ from schedulemesh.plugins.scheduling import SchedulingStrategyPlugin
 
 
 @public_calls
-class RayScheduler(PoolCalls, GangCalls, QueueCalls, TaskFollower):
+class RayScheduler(PoolCalls, GangCalls, QueueCalls, DrainCalls, TaskFollower):
     """The scheduler of one name in one Ray namespace: finds its supervisor or creates it, and calls it.
 
     ``detached`` False: the scheduler ends with this job, and nothing of it stays in Ray. True: it outlives

@@ -100,6 +100,8 @@ def understand(tx: Transaction, stimulus: TaskSubmitted) -> Request | Refused:
     account = state.ledger.accounts.get(pool_name)
     if account is None:
         return explain.pool_not_found(state, pool_name)
+    if pool_name in state.drains.pools:
+        return explain.pool_draining(pool_name)
     if (duplicate := _duplicate(state, stimulus)) is not None:
         return duplicate
     need = account.spec.default_agent() if given is None else given

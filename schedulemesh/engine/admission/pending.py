@@ -14,6 +14,7 @@ from schedulemesh.engine.admission.claims import gained, is_whole
 from schedulemesh.engine.admission.decide import readmit
 from schedulemesh.engine.admission.requeue import (
     answer_not_run,
+    is_drained,
     requeue,
     requeue_failed,
     requeue_without_room,
@@ -132,7 +133,7 @@ def _terminate(
         )
     )
     for task in returning:
-        requeue(tx, task, agent, evicted=True)
+        requeue(tx, task, agent, evicted=not is_drained(task))
     if failed is not None:
         requeue_failed(tx, failed, agent)
     return evicted

@@ -30,7 +30,7 @@ from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.transaction import Transaction
 
 #: Refusals that only say that a task does not fit now: it may wait in the queue.
-_MAY_PASS = frozenset((Reason.CLUSTER_OUT_OF_RESOURCES,))
+_MAY_PASS = frozenset((Reason.CLUSTER_OUT_OF_RESOURCES, Reason.POOL_DRAINING))
 
 
 def join(tx: Transaction, stimulus: TaskSubmitted) -> RequestOutcome:

@@ -4,7 +4,7 @@ room for them.
 
 from __future__ import annotations
 
-from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.domain.resources import UNIT
 from schedulemesh.domain.task import Attempts
 from schedulemesh.engine.messages.outcomes import Queued, Refused, RequestOutcome
@@ -32,6 +32,8 @@ def returns_when_evicted(state: MeshState, task: RunningTask, agent: Agent) -> b
     spec = agent.spec
     if not task.number or not spec.class_key or not spec.restartable:
         return False
+    if is_drained(task):
+        return task.spec.on_preempted != "drop"
     pool = state.ledger.accounts.get(spec.pool_name)
     default = "drop" if pool is None else pool.spec.on_preempted
     return (task.spec.on_preempted or default) == "requeue"
@@ -63,6 +65,11 @@ def requeue_failed(tx: Transaction, task: RunningTask, agent: Agent) -> None:
     """Have a task that failed join the queue again; it waits twice as long each time."""
     wait_s = min(_RETRY_MAX_S, _RETRY_S * 2.0**task.attempts.failures)
     requeue(tx, task, agent, failed=True, not_before=tx.now + wait_s)
+
+
+def is_drained(task: RunningTask) -> bool:
+    """Whether a task is evicted because its node or pool is drained, which counts as no preemption of it."""
+    return isinstance(task.phase, Preempting) and task.phase.reason is PreemptionReason.DRAINED
 
 
 def victims_to_requeue(tx: Transaction, agent: Agent) -> list[RunningTask]:

@@ -18,6 +18,7 @@ from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import EndReason, PreemptionReason, TaskEndReason
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.domain.task import EndState, TaskSpec
+from schedulemesh.engine.messages.drain_facts import DrainEnded, DrainStarted
 from schedulemesh.engine.messages.fact import Fact
 from schedulemesh.engine.messages.outcomes import Candidate, RequestOutcome
 from schedulemesh.engine.messages.queue_facts import (
@@ -414,6 +415,8 @@ AnyFact = Union[
     TaskCancelled,
     StartReserved,
     ReservationDropped,
+    DrainStarted,
+    DrainEnded,
     ClaimGrew,
     AgentReady,
     AgentStarted,

@@ -76,6 +76,18 @@ class CordonRequested(Stimulus, frozen=True, kw_only=True):
     cordoned: bool
 
 
+class DrainRequested(Stimulus, frozen=True, kw_only=True):
+    """A client drains a node or a pool, or ends its drain."""
+
+    #: One of the two is given.
+    node_id: str | None = None
+    pool_name: str | None = None
+    drained: bool = True
+    #: Seconds from now by which all agents should have ended; None: there is no time limit.
+    deadline_s: float | None = None
+    client: str = "unknown"
+
+
 class TaskSubmitted(Request, frozen=True, kw_only=True):
     """A client requests an agent, with a task on it or without."""
 
@@ -327,6 +339,7 @@ AnyStimulus = Union[
     QueuePolicyChangeRequested,
     StateHandlersGiven,
     CordonRequested,
+    DrainRequested,
     TaskSubmitted,
     QueuedTaskChanged,
     TaskCancellationRequested,

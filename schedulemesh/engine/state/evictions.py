@@ -193,10 +193,10 @@ class Evictions:
             for record in self._records(self._unused.pop(agent_name)):
                 record.used = False
 
-    def note_queued(self, task_id: str) -> None:
-        """An evicted task has joined the queue again."""
+    def note_queued(self, task_id: str, at: float) -> None:
+        """A task has joined the queue: again, if that is when it had been evicted."""
         record = self.of_task(task_id)
-        if record is not None and record.evicted_at is not None and not record.requeued:
+        if record is not None and record.evicted_at == at and not record.requeued:
             record.requeued = True
             self.requeued += 1
 

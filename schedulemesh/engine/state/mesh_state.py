@@ -14,6 +14,7 @@ from schedulemesh.domain.placement import InGroup, OnNode, Unplaced
 from schedulemesh.domain.reasons import EndReason
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.domain.task import TaskPhase, TaskSpec
+from schedulemesh.engine.messages import drain_facts as d
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages import queue_facts as q
 from schedulemesh.engine.messages.fact import Fact
@@ -30,6 +31,7 @@ from schedulemesh.engine.state.agents import (
     Waiting,
 )
 from schedulemesh.engine.state.cluster import Cluster
+from schedulemesh.engine.state.drains import Drains
 from schedulemesh.engine.state.eviction_updates import EvictionFacts
 from schedulemesh.engine.state.evictions import Evictions
 from schedulemesh.engine.state.group_updates import GroupFacts
@@ -69,6 +71,7 @@ class MeshState:
         self.loaded: dict[str, None] = {}
         self.past = Past()
         self.evictions = Evictions()
+        self.drains = Drains()
         #: Those of ``past``, which describes them.
         self.preempted, self.lost, self.former, self.ended = (
             self.past.preempted,
@@ -94,7 +97,9 @@ class MeshState:
             f.StateHandlersRegistered: lambda fact: self.handlers.update({fact.pool_name: fact}),
             f.PolicyChanged: self._policy_changed,
             f.NodeSeen: self._node_seen,
-            f.NodeLost: lambda fact: self.cluster.lose(fact.node_id),
+            f.NodeLost: self._node_lost,
+            d.DrainStarted: self.drains.start,
+            d.DrainEnded: self.drains.end,
             f.NodeCordoned: lambda fact: self.cluster.cordon(fact.node_id, fact.cordoned),
             f.ClassLoaded: lambda fact: self._has_loaded(fact.class_key),
             f.AgentAdmitted: self._agent_admitted,
@@ -183,6 +188,10 @@ class MeshState:
             here = isinstance(place, OnNode) and place.node_id == node_id
             if isinstance(place, OnNode) and here and not isinstance(agent.phase, Waiting):
                 self.cluster.confirm(node_id, name, agent.spec.resources, place.gpu_ids)
+
+    def _node_lost(self, fact: f.NodeLost) -> None:
+        self.cluster.lose(fact.node_id)
+        self.drains.nodes.pop(fact.node_id, None)
 
     def _agent_admitted(self, fact: f.AgentAdmitted) -> None:
         spec, task, place = fact.agent, fact.task, fact.place

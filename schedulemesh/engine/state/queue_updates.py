@@ -32,8 +32,7 @@ class QueueFacts:
         )
         self._queue.add(task)
         self._past.note_queued(task.task_id)
-        if fact.attempts.preemptions:
-            self._evictions.note_queued(task.task_id)
+        self._evictions.note_queued(task.task_id, fact.at)
 
     def place_changed(self, fact: f.QueuePlaceChanged) -> None:
         """A task waits in another way."""

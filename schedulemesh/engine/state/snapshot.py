@@ -18,6 +18,7 @@ from schedulemesh.config.queueing import QueuePolicy
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.engine.messages import facts as f
+from schedulemesh.engine.messages.drain_facts import DrainStarted
 from schedulemesh.engine.preemption.rules import PreemptionRules
 from schedulemesh.engine.state.agents import Agent, Answer, LostAgent, Preempted
 from schedulemesh.engine.state.evictions import EvictionRecord
@@ -70,6 +71,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     evictions: list[EvictionRecord] = []
     next_eviction: int | None = None
     evictions_requeued: int | None = None
+    drains: list[DrainStarted] = []
     #: (pool name, when a task was last evicted for it).
     last_evictions: list[tuple[str, float]] = []
     #: (pool name, number of the minute, GPU-seconds of lost work).
@@ -115,6 +117,7 @@ def take_snapshot(state: MeshState) -> Snapshot:
         preempted=list(state.preempted.values()),
         evictions=[copy.copy(record) for record in state.evictions.records.values()],
         next_eviction=state.evictions.next_number,
+        drains=list(state.drains),
         evictions_requeued=state.evictions.requeued,
         last_evictions=list(state.evictions.last_for.items()),
         lost_work=[
@@ -274,6 +277,8 @@ def _put_lives(state: MeshState, part: Snapshot) -> None:
         state.queue.add(waiting)
     for past in part.preempted:
         state.preempted[past.fact.task.task_id] = past
+    for drain in part.drains:
+        state.drains.start(drain)
     for record in part.evictions:
         state.evictions.adopt(record)
     if part.next_eviction is not None:

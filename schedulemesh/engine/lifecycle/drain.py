@@ -1,0 +1,165 @@
+"""Drains of nodes and pools: nothing new starts there, and what runs is saved and moved.
+
+Every running agent on the node or in the pool is evicted with its tasks (reason ``drained``). Tasks that can
+be started again join the queue, unless they themselves say "drop". With a deadline, an agent whose tasks are
+expected to end in time is left to finish, and so is an agent without tasks; they are evicted when the time
+that notice, saving and cancelling may take is all that is left. Without a deadline everything with tasks is
+evicted at once, and agents without tasks stay.
+
+A node that Ray drains, by its own API or after a notice of its cloud, is drained likewise, until Ray removes
+it or stops.
+"""
+
+from __future__ import annotations
+
+from schedulemesh.domain.node import NodeReport
+from schedulemesh.domain.reasons import Change, EndReason, PreemptionReason, Reason
+from schedulemesh.engine.admission.admit import evict_instruction
+from schedulemesh.engine.explain import pool_not_found
+from schedulemesh.engine.lifecycle.groups import end as end_group
+from schedulemesh.engine.messages.drain_facts import DrainEnded, DrainStarted
+from schedulemesh.engine.messages.facts import AgentEnding, EvictionStarted, NodeCordoned
+from schedulemesh.engine.messages.outcomes import Done, Refused, RequestOutcome
+from schedulemesh.engine.messages.stimuli import DrainRequested
+from schedulemesh.engine.state.agents import Agent, Running
+from schedulemesh.engine.state.drains import keys_on
+from schedulemesh.engine.state.groups import GroupPhase
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.transaction import Transaction
+
+
+def change_drain(tx: Transaction, stimulus: DrainRequested) -> RequestOutcome:
+    """Start or end the drain of a node or a pool."""
+    node_id, pool_name = stimulus.node_id, stimulus.pool_name
+    if (refused := _unknown(tx.state, node_id, pool_name)) is not None:
+        return refused
+    known = _drain_of(tx.state, node_id, pool_name)
+    if not stimulus.drained:
+        return _end(tx, known)
+    deadline = None if stimulus.deadline_s is None else tx.now + stimulus.deadline_s
+    if known is not None and known.deadline == deadline:
+        return Done(change=Change.UNCHANGED)
+    _start(tx, known, node_id, pool_name, deadline, stimulus.client)
+    advance_drains(tx)
+    return Done()
+
+
+def observe_drain(tx: Transaction, report: NodeReport) -> None:
+    """Start the drain of a node that Ray drains, or end it where Ray does so no longer."""
+    known = tx.state.drains.nodes.get(report.node_id)
+    if not report.draining:
+        if known is not None and not known.client:
+            _finish(tx, known)
+        return
+    if known is None or (not known.client and known.deadline != report.drain_deadline):
+        _start(tx, known, report.node_id, None, report.drain_deadline, "")
+
+
+def advance_drains(tx: Transaction) -> None:
+    """Evict the agents that have to leave by now, and remove groups that nobody uses from drained nodes."""
+    for drain in tuple(tx.state.drains):
+        for name in agents_of(tx.state, drain):
+            agent = tx.state.agents[name]
+            if isinstance(agent.phase, Running) and not _may_finish(tx, drain, agent):
+                _evict(tx, agent, drain.client)
+    drained = tx.state.drains.nodes.keys()
+    groups = tx.state.groups.by_id.values()
+    for group in [g for g in groups if not drained.isdisjoint(g.node_ids)] if drained else ():
+        if group.phase is GroupPhase.READY and group.agent is None and group.promised_to is None:
+            end_group(tx, group)
+
+
+def agents_of(state: MeshState, drain: DrainStarted) -> list[str]:
+    """The agents that a drain still waits for, by name."""
+    if drain.pool_name is not None:
+        return sorted(state.agents_of[drain.pool_name])
+    node = state.cluster.nodes.get(drain.node_id or "")
+    if node is None:
+        return []
+    names, groups = keys_on(node)
+    names |= {state.groups.by_id[group_id].agent or "" for group_id in groups}
+    return sorted(names & state.agents.keys())
+
+
+def _unknown(state: MeshState, node_id: str | None, pool_name: str | None) -> Refused | None:
+    """The refusal of a node or a pool that does not exist."""
+    if pool_name is not None:
+        return None if pool_name in state.ledger.accounts else pool_not_found(state, pool_name)
+    if node_id in state.cluster.nodes:
+        return None
+    nodes = ", ".join(sorted(state.cluster.nodes)) or "none yet"
+    error = f"there is no node {node_id or ''!r}; nodes are: {nodes}"
+    return Refused(reason=Reason.NODE_NOT_FOUND, error=error)
+
+
+def _drain_of(state: MeshState, node_id: str | None, pool_name: str | None) -> DrainStarted | None:
+    if pool_name is not None:
+        return state.drains.pools.get(pool_name)
+    return state.drains.nodes.get(node_id or "")
+
+
+def _start(
+    tx: Transaction,
+    known: DrainStarted | None,
+    node_id: str | None,
+    pool_name: str | None,
+    deadline: float | None,
+    client: str,
+) -> None:
+    closes = node_id is not None and not tx.state.cluster.nodes[node_id].cordoned
+    tx.emit(
+        DrainStarted(
+            node_id=node_id,
+            pool_name=pool_name,
+            at=tx.now,
+            deadline=deadline,
+            client=client,
+            opens=closes if known is None else known.opens,
+        )
+    )
+    if node_id is not None and closes:
+        tx.emit(NodeCordoned(node_id=node_id, cordoned=True))
+
+
+def _end(tx: Transaction, drain: DrainStarted | None) -> RequestOutcome:
+    if drain is None:
+        return Done(change=Change.UNCHANGED)
+    if not drain.client:
+        return Refused(
+            reason=Reason.DRAINED_BY_RAY,
+            error=f"Ray drains node {drain.node_id!r}; a drain by Ray cannot be taken back",
+        )
+    _finish(tx, drain)
+    return Done()
+
+
+def _finish(tx: Transaction, drain: DrainStarted) -> None:
+    tx.emit(DrainEnded(node_id=drain.node_id, pool_name=drain.pool_name))
+    if drain.pool_name is not None:
+        tx.state.queue.reopen(drain.pool_name)
+    if drain.node_id is not None and drain.opens:
+        tx.emit(NodeCordoned(node_id=drain.node_id, cordoned=False))
+
+
+def _may_finish(tx: Transaction, drain: DrainStarted, agent: Agent) -> bool:
+    """Whether an agent may stay for now: there is time for its tasks to end, or it has none."""
+    running, policy = tx.state.running, tx.state.policy
+    tasks = [running.by_id[task_id] for task_id in running.on_agent(agent.spec.name)]
+    if drain.deadline is None:
+        return not tasks
+    takes = policy.preemption_grace_s + policy.save_timeout + policy.cancel_timeout
+    leaves_at = drain.deadline - takes
+    ends = [leaves_at + 1.0 if task.ends_at is None else task.ends_at for task in tasks]
+    return tx.now < leaves_at and max(ends, default=0.0) <= leaves_at
+
+
+def _evict(tx: Transaction, agent: Agent, client: str) -> None:
+    name = agent.spec.name
+    for task_id in tx.state.running.on_agent(name):
+        tx.emit(
+            EvictionStarted(
+                task_id=task_id, at=tx.now, reason=PreemptionReason.DRAINED, client=client
+            )
+        )
+    tx.emit(AgentEnding(agent_name=name, reason=EndReason.PREEMPTED, at=tx.now))
+    tx.instruct(evict_instruction(tx.state, name))

@@ -1,0 +1,45 @@
+"""The drains of nodes and pools that are in progress."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from schedulemesh.engine.messages.drain_facts import DrainEnded, DrainStarted
+from schedulemesh.engine.state.groups import MARK
+from schedulemesh.engine.state.nodes import Node
+
+
+class Drains:
+    """The drains in progress, each as the fact that started it."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, DrainStarted] = {}
+        self.pools: dict[str, DrainStarted] = {}
+
+    def __iter__(self) -> Iterator[DrainStarted]:
+        yield from self.nodes.values()
+        yield from self.pools.values()
+
+    def __len__(self) -> int:
+        return len(self.nodes) + len(self.pools)
+
+    def start(self, fact: DrainStarted) -> None:
+        """A node or a pool is drained from now on."""
+        if fact.node_id is not None:
+            self.nodes[fact.node_id] = fact
+        if fact.pool_name is not None:
+            self.pools[fact.pool_name] = fact
+
+    def end(self, fact: DrainEnded) -> None:
+        """A node or a pool is not drained any more."""
+        self.nodes.pop(fact.node_id or "", None)
+        self.pools.pop(fact.pool_name or "", None)
+
+
+def keys_on(node: Node) -> tuple[set[str], set[str]]:
+    """The agents that hold resources of the node themselves, and the groups with a bundle there, by id."""
+    agents = {key for key in node.allocations if not key.startswith(MARK)}
+    groups = {
+        key[len(MARK) :].rpartition("/")[0] for key in node.allocations if key.startswith(MARK)
+    }
+    return agents, groups
