@@ -21,7 +21,7 @@ from schedulemesh.engine.messages.facts import (
     AgentAdmitted,
     AgentEnded,
     StateSaved,
-    TaskCompleted,
+    TaskEnded,
     TaskPreempted,
     TaskRegistered,
 )
@@ -180,7 +180,7 @@ class CrashSimulation:
             self.alive.add(fact.submission.task.task_id)
         elif isinstance(fact, AgentAdmitted | TaskRegistered) and fact.task is not None:
             self.alive.add(fact.task.task_id)
-        elif isinstance(fact, TaskCancelled | TaskCompleted):
+        elif isinstance(fact, TaskCancelled | TaskEnded):
             self.alive.remove(fact.task_id)
         elif isinstance(fact, TaskPreempted):
             self.alive.remove(fact.task.task_id)

@@ -96,6 +96,8 @@ def _cancel_expired(tx: Transaction) -> None:
 
 def cancel(tx: Transaction, task: QueuedTask, reason: Reason, error: str = "") -> None:
     """Remove a task from the queue, and refuse the request that waits until it runs."""
+    if task.reservation is not None:
+        tx.state.queue.changed = True  # its reserved start held others back
     tx.emit(TaskCancelled(task_id=task.task_id, at=tx.now, reason=reason, error=error))
     if is_strict(tx, task.pool_name):
         tx.state.queue.reopen(task.pool_name)
