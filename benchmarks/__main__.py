@@ -23,6 +23,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
     from benchmarks.groups import groups
     from benchmarks.growth import growth
     from benchmarks.journal import recovery
+    from benchmarks.lending import lending
     from benchmarks.openb import openb
     from benchmarks.queueing import queueing
     from benchmarks.rules import rules
@@ -32,6 +33,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
     return {
         "decision": decision,
         "victims": victims,
+        "lending": lending,
         "rules": rules,
         "explain": explain,
         "groups": groups,

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 
 import ray
-from msgspec import UNSET, UnsetType
 from ray.actor import ActorHandle
 from typing_extensions import Self, Unpack
 
@@ -23,6 +22,7 @@ from schedulemesh.core.client.scheduler import RayScheduler
 from schedulemesh.core.client.simple_calls import SimpleQueueCalls
 from schedulemesh.core.client.simple_drain import SimpleDrainCalls
 from schedulemesh.core.client.simple_follower import SimpleTaskFollower
+from schedulemesh.core.client.simple_pools import SimplePoolCalls
 from schedulemesh.core.client.states import Preserver, Restorer
 from schedulemesh.core.client.task_fields import (
     AgentFields,
@@ -80,7 +80,7 @@ class SimpleTaskSpec:
 
 
 @public_calls
-class SimpleScheduler(SimpleQueueCalls, SimpleTaskFollower, SimpleDrainCalls):
+class SimpleScheduler(SimplePoolCalls, SimpleQueueCalls, SimpleTaskFollower, SimpleDrainCalls):
     """A scheduler for one job: pools, policy, submit, complete. Starts a local Ray where none runs.
 
     Ray is looked for at ``RAY_ADDRESS``, then on this machine; else a local one is started, with
@@ -166,48 +166,6 @@ class SimpleScheduler(SimpleQueueCalls, SimpleTaskFollower, SimpleDrainCalls):
     def supervisor_handle(self) -> ActorHandle:
         """The Ray handle of the supervisor, for agents that report metrics by themselves."""
         return self.scheduler.supervisor_handle()
-
-    def ensure_pool(
-        self,
-        name: str,
-        labels: Mapping[str, str] | UnsetType | None = UNSET,
-        resources: Mapping[str, object] | UnsetType | None = UNSET,
-        target_agents: int | UnsetType | None = UNSET,
-        placement_strategy: str | UnsetType | None = UNSET,
-        pg_pool_config: Mapping[str, object] | UnsetType | None = UNSET,
-        *,
-        on_preempted: str | UnsetType | None = UNSET,
-        queueing: str | UnsetType | None = UNSET,
-    ) -> listings.PoolResult:
-        """Create a pool, or change what is given of one that exists; see RayScheduler.ensure_pool."""
-        definition = (labels, resources, target_agents, placement_strategy, pg_pool_config)
-        return self.scheduler.ensure_pool(
-            name, *definition, on_preempted=on_preempted, queueing=queueing
-        )
-
-    def resize_pool(
-        self,
-        name: str,
-        resources: Mapping[str, object] | UnsetType | None = UNSET,
-        target_agents: int | UnsetType | None = UNSET,
-        pg_pool_config: Mapping[str, object] | UnsetType | None = UNSET,
-        *,
-        on_preempted: str | UnsetType | None = UNSET,
-        queueing: str | UnsetType | None = UNSET,
-    ) -> listings.PoolResult:
-        """Change what is given of a pool that exists; see RayScheduler.resize_pool."""
-        return self.scheduler.resize_pool(
-            name,
-            resources,
-            target_agents,
-            pg_pool_config,
-            on_preempted=on_preempted,
-            queueing=queueing,
-        )
-
-    def list_pools(self) -> listings.PoolsResult:
-        """Return ``pools``: every pool with its quota by use."""
-        return self.scheduler.list_pools()
 
     def configure_preemption(
         self,

@@ -11,6 +11,7 @@ from benchmarks.decision import decision
 from benchmarks.dispatch import dispatch
 from benchmarks.groups import groups
 from benchmarks.journal import recovery
+from benchmarks.lending import lending
 from benchmarks.queueing import queueing
 from benchmarks.rows import at_least, at_most, note, print_table
 from benchmarks.throughput import engine_alone, through_journal
@@ -19,6 +20,7 @@ from benchmarks.victims import victims
 TINY = [
     lambda: decision(small=700, large=2_000, queries=4, loops=2),
     lambda: victims(nodes=4, searches=2, churn=3),
+    lambda: lending(nodes=8, decisions=2),
     lambda: groups(number=8, rounds=3, nodes=2),
     lambda: engine_alone(nodes=20, running=50, pairs=20, rounds=2),
     lambda: through_journal(nodes=20, running=50, pairs=20, rounds=2, in_flight=8),
@@ -31,7 +33,17 @@ TINY = [
 @pytest.mark.parametrize(
     "measure",
     TINY,
-    ids=["decision", "victims", "groups", "engine", "journal", "recovery", "queue", "dispatch"],
+    ids=[
+        "decision",
+        "victims",
+        "lending",
+        "groups",
+        "engine",
+        "journal",
+        "recovery",
+        "queue",
+        "dispatch",
+    ],
 )
 def test_a_benchmark_gives_rows(measure):
     rows = measure()

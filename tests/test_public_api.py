@@ -198,6 +198,7 @@ def test_defaults_of_the_policy():
         "max_preemptions": 5,
         "preemption_cooldown": 0.0,
         "lost_work_budget": 0.0,
+        "usage_half_life_s": 86400.0,
     }
 
 

@@ -169,11 +169,12 @@ def fail(sentence: str) -> int:
 
 def _pools(pools: list[PoolInfo]) -> Table:
     table = Table(title="pools", title_justify="left")
-    for heading in ("pool", "total", "free", "lent", "borrowed", "agents"):
+    for heading in ("pool", "cohort", "total", "free", "lent", "borrowed", "agents"):
         table.add_column(heading, overflow="fold")
     for pool in pools:
         amounts = (pool["resources"], pool["free"], pool["lent"], pool["borrowed"])
-        table.add_row(pool["name"], *map(amounts_of, amounts), str(len(pool["agents"])))
+        agents = str(len(pool["agents"]))
+        table.add_row(pool["name"], pool["cohort"] or "", *map(amounts_of, amounts), agents)
     return table
 
 

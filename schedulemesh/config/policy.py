@@ -14,6 +14,7 @@ from schedulemesh.domain.containers import as_elements
 from schedulemesh.domain.kinds import is_a
 from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.numbers import (
+    MAX_DURATION_S,
     MAX_TIMEOUT_S,
     parse_count,
     parse_flag,
@@ -141,6 +142,9 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     #: GPU-seconds of work that evictions may destroy per hour, in each pool whose tasks are evicted;
     #: 0: no limit.
     lost_work_budget: float = 0.0
+    #: After how many seconds a loan of the past counts half in the shares of borrowers; 0: only present loans
+    #: count.
+    usage_half_life_s: float = 86400.0
 
     def __post_init__(self) -> None:
         force = msgspec.structs.force_setattr
@@ -150,6 +154,7 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
             force(self, name, parse_positive(getattr(self, name), name, MAX_TIMEOUT_S))
         for name in _DURATIONS:
             force(self, name, _number(self, name, 0.0, MAX_TIMEOUT_S))
+        force(self, "usage_half_life_s", _number(self, "usage_half_life_s", 0.0, MAX_DURATION_S))
         force(self, "max_preemptions", parse_count(self.max_preemptions, "max_preemptions", 1))
         force(self, "lost_work_budget", _number(self, "lost_work_budget", 0.0, MAX_LOST_WORK))
         weight = _number(self, "remaining_time_weight", 0.0, MAX_WEIGHT)

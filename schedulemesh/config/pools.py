@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypedDict
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from typing_extensions import Unpack
 
 from schedulemesh.config.groups import check_groups, parse_groups, parse_strategy
+from schedulemesh.domain.cohort import (
+    LoanLimit,
+    check_limit,
+    parse_cohort,
+    parse_limit,
+    parse_weight,
+)
 from schedulemesh.domain.labels import Labels, parse_labels
 from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.numbers import parse_count
@@ -50,9 +59,10 @@ def changed(
     pg_pool_config: object = UNSET,
     on_preempted: object = UNSET,
     queueing: object = UNSET,
+    **lending: Unpack[Lending],
 ) -> PoolSpec:
     """The pool with the given values changed, its groups key by key. Raises InvalidRequestError."""
-    given: dict[str, Any] = {"labels": labels, "resources": resources}
+    given: dict[str, Any] = {"labels": labels, "resources": resources, **lending}
     given["target_agents"] = target_agents
     if placement_strategy is not UNSET:
         given["placement_strategy"] = parse_strategy(placement_strategy)
@@ -65,6 +75,64 @@ def changed(
         groups = parse_groups(pg_pool_config, spec.placement_strategy, spec.groups)
         spec = msgspec.structs.replace(spec, groups=groups)
     return _consistent(spec)
+
+
+class Lending(TypedDict, total=False):
+    """The fields of a pool that say from whom it may borrow, and to whom it lends."""
+
+    cohort: str | None
+    lending_limit: LoanLimit | None
+    borrowing_limit: LoanLimit | None
+    weight: float
+
+
+def parse_lending(given: Mapping[str, object]) -> Lending:
+    """Those of ``cohort``, ``lending_limit``, ``borrowing_limit`` and ``weight`` that are given; None stands
+    for the default of each. Raises InvalidRequestError.
+    """
+    lending: Lending = {}
+    if "cohort" in given:
+        lending["cohort"] = parse_cohort(given["cohort"])
+    if "lending_limit" in given:
+        lending["lending_limit"] = parse_limit(given["lending_limit"], "lending_limit")
+    if "borrowing_limit" in given:
+        lending["borrowing_limit"] = parse_limit(given["borrowing_limit"], "borrowing_limit")
+    if "weight" in given:
+        weight = given["weight"]
+        lending["weight"] = 1.0 if weight is None else parse_weight(weight)
+    return lending
+
+
+def check_lending(lending: Lending) -> None:
+    """Raise InvalidRequestError for what ``parse_lending`` cannot have made."""
+    cohort = lending.get("cohort")
+    if isinstance(cohort, str):
+        parse_name(cohort, "cohort")
+    for what, limit in (
+        ("lending_limit", lending.get("lending_limit")),
+        ("borrowing_limit", lending.get("borrowing_limit")),
+    ):
+        if isinstance(limit, LoanLimit):
+            check_limit(limit, what)
+    if "weight" in lending:
+        parse_weight(lending["weight"])
+
+
+def lending_of(spec: PoolSpec) -> Lending:
+    """These fields of a pool."""
+    return {
+        "cohort": spec.cohort,
+        "lending_limit": spec.lending_limit,
+        "borrowing_limit": spec.borrowing_limit,
+        "weight": spec.weight,
+    }
+
+
+def public_lending(spec: PoolSpec) -> dict[str, object]:
+    """These fields as listings show them."""
+    limits = {"lending_limit": spec.lending_limit, "borrowing_limit": spec.borrowing_limit}
+    shown = {name: None if limit is None else limit.public() for name, limit in limits.items()}
+    return {"cohort": spec.cohort, **shown, "weight": spec.weight}
 
 
 def parse_target(given: object) -> int:
@@ -91,6 +159,7 @@ def check_pool(spec: PoolSpec) -> None:
     parse_queueing(spec.queueing)
     if spec.groups is not None:
         check_groups(spec.groups)
+    check_lending(lending_of(spec))
     _consistent(spec)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from schedulemesh.domain.cohort import LoanLimit
 from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources
@@ -28,6 +29,14 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     on_preempted: str = "drop"
     #: One of ``QUEUEING``.
     queueing: str = "best_effort"
+    #: The cohort whose pools lend each other idle quota; None: it neither lends nor borrows idle quota.
+    cohort: str | None = None
+    #: How much of its quota other pools may hold at once; None: no limit.
+    lending_limit: LoanLimit | None = None
+    #: How much quota of other pools it may hold at once; None: no limit.
+    borrowing_limit: LoanLimit | None = None
+    #: What its use of other pools' quota is divided by: twice the weight is entitled to twice as much.
+    weight: float = 1.0
 
     def default_agent(self) -> Resources:
         """The resources of an agent that requests none: quota / target_agents, whole GPUs above 1."""

@@ -117,6 +117,14 @@ class Reason(Code):
         "drained_by_ray",
         "Ray drains the node, because it is to be removed; only Ray ends that.",
     )
+    COHORT_NOT_FOUND = (
+        "cohort_not_found",
+        "`ensure_cohort`: there is no cohort of the parent's name. Create the parent first.",
+    )
+    COHORT_CYCLE = (
+        "cohort_cycle",
+        "`ensure_cohort`: the cohort would be above itself. Choose another parent.",
+    )
     NODE_NOT_FOUND = ("node_not_found", "There is no such node; `error` lists the known ones.")
     AGENT_NOT_FOUND = ("agent_not_found", "There is no such agent.")
     TASK_NOT_FOUND = ("task_not_found", "No such task is running (or not on that agent).")
@@ -297,6 +305,10 @@ class Reason(Code):
         "below_cross_pool_threshold",
         "The difference of priority is too small across pools.",
     )
+    OWN_QUOTA = (
+        "own_quota",
+        "It runs on its own pool's quota, which other pools of its cohort do not take by priority.",
+    )
     BELOW_MIN_PREEMPT_SCORE = ("below_min_preempt_score", "Its score is below `min_preempt_score`.")
     BELOW_MIN_RUNTIME = ("below_min_runtime", "It has not run for `min_runtime` seconds yet.")
     PREEMPTED_TOO_OFTEN = (
@@ -331,6 +343,7 @@ EVALUATION_REASONS = (
     Reason.IN_PREEMPTION_COOLDOWN,
     Reason.BELOW_MIN_RUNTIME,
     Reason.EXCEEDS_LOST_WORK_BUDGET,
+    Reason.OWN_QUOTA,
     Reason.BELOW_MIN_PREEMPT_SCORE,
     Reason.VETOED_BY_STRATEGY,
     Reason.ALREADY_BEING_PREEMPTED,
@@ -382,6 +395,10 @@ class PreemptionReason(Code):
     CROSS_POOL = (
         "cross_pool_preemption",
         "The incoming task of another pool has enough more priority.",
+    )
+    RECLAIM = (
+        "reclaim",
+        "It ran on borrowed quota, and the incoming task's pool took its own quota back.",
     )
     STRATEGY = (
         "strategy_preemption",

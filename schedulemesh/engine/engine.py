@@ -16,6 +16,7 @@ from schedulemesh.engine.explanation.task import explain
 from schedulemesh.engine.lifecycle import agents as lifecycle
 from schedulemesh.engine.lifecycle import eviction, task_ends
 from schedulemesh.engine.lifecycle.capacity import serve_freed_capacity
+from schedulemesh.engine.lifecycle.cohorts import ensure_cohort
 from schedulemesh.engine.lifecycle.drain import advance_drains, change_drain, observe_drain
 from schedulemesh.engine.lifecycle.group_reports import (
     group_create_failed,
@@ -95,6 +96,7 @@ class Engine:
         self._on(s.StateNotSaved, eviction.state_not_saved)
         self._on(s.CancelAnswered, lifecycle.cancel_answered)
         self._on(s.PoolRequested, _ensure_pool)
+        self._on(s.CohortRequested, ensure_cohort)
         self._on(s.PolicyChangeRequested, _change_policy)
         self._on(s.QueuePolicyChangeRequested, queue.change_policy)
         self._on(s.StateHandlersGiven, _register_handlers)
@@ -289,7 +291,7 @@ def _observe_cluster(tx: Transaction, stimulus: s.ClusterObserved) -> None:
 def _tick(tx: Transaction, _stimulus: s.ClockTicked) -> None:
     state = tx.state
     for hold_id in [key for key, hold in state.ledger.holds.items() if hold.until <= tx.now]:
-        tx.emit(HoldShrank(hold_id=hold_id))
+        tx.emit(HoldShrank(hold_id=hold_id, at=tx.now))
     if state.groups.of_pool:
         expire(tx)
     if state.drains:

@@ -23,6 +23,7 @@ from schedulemesh.engine.explanation.holders import (
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.placement.bundles import BundlePlacement, NoPlacement, Room
 from schedulemesh.engine.placement.group_choice import GroupRequest, NoAssignment
+from schedulemesh.engine.state.lending import could_ever_borrow, idle_in_cohort
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
 
@@ -66,12 +67,19 @@ def no_matching_pool(state: MeshState) -> Refused:
 
 def exceeds_pool_capacity(state: MeshState, pool_name: str, need: Resources) -> Refused:
     """The task requests more than the pool's total quota."""
-    total = state.ledger.accounts[pool_name].spec.resources
+    spec = state.ledger.accounts[pool_name].spec
+    total, borrowed = spec.resources, NOTHING
+    loans = ""
+    if spec.cohort is not None:
+        borrowed = could_ever_borrow(state.ledger, pool_name)
+        loans = f" and could borrow at most {borrowed} in cohort {spec.cohort!r}"
+        if pool_name in state.policy.protected_pools:
+            borrowed, loans = NOTHING, " and, as a protected pool, borrows nothing"
     return Refused(
         reason=Reason.EXCEEDS_POOL_CAPACITY,
-        error=f"the task asks for {need}, but pool {pool_name!r} has {total} in total; "
+        error=f"the task asks for {need}, but pool {pool_name!r} has {total} in total{loans}; "
         "ask for less or resize the pool",
-        short_quota=need.beyond(total),
+        short_quota=need.beyond(total + borrowed),
     )
 
 
@@ -117,8 +125,7 @@ def preemption_failed(
     said = []
     if short_quota:
         said.append(f"pool {pool_name!r} lacks {short_quota} of the {need} asked for")
-        if lent := short_quota.within(state.ledger.accounts[pool_name].lent):
-            said.append(f"other pools have {lent} of it as a loan, or it is held for them")
+        said += _loans(state, pool_name, short_quota)
     if by_node:
         said.append(no_node_has_room(node, need, short_node))
     return Refused(
@@ -134,10 +141,37 @@ def preemption_failed(
     )
 
 
-def insufficient_quota(refused: Refused, pool_name: str) -> Refused:
+def _loans(state: MeshState, pool_name: str, short: Resources) -> list[str]:
+    """Parts of a message: what other pools have of what is short, and what the cohort has idle."""
+    ledger, said = state.ledger, []
+    account = ledger.accounts[pool_name]
+    if lent := short.within(account.lent):
+        to = [
+            f"pool {other!r} {amount}"
+            for other, amount in sorted(ledger.lent_by(pool_name).items())
+            if amount.helps(short)
+        ]
+        named = [*to[:NAMED], *(["others"] if len(to) > NAMED else [])]
+        said.append(
+            f"other pools have {lent} of it as a loan, or it is held for them: " + ", ".join(named)
+        )
+    if account.spec.cohort is None:
+        return said
+    if pool_name in state.policy.protected_pools:
+        return [*said, "a protected pool does not borrow from its cohort"]
+    idle = idle_in_cohort(ledger, pool_name)
+    said.append(f"cohort {account.spec.cohort!r} has {idle} idle for it to borrow")
+    limit = account.spec.borrowing_limit
+    if limit is not None and limit.room(short, account.borrowed) != short:
+        said.append(f"its borrowing_limit is {limit.public()}, of which {account.borrowed} is used")
+    return said
+
+
+def insufficient_quota(state: MeshState, refused: Refused, pool_name: str) -> Refused:
     """The same refusal for a request that may not evict, if the pool's own quota is short."""
     said = [
         f"pool {pool_name!r} lacks {refused.short_quota}, and nobody is evicted for this request",
+        *_loans(state, pool_name, refused.short_quota),
         *held_by(refused.holders),
     ]
     return Refused(

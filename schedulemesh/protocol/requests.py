@@ -12,7 +12,14 @@ from typing import Any, Union
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from schedulemesh.config.pools import check_pool, parse_queueing, parse_target
+from schedulemesh.config.pools import (
+    Lending,
+    check_lending,
+    check_pool,
+    parse_queueing,
+    parse_target,
+)
+from schedulemesh.domain.cohort import parse_weight
 from schedulemesh.domain.labels import Labels, parse_labels
 from schedulemesh.domain.names import parse_key, parse_name
 from schedulemesh.domain.numbers import (
@@ -64,9 +71,11 @@ class PoolChanges(RequestWithBlobs, frozen=True, kw_only=True):
     warm: WarmSpec | UnsetType | None = UNSET
     on_preempted: str | UnsetType = UNSET
     queueing: str | UnsetType = UNSET
+    lending: Lending = {}  # noqa: RUF012  # a struct copies it
 
     def __post_init__(self) -> None:
         parse_name(self.name, "the pool's name")
+        check_lending(self.lending)
         if self.labels is not UNSET:
             parse_labels(self.labels)
         if self.resources is not UNSET:
@@ -92,6 +101,21 @@ class EnsurePool(PoolChanges, tag="ensure_pool", frozen=True, kw_only=True):
 
 class ResizePool(PoolChanges, tag="resize_pool", frozen=True, kw_only=True):
     """Change the given fields of a pool."""
+
+
+class EnsureCohort(Request, tag="ensure_cohort", frozen=True, kw_only=True):
+    """Create a cohort, or change the given fields."""
+
+    name: str
+    parent: str | UnsetType | None = UNSET
+    weight: float | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        parse_name(self.name, "the cohort's name")
+        if self.parent is not UNSET and self.parent is not None:
+            parse_name(self.parent, "parent")
+        if self.weight is not UNSET:
+            parse_weight(self.weight)
 
 
 class ChangePolicy(Request, tag="change_policy", frozen=True, kw_only=True):
@@ -313,6 +337,10 @@ class ListPools(Request, tag="list_pools", frozen=True, kw_only=True):
     """List all pools with their quota."""
 
 
+class ListCohorts(Request, tag="list_cohorts", frozen=True, kw_only=True):
+    """List the cohorts."""
+
+
 class ListTasks(Request, tag="list_tasks", frozen=True, kw_only=True):
     """List all current tasks."""
 
@@ -362,6 +390,7 @@ class GetAbout(Request, tag="get_about", frozen=True, kw_only=True):
 AnyStateQuery = Union[
     ListAgents,
     ListPools,
+    ListCohorts,
     ListTasks,
     ListNodes,
     ListSavedStates,
@@ -378,6 +407,7 @@ AnyChange = Union[
     CreatePool,
     EnsurePool,
     ResizePool,
+    EnsureCohort,
     ChangePolicy,
     RegisterStateHandlers,
     CordonNode,

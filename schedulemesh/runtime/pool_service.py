@@ -5,14 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+import msgspec
+from msgspec import UNSET
+
 from schedulemesh.config.pools import changed
+from schedulemesh.domain.cohort import CohortSpec
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.engine.explain import pool_not_found
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Refused
 from schedulemesh.engine.state.groups import GroupPhase
-from schedulemesh.protocol.answers import Details, PoolResponse, Refusal
-from schedulemesh.protocol.requests import CreatePool, EnsurePool, ResizePool
+from schedulemesh.protocol.answers import Details, PoolResponse, Refusal, Response
+from schedulemesh.protocol.requests import CreatePool, EnsureCohort, EnsurePool, ResizePool
 from schedulemesh.runtime.group_queries import GroupViews
 from schedulemesh.runtime.running import Service
 
@@ -43,6 +47,18 @@ class PoolService(Service):
             return PoolResponse(outcome=pool_not_found(self._reactor.state, request.name))
         return await self._change(account.spec, request)
 
+    async def ensure_cohort(self, request: EnsureCohort) -> Response:
+        """Create a cohort, or change the given fields."""
+        await self._reactor.whole()
+        before = self._reactor.state.ledger.cohorts.specs.get(request.name)
+        base = before or CohortSpec(name=request.name)
+        given = {"parent": request.parent, "weight": request.weight}
+        spec = msgspec.structs.replace(
+            base, **{name: value for name, value in given.items() if value is not UNSET}
+        )
+        step = await self._reactor.step(s.CohortRequested(spec=spec))
+        return Response(outcome=step.outcome or Done())
+
     async def _change(self, base: PoolSpec, request: EnsurePool | ResizePool) -> PoolResponse:
         """Change the definition ``base``, which the caller read from a whole state and has not awaited since:
         the step then decides on the same state, and no change in between is overwritten.
@@ -56,6 +72,7 @@ class PoolService(Service):
             pg_pool_config=request.config,
             on_preempted=request.on_preempted,
             queueing=request.queueing,
+            **request.lending,
         )
         return await self._define_pool(s.PoolRequested(spec=spec), request.blobs)
 

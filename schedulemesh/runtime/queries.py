@@ -7,12 +7,15 @@ import json
 from typing_extensions import assert_never
 
 from schedulemesh.config.groups import public_groups
+from schedulemesh.config.pools import public_lending
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.reasons import PreemptionReason
+from schedulemesh.domain.resources import sum_of
 from schedulemesh.domain.task import Attempts, TaskSpec, task_row
 from schedulemesh.engine.explain import pool_not_found
 from schedulemesh.engine.lifecycle.drain import agents_of
 from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.state.lending import lendable
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.protocol import requests
 from schedulemesh.protocol.answers import Details, Listed, QueueRow, Refusal, WithHandles
@@ -98,6 +101,8 @@ class View:
                 return self.agents(query.pool_name)
             case requests.ListPools():
                 return Listed(rows=self.pools())
+            case requests.ListCohorts():
+                return Listed(rows=self.cohorts())
             case requests.ListTasks():
                 return Listed(rows=self.tasks())
             case requests.ListNodes():
@@ -133,7 +138,8 @@ class View:
         )
 
     def pools(self) -> list[dict[str, object]]:
-        """Each pool with its quota: total, free, reserved, used, lent, borrowed."""
+        """Each pool with its quota: total, free, reserved, used, lent, borrowed; and with whom it shares."""
+        ledger = self._state.ledger
         return [
             {
                 "name": name,
@@ -145,6 +151,13 @@ class View:
                 "on_preempted": account.spec.on_preempted,
                 "queueing": account.spec.queueing,
                 "queued": self._state.queue.size(name),
+                **public_lending(account.spec),
+                "lent_to": {
+                    other: amount.public() for other, amount in ledger.lent_by(name).items()
+                },
+                "borrowed_from": {
+                    owner: amount.public() for owner, amount in ledger.borrowed_by(name).items()
+                },
                 "free": account.free.public(),
                 "reserved": account.reserved.public(),
                 "used": account.used.public(),
@@ -152,8 +165,28 @@ class View:
                 "borrowed": account.borrowed.public(),
                 "agents": sorted(self._state.agents_of[name]),
             }
-            for name, account in self._state.ledger.accounts.items()
+            for name, account in ledger.accounts.items()
         ]
+
+    def cohorts(self) -> list[dict[str, object]]:
+        """Each cohort with its pools, their quota together, and what of it is idle and may be lent."""
+        ledger = self._state.ledger
+        rows: list[dict[str, object]] = []
+        for name, spec in ledger.cohorts.specs.items():
+            below = [ledger.accounts[pool] for pool in ledger.cohorts.pools_below(name)]
+            row: dict[str, object] = {
+                "name": name,
+                "parent": spec.parent,
+                "weight": spec.weight,
+                "pools": sorted(a.spec.name for a in below if a.spec.cohort == name),
+                "cohorts": sorted(
+                    c.name for c in ledger.cohorts.specs.values() if c.parent == name
+                ),
+                "resources": sum_of(account.spec.resources for account in below).public(),
+                "idle": sum_of(lendable(ledger, a.spec.name) for a in below).public(),
+            }
+            rows.append(row)
+        return rows
 
     def tasks(self) -> list[dict[str, object]]:
         """Each current task, then those that wait in the queue."""
@@ -258,6 +291,7 @@ class View:
             "same_pool_preemptions": counts.get(PreemptionReason.SAME_POOL, 0),
             "cross_pool_preemptions": counts.get(PreemptionReason.CROSS_POOL, 0),
             "label_preemptions": counts.get(PreemptionReason.LABEL, 0),
+            "reclaims": counts.get(PreemptionReason.RECLAIM, 0),
             "running_tasks": len(self._state.running),
             "requeued_preemptions": evictions.requeued,
             "recent_preemptions": [preemption_row(record) for record in finished[-RECENT:]],

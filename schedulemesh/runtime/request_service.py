@@ -94,6 +94,8 @@ class RequestService(Service):
                 return await self._pools.ensure_pool(request)
             case r.ResizePool():
                 return await self._pools.resize_pool(request)
+            case r.EnsureCohort():
+                return await self._pools.ensure_cohort(request)
             case r.ChangePolicy():
                 return await self._change_policy(request)
             case r.RegisterStateHandlers():
@@ -143,6 +145,7 @@ class RequestService(Service):
             case (
                 r.ListAgents()
                 | r.ListPools()
+                | r.ListCohorts()
                 | r.ListTasks()
                 | r.ListNodes()
                 | r.ListSavedStates()

@@ -38,6 +38,7 @@ def test_the_defaults_are_the_documented_ones():
         "max_preemptions": 5,
         "preemption_cooldown": 0.0,
         "lost_work_budget": 0.0,
+        "usage_half_life_s": 86400.0,
     }
 
 
@@ -63,6 +64,7 @@ def test_thresholds_and_timeouts_must_be_above_zero(name, value):
     [
         "remaining_time_weight",
         "preemption_grace_s",
+        "usage_half_life_s",
         "min_runtime",
         "preemption_cooldown",
         "lost_work_budget",

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.cohort import LoanLimit
 from schedulemesh.domain.reasons import Change, PreemptionReason, Reason
 from schedulemesh.domain.resources import Resources, parse_resources
 from schedulemesh.domain.task import TaskSpec
@@ -99,6 +100,10 @@ def wrong_task(**changes):
     return submission(task=msgspec.structs.replace(TASK, **changes))
 
 
+def wrong_limit():
+    return LoanLimit(named=(("gpu", -1),))
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [
@@ -132,6 +137,16 @@ def wrong_task(**changes):
         (lambda: r.PreemptTask(request_id="r"), "task_id or an agent_name"),
         (lambda: r.PreemptTask(task_id=["x"], request_id="r"), "task_id"),
         (lambda: r.CordonNode(node_id="", cordoned=True), "node_id"),
+        (lambda: r.EnsureCohort(name=""), "cohort's name"),
+        (lambda: r.EnsureCohort(name="c", parent="a\nb"), "parent"),
+        (lambda: r.EnsureCohort(name="c", weight=0.0), "weight.*above 0"),
+        (lambda: r.EnsurePool(name="p", lending={"cohort": " "}), "cohort"),
+        (lambda: r.EnsurePool(name="p", lending={"weight": -1.0}), "weight"),
+        (lambda: r.EnsurePool(name="p", lending={"lending_limit": LoanLimit()}), "lending_limit"),
+        (
+            lambda: r.EnsurePool(name="p", lending={"borrowing_limit": wrong_limit()}),
+            "borrowing_limit",
+        ),
         (lambda: r.EnsureAgentHealth(timeout_s=1e10), "timeout"),
         (lambda: r.EvaluatePreemption(priority=0.0, pool_name="p", limit=-1), "limit"),
         (lambda: r.ListAgents(pool_name=""), "pool"),

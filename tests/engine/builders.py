@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 
 from schedulemesh.config.policy import PreemptionPolicy
+from schedulemesh.config.pools import parse_lending
 from schedulemesh.domain.agent import AgentSpec, GangSpec, MemberProcess
+from schedulemesh.domain.cohort import CohortSpec
 from schedulemesh.domain.labels import parse_selector
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
@@ -43,15 +45,19 @@ def pool(
     labels: dict[str, str] | None = None,
     agents: int = 0,
     groups: GroupsSpec | None = None,
+    lending: dict[str, Any] | None = None,
     **given: Any,
 ) -> PoolSpec:
-    """A pool with this quota, and with placement groups where it says how it keeps them."""
+    """A pool with this quota, with placement groups where it says how it keeps them, and with the arguments
+    of ``ensure_pool`` about lending.
+    """
     return PoolSpec(
         name=name,
         labels=labels or {},
         resources=amount(**given),
         target_agents=agents,
         groups=groups,
+        **parse_lending(lending or {}),
     )
 
 
@@ -171,6 +177,11 @@ class Mesh:
     def observe(self, *nodes: NodeReport) -> Step:
         """These are the living nodes, all of them."""
         return self.handle(s.ClusterObserved(nodes=nodes))
+
+    def cohort(self, name: str, parent: str | None = None, weight: float = 1.0) -> Any:
+        """Ask for a cohort like this."""
+        spec = CohortSpec(name=name, parent=parent, weight=weight)
+        return self.handle(s.CohortRequested(spec=spec)).outcome
 
     def resize(self, spec: PoolSpec, **more: Any) -> Any:
         """Ask for a pool like this."""
@@ -502,6 +513,9 @@ def pictures(state: MeshState) -> dict[str, object]:
     shown["pools with groups"] = list(state.groups.of_pool)
     shown["accounts"] = list(state.ledger.accounts.items())
     shown["holds"] = state.ledger.holds
+    shown["loans"] = state.ledger.loans
+    shown["promises"] = state.ledger.promises
+    shown["cohorts"] = (state.ledger.cohorts.specs, state.ledger.cohorts._cohort_of)
     shown["nodes"] = {
         name: [
             getattr(found, field)

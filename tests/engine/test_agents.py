@@ -126,4 +126,6 @@ def test_a_claim_of_an_agent_in_no_place_cannot_grow_on_a_node():
     mesh.run("a", cpu=1)
     assert mesh.state.agents["a"].place == Unplaced()
     with pytest.raises(TypeError, match="'a'"):
-        mesh.state.evolve(f.ClaimGrew(agent_name="a", held=mesh.state.agents["a"].spec.resources))
+        mesh.state.evolve(
+            f.ClaimGrew(agent_name="a", at=1.0, held=mesh.state.agents["a"].spec.resources)
+        )

@@ -40,13 +40,14 @@ def test_every_kind_of_fact_comes_back_as_it_was():
     "fact",
     [
         f.NodeLost(node_id="a"),
-        f.HoldShrank(hold_id="h"),
+        f.HoldShrank(hold_id="h", at=1.0),
         f.AnswersForgotten(before=1.5),
         f.EpochBegun(epoch=3, at=2.0),
         f.PolicyChanged(
             policy=PreemptionPolicy(), at=1.0, client="me", changes=("κ",), level="low"
         ),
         f.QuotaHeld(
+            at=1.0,
             hold_id="h",
             for_pool="p",
             shares=(f.Share(pool_name="q", amount=amount(cpu=1)),),
@@ -88,7 +89,7 @@ def test_a_stored_policy_that_is_wrong_is_refused():
         (f.ClassLoaded(class_key="\udcff"), "class_key of ClassLoaded"),
         (f.ClassLoaded(class_key=object()), "class_key of ClassLoaded"),
         (f.StatesForgotten(state_keys=("a", None)), "state_keys of StatesForgotten"),
-        (f.HoldShrank(hold_id="h", shares=[]), "shares of HoldShrank"),
+        (f.HoldShrank(hold_id="h", at=1.0, shares=[]), "shares of HoldShrank"),
     ],
 )
 def test_what_would_not_be_read_back_the_same_is_refused(fact, said):

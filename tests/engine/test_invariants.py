@@ -32,6 +32,10 @@ def one_sided_loan(state):
     state.ledger.accounts["q"].lent = amount(cpu=1)
 
 
+def loan_of_nobody(state):
+    state.ledger.loans["p", "q"] = amount(cpu=1)
+
+
 def stands_without_agent(state):
     state.cluster.take("a", "ghost", amount(cpu=1), on())
 
@@ -90,6 +94,7 @@ def not_in_its_pool(state):
         used_too_much,
         pool_too_small,
         one_sided_loan,
+        loan_of_nobody,
         stands_without_agent,
         wrong_free,
         device_twice,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from schedulemesh.domain.resources import NOTHING
-from schedulemesh.engine.messages.facts import Share
+from schedulemesh.engine.messages.facts import Share, merged
 from schedulemesh.engine.state.invariants import check
-from schedulemesh.engine.state.quota import Hold, Ledger, merged, pass_on, pay
+from schedulemesh.engine.state.quota import Hold, Ledger, pass_on, pay
 from tests.engine.builders import Mesh, amount, pool
 
 
@@ -112,10 +112,10 @@ def test_a_hold_shrinks_and_ends():
     assert book.accounts["owner"].reserved == NOTHING
 
 
-def test_an_incoming_agent_takes_of_freed_shares_no_more_than_it_lacks():
-    taken, lacking = pass_on((share("a", cpu=2), share("b", cpu=4, memory=8)), amount(cpu=3))
-    assert taken == (share("a", cpu=2), share("b", cpu=1))
-    assert not lacking
+def test_an_incoming_agent_takes_of_freed_shares_what_it_was_promised():
+    freed = (share("a", cpu=2), share("b", cpu=4, memory=8), share("a", cpu=2), share("c", cpu=1))
+    promised = (share("a", cpu=3), share("b", cpu=5))
+    assert pass_on(freed, promised) == (share("a", cpu=3), share("b", cpu=4))
 
 
 def test_shares_of_one_pool_are_merged_and_empty_ones_dropped():

@@ -131,4 +131,4 @@ def test_no_victims_on_a_node_come_before_its_bound(agents, lack):
     assert all(bound <= place_of(chosen, "a") for chosen in enough)
     allowed = [c for c in mesh.state.running.classes.values() if c.priority < 9.0]
     freed = summary.freed_by(frozenset(allowed))
-    assert freed == sum_of(v.quota for v in victims if v.top_priority < 9.0)
+    assert freed == sum_of(v.quota for v in victims if v.tier < 9.0)

@@ -62,6 +62,8 @@ def test_every_field_of_the_state_is_in_the_snapshot_or_derived():
     derived |= {"past", "elastic"}
     books = {"accounts", "holds", "nodes", "tasks", "workload"}
     books |= {
+        "cohorts",
+        "loans",
         "group_counts",
         "groups_dropped",
         "next_group",

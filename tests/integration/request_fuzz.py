@@ -104,12 +104,24 @@ POOL: dict[str, Kind] = {
     "placement_strategy": strategy,
     "pg_pool_config": groups,
 }
+LENDING: dict[str, Kind] = {
+    "cohort": one_of(None, "c", "d"),
+    "lending_limit": one_of(None, 0, {}, {"cpu": 2}, {"gpu": 0, "custom": {"x": 1}}),
+    "borrowing_limit": one_of(None, 0, {"cpu": 2}),
+    "weight": one_of(1.0, 0.5, 2),
+}
 #: Per public call its arguments.
 CALLS: dict[str, dict[str, Kind]] = {
     "create_pool": POOL,
-    "ensure_pool": POOL,
+    "ensure_pool": {**POOL, **LENDING},
     "resize_pool": {k: POOL[k] for k in ("name", "resources", "target_agents", "pg_pool_config")},
     "list_pools": {},
+    "ensure_cohort": {
+        "name": one_of("c", "d"),
+        "parent": one_of(None, "c", "d", "no-such-cohort"),
+        "weight": one_of(1.0, 2),
+    },
+    "list_cohorts": {},
     "pg_pool_stats": {"pool": given_or_not(pool)},
     "create_agent": {
         "name": name,

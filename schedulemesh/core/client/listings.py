@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
+from schedulemesh.core.client.cohort_listings import LendingDefinition, LoansInfo
 from schedulemesh.core.client.results import AgentInfo, Result, SubmitResult, TaskInfo
 from schedulemesh.domain.resources import Amounts
 from schedulemesh.domain.user_data import UserValue
 
 
-class PoolDefinition(TypedDict, total=False):
+class PoolDefinition(LendingDefinition, total=False):
     """What a pool was defined as."""
 
     name: str
@@ -26,7 +27,7 @@ class PoolDefinition(TypedDict, total=False):
     pg_pool_config: dict[str, object] | None
 
 
-class PoolInfo(PoolDefinition, total=False):
+class PoolInfo(PoolDefinition, LoansInfo, total=False):
     """A pool, its quota by use, and the names of its agents."""
 
     free: Amounts
@@ -263,6 +264,7 @@ class PolicyFields(TypedDict, total=False):
     max_preemptions: int
     preemption_cooldown: float
     lost_work_budget: float
+    usage_half_life_s: float
 
 
 class PolicyUpdate(Result, PolicyFields, total=False):
@@ -348,6 +350,8 @@ class PreemptionStats(Result, total=False):
     same_pool_preemptions: int
     cross_pool_preemptions: int
     label_preemptions: int
+    #: Evictions by which pools got back quota that they had lent.
+    reclaims: int
     running_tasks: int
     requeued_preemptions: int
     recent_preemptions: list[PreemptionRecord]

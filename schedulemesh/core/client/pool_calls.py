@@ -1,19 +1,21 @@
-"""The calls of a scheduler object that define pools and list them."""
+"""The calls of a scheduler object that define and list pools and cohorts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from msgspec import UNSET, UnsetType
+from typing_extensions import Unpack
 
-from schedulemesh.core.client import listings, pools
-from schedulemesh.core.client.arguments import public_calls
+from schedulemesh.core.client import cohort_listings, listings, pools, results
+from schedulemesh.core.client.arguments import public, public_calls
 from schedulemesh.core.client.lifecycle import SchedulerObject
+from schedulemesh.core.client.task_fields import LendingFields
 
 
 @public_calls
 class PoolCalls(SchedulerObject):
-    """Creates, changes and lists pools."""
+    """Creates, changes and lists pools and cohorts."""
 
     def create_pool(
         self,
@@ -31,7 +33,8 @@ class PoolCalls(SchedulerObject):
 
         The same definition again changes nothing; another one is refused with ``pool_exists``. An agent that
         names no resources gets the quota divided by ``target_agents``, or all of it if that is 0. With
-        ``pg_pool_config`` every agent of the pool runs in a placement group.
+        ``pg_pool_config`` every agent of the pool runs in a placement group. ``ensure_pool`` also puts it
+        into a cohort.
 
         Returns ``pool`` (the definition) and ``detail`` ("created" or "unchanged"). For a pool that keeps
         placement groups it returns when the reserved ones are ready, or cannot be created:
@@ -41,6 +44,7 @@ class PoolCalls(SchedulerObject):
         waiting = {"on_preempted": on_preempted, "queueing": queueing}
         return pools.create_pool(self._connection, name, *definition, waiting)
 
+    @public(LendingFields)
     def ensure_pool(
         self,
         name: str,
@@ -52,6 +56,7 @@ class PoolCalls(SchedulerObject):
         *,
         on_preempted: str | UnsetType | None = UNSET,
         queueing: str | UnsetType | None = UNSET,
+        **lending: Unpack[LendingFields],
     ) -> listings.PoolResult:
         """Create a pool, or change what is given of one that exists.
 
@@ -62,11 +67,38 @@ class PoolCalls(SchedulerObject):
         "drop". ``queueing`` says how its queue is served: "best_effort", what fits starts, or "strict",
         nothing passes a task that comes before it.
 
+        The pools of a ``cohort`` lend each other idle quota: at most ``lending_limit`` of this pool's is held
+        by others at once, and this pool holds at most ``borrowing_limit`` of others'. A limit is a dict of
+        amounts (a kind that it leaves out is not limited), 0 for nothing of any kind, or None for no limit.
+        A task that its pool's own quota covers gets it back at once by the eviction of borrowers. Among
+        borrowers, use of others' quota counts divided by ``weight``. A cohort that does not exist is created.
+
         Returns what ``create_pool`` returns; ``detail`` may also be "changed".
         """
         definition = (labels, resources, target_agents, placement_strategy, pg_pool_config)
         waiting = {"on_preempted": on_preempted, "queueing": queueing}
-        return pools.ensure_pool(self._connection, name, *definition, waiting)
+        return pools.ensure_pool(self._connection, name, *definition, waiting, lending)
+
+    def ensure_cohort(
+        self,
+        name: str,
+        parent: str | UnsetType | None = UNSET,
+        weight: float | UnsetType | None = UNSET,
+    ) -> results.Result:
+        """Create a cohort, or change what is given of one that exists; None puts it into no other cohort.
+
+        Pools borrow from the nearest cohort first. Among the borrowers of a ``parent``, what the pools of a
+        cohort hold of others' quota counts together, divided by its ``weight`` (1.0). Refused with
+        ``cohort_not_found`` where there is no such parent, and with ``cohort_cycle`` where it would be in
+        itself. Returns ``detail``: "created", "changed" or "unchanged".
+        """
+        return pools.ensure_cohort(self._connection, name, parent, weight)
+
+    def list_cohorts(self) -> cohort_listings.CohortsResult:
+        """Return ``cohorts``: each with its parent, weight, pools and cohorts, the quota of all pools below
+        it (``resources``), and what of that is ``idle`` and may be lent.
+        """
+        return pools.list_cohorts(self._connection)
 
     def resize_pool(
         self,
@@ -88,7 +120,8 @@ class PoolCalls(SchedulerObject):
 
     def list_pools(self) -> listings.PoolsResult:
         """Return ``pools``: each with its definition, its agents' names, and of its quota ``free``,
-        ``reserved``, ``used``, ``lent`` and ``borrowed``; and how many tasks are ``queued``.
+        ``reserved``, ``used``, ``lent`` and ``borrowed``; how many tasks are ``queued``; and ``lent_to`` and
+        ``borrowed_from``, which say by which pool and from which.
         """
         return pools.list_pools(self._connection)
 

@@ -8,9 +8,10 @@ from typing import TypedDict
 from msgspec import UNSET, UnsetType
 
 from schedulemesh.config.groups import parse_groups, parse_strategy, public_groups
-from schedulemesh.config.pools import parse_pool, parse_queueing, parse_target
+from schedulemesh.config.pools import parse_lending, parse_pool, parse_queueing, parse_target
 from schedulemesh.core.client import results
-from schedulemesh.core.client.asking import ask, details, listed
+from schedulemesh.core.client.asking import ask, details, listed, respond
+from schedulemesh.core.client.cohort_listings import CohortsResult
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.listings import (
     GroupsResult,
@@ -19,7 +20,9 @@ from schedulemesh.core.client.listings import (
     PoolsResult,
     ReservedGroups,
 )
+from schedulemesh.core.client.task_fields import LendingFields
 from schedulemesh.core.client.warm import shipped_config
+from schedulemesh.domain.cohort import parse_cohort, parse_weight
 from schedulemesh.domain.labels import Labels, parse_labels
 from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.placement import WarmSpec
@@ -30,8 +33,10 @@ from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.protocol.answers import PoolResponse
 from schedulemesh.protocol.requests import (
     CreatePool,
+    EnsureCohort,
     EnsurePool,
     GetGroupStats,
+    ListCohorts,
     ListPools,
     ResizePool,
 )
@@ -51,6 +56,13 @@ class _Changes(TypedDict, total=False):
     blobs: dict[str, bytes]
     on_preempted: str
     queueing: str
+
+
+class _CohortChanges(TypedDict, total=False):
+    """The fields of a cohort that a caller gave."""
+
+    parent: str | None
+    weight: float
 
 
 def create_pool(
@@ -86,13 +98,16 @@ def ensure_pool(
     placement_strategy: object,
     pg_pool_config: object,
     waiting: Mapping[str, object],
+    lending: LendingFields,
 ) -> PoolResult:
     """Create a pool, or change what is given of it."""
     changes = _changes(
         connection, labels, resources, target_agents, placement_strategy, pg_pool_config
     )
     changes.update(_waiting(waiting))
-    request = EnsurePool(name=parse_name(name, "the pool's name"), **changes)
+    request = EnsurePool(
+        name=parse_name(name, "the pool's name"), **changes, lending=parse_lending(_given(lending))
+    )
     return _result(ask(connection, request, PoolResponse))
 
 
@@ -109,6 +124,29 @@ def resize_pool(
     changes.update(_waiting(waiting))
     request = ResizePool(name=parse_name(name, "the pool's name"), **changes)
     return _result(ask(connection, request, PoolResponse))
+
+
+def _given(lending: LendingFields) -> dict[str, object]:
+    """The arguments about lending that are not left out."""
+    return {field: value for field, value in lending.items() if value is not UNSET}
+
+
+def ensure_cohort(
+    connection: Connection, name: object, parent: object, weight: object
+) -> results.Result:
+    """Create a cohort, or change what is given of it."""
+    changes: _CohortChanges = {}
+    if parent is not UNSET:
+        changes["parent"] = parse_cohort(parent, "parent")
+    if weight is not UNSET:
+        changes["weight"] = 1.0 if weight is None else parse_weight(weight)
+    request = EnsureCohort(name=parse_name(name, "the cohort's name"), **changes)
+    return results.done(respond(connection, request).outcome)
+
+
+def list_cohorts(connection: Connection) -> CohortsResult:
+    """Every cohort."""
+    return listed(connection, ListCohorts(), "cohorts", CohortsResult)
 
 
 def list_pools(connection: Connection) -> PoolsResult:
@@ -185,4 +223,8 @@ def _definition(spec: PoolSpec) -> PoolDefinition:
         "placement_strategy": spec.placement_strategy,
         "on_preempted": spec.on_preempted,
         "queueing": spec.queueing,
+        "cohort": spec.cohort,
+        "lending_limit": None if spec.lending_limit is None else spec.lending_limit.public(),
+        "borrowing_limit": None if spec.borrowing_limit is None else spec.borrowing_limit.public(),
+        "weight": spec.weight,
     }

@@ -7,7 +7,9 @@ from __future__ import annotations
 import getpass
 import os
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
+from typing import TypedDict, get_type_hints
+
+from msgspec import UNSET, UnsetType
 
 from schedulemesh.core.transport.user_code import ship_value
 from schedulemesh.domain.names import is_name
@@ -93,6 +95,15 @@ class OptionalFields(TaskFields, RunFields, ConstructionFields, total=False):
     request_id: str | None
 
 
+class LendingFields(TypedDict, total=False):
+    """What a pool shares with the other pools of its cohort, by keyword only."""
+
+    cohort: str | UnsetType | None
+    lending_limit: Mapping[str, object] | int | UnsetType | None
+    borrowing_limit: Mapping[str, object] | int | UnsetType | None
+    weight: float | UnsetType | None
+
+
 class SubmitFields(OptionalFields, total=False):
     """What every submission of a task takes beside task_id, pool and class."""
 
@@ -108,6 +119,7 @@ DEFAULTS: dict[str, object] = {
     "dry_run": False,
     "limit": 100,
     "max_retries": 0,
+    **dict.fromkeys(get_type_hints(LendingFields), UNSET),
 }
 
 

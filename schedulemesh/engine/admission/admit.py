@@ -64,17 +64,23 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """Whether it has quota and a place to run, and nobody must leave."""
         return not self.payment.short and not self.unassigned
 
-    @property
-    def incoming(self) -> Incoming:
+    def incoming(self, state: MeshState) -> Incoming:
         """The task as the preemption rules see it; an agent without a task has the default priority."""
         task = self.stimulus.task
+        neighbours = state.ledger.cohorts.neighbours(self.pool_name).names
         if task is None:
             return Incoming(
                 priority=DEFAULT_PRIORITY,
                 pool_name=self.pool_name,
                 labels=self.stimulus.agent.labels,
+                neighbours=neighbours,
             )
-        return Incoming(priority=task.priority, pool_name=self.pool_name, labels=task.labels)
+        return Incoming(
+            priority=task.priority,
+            pool_name=self.pool_name,
+            labels=task.labels,
+            neighbours=neighbours,
+        )
 
 
 def would_run(state: MeshState, request: Request, plan: Plan | None) -> Accepted:
@@ -131,8 +137,9 @@ def _labels(state: MeshState, request: Request) -> Labels:
 def admit(tx: Transaction, request: Request, plan: Plan | None) -> Pending:
     """Reserve the agent's quota and its resources on a node, and start the eviction of its victims."""
     state, stimulus = tx.state, request.stimulus
-    for hold_id, left in request.payment.holds_left:
-        tx.emit(HoldShrank(hold_id=hold_id, shares=left))
+    payment = request.payment if plan is None or plan.payment is None else plan.payment
+    for hold_id, left in payment.holds_left:
+        tx.emit(HoldShrank(hold_id=hold_id, at=tx.now, shares=left))
     agent = msgspec.structs.replace(
         stimulus.agent,
         pool_name=request.pool_name,
@@ -147,8 +154,9 @@ def admit(tx: Transaction, request: Request, plan: Plan | None) -> Pending:
         incarnation=state.next_incarnation,
         at=tx.now,
         task=task,
-        shares=request.payment.shares,
+        shares=payment.shares,
         evicting=() if plan is None else evicted_tasks(plan.victims),
+        promised=() if plan is None else plan.promised,
         request_id=stimulus.request_id,
         state_key=stimulus.state_key,
         choose_node=stimulus.choose_node,

@@ -9,12 +9,18 @@ from __future__ import annotations
 import msgspec
 
 from schedulemesh.domain.agent import AgentSpec
-from schedulemesh.domain.placement import GroupShape, GroupsSpec
+from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import DEFAULT_PRIORITY, TaskSpec
 from schedulemesh.engine import explain
 from schedulemesh.engine.admission.admit import Request, admit, would_run
+from schedulemesh.engine.admission.evictions import (
+    candidates_for,
+    find_victims,
+    plan_for,
+    unprobed,
+)
 from schedulemesh.engine.admission.reservations import permitted
 from schedulemesh.engine.lifecycle.registration import duplicate_task, register
 from schedulemesh.engine.messages.outcomes import (
@@ -28,24 +34,23 @@ from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.placement.group_choice import (
     FOR_GANGS,
     NoAssignment,
-    excess,
     find_assignment,
     group_request_of,
-    idle_for_node,
 )
 from schedulemesh.engine.placement.plugin_views import submitted_view
-from schedulemesh.engine.placement.scenario import Demand
 from schedulemesh.engine.placement.strategies import Strategies
-from schedulemesh.engine.preemption.candidates import Candidates
 from schedulemesh.engine.preemption.limits import Limits
-from schedulemesh.engine.preemption.search import Plan, search
 from schedulemesh.engine.preemption.sufficient_priority import sufficient_priority
 from schedulemesh.engine.preemption.veto import PluginVeto, plugin_veto
-from schedulemesh.engine.preemption.victims import VictimAgents, evicted_tasks
+from schedulemesh.engine.preemption.victims import evicted_tasks
 from schedulemesh.engine.state.agents import Preempted
+from schedulemesh.engine.state.lending import (
+    could_ever_borrow,
+    pay_with_loans,
+)
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import Entry
-from schedulemesh.engine.state.quota import Account, pay
+from schedulemesh.engine.state.quota import Account, Payment, can_pay
 from schedulemesh.engine.transaction import Transaction
 from schedulemesh.plugins.scheduling import TaskView
 
@@ -105,7 +110,7 @@ def understand(tx: Transaction, stimulus: TaskSubmitted) -> Request | Refused:
     if (duplicate := _duplicate(state, stimulus)) is not None:
         return duplicate
     need = account.spec.default_agent() if given is None else given
-    if not need.fits(account.spec.resources):
+    if not need.fits(account.spec.resources) and not _fits_with_loans(state, account, need):
         return explain.exceeds_pool_capacity(state, pool_name, need)
     if (contradiction := _contradiction(stimulus, account)) is not None:
         return contradiction
@@ -113,7 +118,7 @@ def understand(tx: Transaction, stimulus: TaskSubmitted) -> Request | Refused:
     if (groups := account.spec.groups or groups) is not None:
         return _in_a_group(state, stimulus, account.spec.name, groups, need)
     node = None
-    payment = pay(state.ledger, pool_name, need, stimulus.client)
+    payment = claim_payment(state, pool_name, need, stimulus.client)
     if by_node := stimulus.choose_node and state.nodes_known:
         view = _view(stimulus, pool_name, need) if tx.strategies.plugins else None
         waits = bool(payment.short)
@@ -129,6 +134,30 @@ def understand(tx: Transaction, stimulus: TaskSubmitted) -> Request | Refused:
         node=node,
         by_node=by_node and node is None,
     )
+
+
+def claim_payment(state: MeshState, pool_name: str, need: Resources, client: str | None) -> Payment:
+    """How a claim is paid with what is free in its pool and idle in its cohort."""
+    protected = state.policy.protected_pools
+    return pay_with_loans(state.ledger, pool_name, need, client, protected=protected)
+
+
+def can_be_paid(state: MeshState, pool_name: str, need: Resources, client: str | None) -> bool:
+    """Whether ``claim_payment`` would leave nothing short."""
+    if can_pay(state.ledger, pool_name, need, client):
+        return True
+    account = state.ledger.accounts[pool_name]
+    if account.spec.cohort is None:
+        return False
+    return not claim_payment(state, pool_name, need, client).short
+
+
+def _fits_with_loans(state: MeshState, account: Account, need: Resources) -> bool:
+    """Whether a pool could hold more than its own quota, with loans of an idle cohort."""
+    if account.spec.cohort is None or account.spec.name in state.policy.protected_pools:
+        return False
+    beyond = need.beyond(account.spec.resources)
+    return beyond.fits(could_ever_borrow(state.ledger, account.spec.name))
 
 
 def _contradiction(stimulus: TaskSubmitted, account: Account) -> Refused | None:
@@ -154,7 +183,7 @@ def _in_a_group(
         stimulus=stimulus,
         pool_name=pool_name,
         need=need,
-        payment=pay(state.ledger, pool_name, need, stimulus.client),
+        payment=claim_payment(state, pool_name, need, stimulus.client),
         node=None,
         by_node=False,
     )
@@ -260,111 +289,12 @@ def _behind_in_strict_pool(state: MeshState, pool_name: str, entry: Entry) -> bo
     return any(queue_class.first < entry for queue_class in pool.classes.values())
 
 
-def plan_for(
-    tx: Transaction, request: Request, veto: PluginVeto | None, limits: Limits
-) -> Plan | None:
-    """What is to end for a request that does not fit now; None: nothing that may end would make room."""
-    plan = room_of_idle(tx, request)
-    if plan is None and request.stimulus.may_preempt:
-        plan = find_victims(tx, request, veto, limits)
-    return plan
-
-
-def unprobed(state: MeshState, request: Request, plan: Plan) -> str | None:
-    """A class that is to be loaded once before anybody is evicted for the request; None: there is none."""
-    if not plan.victims:
-        return None
-    keys = request.stimulus.agent.class_keys
-    return next((key for key in keys if key and key not in state.loaded), None)
-
-
-def room_of_idle(tx: Transaction, request: Request) -> Plan | None:
-    """Room on a node once placement groups that nobody uses are removed; None: that is not enough."""
-    if not request.by_node or request.payment.short:
-        return None
-    found = idle_for_node(tx.state, request.need)
-    if found is None:
-        return None
-    placement, groups = found
-    return Plan(victims=(), placement=placement, removed=groups)
-
-
-def find_victims(
-    tx: Transaction, request: Request, veto: PluginVeto | None, limits: Limits
-) -> Plan | None:
-    """Who is evicted for a request, and where it runs then; None: no eviction would make room for it.
-
-    Extra members of elastic gangs are given up before anything else, where they are enough. Where the
-    victims together lose more work than a pool's budget leaves, others are sought, with narrower
-    limits.
-    """
-    demand = _demand(tx.state, request)
-    if demand is None:
-        return None
-    asked = request.group_request if demand.needs_place else None
-    while True:
-        candidates = candidates_for(tx, request, veto, limits)
-        plan = None
-        if any(task_class.extra for task_class in candidates.allowed):
-            extras = candidates_for(tx, request, veto, limits, only_extras=True)
-            plan = search(tx.state, demand, VictimAgents(tx.state, extras, asked), tx.now)
-        if plan is None:
-            plan = search(tx.state, demand, VictimAgents(tx.state, candidates, asked), tx.now)
-        if plan is None or not limits.narrow(evicted_tasks(plan.victims)):
-            return plan
-
-
-def candidates_for(
-    tx: Transaction,
-    request: Request,
-    veto: PluginVeto | None,
-    limits: Limits,
-    *,
-    only_extras: bool = False,
-) -> Candidates:
-    """The tasks that may be evicted for a request."""
-    state = tx.state
-    return Candidates(
-        state.preemption,
-        state.running,
-        request.incoming,
-        tx.now,
-        veto,
-        limits,
-        only_extras=only_extras,
-    )
-
-
-def _demand(state: MeshState, request: Request) -> Demand | None:
-    """What the request lacks; None: nobody may be evicted for that."""
-    short, asked = request.payment.short, request.group_request
-    if request.stimulus.for_group and short:
-        return None
-    if asked is None:
-        shape = GroupShape(bundles=(request.need,)) if request.by_node else None
-        return Demand(short_quota=short, needs_place=request.by_node, shape=shape)
-    if not isinstance(request.assignment, NoAssignment):
-        return Demand(short_quota=short, needs_place=False)
-    may_create = (
-        request.assignment.could_ever
-        and asked.spec.dynamic
-        and asked.spec.max_dynamic >= 1
-        and not request.stimulus.for_group
-    )
-    return Demand(
-        short_quota=short,
-        shape=asked.shape if may_create else None,
-        pool_name=asked.pool_name,
-        too_many_groups=excess(state, asked),
-    )
-
-
 def veto_for(tx: Transaction, request: Request) -> PluginVeto | None:
     """The say that strategies have in who leaves for this request."""
     if not tx.strategies.plugins:
         return None
     view = _view(request.stimulus, request.pool_name, request.need)
-    return plugin_veto(tx.strategies, tx.state.preemption, request.incoming, view, tx.now)
+    return plugin_veto(tx.strategies, tx.state.preemption, request.incoming(tx.state), view, tx.now)
 
 
 def _no_victim(
@@ -389,7 +319,7 @@ def _no_victim(
     )
     only_group = stimulus.for_group or not stimulus.may_preempt
     if request.payment.short and only_group:
-        refused = explain.insufficient_quota(refused, request.pool_name)
+        refused = explain.insufficient_quota(state, refused, request.pool_name)
     elif (
         not request.payment.short
         and request.group_request
@@ -421,7 +351,7 @@ def sufficient_priority_for(tx: Transaction, request: Request) -> float | None:
         plan = find_victims(tx, again, None, limits)
         return None if plan is None else evicted_tasks(plan.victims)
 
-    return sufficient_priority(tx.state, request.incoming, victims)
+    return sufficient_priority(tx.state, request.incoming(tx.state), victims)
 
 
 def submit_again(

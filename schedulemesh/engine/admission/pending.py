@@ -147,14 +147,14 @@ def _waits_for_itself_alone(agent: Agent, waiting: Waiting) -> bool:
 def _grow(tx: Transaction, agent: Agent, waiting: Waiting, shares: Iterable[Share]) -> None:
     """Take what is free now of what the agent, or the group that is created for it, lacks."""
     name, place, need = agent.spec.name, agent.place, agent.spec.resources
-    paid, _ = pass_on(shares, need - agent.paid)
+    paid = pass_on(shares, waiting.promised)
     held, devices = NOTHING, Devices()
     node = tx.state.cluster.nodes.get(place.node_id) if isinstance(place, OnNode) else None
     if node is not None:
         waits = bool(waiting.for_agents or waiting.for_groups)
         held, devices = gained(node, name, need, waits=waits)
     if paid or held or devices.units:
-        tx.emit(ClaimGrew(agent_name=name, shares=paid, held=held, devices=devices))
+        tx.emit(ClaimGrew(agent_name=name, at=tx.now, shares=paid, held=held, devices=devices))
     group = tx.state.groups.by_id.get(agent.group_id or "")
     if group is not None and group.phase is GroupPhase.PLANNED:
         grow(tx, group, waits=not _waits_for_itself_alone(agent, waiting))

@@ -18,7 +18,8 @@ from heapq import heapify, heappop, heappush
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.admission.admit import Request, admit
-from schedulemesh.engine.admission.decide import plan_for, understand, unprobed, veto_for
+from schedulemesh.engine.admission.decide import can_be_paid, understand, veto_for
+from schedulemesh.engine.admission.evictions import plan_for, unprobed
 from schedulemesh.engine.admission.reservations import permitted, reserve_starts
 from schedulemesh.engine.messages.facts import ClassLoaded, GroupEnded, GroupReady
 from schedulemesh.engine.messages.instructions import ProbeClass
@@ -32,7 +33,6 @@ from schedulemesh.engine.messages.stimuli import (
 )
 from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.state.queue import QueueClass, QueuedTask
-from schedulemesh.engine.state.quota import can_pay
 from schedulemesh.engine.transaction import Transaction
 
 #: Facts after which a task may find a placement group.
@@ -81,6 +81,8 @@ def _note_freed(tx: Transaction) -> None:
     queue, ledger, cluster = tx.state.queue, tx.state.ledger, tx.state.cluster
     for pool_name in ledger.freed:
         queue.reopen(pool_name)
+        for neighbour in ledger.cohorts.neighbours(pool_name).names:
+            queue.reopen(neighbour)
     ledger.freed.clear()
     if cluster.freed:
         cluster.freed = False
@@ -188,7 +190,7 @@ class _Pass:
             need = account.spec.default_agent()
         if need in state.queue.no_room and _on_one_node(submission, groups=account.spec.groups):
             return False
-        if can_pay(state.ledger, task.pool_name, need, submission.client):
+        if can_be_paid(state, task.pool_name, need, submission.client):
             return True
         state.queue.close(queue_class)
         return False

@@ -24,13 +24,11 @@ import msgspec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.admission.admit import Request
 from schedulemesh.engine.admission.decide import (
-    candidates_for,
-    plan_for,
     sufficient_priority_for,
     understand,
-    unprobed,
     veto_for,
 )
+from schedulemesh.engine.admission.evictions import candidates_for, plan_for, unprobed
 from schedulemesh.engine.admission.reservations import permitted
 from schedulemesh.engine.explanation.estimate import earliest_start
 from schedulemesh.engine.explanation.evictions import last_eviction

@@ -252,6 +252,7 @@ def _has_ended(tx: Transaction, agent: Agent, ending: Ending) -> RequestOutcome:
                 for_pool=ending.hold_for,
                 for_client=ending.hold_for_client,
                 shares=agent.shares,
+                at=tx.now,
                 until=tx.now + (CLIENT_HOLD_S if ending.hold_for is None else POOL_HOLD_S),
             )
         )

@@ -6,12 +6,14 @@ have a time ``at`` (seconds since 1970) where it matters, and are stored as JSON
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Union
 
 import msgspec
 
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.agent import AgentSpec, MemberProcess
+from schedulemesh.domain.cohort import CohortSpec
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.placement import GroupShape, Place, Unplaced
 from schedulemesh.domain.pool import PoolSpec
@@ -41,6 +43,14 @@ class Share(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     amount: Resources
 
 
+def merged(shares: Iterable[Share]) -> tuple[Share, ...]:
+    """The same shares with one entry per pool."""
+    total: dict[str, Resources] = {}
+    for share in shares:
+        total[share.pool_name] = total.get(share.pool_name, NOTHING) + share.amount
+    return tuple(Share(pool_name=name, amount=amount) for name, amount in total.items() if amount)
+
+
 class Devices(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Units taken of each GPU device of a node.
 
@@ -56,6 +66,12 @@ class PoolEnsured(Fact, tag="pool_ensured", frozen=True, kw_only=True):
     """The pool exists with this definition, which replaces an earlier one of the same name."""
 
     spec: PoolSpec
+
+
+class CohortEnsured(Fact, tag="cohort_ensured", frozen=True, kw_only=True):
+    """The cohort exists with this definition, which replaces an earlier one of the same name."""
+
+    spec: CohortSpec
 
 
 class StateHandlersRegistered(Fact, tag="state_handlers_registered", frozen=True, kw_only=True):
@@ -119,6 +135,8 @@ class AgentAdmitted(Fact, tag="agent_admitted", frozen=True, kw_only=True):
     devices: Devices = Devices()
     #: The tasks that are evicted for it, highest score first; it starts when their agents have ended.
     evicting: tuple[Candidate, ...] = ()
+    #: The quota that its victims hold and it gets from them, by the pool that it belongs to.
+    promised: tuple[Share, ...] = ()
     request_id: str | None = None
     #: The key of the saved state that its object is built from; None: it starts from the beginning.
     state_key: str | None = None
@@ -132,6 +150,7 @@ class ClaimGrew(Fact, tag="claim_grew", frozen=True, kw_only=True):
     """A waiting agent received what a victim freed: quota, and resources of its node."""
 
     agent_name: str
+    at: float
     shares: tuple[Share, ...] = ()
     held: Resources = NOTHING
     devices: Devices = Devices()
@@ -366,6 +385,7 @@ class QuotaHeld(Fact, tag="quota_held", frozen=True, kw_only=True):
     for_pool: str | None = None
     for_client: str | None = None
     shares: tuple[Share, ...]
+    at: float
     #: Seconds since 1970.
     until: float
 
@@ -374,6 +394,7 @@ class HoldShrank(Fact, tag="hold_shrank", frozen=True, kw_only=True):
     """Some of a hold was used or has expired; these shares remain. Without any it ends."""
 
     hold_id: str
+    at: float
     shares: tuple[Share, ...] = ()
 
 
@@ -402,6 +423,7 @@ class EpochBegun(Fact, tag="epoch_begun", frozen=True, kw_only=True):
 
 AnyFact = Union[
     PoolEnsured,
+    CohortEnsured,
     StateHandlersRegistered,
     PolicyChanged,
     QueuePolicyChanged,

@@ -9,6 +9,7 @@ import msgspec
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.config.queueing import QueuePolicy
 from schedulemesh.domain.agent import AgentSpec, MemberProcess
+from schedulemesh.domain.cohort import CohortSpec
 from schedulemesh.domain.labels import Selector
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.pool import PoolSpec
@@ -42,6 +43,12 @@ class PoolRequested(Stimulus, frozen=True, kw_only=True):
     spec: PoolSpec
     #: Whether the request is refused if a pool of the same name has a different definition.
     must_be_new: bool = False
+
+
+class CohortRequested(Stimulus, frozen=True, kw_only=True):
+    """A client requested a cohort with this definition."""
+
+    spec: CohortSpec
 
 
 class PolicyChangeRequested(Stimulus, frozen=True, kw_only=True):
@@ -335,6 +342,7 @@ class SupervisorBegan(Stimulus, frozen=True, kw_only=True):
 
 AnyStimulus = Union[
     PoolRequested,
+    CohortRequested,
     PolicyChangeRequested,
     QueuePolicyChangeRequested,
     StateHandlersGiven,

@@ -18,6 +18,7 @@ from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.placement.bundles import BundlePlacement, Room, on_one_node
 from schedulemesh.engine.state.groups import Group
+from schedulemesh.engine.state.lending import LoanCaps
 
 #: Allocations as (node id, the name under which they are held there).
 Allocations = tuple[tuple[str, str], ...]
@@ -34,6 +35,8 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     #: Its pool, and how many dynamic groups of that must be removed before there may be a new one.
     pool_name: str = ""
     too_many_groups: int = 0
+    #: The limits of what it may borrow; None: there are none.
+    caps: LoanCaps | None = None
 
 
 class Removal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -41,6 +44,8 @@ class Removal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     name: str
     quota: Resources = NOTHING
+    #: Quota that is free for it within the limits of the demand, by lender.
+    limited: tuple[tuple[str, Resources], ...] = ()
     allocations: Allocations = ()
     #: The dynamic group that is removed with it.
     group: Group | None = None
@@ -58,6 +63,8 @@ class Scenario:
         self._one_node = demand.shape is not None and on_one_node(demand.shape)
         self._released: dict[str, Removal] = {}
         self._freed = NOTHING
+        #: What is free within limits, by lender.
+        self._limited: dict[str, Resources] = {}
         self._handing_over: set[str] = set()
         #: How many removals there are on each node.
         self._changed: Counter[str] = Counter()
@@ -95,7 +102,11 @@ class Scenario:
     @property
     def short_quota(self) -> Resources:
         """The quota still lacking."""
-        return self._demand.short_quota.beyond(self._freed)
+        short = self._demand.short_quota.beyond(self._freed)
+        caps = self._demand.caps
+        if caps is None or not short:
+            return short
+        return short - caps.usable(short, self._limited)
 
     def has_place(self) -> bool:
         """Whether there is a place to run, whatever quota says."""
@@ -120,6 +131,9 @@ class Scenario:
         quota, group = removal.quota, removal.group
         if self._demand.short_quota:
             self._freed = self._freed + quota if sign > 0 else self._freed - quota
+            for lender, amount in removal.limited:
+                before = self._limited.get(lender, NOTHING)
+                self._limited[lender] = before + amount if sign > 0 else before - amount
         if group is not None and group.pool_name == self._demand.pool_name:
             self.too_many_groups -= sign
         if removal.handed_over is not None:

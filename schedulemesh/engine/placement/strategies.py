@@ -20,6 +20,7 @@ from schedulemesh.engine.placement.scoring import BUILT_IN, Place, Scale, least_
 from schedulemesh.engine.state.cluster import Cluster
 from schedulemesh.engine.state.device_guarantees import has_room
 from schedulemesh.engine.state.devices import devices_for
+from schedulemesh.engine.state.lending import could_ever_borrow
 from schedulemesh.engine.state.nodes import Node
 from schedulemesh.engine.state.quota import Account, Ledger
 from schedulemesh.plugins.guard import Guarded
@@ -163,9 +164,19 @@ def _ordered_pools(
     places = []
     for account in accounts:
         wanted = account.spec.default_agent() if need is None else need
-        if wanted.fits(account.spec.resources):
+        if _could_hold(ledger, account, wanted):
             places.append((*_pool_place(account, wanted, strategy, scale), account.spec.name))
     return [name for *_, name in sorted(places)]
+
+
+def _could_hold(ledger: Ledger, account: Account, need: Resources) -> bool:
+    """Whether the pool could hold this if it and its cohort were idle."""
+    total = account.spec.resources
+    if need.fits(total):
+        return True
+    if account.spec.cohort is None:
+        return False
+    return need.beyond(total).fits(could_ever_borrow(ledger, account.spec.name))
 
 
 def _pool_place(

@@ -26,15 +26,17 @@ the order of all is a lazy merge of a few sorted lists. Strategies are asked for
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, groupby
 
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.messages.outcomes import Candidate
 from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.preemption.rules import Incoming, PreemptionRules, Verdict
 from schedulemesh.engine.preemption.veto import PluginVeto
+from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.tasks import RunningTask, RunningTasks, TaskClass
 
 _COOLING = Verdict(refused=Reason.IN_PREEMPTION_COOLDOWN)
@@ -42,12 +44,17 @@ _COOLING = Verdict(refused=Reason.IN_PREEMPTION_COOLDOWN)
 _Judged = list[tuple[TaskClass, Verdict]]
 #: A task of a class: seconds left, minus its start, id.
 _Entry = tuple[float, float, str]
+#: The place of an agent in the order of victims, ascending; see ``order_of``.
+Order = tuple[float, float, float, str]
 #: A task's place and id, its class with the verdict, and the tasks of the class after it.
 _Head = tuple[float, float, str, TaskClass, Verdict, Iterator[_Entry]]
 
 
 class Candidates:
     """The running tasks that may be evicted for one incoming task."""
+
+    #: Whether of several nodes the one is taken whose victims have the lowest priority.
+    by_priority = True
 
     def __init__(
         self,
@@ -109,6 +116,29 @@ class Candidates:
                 given += 1
                 yield candidate
 
+    def order_of(self, tasks: Sequence[Candidate]) -> Order:
+        """Where an agent with these tasks stands: where the last of them does."""
+        order, by_id = self._policy.victim_order, self._running.by_id
+        first = 0.0
+        if order == "priority_first":
+            first = max(task.priority for task in tasks)
+        elif order == "least_lost_work":
+            first = max(task.lost_work for task in tasks)
+        best = tasks[0]
+        if len(tasks) > 1:
+            best = min(tasks, key=lambda task: (-task.preempt_score, task.task_id))
+        newest = max(by_id[task.task_id].started_at for task in tasks)
+        return (first, -min(task.preempt_score for task in tasks), -newest, best.task_id)
+
+    @property
+    def tiers(self) -> Mapping[TaskClass, float]:
+        """The tier of each class where sites are not compared by priority."""
+        return {}
+
+    def quota_of(self, agent: Agent) -> Resources:
+        """What quota its eviction frees for the incoming task."""
+        return agent.spec.resources
+
     def turned_away(self) -> dict[Reason, int]:
         """How many tasks each rule turns away, most first, where nobody is evicted: candidates, too, because
         their eviction would not make room. Strategies are not asked again: they have been asked already
@@ -156,7 +186,7 @@ class Candidates:
         """The task with its score; None: no rule allows its eviction, or the score is too low."""
         remaining = task.remaining(self._now)
         score = verdict.delta + self._policy.remaining_time_weight * remaining
-        if verdict.rule is None or score < self._policy.min_preempt_score:
+        if verdict.rule is None or score < self._least_score:
             return None
         return Candidate(
             task=task.spec,
@@ -174,6 +204,10 @@ class Candidates:
         if self._limits is not None and self._limits.spares(task):
             return False
         return self._veto is None or self._veto.allows(task, verdict)
+
+    @property
+    def _least_score(self) -> float:
+        return self._policy.min_preempt_score
 
     def _groups(self, likely: _Judged) -> Iterable[_Judged]:
         """The classes in groups, each of which comes before the next as a whole."""

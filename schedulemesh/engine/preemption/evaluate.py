@@ -6,13 +6,15 @@ from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import TaskSpec
-from schedulemesh.engine.admission.decide import find_victims, room_of_idle, understand
+from schedulemesh.engine.admission.decide import understand
+from schedulemesh.engine.admission.evictions import find_victims, reclaim, room_of_idle
 from schedulemesh.engine.messages.outcomes import Evaluation, Refused
 from schedulemesh.engine.messages.stimuli import PreemptionQuery, TaskSubmitted
 from schedulemesh.engine.placement.plugin_views import query_view
 from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.preemption.candidates import Candidates, dominant
 from schedulemesh.engine.preemption.limits import Limits
+from schedulemesh.engine.preemption.reclaim import Borrowers
 from schedulemesh.engine.preemption.rules import Incoming
 from schedulemesh.engine.preemption.veto import PluginVeto, plugin_veto
 from schedulemesh.engine.preemption.victims import evicted_tasks
@@ -24,16 +26,23 @@ def evaluate(
     state: MeshState, query: PreemptionQuery, now: float, strategies: Strategies
 ) -> Evaluation:
     """The dry run of the preemption decision, contract in Engine.evaluate."""
-    incoming = Incoming(priority=query.priority, pool_name=query.pool_name, labels=query.labels)
+    incoming = Incoming(
+        priority=query.priority,
+        pool_name=query.pool_name,
+        labels=query.labels,
+        neighbours=state.ledger.cohorts.neighbours(query.pool_name).names,
+    )
     veto = plugin_veto(strategies, state.preemption, incoming, query_view(query), now)
     limits = Limits(state, query.pool_name, now)
     victims: tuple[str, ...] = ()
+    candidates = Candidates(state.preemption, state.running, incoming, now, veto, limits)
     if query.resources is not None:
         found = _victims(Transaction(state, now, strategies), query, veto, limits)
         if isinstance(found, Evaluation):
             return found
-        victims = found
-    candidates = Candidates(state.preemption, state.running, incoming, now, veto, limits)
+        victims, reclaimed = found
+        if reclaimed:
+            candidates = Borrowers(state, incoming, now, veto)
     first = tuple(candidates.in_order(first=max(1, query.limit)))
     if first and (victims or query.resources is None):
         return Evaluation(
@@ -49,9 +58,10 @@ def evaluate(
 
 def _victims(
     tx: Transaction, query: PreemptionQuery, veto: PluginVeto | None, limits: Limits
-) -> tuple[str, ...] | Evaluation:
-    """The tasks that a submission like this would evict (none: no eviction would make room for it), or the
-    answer that says why nobody need, or why nothing helps.
+) -> tuple[tuple[str, ...], bool] | Evaluation:
+    """The tasks that a submission like this would evict (none: no eviction would make room for it), and
+    whether its pool reclaims its own quota from them; or the answer that says why nobody need, or why nothing
+    helps.
     """
     asked = TaskSubmitted(
         agent=AgentSpec(
@@ -67,5 +77,7 @@ def _victims(
         return Evaluation(should_preempt=False, reason=request.reason)
     if request.fits_now or room_of_idle(tx, request) is not None:
         return Evaluation(should_preempt=False, reason=Reason.RESOURCES_AVAILABLE)
-    plan = find_victims(tx, request, veto, limits)
-    return () if plan is None else tuple(c.task_id for c in evicted_tasks(plan.victims))
+    reclaimed = reclaim(tx, request, veto)
+    plan = reclaimed or find_victims(tx, request, veto, limits)
+    victims = () if plan is None else evicted_tasks(plan.victims)
+    return tuple(victim.task_id for victim in victims), reclaimed is not None

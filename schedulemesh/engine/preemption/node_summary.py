@@ -18,14 +18,14 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
 from schedulemesh.engine.state.tasks import RunningTask, TaskClass
 
-#: Top priority of a victim, number of victims, lost work, node id: ascending is better.
+#: Highest tier of a victim, number of victims, lost work, node id: ascending is better.
 Place = tuple[float, int, float, str]
 
 
 def place_of(victims: Collection[VictimAgent], node_id: str) -> Place:
     """Where these victims stand among those of other nodes."""
     return (
-        max((victim.top_priority for victim in victims), default=float("-inf")),
+        max((victim.tier for victim in victims), default=float("-inf")),
         len(victims),
         sum(victim.lost_work for victim in victims),
         node_id,

@@ -10,7 +10,8 @@ Four rules are asked in this order, and the first that answers decides (``judge`
 2. label: the incoming task dominates by label and may evict, or is dominated and may not; where dominance
    does not protect, a match counts only if the running task could not evict the incoming one by rule 3 or 4;
 3. same pool: the difference of priority reaches the threshold within a pool;
-4. other pool: it reaches the threshold across pools, where that is enabled.
+4. other pool: it reaches the threshold across pools, where that is enabled; within a cohort only for tasks
+   that run on borrowed quota alone.
 
 A task that was evicted as often as ``max_preemptions`` allows is immune to all of them. The score must reach
 ``min_preempt_score``, too (``candidates``), and other limits apply whatever the rules say (``limits``). What
@@ -38,6 +39,8 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     priority: float
     pool_name: str
     labels: Labels = {}
+    #: The other pools of its pool's tree of cohorts.
+    neighbours: frozenset[str] = frozenset()
 
 
 #: What rules 3 and 4 refuse, a strategy may allow.
@@ -92,8 +95,10 @@ def judge(
     pool_name: str,
     priority: float,
     labels: Mapping[str, str],
+    payers: tuple[str, ...] = (),
 ) -> Verdict:
-    """The verdict of the rules on a running task of this pool, priority and labels.
+    """The verdict of the rules on a running task of this pool, priority and labels, for which these pools pay
+    (none: its own).
 
     The least score is checked by the caller, because it depends on the remaining time.
     """
@@ -116,6 +121,8 @@ def judge(
         return Verdict(refused=Reason.BELOW_SAME_POOL_THRESHOLD)
     if not policy.enable_cross_pool_preemption:
         return Verdict(refused=Reason.CROSS_POOL_DISABLED)
+    if pool_name in incoming.neighbours and (not payers or pool_name in payers):
+        return Verdict(refused=Reason.OWN_QUOTA)
     if delta >= policy.cross_pool_priority_threshold:
         return Verdict(rule=PreemptionReason.CROSS_POOL, delta=delta)
     return Verdict(refused=Reason.BELOW_CROSS_POOL_THRESHOLD)
@@ -162,7 +169,7 @@ class PreemptionRules:
             self._judged.clear()
             self._version = running.version
         relevant = running.relevant(incoming.labels)
-        key = (incoming.priority, incoming.pool_name, relevant, opened)
+        key = (incoming.priority, incoming.pool_name, relevant, opened, incoming.neighbours)
         found = self._judged.get(key)
         if found is None:
             classes = running.classes.values()
@@ -179,6 +186,7 @@ class PreemptionRules:
             task_class.pool_name,
             task_class.priority,
             task_class.labels,
+            task_class.payers,
         )
         return _IMMUNE if task_class.immune and verdict.rule else verdict
 

@@ -14,9 +14,9 @@ group, or a group that a victim hands over. The search is the same for all of th
    c. any candidates in order that free a kind of quota still short, until quota suffices,
    d. then everyone who turns out not to be needed is given back, last in the order first.
 
-   Of the sites that site is taken whose victims have the lowest top priority, then the fewest victims, then
-   the least lost work, then the first node id. Sites are visited by a lower bound of this, so that those
-   which cannot win any more are not worked out.
+   Of the sites that site is taken whose victims have the lowest top priority (in a reclaim: belong to the
+   pools with the highest shares), then the fewest victims, then the least lost work, then the first node id.
+   Sites are visited by a lower bound of this, so that those which cannot win any more are not worked out.
 3. Groups that nobody uses cost nobody's work: they count as removed while victims are sought. Of them only
    those that are needed are removed in the end, the longest idle first.
 
@@ -32,6 +32,7 @@ import msgspec
 
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, Resources, least, sum_of
+from schedulemesh.engine.messages.facts import Share
 from schedulemesh.engine.placement.bundles import (
     BundlePlacement,
     NoPlacement,
@@ -49,6 +50,7 @@ from schedulemesh.engine.preemption.sites import Site, Sites
 from schedulemesh.engine.preemption.victims import VictimAgent, VictimAgents, order_of
 from schedulemesh.engine.state.groups import Group
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.quota import Payment
 from schedulemesh.engine.state.tasks import TaskClass
 
 
@@ -62,6 +64,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     handed_over: Group | None = None
     #: Groups that are removed: those of victims, and those that nobody uses.
     removed: tuple[Group, ...] = ()
+    #: How the incoming task is paid then; None: as it would be without an eviction.
+    payment: Payment | None = None
+    #: The quota that it gets from its victims, by the pool that it belongs to.
+    promised: tuple[Share, ...] = ()
 
 
 def search(state: MeshState, demand: Demand, agents: VictimAgents, now: float) -> Plan | None:
@@ -98,6 +104,8 @@ class _Search:
         for victim in self._agents.in_order(self._class_may_suffice):
             if first is not None and victim.order[:2] != first.order[:2]:
                 break
+            if not self._frees_quota(victim):
+                continue
             if victim.handed_over is not None:
                 return victim
             if first is None and self._suffices(victim):
@@ -105,6 +113,19 @@ class _Search:
                     return victim
                 first = victim
         return first
+
+    def _frees_quota(self, victim: VictimAgent) -> bool:
+        """Whether this victim alone frees all the quota that is short."""
+        short, caps = self._demand.short_quota, self._demand.caps
+        if short.fits(victim.quota):
+            return True
+        if caps is None:
+            return False
+        left = short.beyond(victim.quota)
+        freed: dict[str, Resources] = {}
+        for lender, amount in victim.limited:
+            freed[lender] = freed.get(lender, NOTHING) + amount
+        return left == caps.usable(left, freed)
 
     def _class_may_suffice(self, task_class: TaskClass) -> bool:
         """Whether one agent with tasks of this class could free all that is short."""
@@ -133,6 +154,9 @@ class _Search:
         """No victim is enough that frees less than this; None: none is enough."""
         if self._sites.scenario.initial is not None or not self._one_node:
             return NOTHING
+        if not self._agents.by_priority:
+            # The first borrower is nearly always enough, and is asked for its own node only.
+            return NOTHING
         return least(self._lacks.values()) if self._lacks else None
 
     def _suffices(self, victim: VictimAgent) -> bool:
@@ -156,9 +180,9 @@ class _Search:
         if self._sites.scenario.initial is not None:
             return True
         nodes = {node_id for node_id, _ in victim.allocations}
-        if self._one_node:
-            lacks = self._lacks
-            return any(n in lacks and lacks[n].fits(victim.room) for n in nodes)
+        if self._one_node and self._shape is not None:
+            need, room = self._shape.total, self._sites.room
+            return any(need.beyond(room.free_on(n)).fits(victim.room) for n in nodes)
         known = nodes & self._state.cluster.nodes.keys()
         return self._lack_everywhere.fits(
             victim.room + sum_of(map(self._sites.room.free_on, known))
@@ -182,7 +206,7 @@ class _Search:
                 promised = key in nodes[node_id].promised
                 freed.append((node_id, mine.held, mine.devices, mine.reported, promised))
         own = "" if victim.group is None else victim.group.pool_name
-        return frozenset([*freed, (own, victim.quota)])
+        return frozenset([*freed, (own, victim.quota, victim.limited)])
 
     # several victims
 
@@ -213,7 +237,7 @@ class _Search:
             taken = release_until(scenario, candidates, scenario.has_place)
         else:
             taken = self._fill_node(site.node.node_id, self._shape, candidates)
-        if taken is None or (best and taken and taken[-1].top_priority > best[0]):
+        if taken is None or (best and taken and taken[-1].tier > best[0]):
             # The last one is needed: without it there was no place.
             return None
         taken += self._fill_quota()
@@ -256,7 +280,8 @@ class _Search:
         for victim in self._agents.in_order(helps):
             if not scenario.short_quota:
                 break
-            if not scenario.is_released(victim.name):
+            frees = sum_of((victim.quota, *(amount for _, amount in victim.limited)))
+            if frees.helps(scenario.short_quota) and not scenario.is_released(victim.name):
                 scenario.release(victim)
                 taken.append(victim)
         return taken

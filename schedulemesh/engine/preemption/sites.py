@@ -87,9 +87,26 @@ class Sites:
             summary = summary_of(state, node)
             lack = need.beyond(room.free_on(node.node_id))
             bound = summary.bound(lack, node.node_id, self._now)
+            if bound is not None and not self._agents.by_priority:
+                bound = self._bound_by_tier(summary, lack, bound)
             if bound is not None:
                 sites.append(Site(bound=bound, node=node, lack=lack, summary=summary))
         return sites
+
+    def _bound_by_tier(self, summary: NodeSummary, lack: Resources, bound: Place) -> Place | None:
+        """A bound by priority, with the least tier up to which the node's victims free what is lacking."""
+        tiers = self._agents.tiers
+        known = [
+            (max(tiers[task_class] for task_class in classes), amount)
+            for classes, amount in summary.by_classes.items()
+            if classes <= tiers.keys()
+        ]
+        freed = NOTHING
+        for tier, amount in sorted(known, key=lambda entry: entry[0]):
+            freed = freed + amount
+            if lack.fits(freed):
+                return (tier, *bound[1:])
+        return None
 
     def all(self) -> Iterator[Site]:
         """Every site, in no order."""
@@ -107,9 +124,9 @@ class Sites:
         """Of each priority the first victim whose group can be handed over."""
         seen = set()
         for victim in self._agents.in_order(self._of_own_pool):
-            if victim.handed_over is not None and victim.top_priority not in seen:
-                seen.add(victim.top_priority)
-                yield Site(bound=(victim.top_priority, 1, 0.0, ""), handing_over=victim)
+            if victim.handed_over is not None and victim.tier not in seen:
+                seen.add(victim.tier)
+                yield Site(bound=(victim.tier, 1, 0.0, ""), handing_over=victim)
 
     def _of_own_pool(self, task_class: TaskClass) -> bool:
         return task_class.has_tasks() and task_class.pool_name == self._demand.pool_name

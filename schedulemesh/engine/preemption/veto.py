@@ -77,10 +77,16 @@ class PluginVeto:
     def _reverse(self, task: RunningTask, low: TaskView) -> bool:
         """Whether the running task, were it incoming, might evict the incoming one, were that running."""
         spec, mine = task.spec, self._incoming
+        related = spec.pool_name in mine.neighbours
         verdict = judge(
             self._rules.policy,
             self._rules.ranks,
-            Incoming(priority=spec.priority, pool_name=spec.pool_name, labels=spec.labels),
+            Incoming(
+                priority=spec.priority,
+                pool_name=spec.pool_name,
+                labels=spec.labels,
+                neighbours=frozenset((mine.pool_name,) if related else ()),
+            ),
             mine.pool_name,
             mine.priority,
             mine.labels,

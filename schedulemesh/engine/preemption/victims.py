@@ -6,9 +6,10 @@ where the last of its tasks does: it counts with the lowest of their scores.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from schedulemesh.domain.resources import NOTHING, Resources
+from schedulemesh.engine.messages.facts import Share
 from schedulemesh.engine.messages.outcomes import Candidate
 from schedulemesh.engine.placement.group_choice import (
     GroupRequest,
@@ -17,14 +18,12 @@ from schedulemesh.engine.placement.group_choice import (
     suits,
 )
 from schedulemesh.engine.placement.scenario import Allocations, Removal, bundle_allocations
-from schedulemesh.engine.preemption.candidates import Candidates
+from schedulemesh.engine.preemption.candidates import Candidates, Order
 from schedulemesh.engine.state.agents import Agent, Running
 from schedulemesh.engine.state.groups import Group
+from schedulemesh.engine.state.lending import LoanCaps
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.tasks import TaskClass
-
-#: Ascending is first; see ``VictimAgents``.
-Order = tuple[float, float, float, str]
 
 
 class VictimAgent(Removal, frozen=True, kw_only=True, gc=False):
@@ -34,11 +33,13 @@ class VictimAgent(Removal, frozen=True, kw_only=True, gc=False):
     tasks: tuple[Candidate, ...]
     #: Its place in the order of victims.
     order: Order
-
-    @property
-    def top_priority(self) -> float:
-        """The highest priority of its tasks."""
-        return max(task.priority for task in self.tasks)
+    #: What sites are compared by first, ascending: the highest priority of its tasks; in a reclaim the place
+    #: of its pool, 0 for the one with the highest share.
+    tier: float
+    resources: Resources
+    pool_name: str
+    #: The quota that it holds, by the pool that it belongs to.
+    shares: tuple[Share, ...] = ()
 
     @property
     def lost_work(self) -> float:
@@ -50,7 +51,7 @@ class VictimAgent(Removal, frozen=True, kw_only=True, gc=False):
         """What becomes free on the nodes, in sum."""
         if self.group is not None:
             return self.group.shape.total
-        return self.quota if self.allocations else NOTHING
+        return self.resources if self.allocations else NOTHING
 
 
 def order_of(victim: VictimAgent) -> Order:
@@ -72,8 +73,11 @@ class VictimAgents:
         state: MeshState,
         candidates: Candidates,
         group_request: GroupRequest | None = None,
+        caps: LoanCaps | None = None,
     ) -> None:
         #: ``group_request``: what the task asks of its pool's groups, where a victim may hand its group over.
+        #: ``caps``: the limits of what it may borrow.
+        self._caps = caps
         self._state = state
         self._candidates = candidates
         self._group_request = group_request
@@ -82,6 +86,16 @@ class VictimAgents:
     def allowed(self) -> Collection[TaskClass]:
         """The classes whose tasks a rule allows to evict."""
         return self._candidates.allowed
+
+    @property
+    def by_priority(self) -> bool:
+        """Whether sites are compared by the priority of their victims."""
+        return self._candidates.by_priority
+
+    @property
+    def tiers(self) -> Mapping[TaskClass, float]:
+        """In a reclaim: the tier of the tasks of each class that may be evicted."""
+        return self._candidates.tiers
 
     @property
     def may_hand_over(self) -> bool:
@@ -117,17 +131,26 @@ class VictimAgents:
         return self._victim(state.agents[agent_name], tasks) if tasks else None
 
     def _victim(self, agent: Agent, tasks: list[Candidate]) -> VictimAgent:
-        name = agent.spec.name
+        name, order = agent.spec.name, self._candidates.order_of(tasks)
+        quota = self._candidates.quota_of(agent)
+        limited: tuple[tuple[str, Resources], ...] = ()
+        if self._caps is not None:
+            quota, limited = self._caps.split(agent.spec.pool_name, agent.shares)
         alone = self._group_of(agent)
         removed = alone if alone is not None and is_removed_with(alone, name) else None
         return VictimAgent(
             name=name,
-            quota=agent.spec.resources,
+            quota=quota,
+            limited=limited,
+            pool_name=agent.spec.pool_name,
             allocations=_allocations(agent, removed),
             group=removed,
             handed_over=alone if alone is not None and self._suits(alone) else None,
             tasks=tuple(sorted(tasks, key=lambda task: (-task.preempt_score, task.task_id))),
-            order=self._order(tasks),
+            order=order,
+            tier=_tier(tasks) if self.by_priority else order[0],
+            resources=agent.spec.resources,
+            shares=agent.shares,
         )
 
     def _group_of(self, agent: Agent) -> Group | None:
@@ -140,19 +163,9 @@ class VictimAgents:
         request = self._group_request
         return request is not None and suits(self._state, request, group)
 
-    def _order(self, tasks: list[Candidate]) -> Order:
-        by_id = self._state.running.by_id
-        order = self._state.policy.victim_order
-        first = 0.0
-        if order == "priority_first":
-            first = max(task.priority for task in tasks)
-        elif order == "least_lost_work":
-            first = max(task.lost_work for task in tasks)
-        best = tasks[0]
-        if len(tasks) > 1:
-            best = min(tasks, key=lambda task: (-task.preempt_score, task.task_id))
-        newest = max(by_id[task.task_id].started_at for task in tasks)
-        return (first, -min(task.preempt_score for task in tasks), -newest, best.task_id)
+
+def _tier(tasks: Iterable[Candidate]) -> float:
+    return max(task.priority for task in tasks)
 
 
 def _allocations(agent: Agent, removed: Group | None) -> Allocations:

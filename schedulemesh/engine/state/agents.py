@@ -21,6 +21,7 @@ from schedulemesh.domain.reasons import EndReason
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages import facts as f
+from schedulemesh.engine.messages.facts import merged
 from schedulemesh.engine.messages.outcomes import Candidate, RequestOutcome
 from schedulemesh.engine.state.transitions import ForbiddenTransitionError
 
@@ -57,6 +58,8 @@ class Waiting(
     for_agents: frozenset[str] = _NOBODY
     #: Groups that have not been removed, or not been created, yet.
     for_groups: frozenset[str] = _NOBODY
+    #: The quota that it still gets from victims, by the pool that it belongs to.
+    promised: tuple[f.Share, ...] = ()
 
 
 class Starting(
@@ -187,6 +190,16 @@ class Agent(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
             for_groups=waiting.for_groups - {group},
         )
 
+    def receive(self, shares: tuple[f.Share, ...]) -> None:
+        """Add quota to its claim, which a victim has freed for it."""
+        waiting = self.phase
+        if not isinstance(waiting, Waiting):
+            self._forbid(Waiting.value)
+        self.shares = merged((*self.shares, *shares))
+        received = (f.Share(pool_name=s.pool_name, amount=NOTHING - s.amount) for s in shares)
+        promised = merged((*waiting.promised, *received))
+        self.phase = msgspec.structs.replace(waiting, promised=promised)
+
     def _forbid(self, value: str) -> NoReturn:
         raise ForbiddenTransitionError(f"agent {self.spec.name!r}", self.phase.value, value)
 
@@ -197,6 +210,19 @@ class Agent(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
         for share in self.shares:
             total = total + share.amount
         return total
+
+    @property
+    def promised(self) -> tuple[f.Share, ...]:
+        """The quota that it still gets from victims."""
+        return self.phase.promised if isinstance(self.phase, Waiting) else ()
+
+    @property
+    def payers(self) -> tuple[str, ...]:
+        """The pools that pay for it, sorted; empty where its own pool alone does."""
+        shares, own = self.shares, self.spec.pool_name
+        if not shares or (len(shares) == 1 and shares[0].pool_name == own):
+            return ()
+        return tuple(sorted({share.pool_name for share in shares}))
 
     @property
     def process(self) -> Running | None:

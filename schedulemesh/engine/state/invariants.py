@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from schedulemesh.domain.resources import NOTHING, UNIT, Resources
+from schedulemesh.domain.resources import NOTHING, UNIT, Resources, sum_of
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.state.agents import Agent, Ending, Running, Starting, Waiting
 from schedulemesh.engine.state.groups import MARK, Group, GroupPhase
@@ -54,9 +54,12 @@ def _check_ledger(state: MeshState) -> None:
     zero = dict.fromkeys(state.ledger.accounts, NOTHING)
     reserved, used, lent, borrowed = dict(zero), dict(zero), dict(zero), dict(zero)
 
+    loans: dict[tuple[str, str], Resources] = {}
+
     def charge(totals: dict[str, Resources], owner: str, pool: str, amount: Resources) -> None:
         totals[owner] = totals[owner] + amount
         if owner != pool:
+            loans[owner, pool] = loans.get((owner, pool), NOTHING) + amount
             lent[owner] = lent[owner] + amount
             borrowed[pool] = borrowed[pool] + amount
 
@@ -81,6 +84,29 @@ def _check_ledger(state: MeshState) -> None:
     total_lent = sum((a.lent for a in state.ledger.accounts.values()), NOTHING)
     total_borrowed = sum((a.borrowed for a in state.ledger.accounts.values()), NOTHING)
     _expect(total_lent == total_borrowed, "loans do not balance")
+    _expect(
+        state.ledger.loans == loans, f"loans {state.ledger.loans} are not those of claims {loans}"
+    )
+    _check_cohorts(state)
+
+
+def _check_cohorts(state: MeshState) -> None:
+    """Every cohort that is named exists, and none is above itself."""
+    cohorts = state.ledger.cohorts
+    for name, spec in cohorts.specs.items():
+        _expect(spec.parent is None or spec.parent in cohorts.specs, f"{name} has no parent")
+        _expect(
+            spec.parent is None or not cohorts.would_be_cycle(name, spec.parent),
+            f"cohort {name} is above itself",
+        )
+    for name, account in state.ledger.accounts.items():
+        path = cohorts.path(name)
+        _expect(
+            path[:1] == ((account.spec.cohort,) if account.spec.cohort else ()), f"{name}'s cohort"
+        )
+        _expect(
+            set(path) <= cohorts.specs.keys(), f"pool {name} is in a cohort that does not exist"
+        )
 
 
 def _check_cluster(state: MeshState) -> None:
@@ -222,6 +248,15 @@ def _check_agents(state: MeshState) -> None:
 def _check_waiting(state: MeshState, name: str, waiting: Waiting) -> None:
     """Whatever it waits for is being evicted for it."""
     _expect(bool(waiting.for_agents or waiting.for_groups), f"{name} waits for nobody")
+    incoming = state.agents[name]
+    promised = sum_of(share.amount for share in waiting.promised)
+    _expect(
+        incoming.paid + promised == incoming.spec.resources,
+        f"{name} has {incoming.paid} and gets {promised} of {incoming.spec.resources}",
+    )
+    loans = tuple(s for s in waiting.promised if s.pool_name != incoming.spec.pool_name)
+    noted = state.ledger.promises.get(name, ("", ()))[1]
+    _expect(noted == loans, f"{name} is promised the loans {loans}, and {noted} are noted")
     for victim in waiting.for_agents:
         agent = state.agents.get(victim)
         leaving = None if agent is None else agent.phase

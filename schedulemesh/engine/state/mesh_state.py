@@ -30,6 +30,7 @@ from schedulemesh.engine.state.agents import (
     Submission,
     Waiting,
 )
+from schedulemesh.engine.state.class_order import ClassOrder
 from schedulemesh.engine.state.cluster import Cluster
 from schedulemesh.engine.state.drains import Drains
 from schedulemesh.engine.state.eviction_updates import EvictionFacts
@@ -39,8 +40,8 @@ from schedulemesh.engine.state.groups import GroupTable
 from schedulemesh.engine.state.past import Past
 from schedulemesh.engine.state.queue import Queue
 from schedulemesh.engine.state.queue_updates import QueueFacts
-from schedulemesh.engine.state.quota import Hold, Ledger, merged
-from schedulemesh.engine.state.tasks import ClassOrder, Preempting, RunningTask, RunningTasks
+from schedulemesh.engine.state.quota import Ledger
+from schedulemesh.engine.state.tasks import Preempting, RunningTask, RunningTasks
 
 #: Classes that are known to load; one that is forgotten is probed again before anyone is evicted for it.
 LOADED = 10_000
@@ -62,6 +63,7 @@ class MeshState:
         #: Names of the cores of elastic gangs.
         self.elastic: set[str] = set()
         self.policy = PreemptionPolicy()
+        self.ledger.half_life_s = self.policy.usage_half_life_s
         self.preemption = PreemptionRules(self.policy)
         #: The last policy changes, oldest first.
         self.policy_changes: list[f.PolicyChanged] = []
@@ -94,6 +96,7 @@ class MeshState:
         )
         self._apply: dict[type[Fact], Callable[[Any], None]] = {
             f.PoolEnsured: self._pool_ensured,
+            f.CohortEnsured: lambda fact: self.ledger.ensure_cohort(fact.spec),
             f.StateHandlersRegistered: lambda fact: self.handlers.update({fact.pool_name: fact}),
             f.PolicyChanged: self._policy_changed,
             f.NodeSeen: self._node_seen,
@@ -132,8 +135,8 @@ class MeshState:
             f.TaskPreempted: evictions.task_preempted,
             f.EvictionFailed: evictions.failed,
             f.StatesForgotten: evictions.states_forgotten,
-            f.QuotaHeld: self._quota_held,
-            f.HoldShrank: lambda fact: self.ledger.shrink_hold(fact.hold_id, fact.shares),
+            f.QuotaHeld: self.ledger.quota_held,
+            f.HoldShrank: self.ledger.hold_shrank,
             f.RequestAnswered: self._request_answered,
             f.AnswersForgotten: self._answers_forgotten,
             f.EpochBegun: self._epoch_begun,
@@ -172,6 +175,7 @@ class MeshState:
     def _policy_changed(self, fact: f.PolicyChanged) -> None:
         preemption = PreemptionRules(fact.policy)
         self.policy, self.preemption = fact.policy, preemption
+        self.ledger.half_life_s = fact.policy.usage_half_life_s
         self.running.partition_by(self.preemption.ranks.named(), ClassOrder.of(fact.policy))
         for node in self.cluster.nodes.values():
             node.version += 1
@@ -211,6 +215,7 @@ class MeshState:
                 submission=submission,
                 for_agents=frozenset(c.agent_name for c in fact.evicting),
                 for_groups=frozenset(fact.waits_for_groups),
+                promised=fact.promised,
             )
         agent = self.agents[spec.name] = Agent(
             spec=spec,
@@ -225,7 +230,9 @@ class MeshState:
             self.elastic.add(spec.name)
         self.past.forget_agent(spec.name)
         self.next_incarnation = fact.incarnation + 1
+        self.ledger.clock = fact.at
         self.ledger.reserve(spec.pool_name, fact.shares)
+        self.ledger.note_promise(agent.spec.name, agent.spec.pool_name, agent.promised)
         self.cluster.workload.note(spec.resources)
         if isinstance(place, InGroup):
             self._group_facts.admitted(agent, place)
@@ -252,8 +259,11 @@ class MeshState:
 
     def _claim_grew(self, fact: f.ClaimGrew) -> None:
         agent = self.agents[fact.agent_name]
+        self.ledger.clock = fact.at
         self.ledger.reserve(agent.spec.pool_name, fact.shares)
-        agent.shares = merged((*agent.shares, *fact.shares))
+        if fact.shares:
+            agent.receive(fact.shares)
+            self.ledger.note_promise(agent.spec.name, agent.spec.pool_name, agent.promised)
         if not fact.held and not fact.devices.units:
             return
         if not isinstance(agent.place, OnNode):
@@ -263,6 +273,7 @@ class MeshState:
     def _agent_ready(self, fact: f.AgentReady) -> None:
         agent = self.agents[fact.agent_name]
         agent.start()
+        self.ledger.note_promise(agent.spec.name, agent.spec.pool_name, agent.promised)
         self._group_facts.entered(agent, fact.at)
 
     def _has_loaded(self, class_key: str) -> None:
@@ -294,10 +305,10 @@ class MeshState:
                 )
         for task_id in self.running.on_agent(fact.agent_name):
             if self.running.by_id[task_id].phase is TaskPhase.STARTING:
-                self.running.start(task_id, fact.at)
+                self.running.start(task_id, fact.at, agent.payers)
                 self._note_running(task_id, fact.at)
             else:
-                self.running.adopt(task_id, agent.spec.resources)
+                self.running.adopt(task_id, agent.spec.resources, agent.payers)
         self.evictions.agent_started(fact.agent_name, fact.at)
         self.cluster.touch(agent.node_id)
 
@@ -360,7 +371,9 @@ class MeshState:
         self.evictions.agent_ended(fact.agent_name, fact.at)
         self.agents_of[agent.spec.pool_name].discard(fact.agent_name)
         self.elastic.discard(fact.agent_name)
+        self.ledger.clock = fact.at
         self.ledger.release(agent.spec.pool_name, agent.shares, committed=agent.committed)
+        self.ledger.promises.pop(fact.agent_name, None)
         if isinstance(place, InGroup):
             self._group_facts.left(agent, place, fact.at)
         elif isinstance(place, OnNode):
@@ -411,6 +424,7 @@ class MeshState:
                 started_at=at,
                 phase=phase,
                 resources=NOTHING if agent is None else agent.spec.resources,
+                payers=() if agent is None else agent.payers,
             )
         )
         self._touch(agent)
@@ -428,15 +442,6 @@ class MeshState:
         """Invalidate what the victim search summed up for the agent's node."""
         if agent is not None:
             self.cluster.touch(agent.node_id)
-
-    def _quota_held(self, fact: f.QuotaHeld) -> None:
-        hold = Hold(
-            for_pool=fact.for_pool,
-            for_client=fact.for_client,
-            shares=fact.shares,
-            until=fact.until,
-        )
-        self.ledger.hold(fact.hold_id, hold)
 
     def _request_answered(self, fact: f.RequestAnswered) -> None:
         self.answers.pop(fact.request_id, None)

@@ -11,9 +11,11 @@ from collections.abc import Iterable
 
 import msgspec
 
+from schedulemesh.domain.cohort import CohortSpec
 from schedulemesh.domain.pool import PoolSpec
-from schedulemesh.domain.resources import NOTHING, Resources
-from schedulemesh.engine.messages.facts import Share
+from schedulemesh.domain.resources import NOTHING, Resources, sum_of
+from schedulemesh.engine.messages.facts import HoldShrank, QuotaHeld, Share, merged
+from schedulemesh.engine.state.cohorts import CohortTree
 
 
 class Account(msgspec.Struct, kw_only=True, gc=False):
@@ -28,11 +30,41 @@ class Account(msgspec.Struct, kw_only=True, gc=False):
     lent: Resources = NOTHING
     #: Quota of other pools that this pool's claims hold.
     borrowed: Resources = NOTHING
+    #: The decayed mean of the net loans until ``mean_at``, by kind; see ``mean_loans``.
+    mean: dict[str, float] = {}
+    mean_at: float = 0.0
 
     @property
     def free(self) -> Resources:
         """The part of the total that is not held; negative only after a forced shrink."""
         return self.spec.resources - self.reserved - self.used
+
+    @property
+    def net_loans(self) -> Resources:
+        """What it has borrowed less what it has lent; negative where it has lent more."""
+        return self.borrowed - self.lent
+
+    def mean_loans(self, now: float, half_life_s: float) -> dict[str, float]:
+        """The mean of the net loans over all time until ``now``, by kind, in which what was held one
+        half-life ago counts half as much as what is held now.
+        """
+        if half_life_s <= 0:
+            return {kind: float(units) for kind, units in self.net_loans.items()}
+        elapsed = max(0.0, now - self.mean_at)
+        past = 0.5 ** (elapsed / half_life_s)
+        mean = {kind: units * past for kind, units in self.mean.items()}
+        for kind, units in self.net_loans.items():
+            mean[kind] = mean.get(kind, 0.0) + units * (1.0 - past)
+        return mean
+
+    def note_loan(
+        self, *, borrowed: Resources, lent: Resources, at: float, half_life_s: float
+    ) -> None:
+        """Change what it has borrowed and lent."""
+        self.mean = self.mean_loans(at, half_life_s)
+        self.mean_at = max(self.mean_at, at)
+        self.borrowed = self.borrowed + borrowed
+        self.lent = self.lent + lent
 
 
 class Hold(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -45,7 +77,7 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Ledger:
-    """Accounts of all pools, and the holds between them."""
+    """Accounts of all pools, the cohorts that they are in, and the holds and loans between them."""
 
     def __init__(self) -> None:
         #: By pool name, in the order in which the pools were created.
@@ -53,6 +85,16 @@ class Ledger:
         self.holds: dict[str, Hold] = {}
         #: Pools of which quota has become free since the queue was served last.
         self.freed: set[str] = set()
+        self.cohorts = CohortTree()
+        #: (owner, borrower): the quota of the owner that the borrower's claims hold.
+        self.loans: dict[tuple[str, str], Resources] = {}
+        #: The time of the change in progress, in seconds since 1970.
+        self.clock = 0.0
+        #: The half-life of past loans in ``Account.mean_loans``; 0: only present loans count.
+        self.half_life_s = 0.0
+        #: By the name of the incoming agent: its pool, and the loans that it gets when its victims have
+        #: ended.
+        self.promises: dict[str, tuple[str, tuple[Share, ...]]] = {}
 
     def ensure(self, spec: PoolSpec) -> None:
         """Open an account, or change the definition of the pool."""
@@ -62,6 +104,12 @@ class Ledger:
         else:
             account.spec = spec
         self.freed.add(spec.name)
+        self.cohorts.join(spec.name, spec.cohort)
+
+    def ensure_cohort(self, spec: CohortSpec) -> None:
+        """Create a cohort, or change its definition: its pools may have new lenders."""
+        self.cohorts.ensure(spec)
+        self.freed.update(self.cohorts.pools_below(self.cohorts.upwards(spec.name)[-1]))
 
     def reserve(self, pool_name: str, shares: Iterable[Share]) -> None:
         """Reserve these shares for a claim of the pool."""
@@ -90,6 +138,18 @@ class Ledger:
             if share.pool_name != pool_name:
                 self._lend(owner, pool_name, NOTHING - share.amount)
 
+    def quota_held(self, fact: QuotaHeld) -> None:
+        """Hold quota that a requested eviction has freed."""
+        self.clock = fact.at
+        for_pool, for_client = fact.for_pool, fact.for_client
+        hold = Hold(for_pool=for_pool, for_client=for_client, shares=fact.shares, until=fact.until)
+        self.hold(fact.hold_id, hold)
+
+    def hold_shrank(self, fact: HoldShrank) -> None:
+        """Reduce a hold, of which some was used or has expired."""
+        self.clock = fact.at
+        self.shrink_hold(fact.hold_id, fact.shares)
+
     def hold(self, hold_id: str, hold: Hold) -> None:
         """Hold shares for a pool, which borrows them, or for a client, whose pool is not known yet."""
         for share in hold.shares:
@@ -114,10 +174,42 @@ class Ledger:
         ]
         return sorted(mine, key=lambda entry: (entry[1].until, entry[0]))
 
+    def note_promise(self, agent_name: str, pool_name: str, promised: Iterable[Share]) -> None:
+        """Record which loans an incoming agent still gets; quota of its own pool is none."""
+        loans = tuple(share for share in promised if share.pool_name != pool_name)
+        if loans:
+            self.promises[agent_name] = (pool_name, loans)
+        elif self.promises:
+            self.promises.pop(agent_name, None)
+
+    def promised_by(self, owner: str) -> Resources:
+        """What incoming agents of other pools still get of this pool's quota, at most."""
+        every = (share for _, shares in self.promises.values() for share in shares)
+        return sum_of(share.amount for share in every if share.pool_name == owner)
+
+    def promised_to(self, borrower: str) -> Resources:
+        """What incoming agents of this pool still get of other pools' quota."""
+        mine = (shares for pool_name, shares in self.promises.values() if pool_name == borrower)
+        return sum_of(share.amount for shares in mine for share in shares)
+
+    def lent_by(self, owner: str) -> dict[str, Resources]:
+        """What each other pool holds of this one's quota, by name."""
+        return {other: amount for (lender, other), amount in self.loans.items() if lender == owner}
+
+    def borrowed_by(self, pool_name: str) -> dict[str, Resources]:
+        """What this pool holds of each other one's quota, by name."""
+        return {owner: amount for (owner, who), amount in self.loans.items() if who == pool_name}
+
     def _lend(self, owner: Account, pool_name: str, amount: Resources) -> None:
-        owner.lent = owner.lent + amount
-        borrower = self.accounts[pool_name]
-        borrower.borrowed = borrower.borrowed + amount
+        at, half_life_s = self.clock, self.half_life_s
+        owner.note_loan(borrowed=NOTHING, lent=amount, at=at, half_life_s=half_life_s)
+        self.accounts[pool_name].note_loan(
+            borrowed=amount, lent=NOTHING, at=at, half_life_s=half_life_s
+        )
+        pair = (owner.spec.name, pool_name)
+        loan = self.loans.pop(pair, NOTHING) + amount
+        if loan:
+            self.loans[pair] = loan
 
 
 class Payment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -126,12 +218,14 @@ class Payment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     shares: tuple[Share, ...]
     #: The rest of each hold that was used.
     holds_left: tuple[tuple[str, tuple[Share, ...]], ...] = ()
+    #: Those of the shares that are borrowed of what is idle in the cohort.
+    loans: tuple[Share, ...] = ()
     short: Resources = NOTHING
 
 
 def pay(ledger: Ledger, pool_name: str, need: Resources, client: str | None = None) -> Payment:
     """Charge a claim of this pool: first to quota that is held for the pool or the client, then to the pool's
-    own free quota.
+    own free quota. What is idle in its cohort is not asked: see ``lending``.
 
     ``short`` is what neither covers; the shares then cover the rest.
     """
@@ -158,20 +252,15 @@ def can_pay(ledger: Ledger, pool_name: str, need: Resources, client: str | None 
     return bool(ledger.holds) and not pay(ledger, pool_name, need, client).short
 
 
-def pass_on(freed: Iterable[Share], need: Resources) -> tuple[tuple[Share, ...], Resources]:
-    """The part of a victim's shares that the incoming claim takes (at most what it is short of), and what it
-    is still short of.
-    """
-    taken, _, left = _draw(tuple(freed), need)
-    return tuple(taken), left
-
-
-def merged(shares: Iterable[Share]) -> tuple[Share, ...]:
-    """The same shares with one entry per pool."""
-    total: dict[str, Resources] = {}
-    for share in shares:
-        total[share.pool_name] = total.get(share.pool_name, NOTHING) + share.amount
-    return tuple(Share(pool_name=name, amount=amount) for name, amount in total.items() if amount)
+def pass_on(freed: Iterable[Share], promised: Iterable[Share]) -> tuple[Share, ...]:
+    """The part of a victim's shares that is promised to the incoming claim."""
+    wanted = {share.pool_name: share.amount for share in promised}
+    taken = []
+    for share in merged(freed):
+        part = wanted.get(share.pool_name, NOTHING).within(share.amount)
+        if part:
+            taken.append(Share(pool_name=share.pool_name, amount=part))
+    return tuple(taken)
 
 
 def _draw(

@@ -15,12 +15,15 @@ import msgspec
 
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.config.queueing import QueuePolicy
+from schedulemesh.domain.cohort import CohortSpec
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.reasons import PreemptionReason
+from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages.drain_facts import DrainStarted
 from schedulemesh.engine.preemption.rules import PreemptionRules
-from schedulemesh.engine.state.agents import Agent, Answer, LostAgent, Preempted
+from schedulemesh.engine.state.agents import Agent, Answer, LostAgent, Preempted, Waiting
+from schedulemesh.engine.state.class_order import ClassOrder
 from schedulemesh.engine.state.evictions import EvictionRecord
 from schedulemesh.engine.state.groups import Group, PoolCounts
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -28,7 +31,7 @@ from schedulemesh.engine.state.nodes import Node
 from schedulemesh.engine.state.past import EndedTask
 from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.quota import Account, Hold
-from schedulemesh.engine.state.tasks import ClassOrder, RunningTask
+from schedulemesh.engine.state.tasks import RunningTask
 
 #: Entries of one list in one part.
 PART = 1000
@@ -50,7 +53,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     loaded: list[str] = []
     #: (pool name, counts) of every pool that has or had groups. Before the pools, as it defines their order.
     group_counts: list[tuple[str, PoolCounts]] = []
+    cohorts: list[CohortSpec] = []
     accounts: list[Account] = []
+    #: (owner, borrower, amount).
+    loans: list[tuple[str, str, Resources]] = []
     holds: list[tuple[str, Hold]] = []
     nodes: list[Node] = []
     groups: list[Group] = []
@@ -95,6 +101,8 @@ def take_snapshot(state: MeshState) -> Snapshot:
         policy_changes=list(state.policy_changes),
         handlers=list(state.handlers.values()),
         loaded=list(state.loaded),
+        cohorts=list(state.ledger.cohorts.specs.values()),
+        loans=[(*pair, amount) for pair, amount in state.ledger.loans.items()],
         accounts=[copy.copy(account) for account in state.ledger.accounts.values()],
         holds=list(state.ledger.holds.items()),
         nodes=[_node(node) for node in state.cluster.nodes.values()],
@@ -224,6 +232,7 @@ def _node(node: Node) -> Node:
 def _put_head(state: MeshState, part: Snapshot) -> None:
     if part.policy is not None:
         state.policy = part.policy
+        state.ledger.half_life_s = part.policy.usage_half_life_s
         state.preemption = PreemptionRules(part.policy)
         state.running.partition_by(state.preemption.ranks.named(), ClassOrder.of(part.policy))
     state.epoch = state.epoch if part.epoch is None else part.epoch
@@ -243,8 +252,13 @@ def _put_books(state: MeshState, part: Snapshot) -> None:
     for pool_name, so_far in part.group_counts:
         state.groups.counts[pool_name] = so_far
         state.groups.of_pool.setdefault(pool_name, {})
+    for cohort in part.cohorts:
+        state.ledger.cohorts.ensure(cohort)
+    for owner, borrower, amount in part.loans:
+        state.ledger.loans[owner, borrower] = amount
     for account in part.accounts:
         state.ledger.accounts[account.spec.name] = account
+        state.ledger.cohorts.join(account.spec.name, account.spec.cohort)
         state.agents_of[account.spec.name] = set()
         state.groups.define(account.spec.name, account.spec.groups)
     state.ledger.holds.update(part.holds)
@@ -268,6 +282,9 @@ def _put_books(state: MeshState, part: Snapshot) -> None:
 def _put_lives(state: MeshState, part: Snapshot) -> None:
     for agent in part.agents:
         state.agents[agent.spec.name] = agent
+        if isinstance(agent.phase, Waiting):
+            promised = agent.phase.promised
+            state.ledger.note_promise(agent.spec.name, agent.spec.pool_name, promised)
         state.agents_of[agent.spec.pool_name].add(agent.spec.name)
         if agent.spec.extra_names:
             state.elastic.add(agent.spec.name)

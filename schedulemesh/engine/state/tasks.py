@@ -1,11 +1,12 @@
 """Tasks, their phases, and the classes of running tasks that decisions look at.
 
-Tasks with the same pool, priority, resources and labels named by the policy's rules form a class: whether one
-of them may be evicted holds for all. Within a class only the remaining time differs, so a class keeps two
-orders: by end while time remains, and by start once it is over or unknown. A task moves from the first order
-to the second when a decision finds its time is up, at most once. Tasks that have not run for the policy's
-``min_runtime`` are in neither order, and join one when a decision finds that they have. Tasks that were
-evicted as often as the policy allows are in classes of their own, none of whose tasks may be evicted.
+Tasks with the same pool, priority, resources, labels named by the policy's rules, and pools that pay for them
+form a class: whether one of them may be evicted holds for all. Within a class only the remaining time
+differs, so a class keeps two orders: by end while time remains, and by start once it is over or unknown. A
+task moves from the first order to the second when a decision finds its time is up, at most once. Tasks that
+have not run for the policy's ``min_runtime`` are in neither order, and join one when a decision finds that
+they have. Tasks that were evicted as often as the policy allows are in classes of their own, none of whose
+tasks may be evicted by the rules.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from typing import Any, ClassVar, Union
 import msgspec
 from sortedcontainers import SortedList
 
-from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, TaskPhase, TaskSpec
+from schedulemesh.engine.state.class_order import ClassOrder
 from schedulemesh.engine.state.transitions import ForbiddenTransitionError
 
 _INFINITY = float("inf")
@@ -66,6 +67,8 @@ class RunningTask(msgspec.Struct, kw_only=True, gc=False):
     phase: AnyTaskPhase = TaskPhase.RUNNING
     #: What ending its agent frees; nothing for a task on an agent that is not ours.
     resources: Resources
+    #: See ``Agent.payers``.
+    payers: tuple[str, ...] = ()
     #: When its state was last saved.
     saved_at: float | None = None
     #: The key of its last saved state.
@@ -121,36 +124,9 @@ def _kind(phase: AnyTaskPhase) -> TaskPhase | type[Preempting]:
     return phase if isinstance(phase, TaskPhase) else type(phase)
 
 
-#: Pool, priority, resources, labels that rules name; whether immune; whether extra members of elastic gangs.
-ClassKey = tuple[str, float, Resources, tuple[tuple[str, str], ...], bool, bool]
-
-
-class ClassOrder(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How tasks are ordered within classes, and which are kept apart: what follows from the policy."""
-
-    #: Whether remaining time counts; where its weight is 0, no task is ``timed``.
-    by_time: bool = True
-    #: Whether the second order is by the work that an eviction would lose, instead of by start; then no
-    #: task is ``timed`` either.
-    by_lost_work: bool = False
-    #: Seconds that a task runs before it may be evicted.
-    min_runtime: float = 0.0
-    #: Evictions after which a task is immune that names no number of its own.
-    max_preemptions: int = PreemptionPolicy().max_preemptions
-    #: Whether the policy limits the work that evictions lose.
-    has_budget: bool = False
-
-    @classmethod
-    def of(cls, policy: PreemptionPolicy) -> ClassOrder:
-        """The order that this policy asks for."""
-        by_lost_work = policy.victim_order == "least_lost_work"
-        return cls(
-            by_time=policy.remaining_time_weight > 0 and not by_lost_work,
-            by_lost_work=by_lost_work,
-            min_runtime=policy.min_runtime,
-            max_preemptions=policy.max_preemptions,
-            has_budget=policy.lost_work_budget > 0,
-        )
+#: Pool, priority, resources, labels that rules name; whether immune; whether extra members of elastic gangs;
+#: and the payers.
+ClassKey = tuple[str, float, Resources, tuple[tuple[str, str], ...], bool, bool, tuple[str, ...]]
 
 
 class TaskClass:
@@ -167,6 +143,7 @@ class TaskClass:
         "latest",
         "order",
         "overdue",
+        "payers",
         "pool_name",
         "priority",
         "resources",
@@ -181,7 +158,8 @@ class TaskClass:
         self.key = key
         self.order = order
         self._tasks = tasks
-        self.pool_name, self.priority, self.resources, labels, self.immune, self.extra = key
+        self.pool_name, self.priority, self.resources, labels = key[:4]
+        self.immune, self.extra, self.payers = key[4:]
         self.labels: Labels = dict(labels)
         #: (-end, -start, task id): most time left first, then newest start, then id.
         self.timed: SortedList[tuple[float, float, str]] = SortedList()
@@ -377,10 +355,10 @@ class RunningTasks:
             self._by_agent[task.agent_name] = next(iter(on_agent))
         return task
 
-    def start(self, task_id: str, now: float) -> None:
-        """The task runs from now on."""
+    def start(self, task_id: str, now: float, payers: tuple[str, ...] = ()) -> None:
+        """The task runs from now on, on an agent that these pools pay for."""
         task = self.by_id[task_id]
-        task.started_at = now
+        task.started_at, task.payers = now, payers
         task.enter(TaskPhase.RUNNING)
         self._classify(task)
 
@@ -400,11 +378,11 @@ class RunningTasks:
             task.note_saving("")
         self._classify(task)
 
-    def adopt(self, task_id: str, resources: Resources) -> None:
-        """Set the resources of a task whose agent was unknown so far: ending it frees this much."""
+    def adopt(self, task_id: str, resources: Resources, payers: tuple[str, ...] = ()) -> None:
+        """Set the resources, and who pays for them, of a task whose agent was unknown so far."""
         task = self.by_id[task_id]
         self._declassify(task)
-        task.resources = resources
+        task.resources, task.payers = resources, payers
         self._classify(task)
 
     def partition_by(
@@ -437,7 +415,7 @@ class RunningTasks:
             return
         spec = task.spec
         labels = self.relevant(spec.labels) if self._named else ()
-        kind = (self._is_immune(task), bool(spec.extra_of))
+        kind = (self._is_immune(task), bool(spec.extra_of), task.payers)
         key = (spec.pool_name, spec.priority, task.resources, labels, *kind)
         task_class = self.classes.get(key)
         if task_class is None:

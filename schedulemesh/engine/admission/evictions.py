@@ -1,0 +1,155 @@
+"""What is to end so that a request that does not fit now can be admitted: idle groups, borrowers, or victims.
+
+The means are tried in this order: placement groups that nobody uses are removed; quota that the request's
+pool has lent is reclaimed; tasks are evicted by the rules of preemption.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from schedulemesh.domain.placement import GroupShape
+from schedulemesh.engine.admission.admit import Request
+from schedulemesh.engine.placement.group_choice import NoAssignment, excess, idle_for_node
+from schedulemesh.engine.placement.scenario import Demand
+from schedulemesh.engine.preemption.candidates import Candidates
+from schedulemesh.engine.preemption.limits import Limits
+from schedulemesh.engine.preemption.reclaim import Borrowers
+from schedulemesh.engine.preemption.search import Plan, search
+from schedulemesh.engine.preemption.veto import PluginVeto
+from schedulemesh.engine.preemption.victims import VictimAgents, evicted_tasks
+from schedulemesh.engine.state.lending import LoanCaps, caps_of, promise
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.quota import pay
+from schedulemesh.engine.transaction import Transaction
+
+
+def plan_for(
+    tx: Transaction, request: Request, veto: PluginVeto | None, limits: Limits
+) -> Plan | None:
+    """What is to end for a request that does not fit now; None: nothing that may end would make room."""
+    plan = room_of_idle(tx, request)
+    if plan is None and request.stimulus.may_preempt:
+        plan = reclaim(tx, request, veto) or find_victims(tx, request, veto, limits)
+    return plan
+
+
+def unprobed(state: MeshState, request: Request, plan: Plan) -> str | None:
+    """A class that is to be loaded once before anybody is evicted for the request; None: there is none."""
+    if not plan.victims:
+        return None
+    keys = request.stimulus.agent.class_keys
+    return next((key for key in keys if key and key not in state.loaded), None)
+
+
+def room_of_idle(tx: Transaction, request: Request) -> Plan | None:
+    """Room on a node once placement groups that nobody uses are removed; None: that is not enough."""
+    if not request.by_node or request.payment.short:
+        return None
+    found = idle_for_node(tx.state, request.need)
+    if found is None:
+        return None
+    placement, groups = found
+    return Plan(victims=(), placement=placement, removed=groups)
+
+
+def reclaim(tx: Transaction, request: Request, veto: PluginVeto | None) -> Plan | None:
+    """Which borrowers are evicted for a request that its pool's own quota covers, counting what the pool has
+    lent; None: it does not, or no eviction of borrowers would make room.
+
+    The limits on evictions do not apply: an owner does not wait for its own quota.
+    """
+    state, pool_name = tx.state, request.pool_name
+    if request.stimulus.for_group or not state.ledger.cohorts.neighbours(pool_name).names:
+        return None
+    borrowers = Borrowers(state, request.incoming(state), tx.now, veto)
+    if not borrowers.allowed:
+        return None
+    payment = pay(state.ledger, pool_name, request.need, request.stimulus.client)
+    if not payment.short.fits(state.ledger.accounts[pool_name].lent):
+        return None
+    return _searched(tx, msgspec.structs.replace(request, payment=payment), borrowers, None)
+
+
+def find_victims(
+    tx: Transaction, request: Request, veto: PluginVeto | None, limits: Limits
+) -> Plan | None:
+    """Who is evicted for a request by the rules, and where it runs then; None: no eviction would make room
+    for it.
+
+    Extra members of elastic gangs are given up before anything else, where they are enough. Where the
+    victims together lose more work than a pool's budget leaves, others are sought, with narrower limits.
+    """
+    caps = caps_of(tx.state.ledger, request.pool_name, request.payment)
+    while True:
+        candidates = candidates_for(tx, request, veto, limits)
+        plan = None
+        if any(task_class.extra for task_class in candidates.allowed):
+            extras = candidates_for(tx, request, veto, limits, only_extras=True)
+            plan = _searched(tx, request, extras, caps)
+        if plan is None:
+            plan = _searched(tx, request, candidates, caps)
+        if plan is None or not limits.narrow(evicted_tasks(plan.victims)):
+            return plan
+
+
+def _searched(
+    tx: Transaction, request: Request, candidates: Candidates, caps: LoanCaps | None
+) -> Plan | None:
+    """The search among these candidates, and what the request gets of the quota that they free."""
+    demand = _demand(tx.state, request)
+    if demand is None:
+        return None
+    demand = msgspec.structs.replace(demand, caps=caps)
+    asked = request.group_request if demand.needs_place else None
+    plan = search(tx.state, demand, VictimAgents(tx.state, candidates, asked, caps), tx.now)
+    if plan is None:
+        return None
+    freed = ((victim.pool_name, victim.shares) for victim in plan.victims)
+    promised = promise(freed, request.pool_name, request.payment.short, caps)
+    return msgspec.structs.replace(plan, payment=request.payment, promised=promised)
+
+
+def candidates_for(
+    tx: Transaction,
+    request: Request,
+    veto: PluginVeto | None,
+    limits: Limits,
+    *,
+    only_extras: bool = False,
+) -> Candidates:
+    """The tasks that may be evicted for a request by the rules."""
+    state = tx.state
+    return Candidates(
+        state.preemption,
+        state.running,
+        request.incoming(state),
+        tx.now,
+        veto,
+        limits,
+        only_extras=only_extras,
+    )
+
+
+def _demand(state: MeshState, request: Request) -> Demand | None:
+    """What the request lacks; None: nobody may be evicted for that."""
+    short, asked = request.payment.short, request.group_request
+    if request.stimulus.for_group and short:
+        return None
+    if asked is None:
+        shape = GroupShape(bundles=(request.need,)) if request.by_node else None
+        return Demand(short_quota=short, needs_place=request.by_node, shape=shape)
+    if not isinstance(request.assignment, NoAssignment):
+        return Demand(short_quota=short, needs_place=False)
+    may_create = (
+        request.assignment.could_ever
+        and asked.spec.dynamic
+        and asked.spec.max_dynamic >= 1
+        and not request.stimulus.for_group
+    )
+    return Demand(
+        short_quota=short,
+        shape=asked.shape if may_create else None,
+        pool_name=asked.pool_name,
+        too_many_groups=excess(state, asked),
+    )

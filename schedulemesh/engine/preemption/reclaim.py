@@ -1,0 +1,138 @@
+"""Reclaim: a pool gets back the quota that it has lent, by the eviction of borrowers.
+
+A task that its pool's own quota covers, counting what the pool has lent, may evict any task of another pool
+of its tree of cohorts that runs on borrowed quota, whatever the priorities, except
+
+1. tasks of a protected pool,
+2. tasks that dominate it by a label rule and are not dominated in turn,
+3. tasks that a strategy keeps (``veto``).
+
+Only quota of its own pool counts as freed for it, and it pays with nothing else: a task that has reclaimed
+holds no loan, so that nobody can reclaim from it, and the rules let no other pool of the cohort evict it by
+priority (``rules``). So the reclaimed task cannot evict its reclaimer.
+
+Borrowers stand in this order:
+
+1. those of the pool with the highest share first (``shares``);
+2. then the lowest price: the seconds of work lost and those that a restart costs, times one more than the
+   number of evictions that the task has suffered;
+3. then the newest start;
+4. then the lower task id.
+
+The search is that of preemption (``search``); of several nodes it takes the one whose victims' pools have the
+highest shares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+
+from schedulemesh.domain.reasons import PreemptionReason, Reason
+from schedulemesh.domain.resources import Resources, sum_of
+from schedulemesh.engine.messages.outcomes import Candidate
+from schedulemesh.engine.preemption.candidates import Candidates, Order
+from schedulemesh.engine.preemption.rules import Incoming, Verdict
+from schedulemesh.engine.preemption.veto import PluginVeto
+from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.shares import Shares
+from schedulemesh.engine.state.tasks import RunningTask, TaskClass
+
+#: Seconds that a restart costs where no work is lost.
+RESTART_S = 30.0
+
+
+class Borrowers(Candidates):
+    """The tasks that may be evicted so that a pool gets its own quota back."""
+
+    by_priority = False
+
+    def __init__(
+        self, state: MeshState, incoming: Incoming, now: float, veto: PluginVeto | None = None
+    ) -> None:
+        super().__init__(state.preemption, state.running, incoming, now, veto)
+        self._state = state
+
+    def in_order(
+        self,
+        keep: Callable[[TaskClass], bool] = TaskClass.has_tasks,
+        first: int | None = None,
+    ) -> Iterator[Candidate]:
+        """See ``Candidates.in_order``."""
+        given = 0
+        for _, _, _, task_id in self._ordered(keep):
+            if given == first:
+                return
+            task = self._running.by_id[task_id]
+            if task.task_class is None or not keep(task.task_class):
+                continue
+            candidate = self.of(task)
+            if candidate is not None:
+                given += 1
+                yield candidate
+
+    def order_of(self, tasks: Sequence[Candidate]) -> Order:
+        """Where an agent with these tasks stands: where the last of them does."""
+        return max(self._place(self._running.by_id[task.task_id]) for task in tasks)
+
+    @cached_property
+    def tiers(self) -> Mapping[TaskClass, float]:
+        """The place of each class's pool."""
+        return {task_class: self._ranks[task_class.pool_name] for task_class in self.allowed}
+
+    def quota_of(self, agent: Agent) -> Resources:
+        """What its eviction gives back to the owner."""
+        mine = self._incoming.pool_name
+        return sum_of(share.amount for share in agent.shares if share.pool_name == mine)
+
+    def _ordered(self, keep: Callable[[TaskClass], bool]) -> Iterator[Order]:
+        """The places of all borrowers, ascending; computed pool by pool, when its turn comes."""
+        by_rank: dict[float, list[TaskClass]] = {}
+        for task_class, rank in self.tiers.items():
+            by_rank.setdefault(rank, []).append(task_class)
+        by_id = self._running.by_id
+        for rank in sorted(by_rank):
+            classes = filter(keep, by_rank[rank])
+            ids = (task_id for task_class in classes for task_id in task_class.task_ids())
+            yield from sorted(self._place(by_id[task_id]) for task_id in ids)
+
+    def _place(self, task: RunningTask) -> Order:
+        price = (task.lost_work(self._now) + RESTART_S) * (1 + task.attempts.preemptions)
+        return (self._ranks[task.spec.pool_name], price, -task.started_at, task.spec.task_id)
+
+    @cached_property
+    def _ranks(self) -> dict[str, float]:
+        """The place of each borrowing pool, 0 for the one with the highest share."""
+        pools = {task_class.pool_name for task_class in self.allowed}
+        keys = Shares(self._state, self._now).keys(pools)
+        highest_first = sorted(set(keys.values()), reverse=True)
+        return {name: float(highest_first.index(key)) for name, key in keys.items()}
+
+    @property
+    def _least_score(self) -> float:
+        return float("-inf")
+
+    def _verdicts(self) -> list[tuple[TaskClass, Verdict]]:
+        return self._judged
+
+    @cached_property
+    def _judged(self) -> list[tuple[TaskClass, Verdict]]:
+        return [
+            (task_class, self._judge(task_class))
+            for task_class in self._running.classes.values()
+            if task_class.payers
+            and task_class.count
+            and task_class.pool_name in self._incoming.neighbours
+        ]
+
+    def _judge(self, task_class: TaskClass) -> Verdict:
+        policy, ranks, incoming = self._policy, self._rules.ranks, self._incoming
+        if task_class.pool_name in policy.protected_pools:
+            return Verdict(refused=Reason.PROTECTED_POOL)
+        if policy.enable_label_preemption:
+            high, low = task_class.labels, incoming.labels
+            if ranks.rank(high, low) and not ranks.rank(low, high):
+                return Verdict(refused=Reason.DOMINATES_BY_LABEL)
+        delta = incoming.priority - task_class.priority
+        return Verdict(rule=PreemptionReason.RECLAIM, delta=delta)

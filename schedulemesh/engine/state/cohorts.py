@@ -1,0 +1,89 @@
+"""The tree of cohorts: which pools lend each other idle quota, and which of them are near each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from schedulemesh.domain.cohort import CohortSpec
+
+
+class Neighbours(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The other pools of a pool's tree of cohorts."""
+
+    #: (steps up to the nearest cohort that both are in, pool name), ascending.
+    by_distance: tuple[tuple[int, str], ...] = ()
+    names: frozenset[str] = frozenset()
+
+
+_NOBODY = Neighbours()
+
+
+class CohortTree:
+    """All cohorts, and the pools in them. A cohort exists from its first mention on and is never removed."""
+
+    def __init__(self) -> None:
+        self.specs: dict[str, CohortSpec] = {}
+        #: The cohort of each pool that is in one.
+        self._cohort_of: dict[str, str] = {}
+        self._neighbours: dict[str, Neighbours] = {}
+
+    def ensure(self, spec: CohortSpec) -> None:
+        """Create a cohort, or change its definition."""
+        self.specs[spec.name] = spec
+        if spec.parent is not None:
+            self.specs.setdefault(spec.parent, CohortSpec(name=spec.parent))
+        self._neighbours.clear()
+
+    def join(self, pool_name: str, cohort: str | None) -> None:
+        """Put a pool into this cohort, which is created where it does not exist; None: into none."""
+        if self._cohort_of.get(pool_name) == cohort:
+            return
+        self._neighbours.clear()
+        if cohort is None:
+            del self._cohort_of[pool_name]
+            return
+        self._cohort_of[pool_name] = cohort
+        self.specs.setdefault(cohort, CohortSpec(name=cohort))
+
+    def path(self, pool_name: str) -> tuple[str, ...]:
+        """The cohorts that a pool is in, from its own one up to the root; empty: it is in none."""
+        return self.upwards(self._cohort_of.get(pool_name))
+
+    def upwards(self, cohort: str | None) -> tuple[str, ...]:
+        """A cohort and those above it."""
+        path: list[str] = []
+        while cohort is not None:
+            path.append(cohort)
+            spec = self.specs.get(cohort)
+            cohort = None if spec is None else spec.parent
+        return tuple(path)
+
+    def would_be_cycle(self, name: str, parent: str) -> bool:
+        """Whether this cohort would be above itself with this parent."""
+        return name in self.upwards(parent)
+
+    def pools_below(self, cohort: str) -> Iterator[str]:
+        """The pools in a cohort, directly or in cohorts below it."""
+        return (pool for pool in self._cohort_of if cohort in self.path(pool))
+
+    def neighbours(self, pool_name: str) -> Neighbours:
+        """The other pools of its tree of cohorts."""
+        if pool_name not in self._cohort_of:
+            return _NOBODY
+        found = self._neighbours.get(pool_name)
+        if found is None:
+            found = self._neighbours[pool_name] = self._find(pool_name)
+        return found
+
+    def _find(self, pool_name: str) -> Neighbours:
+        mine = self.path(pool_name)
+        found = []
+        for other in self._cohort_of:
+            shared = set(self.path(other)).intersection(mine)
+            if shared and other != pool_name:
+                found.append((min(map(mine.index, shared)), other))
+        return Neighbours(
+            by_distance=tuple(sorted(found)), names=frozenset(name for _, name in found)
+        )

@@ -1,0 +1,310 @@
+"""Owners get their quota back: from whom, whatever the priorities, and no more than is needed."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schedulemesh.config.groups import parse_groups
+from schedulemesh.engine.messages.outcomes import Accepted, Pending, Refused
+from schedulemesh.plugins.scheduling import SchedulingStrategyPlugin
+from tests.engine.builders import Mesh, amount, names, node, pool
+
+COHORT = {"cohort": "c"}
+RULES = {"tier": {"premium": ["batch"]}}
+
+
+def member(name, cpu=4, **lending):
+    return pool(name, cpu=cpu, lending={**COHORT, **lending})
+
+
+def lent_out(*extra, **policy):
+    """p owns 4 CPUs, of which q, which owns none, uses all, in tasks of 1 and of high priority."""
+    mesh = Mesh(member("p"), member("q", 0), *extra, **policy)
+    for index in range(4):
+        mesh.run(f"b{index}", "q", 20.0, cpu=1)
+        mesh.now += 10
+    return mesh
+
+
+def paid(mesh, name):
+    return {s.pool_name: s.amount.public()["cpu"] for s in mesh.state.agents[name].shares}
+
+
+def test_the_owner_gets_its_quota_back_whatever_the_priorities():
+    mesh = lent_out()
+    mesh.submit("own", "p", 0.0, cpu=2)
+    mesh.slot("own")
+    assert paid(mesh, "own") == {"p": 2.0}
+    assert mesh.state.ledger.loans == {("p", "q"): amount(cpu=2)}
+    assert mesh.state.preemption_counts == {"reclaim": 2}
+
+
+def test_the_least_lost_work_goes_first_and_no_more_than_is_needed():
+    outcome = lent_out().dry("own", "p", 0.0, cpu=2)
+    assert sorted(names(outcome.preempted)) == ["b2", "b3"]
+    assert {victim.reason for victim in outcome.preempted} == {"reclaim"}
+
+
+def test_a_task_that_was_evicted_before_has_a_higher_price():
+    mesh = lent_out()
+    mesh.now += 100
+    mesh.submit("b3 again", "p", 0.0, cpu=1, more={"dry_run": True})
+    running = mesh.state.running.by_id["b3"]
+    running.attempts = type(running.attempts)(preemptions=2)
+    assert names(mesh.dry("own", "p", 0.0, cpu=1).preempted) == ["b2"]
+
+
+def test_a_borrower_that_dominates_by_label_stays():
+    mesh = Mesh(member("p"), member("q", 0), label_preemption_rules=RULES)
+    mesh.run("premium", "q", 0.0, labels={"tier": "premium"}, cpu=2)
+    mesh.run("plain", "q", 0.0, cpu=2)
+    refused = mesh.submit("own", "p", 9.0, labels={"tier": "batch"}, cpu=4)
+    assert refused.reason == "preemption_failed"
+    outcome = mesh.dry("less", "p", 9.0, labels={"tier": "batch"}, cpu=2)
+    assert names(outcome.preempted) == ["plain"]
+
+
+def test_a_task_of_a_protected_pool_stays_even_on_borrowed_quota():
+    mesh = lent_out()
+    mesh.policy(protected_pools=("q",))
+    assert mesh.submit("own", "p", 90.0, cpu=1).reason == "preemption_failed"
+
+
+def test_the_pool_with_the_highest_share_by_weight_gives_back_first():
+    mesh = Mesh(member("p", 8), member("q", 0, weight=4.0), member("r", 0))
+    for name, borrower in (("q0", "q"), ("q1", "q"), ("q2", "q"), ("r0", "r"), ("r1", "r")):
+        mesh.run(name, borrower, cpu=1 if borrower == "r" else 2)
+        mesh.now += 10
+    # q holds 6 at weight 4, r holds 2 at weight 1.
+    assert names(mesh.dry("own", "p", cpu=1).preempted) == ["r1"]
+    mesh.resize(member("q", 0))
+    assert names(mesh.dry("own", "p", cpu=1).preempted) == ["q2"]
+
+
+def test_shares_of_nested_cohorts_are_compared_from_the_outermost():
+    mesh = Mesh()
+    for name, parent in (("root", None), ("left", "root"), ("right", "root")):
+        mesh.cohort(name, parent)
+    mesh.resize(member("p", 9, cohort="root"))
+    for name, cohort in (("a", "left"), ("b", "left"), ("c", "right")):
+        mesh.resize(member(name, 0, cohort=cohort))
+    for name, borrower, cpu in (("a0", "a", 2), ("b0", "b", 3), ("c0", "c", 4)):
+        mesh.run(name, borrower, cpu=cpu)
+    # left holds 5 and right 4, so left gives back, and of it b.
+    assert names(mesh.dry("own", "p", cpu=1).preempted) == ["b0"]
+
+
+def test_idle_quota_of_the_cohort_is_used_before_anyone_is_evicted():
+    mesh = lent_out(member("r", 2))
+    outcome = mesh.dry("own", "p", cpu=2)
+    assert outcome.preempted == ()
+
+
+def test_a_task_beyond_the_pools_own_quota_reclaims_nothing():
+    mesh = lent_out(member("r", 4, lending_limit={"cpu": 0}))
+    mesh.run("r0", "r", cpu=3)
+    mesh.resize(member("r", 4))
+    assert isinstance(mesh.submit("own", "p", cpu=4), Pending)
+    assert mesh.submit("more", "p", cpu=2).reason == "preemption_failed"
+
+
+def test_pools_of_other_trees_and_without_cohort_give_nothing_back():
+    mesh = Mesh(pool("p", cpu=4), pool("q", cpu=4))
+    mesh.run("low", "q", 0.0, cpu=4)
+    mesh.run("own", "p", 9.0, cpu=4)
+    mesh.submit("high", "p", 9.0, cpu=4)
+    mesh.slot("high")
+    assert mesh.state.ledger.loans == {("q", "p"): amount(cpu=4)}
+    assert mesh.submit("low again", "q", 0.0, cpu=4).reason == "preemption_failed"
+
+
+def test_the_reclaimed_task_cannot_evict_its_reclaimer():
+    mesh = lent_out()
+    mesh.submit("own", "p", 0.0, cpu=4)
+    mesh.slot("own")
+    refused = mesh.submit("b0 again", "q", 1000.0, cpu=1)
+    assert refused.reason == "preemption_failed"
+    assert refused.turned_away == {"own_quota": 1}
+
+
+def test_priority_evicts_within_a_cohort_those_that_run_on_loans_alone():
+    mesh = Mesh(member("p"), member("q", 0), member("r", 0))
+    mesh.run("b", "q", 0.0, cpu=4)
+    assert names(mesh.dry("high", "r", 9.0, cpu=4).preempted) == ["b"]
+    assert mesh.dry("low", "r", 1.0, cpu=4).reason == "preemption_failed"
+    assert mesh.state.running.by_id["b"].payers == ("p",)
+
+
+def test_a_loan_passes_on_from_its_owner():
+    mesh = Mesh(member("p"), member("q", 0), member("r", 0))
+    mesh.run("b", "q", 0.0, cpu=4)
+    mesh.submit("high", "r", 9.0, cpu=4)
+    mesh.slot("high")
+    assert mesh.state.ledger.loans == {("p", "r"): amount(cpu=4)}
+
+
+def test_a_mixed_claim_gives_back_only_what_is_the_owners():
+    mesh = Mesh(member("p"), member("q"))
+    mesh.run("mixed", "q", 20.0, cpu=6)
+    mesh.run("own", "p", cpu=2)
+    mesh.submit("more", "p", cpu=2)
+    mesh.slot("more")
+    assert paid(mesh, "more") == {"p": 2.0}
+    assert mesh.state.ledger.accounts["q"].free == amount(cpu=4)
+
+
+def test_an_owner_that_has_quota_but_no_room_evicts_borrowers_for_the_room():
+    mesh = Mesh(member("p", 4), member("q", 0), member("r", 4), nodes=[node("a", cpu=4)])
+    mesh.run("b", "q", 20.0, cpu=4)
+    assert paid(mesh, "b") == {"p": 4.0} or paid(mesh, "b") == {"r": 4.0}
+    for owner in ("p", "r"):
+        outcome = mesh.dry("own", owner, 0.0, cpu=4)
+        assert names(outcome.preempted) == ["b"]
+        assert outcome.node_id == "a"
+
+
+def test_room_on_one_node_is_made_by_borrowers_of_one_node():
+    mesh = Mesh(member("p", 8), member("q", 0), nodes=[node("a", cpu=4), node("b", cpu=4)])
+    for index in range(4):
+        mesh.run(f"b{index}", "q", cpu=2)
+        mesh.now += 10
+    outcome = mesh.dry("own", "p", cpu=4)
+    where = {mesh.state.agents[victim.agent_name].node_id for victim in outcome.preempted}
+    assert where == {outcome.node_id}
+
+
+def test_pools_with_placement_groups_reclaim_too():
+    groups = parse_groups({"enable": True, "max_dynamic_pgs": 4}, "STRICT_PACK")
+    owner = pool("p", cpu=4, groups=groups, lending=COHORT)
+    mesh = Mesh(owner, member("q", 0), nodes=[node("a", cpu=4)])
+    mesh.run("b", "q", 20.0, cpu=4)
+    mesh.submit("own", "p", cpu=4)
+    mesh.leave("b")
+    mesh.make_all()
+    mesh.report("own")
+    assert paid(mesh, "own") == {"p": 4.0}
+
+
+def test_a_request_that_may_not_evict_reclaims_nothing():
+    refused = lent_out().submit("own", "p", cpu=1, more={"may_preempt": False})
+    assert refused.reason == "insufficient_quota"
+    assert "pool 'q' cpu 4" in refused.error
+
+
+def test_evaluate_shows_who_would_be_reclaimed():
+    mesh = lent_out()
+    answer = mesh.evaluate(0.0, "p", cpu=1)
+    assert answer.should_preempt
+    assert answer.victims == ("b3",)
+    assert names(answer.candidates) == ["b3", "b2", "b1", "b0"]
+
+
+def test_no_pool_lends_by_preemption_above_its_limit():
+    mesh = Mesh(pool("p", cpu=4), pool("q", cpu=4, lending={"lending_limit": {"cpu": 3}}))
+    mesh.run("own", "p", 9.0, cpu=4)
+    for index in range(2):
+        mesh.run(f"low{index}", "q", 0.0, cpu=2)
+    assert mesh.dry("high", "p", 9.0, cpu=4).reason == "preemption_failed"
+    mesh.submit("two", "p", 9.0, cpu=2)
+    refused = mesh.submit("high", "p", 9.0, cpu=2)
+    assert refused.reason == "preemption_failed"
+    mesh.slot("two")
+    assert mesh.state.ledger.accounts["q"].lent == amount(cpu=2)
+
+
+def test_a_pool_borrows_no_more_while_a_promised_loan_is_on_its_way():
+    mesh = Mesh(member("p", 0, borrowing_limit={"cpu": 3}), member("q", 0), member("r"))
+    mesh.run("b", "q", 0.0, cpu=3)
+    mesh.submit("high", "p", 9.0, cpu=3)
+    assert mesh.submit("other", "p", 9.0, cpu=1).reason == "preemption_failed"
+    mesh.slot("high")
+    assert mesh.state.ledger.accounts["p"].borrowed == amount(cpu=3)
+
+
+POOLS = ("p", "q", "r")
+tasks = st.lists(
+    st.tuples(
+        st.sampled_from(POOLS), st.sampled_from([0.0, 5.0, 20.0]), st.sampled_from([1, 2, 3])
+    ),
+    max_size=8,
+)
+
+
+@given(
+    quotas=st.tuples(*[st.sampled_from([0, 2, 4])] * 3),
+    limits=st.tuples(*[st.sampled_from([None, 0, {"cpu": 2}])] * 6),
+    crowd=tasks,
+    asked=st.tuples(st.sampled_from(POOLS), st.sampled_from([1, 2, 4])),
+    nodes=st.booleans(),
+)
+@settings(max_examples=300, deadline=None)
+def test_reclaim_is_what_trying_every_set_of_borrowers_finds(quotas, limits, crowd, asked, nodes):
+    cluster = [node("a", cpu=4), node("b", cpu=3)] if nodes else []
+    specs = [
+        member(name, cpu, lending_limit=limits[i], borrowing_limit=limits[3 + i])
+        for i, (name, cpu) in enumerate(zip(POOLS, quotas, strict=True))
+    ]
+    mesh = Mesh(*specs, nodes=cluster, enable_cross_pool_preemption=False)
+    for number, (name, priority, cpu) in enumerate(crowd):
+        if isinstance(mesh.dry(f"t{number}", name, priority, cpu=cpu), Accepted):
+            mesh.submit(f"t{number}", name, priority, cpu=cpu)
+            if mesh.state.agents[f"t{number}"].phase.value == "waiting":
+                mesh.slot(f"t{number}")
+            else:
+                mesh.report(f"t{number}")
+            mesh.now += 7
+    owner, cpu = asked
+    outcome = mesh.dry("own", owner, -50.0, cpu=cpu)
+    sets = list(sufficient(mesh, owner, cpu))
+    if isinstance(outcome, Accepted) and not outcome.preempted:
+        return
+    if isinstance(outcome, Refused):
+        assert sets == []
+        return
+    chosen = {victim.agent_name for victim in outcome.preempted}
+    assert chosen in sets
+    assert not any(smaller < chosen for smaller in sets)
+    assert len(chosen) == 1 or min(map(len, sets)) > 1
+
+
+def sufficient(mesh, owner, cpu):
+    """Every set of borrowers whose end gives the owner enough of its own quota, and room on a node."""
+    state = mesh.state
+    account = state.ledger.accounts[owner]
+    if cpu * 10_000 > account.spec.resources.cpu:
+        return
+    borrowers = [
+        name
+        for name, agent in state.agents.items()
+        if agent.spec.pool_name != owner
+        and any(share.pool_name != agent.spec.pool_name for share in agent.shares)
+    ]
+    for size in range(1, len(borrowers) + 1):
+        for gone in itertools.combinations(borrowers, size):
+            shares = [share for name in gone for share in state.agents[name].shares]
+            freed = sum(share.amount.cpu for share in shares if share.pool_name == owner)
+            room = {n: found.free.cpu for n, found in state.cluster.nodes.items()}
+            for name in gone:
+                node_id = state.agents[name].node_id
+                if node_id in room:
+                    room[node_id] += state.agents[name].spec.resources.cpu
+            fits = not room or max(room.values()) >= cpu * 10_000
+            if account.free.cpu + freed >= cpu * 10_000 and fits:
+                yield set(gone)
+
+
+def test_a_strategy_may_keep_a_borrower():
+    mesh = Mesh(member("p"), member("q", 0), plugins=[Keeper()])
+    mesh.run("b0", "q", cpu=2)
+    mesh.run("b1", "q", cpu=2)
+    assert names(mesh.dry("own", "p", 0.0, cpu=2).preempted) == ["b0"]
+
+
+class Keeper(SchedulingStrategyPlugin):
+    """Keeps task b1."""
+
+    def preemption_policy(self, high_priority_task, low_priority_task):
+        return False if low_priority_task.task_id == "b1" else None
