@@ -576,3 +576,52 @@ def test_several_tasks_are_cancelled_in_one_step():
     assert outcome.ending == ("a",)
     assert given.waiting() == ["c"]
     check_stored(given)
+
+
+# shares
+
+
+def test_by_dominant_share_the_pool_that_holds_least_is_served_first():
+    given = Mesh(pool("p", cpu=8), pool("q", cpu=8), nodes=[node("n1", cpu=8)])
+    given.order_by(order="dominant_share")
+    given.run("p1", "p", cpu=4, priority=9)
+    given.run("q1", "q", cpu=2, priority=9)
+    given.run("busy", "q", cpu=2, priority=9)
+    for name in ("p2", "p3"):
+        given.queue(name, "p", cpu=1, priority=7)
+    for name in ("q2", "q3"):
+        given.queue(name, "q", cpu=1, priority=1)
+    given.complete("busy")
+    assert list(given.starts) == ["q2", "q3"]
+
+
+def test_a_pool_with_a_greater_weight_may_hold_more():
+    heavy = msgspec.structs.replace(pool("p", cpu=8), weight=4.0)
+    given = Mesh(heavy, pool("q", cpu=8), nodes=[node("n1", cpu=8)])
+    given.order_by(order="dominant_share")
+    given.run("p1", "p", cpu=4, priority=9)
+    given.run("q1", "q", cpu=2, priority=9)
+    given.run("busy", "q", cpu=2, priority=9)
+    given.queue("p2", "p", cpu=1)
+    given.queue("q2", "q", cpu=2)
+    given.complete("busy")
+    assert list(given.starts) == ["p2"]
+
+
+def test_among_borrowers_the_pool_with_the_lowest_share_of_its_cohort_is_served_first():
+    pools = [
+        msgspec.structs.replace(pool(name, cpu=cpu), cohort="c")
+        for name, cpu in (("owner", 4), ("p", 2), ("q", 2))
+    ]
+    given = Mesh(*pools, nodes=[node("n1", cpu=8)])
+    given.run("p1", "p", cpu=2, priority=9)
+    given.run("q1", "q", cpu=2, priority=9)
+    given.run("p2", "p", cpu=2, priority=9)
+    given.run("o1", "owner", cpu=2, priority=9)
+    given.queue("p3", "p", cpu=1, priority=8)
+    given.queue("q2", "q", cpu=1, priority=2)
+    given.complete("o1")
+    assert list(given.starts) == ["p3", "q2"] or list(given.starts) == ["q2", "p3"]
+    admitted = [fact.agent.name for fact in given.facts if type(fact).__name__ == "AgentAdmitted"]
+    assert admitted[-2:] == ["q2", "p3"]
+    check_stored(given)

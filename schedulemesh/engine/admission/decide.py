@@ -276,7 +276,7 @@ def _not_reserved(tx: Transaction, request: Request) -> Request | Refused:
         return allowed
     return Refused(
         reason=Reason.HELD_FOR_QUEUE,
-        error=f"{request.need} are free for pool {request.pool_name!r}, but tasks that wait come first",
+        error=f"there is room in pool {request.pool_name!r}, but tasks that wait come first",
         hint="submit it with queue=True, or with a higher priority",
     )
 

@@ -13,6 +13,7 @@ searching at each of these steps would cost more than it gains.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
 from schedulemesh.domain.placement import GroupsSpec
@@ -20,7 +21,7 @@ from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.admission.admit import Request, admit
 from schedulemesh.engine.admission.decide import can_be_paid, understand, veto_for
 from schedulemesh.engine.admission.evictions import plan_for, unprobed
-from schedulemesh.engine.admission.reservations import permitted, reserve_starts
+from schedulemesh.engine.admission.reservations import need_of, permitted, reserve_starts
 from schedulemesh.engine.messages.facts import ClassLoaded, GroupEnded, GroupReady
 from schedulemesh.engine.messages.instructions import ProbeClass
 from schedulemesh.engine.messages.outcomes import Refused
@@ -32,7 +33,8 @@ from schedulemesh.engine.messages.stimuli import (
     TaskSubmitted,
 )
 from schedulemesh.engine.preemption.limits import Limits
-from schedulemesh.engine.state.queue import QueueClass, QueuedTask
+from schedulemesh.engine.state.queue import Entry, QueueClass, QueuedTask
+from schedulemesh.engine.state.shares import ShareKey, dominant_usage, share_key
 from schedulemesh.engine.transaction import Transaction
 
 #: Facts after which a task may find a placement group.
@@ -140,7 +142,9 @@ def _start_with_evictions(tx: Transaction, task: QueuedTask, request: Request) -
 
 
 class _Pass:
-    """One service of the queue."""
+    """One service of the queue: first of the tasks that fit into their own pools' quota, in the order of the
+    queue; then of those that would borrow, the pool with the lowest share of its cohort first.
+    """
 
     def __init__(self, tx: Transaction, *, evictions: int) -> None:
         self._tx = tx
@@ -149,19 +153,53 @@ class _Pass:
         #: Pools whose first task does not fit, and these tasks.
         self._blocked: set[str] = set()
         self.heads: list[QueuedTask] = []
+        #: Classes whose first task would borrow; None while these are served.
+        self._borrowers: list[QueueClass] | None = []
 
     def run(self) -> None:
         """Start what fits of the open classes."""
         queue = self._tx.state.queue
         queue.changed = False
-        classes = list(queue.open)
-        heap = [(queue_class.first, number) for number, queue_class in enumerate(classes)]
+        by_usage = queue.policy.order == "dominant_share"
+        self._serve_all(list(queue.open), self._usage if by_usage else None)
+        borrowers, self._borrowers = self._borrowers, None
+        if borrowers:
+            self._serve_all(borrowers, self._share)
+
+    def _serve_all(
+        self, classes: list[QueueClass], share: Callable[[QueueClass], ShareKey] | None
+    ) -> None:
+        """Serve these classes: those with the lowest share first (None: all have the same), then in the order
+        of the queue. Shares only grow while tasks start, so one that has grown is put back.
+        """
+
+        def place(number: int) -> tuple[ShareKey, Entry, int]:
+            queue_class = classes[number]
+            return (() if share is None else share(queue_class), queue_class.first, number)
+
+        heap = [place(number) for number in range(len(classes))]
         heapify(heap)
         while heap:
-            _, number = heappop(heap)
+            known, _, number = heappop(heap)
             queue_class = classes[number]
-            if self._serve(queue_class) and queue_class.entries:
-                heappush(heap, (queue_class.first, number))
+            grown = share is not None and share(queue_class) > known
+            if grown or (self._serve(queue_class) and queue_class.entries):
+                heappush(heap, place(number))
+
+    def _usage(self, queue_class: QueueClass) -> ShareKey:
+        """The dominant share of all quota that the pool's tasks hold, by its weight."""
+        return (dominant_usage(self._tx.state, queue_class.pool_name),)
+
+    def _share(self, queue_class: QueueClass) -> ShareKey:
+        """The shares by which borrowers are compared."""
+        return share_key(self._tx.state, queue_class.pool_name, self._tx.now)
+
+    def _would_borrow(self, queue_class: QueueClass, task: QueuedTask) -> bool:
+        """Whether the pool's own quota is not enough, and it is in a cohort that may lend it some."""
+        ledger = self._tx.state.ledger
+        if not ledger.cohorts.neighbours(queue_class.pool_name).names:
+            return False
+        return not need_of(self._tx.state, task).fits(ledger.accounts[queue_class.pool_name].free)
 
     def _serve(self, queue_class: QueueClass) -> bool:
         """Start the first task of a class; whether that was done."""
@@ -170,6 +208,9 @@ class _Pass:
         if is_strict(self._tx, pool_name) and (passes or not queue.is_first(queue_class)):
             return False
         task = queue.by_id[queue_class.first[-1]]
+        if self._borrowers is not None and self._would_borrow(queue_class, task):
+            self._borrowers.append(queue_class)
+            return False
         if self._may_fit(task, queue_class) and self._started(task):
             return True
         if not passes and self._evictions > 0:
@@ -184,11 +225,9 @@ class _Pass:
     def _may_fit(self, task: QueuedTask, queue_class: QueueClass) -> bool:
         """False: its pool's quota is short, or no node has room. Costs little."""
         state, submission = self._tx.state, task.submission
-        account = state.ledger.accounts[task.pool_name]
-        need = submission.agent.resources
-        if submission.default_resources:
-            need = account.spec.default_agent()
-        if need in state.queue.no_room and _on_one_node(submission, groups=account.spec.groups):
+        need = need_of(state, task)
+        groups = state.ledger.accounts[task.pool_name].spec.groups
+        if need in state.queue.no_room and _on_one_node(submission, groups=groups):
             return False
         if can_be_paid(state, task.pool_name, need, submission.client):
             return True

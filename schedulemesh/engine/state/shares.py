@@ -82,3 +82,15 @@ class Shares:
                 mean[kind] = mean.get(kind, 0.0) + value
         parts = [max(present.get(k, 0.0), mean.get(k, 0.0)) / units for k, units in total.items()]
         return max(0.0, *parts, 0.0)
+
+
+def dominant_usage(state: MeshState, pool_name: str) -> float:
+    """The largest part, over all kinds, of the quota of all pools that the tasks of this pool hold, whoever
+    lends it, divided by the pool's weight.
+    """
+    account = state.ledger.accounts[pool_name]
+    held = account.reserved + account.used + account.net_loans
+    total = sum_of(each.spec.resources for each in state.ledger.accounts.values())
+    amounts = dict(held.items())
+    parts = (amounts.get(kind, 0) / units for kind, units in total.items() if units)
+    return max(parts, default=0.0) / account.spec.weight
