@@ -200,6 +200,13 @@ class Reason(Code):
         "Quota that a requested eviction freed is held for another pool or client for a while.",
     )
     QUOTA_ON_LOAN = ("quota_on_loan", "Agents of other pools hold quota of its pool as a loan.")
+    COHORT_EXHAUSTED = (
+        "cohort_exhausted",
+        (
+            "Its pool borrows from its cohort, but that has too little idle quota, or a "
+            "`borrowing_limit` or `lending_limit` is reached."
+        ),
+    )
     CLASS_NOT_LOADED = (
         "class_not_loaded",
         "An eviction would make room, but before that its class has to load in a worker once.",
@@ -364,6 +371,7 @@ QUEUE_REASONS = (
     Reason.EXTERNAL_RAY_WORK,
     Reason.QUOTA_ON_HOLD,
     Reason.QUOTA_ON_LOAN,
+    Reason.COHORT_EXHAUSTED,
     Reason.GROUP_UNPLACEABLE,
     Reason.CLASS_NOT_LOADED,
     Reason.NEXT_SCHEDULING_PASS,

@@ -143,6 +143,11 @@ def preemption_failed(
 
 def _loans(state: MeshState, pool_name: str, short: Resources) -> list[str]:
     """Parts of a message: what other pools have of what is short, and what the cohort has idle."""
+    return [*lent_parts(state, pool_name, short), *cohort_parts(state, pool_name, short)]
+
+
+def lent_parts(state: MeshState, pool_name: str, short: Resources) -> list[str]:
+    """Part of a message: what other pools have of what is short; empty if they have nothing."""
     ledger, said = state.ledger, []
     account = ledger.accounts[pool_name]
     if lent := short.within(account.lent):
@@ -155,12 +160,19 @@ def _loans(state: MeshState, pool_name: str, short: Resources) -> list[str]:
         said.append(
             f"other pools have {lent} of it as a loan, or it is held for them: " + ", ".join(named)
         )
+    return said
+
+
+def cohort_parts(state: MeshState, pool_name: str, short: Resources) -> list[str]:
+    """Parts of a message: why the pool borrows no more of its cohort; empty if it is in none."""
+    ledger = state.ledger
+    account = ledger.accounts[pool_name]
     if account.spec.cohort is None:
-        return said
+        return []
     if pool_name in state.policy.protected_pools:
-        return [*said, "a protected pool does not borrow from its cohort"]
+        return ["a protected pool does not borrow from its cohort"]
     idle = idle_in_cohort(ledger, pool_name)
-    said.append(f"cohort {account.spec.cohort!r} has {idle} idle for it to borrow")
+    said = [f"cohort {account.spec.cohort!r} has {idle} idle for it to borrow"]
     limit = account.spec.borrowing_limit
     if limit is not None and limit.room(short, account.borrowed) != short:
         said.append(f"its borrowing_limit is {limit.public()}, of which {account.borrowed} is used")

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from schedulemesh.domain.agent import GangSpec
+from schedulemesh.domain.cohort import LoanLimit
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.reasons import QUEUE_REASONS, Reason
 from schedulemesh.engine.explanation import queued
@@ -259,7 +260,40 @@ def test_quota_on_loan_is_named_with_its_borrower():
     found = given.explain("t")
     assert codes(found) == [Reason.INSUFFICIENT_QUOTA, Reason.QUOTA_ON_LOAN]
     assert [h.agent_name for h in found.holders] == ["urgent"]
-    assert "agents of other pools hold cpu 2" in found.others[0].error
+    assert found.others[0].error == (
+        "other pools have cpu 2 of it as a loan, or it is held for them: pool 'q' cpu 2"
+    )
+
+
+def in_cohort(name, cpu, **more):
+    return msgspec.structs.replace(pool(name, cpu=cpu), cohort="c", **more)
+
+
+def test_a_cohort_without_idle_quota_is_named():
+    given = Explained(in_cohort("p", 2), in_cohort("q", 2))
+    given.run("a", cpu=2)
+    given.run("b", "q", cpu=2)
+    given.queue("t", cpu=2)
+    found = given.explain("t")
+    assert codes(found) == [Reason.INSUFFICIENT_QUOTA, Reason.COHORT_EXHAUSTED]
+    assert found.others[0].error == "cohort 'c' has nothing idle for it to borrow"
+
+
+def test_a_borrowing_limit_is_named():
+    limit = LoanLimit(nothing=True)
+    given = Explained(in_cohort("p", 2, borrowing_limit=limit), in_cohort("q", 2))
+    given.run("a", cpu=2)
+    given.queue("t", cpu=1)
+    found = given.explain("t")
+    assert codes(found) == [Reason.INSUFFICIENT_QUOTA, Reason.COHORT_EXHAUSTED]
+    assert "its borrowing_limit is" in found.others[0].error
+
+
+def test_a_task_that_borrows_has_no_estimate_of_the_quota_of_others():
+    given = Explained(in_cohort("p", 2), in_cohort("q", 2))
+    given.run("a", "q", cpu=2, duration=60.0)
+    given.queue("t", cpu=4)
+    assert "cohort" in given.explain("t").no_estimate
 
 
 def test_a_pool_that_has_shrunk_can_never_hold_it():

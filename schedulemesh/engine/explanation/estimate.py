@@ -16,6 +16,7 @@ from schedulemesh.engine.admission.reservations import classes_by_pool, need_of,
 from schedulemesh.engine.placement.group_choice import NoAssignment
 from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.devices import devices_for
+from schedulemesh.engine.state.lending import could_ever_borrow
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
 from schedulemesh.engine.state.queue import QueuedTask
@@ -41,8 +42,13 @@ def earliest_start(state: MeshState, task: QueuedTask, request: Request, now: fl
 def _estimated(state: MeshState, task: QueuedTask, request: Request, now: float) -> Estimate:
     """When there is quota and room for a task whose start is not reserved."""
     asked = request.need + _asked_before(state, task)
-    if not asked.fits(state.ledger.accounts[task.pool_name].spec.resources):
+    own = state.ledger.accounts[task.pool_name].spec.resources
+    if asked == request.need and not request.payment.short:
+        asked = NOTHING
+    elif not asked.fits(own + could_ever_borrow(state.ledger, task.pool_name)):
         return None, "the tasks that come before it ask for more than its pool has at once"
+    elif not asked.fits(own):
+        return None, "when its cohort has idle quota to borrow is not estimated"
     classes = classes_by_pool(state)
     quota_at = quota_free_at(state, task.pool_name, asked, classes.get(task.pool_name, []), now)
     node_at = _node_free_at(state, request.need, now) if request.by_node else now

@@ -9,7 +9,12 @@ import msgspec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.admission.admit import Request
-from schedulemesh.engine.explain import no_group_free, no_node_has_room
+from schedulemesh.engine.explain import (
+    cohort_parts,
+    lent_parts,
+    no_group_free,
+    no_node_has_room,
+)
 from schedulemesh.engine.explanation.holders import (
     agents_of_pool,
     agents_on,
@@ -105,8 +110,16 @@ def _quota(
         found.append(
             Finding(
                 reason=Reason.QUOTA_ON_LOAN,
-                error=f"agents of other pools hold {account.lent} of pool {pool_name!r} as a loan",
-                hint="a loan ends with the agent that holds it",
+                error="; ".join(lent_parts(state, pool_name, short)),
+                hint="a loan ends with the agent that holds it; a pool of a cohort reclaims its own",
+            )
+        )
+    if cohort := cohort_parts(state, pool_name, short):
+        found.append(
+            Finding(
+                reason=Reason.COHORT_EXHAUSTED,
+                error="; ".join(cohort),
+                hint="a larger borrowing_limit, or lending_limit of the others, lets it borrow more",
             )
         )
     return found
