@@ -416,46 +416,6 @@ class PreemptionReason(Code):
     MANUAL = ("manual", "Evicted by request, without an evaluation before.")
 
 
-class EndReason(Code):
-    """Why an agent ends or ended."""
-
-    COMPLETED = ("completed", "Its task was completed, and its end was asked for.")
-    DELETED = ("deleted", "It was deleted.")
-    PREEMPTED = ("preempted", "It was evicted.")
-    LOST = ("lost", "Its process died although nobody ended it, or its placement group was lost.")
-    RUN_FAILED = ("run_failed", "The run of its task raised, and the task is started again.")
-    START_FAILED = ("start_failed", "It did not start.")
-
-
-class TaskEndReason(Code):
-    """Why a task has ended without being completed."""
-
-    RUN_RAISED = ("run_raised", "Its function or method raised; `result` raises the exception.")
-    RESULT_TOO_LARGE = (
-        "result_too_large",
-        (
-            "It ran to its end, but what it returned has more bytes than `result_bytes`. Write it "
-            "to a file or an object store, and return the address."
-        ),
-    )
-    RESULT_NOT_KEPT = (
-        "result_not_kept",
-        (
-            "It ran to its end, but what it returned cannot be kept: it cannot be pickled, or "
-            "holds object references, which would end with the agent."
-        ),
-    )
-    NOT_RUN = (
-        "not_run",
-        "Its agent could not call what it is to run; `error` says why.",
-    )
-    NOT_STARTED = ("not_started", "Its agent could not be started; `error` says why.")
-    CANCELLED = ("cancelled_by_request", "It was cancelled by request.")
-    PREEMPTED = ("preempted", "It was evicted, and is not run again by itself.")
-    DELETED = ("deleted", "Its agent was deleted.")
-    LOST = ("lost", "Its agent's process died although nobody ended it.")
-
-
 class Change(Code):
     """What a request that was carried out changed, or why it changed nothing."""
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from schedulemesh.domain.reasons import TaskEndReason
+from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.task import TaskSpec
 
 Message = TypeVar("Message")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from schedulemesh.domain.agent import AgentSpec
-from schedulemesh.domain.reasons import TaskEndReason
+from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.engine.messages.stimuli import AgentReported, AgentStartFailed
 from schedulemesh.engine.state.agents import Agent
 from schedulemesh.protocol.agents import MessageError, Report, RunOrder, RunReport, pack, unpack

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from schedulemesh.domain.reasons import TaskEndReason
+from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.engine.messages.instructions import RunTask
 from schedulemesh.engine.messages.stimuli import RunEnded
 from schedulemesh.errors import JournalError

@@ -13,7 +13,8 @@ from ray import cloudpickle
 from schedulemesh.core.agent.function_agent import FunctionAgent
 from schedulemesh.core.client.task_results import result_of, value_of
 from schedulemesh.core.transport.user_code import ship_arguments
-from schedulemesh.domain.reasons import Reason, TaskEndReason
+from schedulemesh.domain.end_reasons import TaskEndReason
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import ResultNotLoadableError, TaskFailedError
 from schedulemesh.protocol.agents import Command, KeptResult, RunOrder, RunReport, pack, unpack

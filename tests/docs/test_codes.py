@@ -11,16 +11,15 @@ import re
 
 import pytest
 
+from schedulemesh.domain.end_reasons import EndReason, TaskEndReason
 from schedulemesh.domain.reasons import (
     EVALUATION_REASONS,
     QUEUE_REASONS,
     REFUSALS,
     Change,
     Code,
-    EndReason,
     PreemptionReason,
     Reason,
-    TaskEndReason,
 )
 from tests.docs.documents import ROOT, section
 

@@ -9,12 +9,12 @@ import pickle
 import msgspec
 import pytest
 
+from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.reasons import (
     EVALUATION_REASONS,
     QUEUE_REASONS,
     REFUSALS,
     Change,
-    EndReason,
     PreemptionReason,
     Reason,
 )

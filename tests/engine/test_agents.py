@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.placement import InGroup, OnNode, Unplaced
-from schedulemesh.domain.reasons import EndReason
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.state.agents import Agent, Ending, Running, Starting, Submission, Waiting

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from schedulemesh.domain.reasons import Reason, TaskEndReason
+from schedulemesh.domain.end_reasons import TaskEndReason
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import Refused
 from tests.engine.builders import Mesh, node, pool
 

@@ -14,7 +14,8 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from schedulemesh.config.queueing import QueuePolicy
 from schedulemesh.domain.agent import AgentSpec
-from schedulemesh.domain.reasons import EndReason, Reason
+from schedulemesh.domain.end_reasons import EndReason
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages import queue_facts as q

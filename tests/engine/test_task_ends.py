@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from schedulemesh.domain.reasons import Change, Reason, TaskEndReason
+from schedulemesh.domain.end_reasons import TaskEndReason
+from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.task import EndState
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Evicted, Pending

@@ -7,8 +7,9 @@ import pickle
 
 import pytest
 
+from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.pool import PoolSpec
-from schedulemesh.domain.reasons import Reason, TaskEndReason
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Accepted, Refused

@@ -11,7 +11,7 @@ from ray import ObjectRef, cloudpickle
 
 from schedulemesh.core.agent.user_errors import error_text, last_line
 from schedulemesh.core.transport.user_code import BoundedFile, load_arguments
-from schedulemesh.domain.reasons import TaskEndReason
+from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.user_data import UserFunction, UserObject, UserValue
 from schedulemesh.protocol.agents import (
     KeptResult,

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import msgspec
 
 from schedulemesh.domain.agent import gang_of
+from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.placement import InGroup, OnNode, Unplaced
-from schedulemesh.domain.reasons import EndReason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import DEFAULT_PRIORITY
 from schedulemesh.engine.lifecycle.groups import end as end_group

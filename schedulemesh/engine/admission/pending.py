@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 from typing_extensions import assert_never
 
+from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.placement import InGroup, OnNode, Unplaced
-from schedulemesh.domain.reasons import EndReason, Reason
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.admission.admit import start_instruction
 from schedulemesh.engine.admission.claims import gained, is_whole

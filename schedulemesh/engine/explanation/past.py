@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from schedulemesh.domain.reasons import Reason, TaskEndReason
+from schedulemesh.domain.end_reasons import TaskEndReason
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import EndState
 from schedulemesh.engine.explanation.evictions import evictor, last_eviction
 from schedulemesh.engine.messages.explanation import Eviction, Explanation

@@ -6,8 +6,9 @@ import msgspec
 from typing_extensions import assert_never
 
 from schedulemesh.config.settings import CLIENT_HOLD_S, POOL_HOLD_S
+from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.placement import InGroup
-from schedulemesh.domain.reasons import Change, EndReason, Reason
+from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.pending import ended, undo
 from schedulemesh.engine.admission.requeue import (

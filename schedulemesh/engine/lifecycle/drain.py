@@ -12,8 +12,9 @@ it or stops.
 
 from __future__ import annotations
 
+from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.node import NodeReport
-from schedulemesh.domain.reasons import Change, EndReason, PreemptionReason, Reason
+from schedulemesh.domain.reasons import Change, PreemptionReason, Reason
 from schedulemesh.engine.admission.admit import evict_instruction
 from schedulemesh.engine.explain import pool_not_found
 from schedulemesh.engine.lifecycle.groups import end as end_group

@@ -10,8 +10,9 @@ from __future__ import annotations
 import msgspec
 
 from schedulemesh.domain.agent import AgentSpec, gang_of
+from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.numbers import MAX_COUNT
-from schedulemesh.domain.reasons import EndReason, Reason
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.admission.pending import ended
 from schedulemesh.engine.lifecycle.registration import duplicate_task

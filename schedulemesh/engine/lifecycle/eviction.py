@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from schedulemesh.domain.reasons import EndReason, Reason
+from schedulemesh.domain.end_reasons import EndReason
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.admit import evict_instruction
 from schedulemesh.engine.explain import pool_not_found

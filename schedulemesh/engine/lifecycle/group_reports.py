@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from schedulemesh.domain.reasons import EndReason, Reason
+from schedulemesh.domain.end_reasons import EndReason
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.admission.pending import undo
 from schedulemesh.engine.lifecycle.groups import create_instruction, drop_if_unwanted
 from schedulemesh.engine.messages.facts import AgentEnding, GroupEnded, GroupEnding, GroupReady

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from schedulemesh.domain.reasons import Change, EndReason, Reason, TaskEndReason
+from schedulemesh.domain.end_reasons import EndReason, TaskEndReason
+from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.task import EndState
 from schedulemesh.engine.admission.queue import cancel_queued
 from schedulemesh.engine.admission.requeue import may_retry

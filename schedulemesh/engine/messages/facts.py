@@ -14,10 +14,11 @@ import msgspec
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.agent import AgentSpec, MemberProcess
 from schedulemesh.domain.cohort import CohortSpec
+from schedulemesh.domain.end_reasons import EndReason, TaskEndReason
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.placement import GroupShape, Place, Unplaced
 from schedulemesh.domain.pool import PoolSpec
-from schedulemesh.domain.reasons import EndReason, PreemptionReason, TaskEndReason
+from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.domain.task import EndState, TaskSpec
 from schedulemesh.engine.messages.drain_facts import DrainEnded, DrainStarted

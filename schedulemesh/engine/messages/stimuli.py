@@ -10,10 +10,11 @@ from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.config.queueing import QueuePolicy
 from schedulemesh.domain.agent import AgentSpec, MemberProcess
 from schedulemesh.domain.cohort import CohortSpec
+from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.labels import Selector
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.pool import PoolSpec
-from schedulemesh.domain.reasons import PreemptionReason, Reason, TaskEndReason
+from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import TaskSpec
 

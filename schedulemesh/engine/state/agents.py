@@ -16,8 +16,8 @@ from typing import ClassVar, NoReturn, Union
 import msgspec
 
 from schedulemesh.domain.agent import AgentSpec, MemberProcess
+from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.placement import OnNode, Place
-from schedulemesh.domain.reasons import EndReason
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages import facts as f

@@ -10,8 +10,8 @@ from typing_extensions import assert_never
 
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.agent import gang_of
+from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.placement import InGroup, OnNode, Unplaced
-from schedulemesh.domain.reasons import EndReason
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.domain.task import TaskPhase, TaskSpec
 from schedulemesh.engine.messages import drain_facts as d
@@ -41,6 +41,7 @@ from schedulemesh.engine.state.past import Past
 from schedulemesh.engine.state.queue import Queue
 from schedulemesh.engine.state.queue_updates import QueueFacts
 from schedulemesh.engine.state.quota import Ledger
+from schedulemesh.engine.state.request_updates import RequestFacts
 from schedulemesh.engine.state.tasks import Preempting, RunningTask, RunningTasks
 
 #: Classes that are known to load; one that is forgotten is probed again before anyone is evicted for it.
@@ -90,6 +91,7 @@ class MeshState:
         self.next_incarnation = 1
         self.epoch = 0
         queue = QueueFacts(self.queue, self.past, self.evictions, self.requests)
+        requests = RequestFacts(self.answers, self.requests)
         groups = self._group_facts = GroupFacts(self.groups, self.cluster)
         evictions = EvictionFacts(
             self.evictions, self.running, self.agents, self.past, self.requests, self.cluster
@@ -137,8 +139,8 @@ class MeshState:
             f.StatesForgotten: evictions.states_forgotten,
             f.QuotaHeld: self.ledger.quota_held,
             f.HoldShrank: self.ledger.hold_shrank,
-            f.RequestAnswered: self._request_answered,
-            f.AnswersForgotten: self._answers_forgotten,
+            f.RequestAnswered: requests.answered,
+            f.AnswersForgotten: requests.forgotten,
             f.EpochBegun: self._epoch_begun,
         }
 
@@ -442,18 +444,6 @@ class MeshState:
         """Invalidate what the victim search summed up for the agent's node."""
         if agent is not None:
             self.cluster.touch(agent.node_id)
-
-    def _request_answered(self, fact: f.RequestAnswered) -> None:
-        self.answers.pop(fact.request_id, None)
-        self.answers[fact.request_id] = Answer(at=fact.at, outcome=fact.outcome)
-        self.requests.pop(fact.request_id, None)
-
-    def _answers_forgotten(self, fact: f.AnswersForgotten) -> None:
-        while self.answers:
-            oldest = next(iter(self.answers))
-            if self.answers[oldest].at >= fact.before:
-                return
-            del self.answers[oldest]
 
     def _epoch_begun(self, fact: f.EpochBegun) -> None:
         self.epoch = fact.epoch

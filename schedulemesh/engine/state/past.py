@@ -8,7 +8,8 @@ from collections import OrderedDict
 
 import msgspec
 
-from schedulemesh.domain.reasons import EndReason, PreemptionReason, Reason, TaskEndReason
+from schedulemesh.domain.end_reasons import EndReason, TaskEndReason
+from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.domain.task import EndState, TaskSpec
 from schedulemesh.engine.messages.facts import AgentEnded, TaskEnded, TaskPreempted
 from schedulemesh.engine.messages.queue_facts import TaskCancelled
