@@ -390,3 +390,13 @@ def test_evaluate_with_resources_says_why_nobody_would_go(pool_name, need, reaso
     found = mesh.evaluate(9.0, pool_name, **need)
     assert (found.should_preempt, found.reason) == (False, reason)
     assert found.victims == ()
+
+
+def test_an_agent_of_a_lost_node_makes_no_room():
+    mesh = Mesh(pool("p", cpu=8), nodes=[node("a", cpu=4), node("b", cpu=4)])
+    mesh.run("low", priority=0.0, cpu=4)
+    where = mesh.state.agents["low"].node_id
+    other = "b" if where == "a" else "a"
+    mesh.observe(node(other, cpu=4))
+    mesh.run("high", priority=9.0, cpu=4)
+    assert mesh.submit("middle", priority=5.0, cpu=4).reason == "preemption_failed"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from schedulemesh.domain.reasons import Change, Reason
-from schedulemesh.engine.messages.facts import CohortEnsured
+from schedulemesh.engine.messages.cohort_facts import CohortEnsured
 from schedulemesh.engine.messages.outcomes import Done, Refused, RequestOutcome
 from schedulemesh.engine.messages.stimuli import CohortRequested
 from schedulemesh.engine.transaction import Transaction

@@ -13,7 +13,6 @@ import msgspec
 
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.agent import AgentSpec, MemberProcess
-from schedulemesh.domain.cohort import CohortSpec
 from schedulemesh.domain.end_reasons import EndReason, TaskEndReason
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.placement import GroupShape, Place, Unplaced
@@ -21,6 +20,7 @@ from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.domain.task import EndState, TaskSpec
+from schedulemesh.engine.messages.cohort_facts import CohortEnsured
 from schedulemesh.engine.messages.drain_facts import DrainEnded, DrainStarted
 from schedulemesh.engine.messages.fact import Fact
 from schedulemesh.engine.messages.outcomes import Candidate, RequestOutcome
@@ -67,12 +67,6 @@ class PoolEnsured(Fact, tag="pool_ensured", frozen=True, kw_only=True):
     """The pool exists with this definition, which replaces an earlier one of the same name."""
 
     spec: PoolSpec
-
-
-class CohortEnsured(Fact, tag="cohort_ensured", frozen=True, kw_only=True):
-    """The cohort exists with this definition, which replaces an earlier one of the same name."""
-
-    spec: CohortSpec
 
 
 class StateHandlersRegistered(Fact, tag="state_handlers_registered", frozen=True, kw_only=True):

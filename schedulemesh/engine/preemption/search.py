@@ -180,10 +180,10 @@ class _Search:
         if self._sites.scenario.initial is not None:
             return True
         nodes = {node_id for node_id, _ in victim.allocations}
+        known = nodes & self._state.cluster.nodes.keys()
         if self._one_node and self._shape is not None:
             need, room = self._shape.total, self._sites.room
-            return any(need.beyond(room.free_on(n)).fits(victim.room) for n in nodes)
-        known = nodes & self._state.cluster.nodes.keys()
+            return any(need.beyond(room.free_on(n)).fits(victim.room) for n in known)
         return self._lack_everywhere.fits(
             victim.room + sum_of(map(self._sites.room.free_on, known))
         )

@@ -17,6 +17,7 @@ from schedulemesh.domain.task import TaskPhase, TaskSpec
 from schedulemesh.engine.messages import drain_facts as d
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages import queue_facts as q
+from schedulemesh.engine.messages.cohort_facts import CohortEnsured
 from schedulemesh.engine.messages.fact import Fact
 from schedulemesh.engine.preemption.rules import PreemptionRules
 from schedulemesh.engine.state.agents import (
@@ -98,7 +99,7 @@ class MeshState:
         )
         self._apply: dict[type[Fact], Callable[[Any], None]] = {
             f.PoolEnsured: self._pool_ensured,
-            f.CohortEnsured: lambda fact: self.ledger.ensure_cohort(fact.spec),
+            CohortEnsured: lambda fact: self.ledger.ensure_cohort(fact.spec),
             f.StateHandlersRegistered: lambda fact: self.handlers.update({fact.pool_name: fact}),
             f.PolicyChanged: self._policy_changed,
             f.NodeSeen: self._node_seen,
