@@ -111,7 +111,7 @@ def test_a_place_says_where_resources_are_held():
     [
         f.AgentReady(agent_name="a", at=0.0),
         f.AgentStarted(agent_name="a", incarnation=1, at=0.0),
-        f.GroupDisposalChanged(agent_name="a", destroy_group=True),
+        f.EndingAgentDeleted(agent_name="a", destroy_group=True),
     ],
 )
 def test_a_fact_that_breaks_the_table_of_phases_raises(fact):

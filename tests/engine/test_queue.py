@@ -129,6 +129,18 @@ def test_a_victim_that_asks_for_it_returns_with_its_state_and_its_first_arrival(
     check_stored(given)
 
 
+def test_a_victim_whose_agent_is_deleted_meanwhile_does_not_return():
+    given = mesh()
+    given.run("old", cpu=4, priority=1, on_preempted="requeue", class_key="k")
+    given.submit("new", cpu=4, priority=9)
+    assert given.delete("old") == Pending(agent_name="old")
+    check_stored(given)
+    given.leave("old", saved=True)
+    assert given.waiting() == []
+    assert given.state.ended["old"].state == "cancelled"
+    check_stored(given)
+
+
 def test_a_victim_is_dropped_by_default():
     given = mesh()
     given.run("old", cpu=4, priority=1, class_key="k")

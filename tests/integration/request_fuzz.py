@@ -92,6 +92,12 @@ TASK: dict[str, Kind] = {
     "estimated_duration": given_or_not(seconds),
     "owner": given_or_not(name),
     "on_preempted": one_of(None, "requeue", "drop", "keep"),
+    "max_preemptions": one_of(None, 0, 3, -1),
+    "max_retries": one_of(0, 2, -1),
+    "run": one_of(None, None, "work", "_private", "no_such_method"),
+    "replicas": one_of(None, None, 2, 0),
+    "same_label": one_of(None, None, "rack"),
+    "queue": flag,
     "payload": one_of(None, {"a": 1}),
     "ray_options": options,
     "bundles": one_of(None, None, [{"cpu": 32}, {"cpu": 32}]),
@@ -148,6 +154,20 @@ CALLS: dict[str, dict[str, Kind]] = {
         "dry_run": one_of(True),
         "pool_selector": one_of(None),
     },
+    "submit_gang": {
+        "task_id": name,
+        "pool_name": pool,
+        "members": one_of([], [{}], [{"resources": {"cpu": 1}}, {"resources": {"cpu": 2}}], "ab"),
+        "dry_run": one_of(True),
+        "labels": labels,
+        "priority": number,
+    },
+    # In no pool, so that nothing starts.
+    "submit_many": {
+        "specs": one_of(
+            [], "specs", [{}], [{"task_id": "a"}], [{"task_id": "a", "pool_name": "no-such-pool"}]
+        )
+    },
     "register_running_task": {
         "task_id": name,
         "agent_name": name,
@@ -161,6 +181,20 @@ CALLS: dict[str, dict[str, Kind]] = {
     },
     "complete_task": {"task_id": name, "end_agent": flag},
     "cancel_task": {"task_id": name},
+    "cancel_tasks": {"task_ids": one_of([], "no-such-task", ["no-such-task"], [1])},
+    "hold_task": {"task_id": name},
+    "release_task": {"task_id": name},
+    "set_priority": {"task_id": name, "priority": number},
+    "move_to_front": {"task_id": name},
+    "list_queue": {"pool": given_or_not(pool), "limit": count},
+    "configure_queue": {
+        "order": one_of(None, "priority", "fifo", "random"),
+        "ageing_per_hour": one_of(None, 0.0, 1.0, -1.0),
+        "las_threshold_gpu_hours": one_of(None, 8.0),
+        "passing_limit_s": one_of(None, 3600.0),
+    },
+    "get_queue_policy": {},
+    "explain": {"task_id": name},
     "result": {"task_id": name},
     # Of tasks that do not exist: a wait for one that runs would last as long as it is given.
     "wait": {

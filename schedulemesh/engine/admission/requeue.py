@@ -10,7 +10,7 @@ from schedulemesh.domain.task import Attempts
 from schedulemesh.engine.messages.outcomes import Queued, Refused, RequestOutcome
 from schedulemesh.engine.messages.queue_facts import TaskQueued
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
-from schedulemesh.engine.state.agents import Agent, Running, Submission
+from schedulemesh.engine.state.agents import Agent, Ending, Running, Submission
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.tasks import Preempting, RunningTask
 from schedulemesh.engine.transaction import Transaction
@@ -54,6 +54,8 @@ def task_to_retry(state: MeshState, agent: Agent) -> RunningTask | None:
     """The task of an agent that is started again when the agent has ended, because it failed; None: there is
     none.
     """
+    if _is_deleted(agent):
+        return None
     for task_id in state.running.on_agent(agent.spec.name):
         task = state.running.by_id[task_id]
         if not isinstance(task.phase, Preempting) and may_retry(state, task, agent):
@@ -72,8 +74,15 @@ def is_drained(task: RunningTask) -> bool:
     return isinstance(task.phase, Preempting) and task.phase.reason is PreemptionReason.DRAINED
 
 
+def _is_deleted(agent: Agent) -> bool:
+    """Whether its deletion was requested while it was being terminated for another reason."""
+    return isinstance(agent.phase, Ending) and agent.phase.deleted
+
+
 def victims_to_requeue(tx: Transaction, agent: Agent) -> list[RunningTask]:
     """The evicted tasks of an agent that join the queue again when it has ended."""
+    if _is_deleted(agent):
+        return []
     running = tx.state.running
     tasks = [running.by_id[task_id] for task_id in running.on_agent(agent.spec.name)]
     return [

@@ -23,7 +23,7 @@ from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import (
     AgentEnding,
     AgentStarted,
-    GroupDisposalChanged,
+    EndingAgentDeleted,
     QuotaHeld,
     TaskEnded,
 )
@@ -74,9 +74,9 @@ def delete_agent(tx: Transaction, stimulus: s.AgentDeletionRequested) -> Request
     if agent is None:
         return _forget(tx, stimulus.agent_name)
     if isinstance(agent.phase, Ending):
-        if stimulus.destroy_group is not None:
-            name, destroy = stimulus.agent_name, stimulus.destroy_group
-            tx.emit(GroupDisposalChanged(agent_name=name, destroy_group=destroy))
+        name, destroy = stimulus.agent_name, stimulus.destroy_group
+        if destroy is not None or not agent.phase.deleted:
+            tx.emit(EndingAgentDeleted(agent_name=name, destroy_group=destroy))
         return Pending(agent_name=stimulus.agent_name)
     return end_agent(tx, agent, EndReason.DELETED, destroy_group=stimulus.destroy_group)
 

@@ -213,11 +213,12 @@ class AgentEnding(Fact, tag="agent_ending", frozen=True, kw_only=True):
     destroy_group: bool | None = None
 
 
-class GroupDisposalChanged(Fact, tag="group_disposal_changed", frozen=True, kw_only=True):
-    """Whether the placement group of an agent that is being terminated is removed with it."""
+class EndingAgentDeleted(Fact, tag="ending_agent_deleted", frozen=True, kw_only=True):
+    """The deletion of an agent that is being terminated was requested: its tasks do not return."""
 
     agent_name: str
-    destroy_group: bool
+    #: Whether its placement group is removed with it; None: as was decided before.
+    destroy_group: bool | None = None
 
 
 class AgentEnded(Fact, tag="agent_ended", frozen=True, kw_only=True):
@@ -440,7 +441,7 @@ AnyFact = Union[
     AgentProcessRestarted,
     LossReported,
     AgentEnding,
-    GroupDisposalChanged,
+    EndingAgentDeleted,
     AgentEnded,
     GroupPlanned,
     GroupGrew,

@@ -104,6 +104,8 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=
     request_id: str | None = None
     #: Whether its placement group is removed with it; None: as the pool's definition says.
     destroy_group: bool | None = None
+    #: Whether its deletion was requested meanwhile, so that its tasks do not join the queue again.
+    deleted: bool = False
 
 
 AgentPhase = Union[Waiting, Starting, Running, Ending]

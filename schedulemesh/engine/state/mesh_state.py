@@ -121,7 +121,7 @@ class MeshState:
             f.AgentProcessRestarted: self._agent_process_restarted,
             f.LossReported: self._loss_reported,
             f.AgentEnding: self._agent_ending,
-            f.GroupDisposalChanged: self._group_disposal_changed,
+            f.EndingAgentDeleted: self._ending_agent_deleted,
             f.AgentEnded: self._agent_ended,
             f.GroupPlanned: groups.planned,
             f.GroupGrew: groups.grew,
@@ -353,8 +353,11 @@ class MeshState:
                 self.running.enter(task_id, TaskPhase.ENDING)
         self.cluster.touch(agent.node_id)
 
-    def _group_disposal_changed(self, fact: f.GroupDisposalChanged) -> None:
-        self.agents[fact.agent_name].amend_end(destroy_group=fact.destroy_group)
+    def _ending_agent_deleted(self, fact: f.EndingAgentDeleted) -> None:
+        agent = self.agents[fact.agent_name]
+        agent.amend_end(deleted=True)
+        if fact.destroy_group is not None:
+            agent.amend_end(destroy_group=fact.destroy_group)
 
     def _agent_ended(self, fact: f.AgentEnded) -> None:
         tasks = [self.running.remove(t) for t in self.running.on_agent(fact.agent_name)]
