@@ -135,6 +135,9 @@ class TwinMesh(Mesh):
     def rebuild_twin(self, *, from_facts: bool) -> None:
         """A new twin, as a supervisor that begins has it."""
         state = self.refolded() if from_facts else self.rewritten()
+        for either in (self.state, state):
+            # Tasks whose time has come join the order at the next pass: no fact, the same for both.
+            either.queue.advance(self.now)
         if found := differences(self.state, state):
             raise Diverged("; ".join(found))
         strategies = self.engine.strategies

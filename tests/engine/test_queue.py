@@ -266,6 +266,13 @@ def test_what_no_node_has_waits_for_nodes():
     assert list(given.starts) == ["a"]
 
 
+def test_without_any_node_only_quota_decides():
+    given = Mesh(pool("p", cpu=16), nodes=[node("n1", cpu=8)])
+    given.queue("a", cpu=16)
+    given.observe()
+    assert list(given.starts) == ["a"]
+
+
 def test_a_class_is_loaded_before_anyone_is_evicted_for_a_waiting_task():
     given = mesh()
     given.run("a", cpu=4, priority=1)

@@ -77,6 +77,8 @@ class Cluster:
         self._totals = None
         self._unindex(node)
         self._rankings.rescale()
+        # Without any node, only quota decides.
+        self.freed = True
 
     def cordon(self, node_id: str, cordoned: bool) -> None:
         """Set whether the node is closed to new agents."""
