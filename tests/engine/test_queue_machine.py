@@ -78,6 +78,8 @@ class QueueMesh(Mesh):
         self.waits: set[str] = set()
         #: The agent with which each task was last admitted, and whether that was from the queue.
         self.admitted: dict[str, tuple[AgentSpec, bool]] = {}
+        #: Agents whose deletion was requested while they were being terminated.
+        self.deleted: set[str] = set()
         #: Tasks that have had a reserved start since the last tick, or when it came.
         self.reserved: set[str] = set()
         super().__init__(*pools, **policy)
@@ -105,7 +107,11 @@ class QueueMesh(Mesh):
                 self.waits.add(fact.submission.task.task_id)
             elif isinstance(fact, q.TaskCancelled):
                 self.waits.remove(fact.task_id)
-            elif isinstance(fact, f.AgentAdmitted) and fact.task is not None:
+            elif isinstance(fact, f.EndingAgentDeleted):
+                self.deleted.add(fact.agent_name)
+            elif isinstance(fact, f.AgentAdmitted):
+                self.deleted.discard(fact.agent.name)
+            if isinstance(fact, f.AgentAdmitted) and fact.task is not None:
                 self.admitted[fact.task.task_id] = (fact.agent, fact.task.task_id in self.waits)
                 self.waits.discard(fact.task.task_id)
 
@@ -121,7 +127,7 @@ class QueueMesh(Mesh):
         ended = {x.agent_name: x.reason for x in step.facts if isinstance(x, f.AgentEnded)}
         reason = ended.get(task.agent_name)
         if any(isinstance(x, f.TaskPreempted) and x.task.task_id == task_id for x in step.facts):
-            evicted = reason is EndReason.PREEMPTED
+            evicted = reason is EndReason.PREEMPTED and task.agent_name not in self.deleted
             assert not (evicted and self.returns(task)), f"{task_id} was evicted, and is gone"
             return
         assert reason in (EndReason.LOST, EndReason.DELETED, EndReason.START_FAILED), task_id
