@@ -400,3 +400,18 @@ def test_an_agent_of_a_lost_node_makes_no_room():
     mesh.observe(node(other, cpu=4))
     mesh.run("high", priority=9.0, cpu=4)
     assert mesh.submit("middle", priority=5.0, cpu=4).reason == "preemption_failed"
+
+
+def test_the_victims_of_one_node_are_not_given_back_for_room_on_another():
+    """The quota that is short could come with room on n3, but room on n2 loses less work."""
+    mesh = Mesh(pool("p", gpu=2), pool("q", gpu=2), nodes=[node("n2", gpu=2), node("n3", gpu=1)])
+    mesh.run("stays", "q", priority=9.0, node_id="n2", devices=on((0, 1)), gpu=1)
+    mesh.run("long", "q", priority=0.0, node_id="n3", devices=on((0, 0.4)), gpu=0.4)
+    mesh.now += 1
+    mesh.run("lender", "p", priority=1.0, node_id="n2", devices=on((1, 0.4)), gpu=0.4)
+    mesh.now += 1
+    mesh.run("short", "q", priority=1.0, node_id="n3", devices=on((0, 0.5)), gpu=0.5)
+    mesh.now += 1
+    accepted = mesh.dry("incoming", "q", 9.0, gpu=1)
+    assert sorted(names(accepted.preempted)) == ["lender", "short"]
+    assert accepted.node_id == "n2"

@@ -66,6 +66,8 @@ class Scenario:
         #: What is free within limits, by lender.
         self._limited: dict[str, Resources] = {}
         self._handing_over: set[str] = set()
+        #: The only node that counts as a place to run; None: every place does.
+        self._only_node: str | None = None
         #: How many removals there are on each node.
         self._changed: Counter[str] = Counter()
         #: How many groups of the demand's pool are still too many.
@@ -90,8 +92,11 @@ class Scenario:
             if any(node_id in node_ids for node_id, _ in removal.allocations):
                 self._placement = self.initial
 
-    def reset(self) -> None:
-        """Let everything stay."""
+    def reset(self, only_node: str | None = None) -> None:
+        """Let everything stay. ``only_node``: from now on only this node counts as a place to run; None: any
+        place does.
+        """
+        self._only_node = only_node
         for removal in list(self._released.values()):
             self.take_back(removal)
 
@@ -123,6 +128,8 @@ class Scenario:
         if self._placement is None and self._demand.shape is not None:
             # On a node from which nothing is removed there was no room before.
             changed = [node_id for node_id, count in self._changed.items() if count]
+            if self._only_node is not None:
+                changed = [self._only_node] if self._only_node in changed else []
             only = changed if self._one_node else None
             self._placement = self._room.placement(self._demand.shape, only) if changed else None
         return self._placement

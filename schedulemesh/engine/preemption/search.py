@@ -231,7 +231,8 @@ class _Search:
         if site.summary is not None and not site.lack.fits(site.summary.freed_by(self._allowed)):
             return None
         scenario = self._sites.scenario
-        scenario.reset()
+        # What would make room on another node is that node's site.
+        scenario.reset(None if site.node is None else site.node.node_id)
         candidates = self._sites.candidates(site)
         if site.node is None or self._shape is None:
             taken = release_until(scenario, candidates, scenario.has_place)
