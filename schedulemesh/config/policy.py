@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from schedulemesh.config.changes import with_changes
 from schedulemesh.config.label_rules import LabelRules, parse_label_rules
 from schedulemesh.domain.containers import as_elements
 from schedulemesh.domain.kinds import is_a
@@ -21,7 +22,7 @@ from schedulemesh.domain.numbers import (
     parse_number,
     parse_positive,
 )
-from schedulemesh.errors import InvalidRequestError, nearest, shown
+from schedulemesh.errors import InvalidRequestError, shown
 
 logger = logging.getLogger(__name__)
 
@@ -187,14 +188,7 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 def changed_policy(policy: PreemptionPolicy, changes: Mapping[str, Any]) -> PreemptionPolicy:
     """The policy with these fields changed. Raises InvalidRequestError for unknown fields and bad values."""
-    names = policy.__struct_fields__
-    unknown = [name for name in changes if name not in names]
-    if unknown:
-        raise InvalidRequestError(
-            f"the preemption policy has no {shown(unknown[0])}{nearest(unknown[0], names)}; it has "
-            + ", ".join(names)
-        )
-    return msgspec.structs.replace(policy, **changes)
+    return with_changes(policy, changes, "the preemption policy")
 
 
 def resolve_changes(

@@ -6,9 +6,10 @@ from typing import Any
 
 import msgspec
 
+from schedulemesh.config.changes import with_changes
 from schedulemesh.domain.names import as_text
 from schedulemesh.domain.numbers import parse_number
-from schedulemesh.errors import InvalidRequestError, nearest, shown
+from schedulemesh.errors import InvalidRequestError, shown
 
 #: See QueuePolicy.order.
 ORDERS = ("priority", "fifo", "shortest_remaining", "two_level_las", "dominant_share")
@@ -57,11 +58,4 @@ class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 def changed_queue_policy(policy: QueuePolicy, changes: dict[str, Any]) -> QueuePolicy:
     """The policy with these fields changed. Raises InvalidRequestError for unknown fields and bad values."""
-    names = policy.__struct_fields__
-    unknown = [name for name in changes if name not in names]
-    if unknown:
-        raise InvalidRequestError(
-            f"the policy of the queue has no {shown(unknown[0])}{nearest(unknown[0], names)}; it has "
-            + ", ".join(names)
-        )
-    return msgspec.structs.replace(policy, **changes)
+    return with_changes(policy, changes, "the policy of the queue")

@@ -24,7 +24,7 @@ from schedulemesh.core.agent.process_marks import mark_this_process
 
 mark_this_process(int(sys.argv[1]))
 {start}
-time.sleep(600)
+time.sleep(600)  # there to be killed
 """
 DOUBLE_FORK = """
 if os.fork() == 0:
@@ -35,7 +35,7 @@ if os.fork() == 0:
                 os.close(fd)
             except OSError:
                 pass
-        time.sleep(600)
+        time.sleep(600)  # there to be killed
     os._exit(0)
 os.wait()
 print(0, flush=True)
@@ -46,6 +46,7 @@ child.wait()
 print(0, flush=True)
 """
 NOTHING = "print(0, flush=True)"
+# The child sleeps, because it is there to be killed.
 IGNORES = """
 child = subprocess.Popen([sys.executable, "-c",
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"])

@@ -104,13 +104,13 @@ def _nobody_leaves_in_vain(
 
 def _first_alone(seats: GroupSeats, alone: list[Leaver]) -> Leaver:
     """Of those who are enough the one with the highest score; of equals, where room is short, one that
-    hands over its group.
+    has a group that can be taken.
     """
     best = [one for one in alone if one.score == alone[0].score]
     if seats.placed(()):
         return best[0]
-    handing_over = [one for one in best if seats.given((one.name,))]
-    return (handing_over or best)[0]
+    preempts_group_of = [one for one in best if seats.given((one.name,))]
+    return (preempts_group_of or best)[0]
 
 
 def _nobody_would_have_helped(

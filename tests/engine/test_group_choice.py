@@ -302,7 +302,7 @@ def test_a_free_reserved_group_serves_whoever_is_just_below_the_entitled(how, wa
         assert path(mesh, "x", **how) == way
 
 
-def test_it_does_not_while_somebody_waits_and_is_handed_over_to_whoever_is_entitled():
+def test_it_does_not_while_somebody_waits_and_is_preempted_group_to_whoever_is_entitled():
     mesh = meshed(reserved=(SMALL,), dynamic=False)
     assert path(mesh, "x", priority=5.0, class_key="c") == "reserved"
     assert mesh.submit("y", priority=5.0, cpu=2).reason == "group_unplaceable"

@@ -220,7 +220,7 @@ def test_after_a_restart_a_handover_goes_on():
     assert mesh.state.agents["high"].group_id == "p-pg-1"
 
 
-def test_after_a_restart_a_victim_that_is_gone_has_handed_over():
+def test_after_a_restart_a_victim_that_is_gone_has_preempted_group():
     mesh = meshed(max_dynamic=1)
     slot(mesh, "low", priority=0.0)
     mesh.submit("high", priority=9.0, cpu=2)

@@ -65,7 +65,7 @@ def test_of_several_the_one_with_the_highest_score():
     assert victims(mesh, "high", **for_group()) == ["long"]
 
 
-def test_only_a_group_of_the_same_shape_is_handed_over():
+def test_only_a_group_of_the_same_shape_is_preempted_group():
     mesh = meshed(cpu=6, max_dynamic=2)
     slot(mesh, "big", cpu=4, priority=-5.0)
     slot(mesh, "low")
@@ -73,7 +73,7 @@ def test_only_a_group_of_the_same_shape_is_handed_over():
     assert victims(mesh, "high", **for_group(cpu=3)) == "group_unplaceable"
 
 
-def test_a_reserved_group_is_handed_over_to_the_entitled_only():
+def test_a_reserved_group_is_preempted_group_to_the_entitled_only():
     mesh = meshed(cpu=2, reserved=(SMALL,), max_dynamic=0)
     slot(mesh, "reward", priority=6.0)
     assert victims(mesh, "train", **for_group()) == ["reward"]
@@ -91,7 +91,7 @@ def test_a_policy_that_says_no_keeps_every_group():
     assert victims(mesh, "high", **for_group(labels={"role": "train"})) == "group_unplaceable"
 
 
-def test_a_label_hands_over_at_equal_priority():
+def test_by_label_a_group_is_taken_at_equal_priority():
     mesh = meshed(max_dynamic=1, policy={"label_preemption_rules": RULES})
     slot(mesh, "rollout", labels={"role": "rollout"}, priority=5.0)
     how = for_group(labels={"role": "reward"}, priority=5.0)
@@ -112,7 +112,7 @@ def test_an_agent_with_a_task_that_may_not_go_keeps_its_group():
     assert victims(mesh, "high", **for_group()) == "group_unplaceable"
 
 
-def test_a_group_on_a_cordoned_node_is_not_handed_over():
+def test_a_group_on_a_cordoned_node_is_not_preempted_group():
     mesh = meshed(max_dynamic=1)
     slot(mesh, "low")
     mesh.cordon("a")
@@ -354,7 +354,7 @@ def test_an_incoming_agent_without_a_group_takes_gpus_that_a_group_held():
 
 
 def test_a_lower_priority_goes_before_a_higher_one_whose_group_has_the_right_shape():
-    """The documented order of victims wins; a group that can be handed over does not change it."""
+    """The documented order of victims wins; a group that can be taken does not change it."""
     mesh = meshed(cpu=8, max_dynamic=9)
     slot(mesh, "important", priority=8.0, cpu=2)
     slot(mesh, "cheap", priority=1.0, cpu=3)

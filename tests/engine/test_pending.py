@@ -11,7 +11,7 @@ from schedulemesh.engine.state.groups import GroupPhase
 from tests.engine.builders import Mesh, node, pool
 
 
-def handing_over(**spec):
+def preempts_group_of(**spec):
     """``low`` lives in the pool's only group; ``high`` has evicted it and waits."""
     mesh = Mesh(
         pool("p", cpu=4, groups=GroupsSpec(**{"max_dynamic": 1, **spec})), nodes=[node("a", cpu=4)]
@@ -28,7 +28,7 @@ def answer(mesh):
 
 
 def test_an_incoming_agent_starts_when_its_victim_is_gone_and_the_group_stays():
-    mesh = handing_over()
+    mesh = preempts_group_of()
     assert isinstance(mesh.state.agents["high"].phase, Waiting)
     group = mesh.state.groups.by_id["p-pg-1"]
     assert (group.agent, group.promised_to) == ("low", "high")
@@ -48,7 +48,7 @@ def test_an_incoming_agent_starts_when_its_victim_is_gone_and_the_group_stays():
 
 @pytest.mark.parametrize("reuse", [True, False])
 def test_a_start_that_fails_after_a_handover_gives_the_group_back_to_the_victim(reuse):
-    mesh = handing_over(reuse=reuse)
+    mesh = preempts_group_of(reuse=reuse)
     mesh.leave("low", saved=True)
 
     mesh.fail("high")
@@ -62,7 +62,7 @@ def test_a_start_that_fails_after_a_handover_gives_the_group_back_to_the_victim(
 
 
 def test_without_reuse_a_group_goes_when_its_incoming_agent_could_not_start_and_nobody_comes_back():
-    mesh = handing_over(reuse=False)
+    mesh = preempts_group_of(reuse=False)
     mesh.die("low")
     mesh.state.preempted.clear()
     mesh.fail("high")
@@ -70,7 +70,7 @@ def test_without_reuse_a_group_goes_when_its_incoming_agent_could_not_start_and_
 
 
 def test_an_incoming_agent_that_is_deleted_while_it_waits_leaves_the_group_to_the_victims_end():
-    mesh = handing_over()
+    mesh = preempts_group_of()
     mesh.delete("high")
     group = mesh.state.groups.by_id["p-pg-1"]
     assert (group.agent, group.promised_to) == ("low", None)
@@ -94,7 +94,7 @@ def test_a_group_that_was_to_leave_for_an_incoming_agent_that_is_gone_is_kept():
 
 
 def test_a_group_that_is_lost_refuses_the_one_who_waits_for_it():
-    mesh = handing_over()
+    mesh = preempts_group_of()
     mesh.remove("p-pg-1")
     assert isinstance(answer(mesh), Refused)
     assert answer(mesh).reason == "group_unplaceable"

@@ -90,13 +90,13 @@ def test_too_many_groups_must_be_removed_even_where_there_is_room():
     assert trial.enough()
 
 
-def test_a_group_that_is_handed_over_is_a_place():
+def test_a_group_that_is_preempted_group_is_a_place():
     mesh = Mesh(pool("p", cpu=8, groups=GroupsSpec(max_dynamic=1)), nodes=[node("a", cpu=8)])
     mesh.submit("x", cpu=2)
     mesh.make_all()
     trial = scenario(mesh, shape=None)
     assert not trial.enough()
-    trial.release(Removal(name="x", handed_over=mesh.state.groups.by_id["p-pg-1"]))
+    trial.release(Removal(name="x", preempted_group=mesh.state.groups.by_id["p-pg-1"]))
     assert trial.enough()
     trial.reset()
     assert not trial.enough()

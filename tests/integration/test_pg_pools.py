@@ -146,7 +146,7 @@ class TestWhichGroup:
         assert answer["success"], answer
         assert answer["placement_group"]["path"] == "created"
 
-    def test_a_victims_group_is_handed_over(self, pool, namespace):
+    def test_a_victims_group_is_preempted_group(self, pool, namespace):
         groups = [runs(submit(pool, f"low-{i}"))["id"] for i in range(2)]
         for i in range(2):
             runs(submit(pool, f"high-{i}", 9.0))
@@ -165,7 +165,7 @@ class TestWhichGroup:
             n: e["placement_group_id"] for n, e in before.items()
         }, "none was made anew"
 
-    def test_the_group_of_a_victim_whose_cancel_hangs_is_handed_over(self, scheduler):
+    def test_the_group_of_a_victim_whose_cancel_hangs_is_preempted_group(self, scheduler):
         class Stubborn(Counter):
             def cancel(self, task_id):
                 threading.Event().wait()

@@ -112,8 +112,8 @@ def would_run(state: MeshState, request: Request, plan: Plan | None) -> Accepted
 
 def _assignment(request: Request, plan: Plan | None) -> Assignment | None:
     """The group that a request gets; None: it runs on a node without a group."""
-    if plan is not None and plan.handed_over is not None:
-        return Assignment(path="preempted", group=plan.handed_over)
+    if plan is not None and plan.preempted_group is not None:
+        return Assignment(path="preempted", group=plan.preempted_group)
     if plan is not None and plan.placement is not None and request.group_request is not None:
         return Assignment(path="created", placement=plan.placement, leaving=plan.removed)
     return request.assignment if isinstance(request.assignment, Assignment) else None

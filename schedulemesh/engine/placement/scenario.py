@@ -28,9 +28,9 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What an incoming task lacks before it can start."""
 
     short_quota: Resources = NOTHING
-    #: Whether it lacks a place to run; it has one as soon as ``shape`` has room or a group is handed over.
+    #: Whether it lacks a place to run; it has one as soon as ``shape`` has room or a victim's group is taken.
     needs_place: bool = True
-    #: The bundles that must find room on the nodes; None: only a group that is handed over will do.
+    #: The bundles that must find room on the nodes; None: only a victim's group will do.
     shape: GroupShape | None = None
     #: Its pool, and how many dynamic groups of that must be removed before there may be a new one.
     pool_name: str = ""
@@ -50,7 +50,7 @@ class Removal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     #: The dynamic group that is removed with it.
     group: Group | None = None
     #: The group that the incoming task gets from it; that one stays.
-    handed_over: Group | None = None
+    preempted_group: Group | None = None
 
 
 class Scenario:
@@ -65,7 +65,7 @@ class Scenario:
         self._freed = NOTHING
         #: What is free within limits, by lender.
         self._limited: dict[str, Resources] = {}
-        self._handing_over: set[str] = set()
+        self._with_groups: set[str] = set()
         #: The only node that counts as a place to run; None: every place does.
         self._only_node: str | None = None
         #: How many removals there are on each node.
@@ -115,7 +115,7 @@ class Scenario:
 
     def has_place(self) -> bool:
         """Whether there is a place to run, whatever quota says."""
-        if not self._demand.needs_place or self._handing_over:
+        if not self._demand.needs_place or self._with_groups:
             return True
         return self.too_many_groups <= 0 and self.placement() is not None
 
@@ -143,8 +143,8 @@ class Scenario:
                 self._limited[lender] = before + amount if sign > 0 else before - amount
         if group is not None and group.pool_name == self._demand.pool_name:
             self.too_many_groups -= sign
-        if removal.handed_over is not None:
-            (self._handing_over.add if sign > 0 else self._handing_over.discard)(removal.name)
+        if removal.preempted_group is not None:
+            (self._with_groups.add if sign > 0 else self._with_groups.discard)(removal.name)
         if self._demand.shape is None:
             return
         for node_id, key in removal.allocations:

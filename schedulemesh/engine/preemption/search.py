@@ -1,12 +1,12 @@
 """The victim search: which agents are evicted so that an incoming task can start; none where that is in vain.
 
 An incoming task may lack quota, and a place to run: room on one node, room for each bundle of a placement
-group, or a group that a victim hands over. The search is the same for all of them:
+group, or the group of a victim, which stays as it is. The search is the same for all of them:
 
 1. One victim that is enough by itself, the first in the order of victims (``candidates``). Where the order
-   does not tell two apart, one that hands its group over, because then no group has to be created.
+   does not tell two apart, one whose group is taken, because then no group has to be created.
 2. If there is none, several. They are sought site by site. A site is where a place is to be made: one node;
-   all nodes together, for bundles that may be spread; a group that a victim hands over; or no node at all,
+   all nodes together, for bundles that may be spread; the group of a victim; or no node at all,
    where only quota, or the pool's number of groups, is short. At each site
 
    a. as many victims with groups of the pool as there are groups too many,
@@ -60,8 +60,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     victims: tuple[VictimAgent, ...]
     #: Where it, or a new group for it, has room; None: its place is known already, or it gets a group.
     placement: BundlePlacement | None = None
-    #: The group that a victim hands over.
-    handed_over: Group | None = None
+    #: The group of a victim, which the incoming task takes as it is.
+    preempted_group: Group | None = None
     #: Groups that are removed: those of victims, and those that nobody uses.
     removed: tuple[Group, ...] = ()
     #: How the incoming task is paid then; None: as it would be without an eviction.
@@ -99,17 +99,17 @@ class _Search:
     # one victim
 
     def _single(self) -> VictimAgent | None:
-        """The first victim that is enough; of equal ones one that hands its group over."""
+        """The first victim that is enough; of equal ones one whose group can be taken."""
         first: VictimAgent | None = None
         for victim in self._agents.in_order(self._class_may_suffice):
             if first is not None and victim.order[:2] != first.order[:2]:
                 break
             if not self._frees_quota(victim):
                 continue
-            if victim.handed_over is not None:
+            if victim.preempted_group is not None:
                 return victim
             if first is None and self._suffices(victim):
-                if not self._agents.may_hand_over:
+                if not self._agents.may_preempt_groups:
                     return victim
                 first = victim
         return first
@@ -134,7 +134,7 @@ class _Search:
             return False
         if not self._demand.needs_place:
             return True
-        if self._agents.may_hand_over and task_class.pool_name == self._demand.pool_name:
+        if self._agents.may_preempt_groups and task_class.pool_name == self._demand.pool_name:
             return True
         if self._shape is None:
             return False
@@ -293,10 +293,10 @@ class _Search:
         """With the place that these victims leave, on this node if there is one there, and with those of the
         idle groups that must be removed.
         """
-        groups = (victim.handed_over for victim in victims)
-        handed_over = next((group for group in groups if group is not None), None)
-        if not self._demand.needs_place or self._shape is None or handed_over is not None:
-            return Plan(victims=victims, handed_over=handed_over)
+        groups = (victim.preempted_group for victim in victims)
+        preempted_group = next((group for group in groups if group is not None), None)
+        if not self._demand.needs_place or self._shape is None or preempted_group is not None:
+            return Plan(victims=victims, preempted_group=preempted_group)
         room = Room(self._state.cluster, waits=True)
         for victim in victims:
             for left, key in victim.allocations:

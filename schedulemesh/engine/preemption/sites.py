@@ -41,8 +41,8 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     summary: NodeSummary | None = None
     #: Whether the agents on all nodes are candidates.
     everywhere: bool = False
-    #: The victim that hands its group over.
-    handing_over: VictimAgent | None = None
+    #: The victim whose group is taken as it is.
+    preempts_group_of: VictimAgent | None = None
 
 
 class Sites:
@@ -111,8 +111,8 @@ class Sites:
     def all(self) -> Iterator[Site]:
         """Every site, in no order."""
         demand = self._demand
-        if self._agents.may_hand_over and demand.short_quota:
-            yield from self._handing_over()
+        if self._agents.may_preempt_groups and demand.short_quota:
+            yield from self._with_groups()
         if not demand.needs_place or self.scenario.initial is not None:
             yield Site()
         elif self._one_node:
@@ -120,13 +120,13 @@ class Sites:
         elif self._shape is not None:
             yield Site(everywhere=True)
 
-    def _handing_over(self) -> Iterator[Site]:
-        """Of each priority the first victim whose group can be handed over."""
+    def _with_groups(self) -> Iterator[Site]:
+        """Of each priority the first victim whose group can be taken."""
         seen = set()
         for victim in self._agents.in_order(self._of_own_pool):
-            if victim.handed_over is not None and victim.tier not in seen:
+            if victim.preempted_group is not None and victim.tier not in seen:
                 seen.add(victim.tier)
-                yield Site(bound=(victim.tier, 1, 0.0, ""), handing_over=victim)
+                yield Site(bound=(victim.tier, 1, 0.0, ""), preempts_group_of=victim)
 
     def _of_own_pool(self, task_class: TaskClass) -> bool:
         return task_class.has_tasks() and task_class.pool_name == self._demand.pool_name
@@ -135,8 +135,8 @@ class Sites:
         """Those of the site in order; before them as many as must leave for the pool's number of groups,
         those of the site before others.
         """
-        if site.handing_over is not None:
-            return [site.handing_over]
+        if site.preempts_group_of is not None:
+            return [site.preempts_group_of]
         nodes = list(self._state.cluster.open_nodes()) if site.everywhere else []
         if site.node is not None:
             nodes = [site.node]

@@ -75,7 +75,7 @@ class VictimAgents:
         group_request: GroupRequest | None = None,
         caps: LoanCaps | None = None,
     ) -> None:
-        #: ``group_request``: what the task asks of its pool's groups, where a victim may hand its group over.
+        #: ``group_request``: what the task asks of its pool's groups, where a victim's may be taken.
         #: ``caps``: the limits of what it may borrow.
         self._caps = caps
         self._state = state
@@ -98,7 +98,7 @@ class VictimAgents:
         return self._candidates.tiers
 
     @property
-    def may_hand_over(self) -> bool:
+    def may_preempt_groups(self) -> bool:
         """Whether the incoming task may get the group of a victim."""
         return self._group_request is not None
 
@@ -145,7 +145,7 @@ class VictimAgents:
             pool_name=agent.spec.pool_name,
             allocations=_allocations(agent, removed),
             group=removed,
-            handed_over=alone if alone is not None and self._suits(alone) else None,
+            preempted_group=alone if alone is not None and self._suits(alone) else None,
             tasks=tuple(sorted(tasks, key=lambda task: (-task.preempt_score, task.task_id))),
             order=order,
             tier=_tier(tasks) if self.by_priority else order[0],
