@@ -99,13 +99,12 @@ def test_the_first_waiting_task_may_evict_at_a_tick_what_started_since():
     given = mesh()
     given.run("a", cpu=4, priority=9)
     given.queue("b", cpu=4, priority=9)
-    given.policy(same_pool_priority_threshold=0.5)
-    given.queue("c", cpu=4, priority=2)
     given.complete("a")
     assert list(given.starts) == ["b"]
     given.report("b")
-    given.policy(label_preemption_rules={})
+    given.queue("c", cpu=4, priority=2)
     given.change("c", priority=20.0)
+    assert "b" not in given.ends
     given.tick(1)
     assert "b" in given.ends
 
@@ -640,7 +639,6 @@ def test_among_borrowers_the_pool_with_the_lowest_share_of_its_cohort_is_served_
     given.queue("p3", "p", cpu=1, priority=8)
     given.queue("q2", "q", cpu=1, priority=2)
     given.complete("o1")
-    assert list(given.starts) == ["p3", "q2"] or list(given.starts) == ["q2", "p3"]
     admitted = [fact.agent.name for fact in given.facts if type(fact).__name__ == "AgentAdmitted"]
     assert admitted[-2:] == ["q2", "p3"]
     check_stored(given)

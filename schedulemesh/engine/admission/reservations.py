@@ -90,13 +90,11 @@ def _takes_quota(tx: Transaction, request: Request, head: QueuedTask) -> bool:
     """Whether the quota that is left at the reserved start would not be enough for its task."""
     if request.pool_name != head.pool_name:
         return False
-    state = tx.state
-    free = state.ledger.accounts[head.pool_name].free
-    for task_class in classes_by_pool(state).get(head.pool_name, []):
-        ended = _ended_by(task_class, tx.now, _at(head, tx.now))
-        if ended:
-            free = free + task_class.resources.times(ended)
-    return not need_of(state, head).fits(free - request.need)
+    state, pool_name = tx.state, head.pool_name
+    both = need_of(state, head) + request.need
+    classes = classes_by_pool(state).get(pool_name, [])
+    at = quota_free_at(state, pool_name, both, classes, tx.now)
+    return at is None or at > _at(head, tx.now)
 
 
 def _takes_node(tx: Transaction, request: Request, node: Node, heads: Iterable[QueuedTask]) -> bool:
@@ -168,7 +166,7 @@ def _first_node(
 
 
 def _shortage(need: Resources, node: Node) -> float:
-    """The largest part of the need, of all kinds, that the node has not free: 0.0 to 1.0."""
+    """The largest part of the CPU, memory or GPU needed that the node has not free: 0.0 to 1.0."""
     short = need.beyond(node.free)
     pairs = ((short.cpu, need.cpu), (short.memory, need.memory), (short.gpu, need.gpu))
     return max((lacks / asked for lacks, asked in pairs if asked), default=0.0)
@@ -223,13 +221,3 @@ def _ends_of(classes: list[TaskClass], now: float) -> Iterator[tuple[float, Reso
 
 def _ends_in(task_class: TaskClass, now: float) -> Iterator[tuple[float, Resources]]:
     return ((end, task_class.resources) for end, _ in task_class.ending(now))
-
-
-def _ended_by(task_class: TaskClass, now: float, until: float) -> int:
-    """How many tasks of a class end by then, by their estimates."""
-    count = 0
-    for end, _ in task_class.ending(now):
-        if end > until or count >= _ENDS:
-            break
-        count += 1
-    return count
