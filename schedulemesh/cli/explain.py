@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
 
-from schedulemesh.cli.standing import amounts_of, fail, session_of
-from schedulemesh.core.client.explanations import ConsideredInfo, EvictionInfo, ExplainResult
-from schedulemesh.core.client.results import HolderInfo
-from schedulemesh.core.client.scheduler import RayScheduler
+import typer
+
+from schedulemesh.cli.command import Format, Target, View, command
+from schedulemesh.cli.output import repeat
+from schedulemesh.cli.rows import Record
+from schedulemesh.cli.texts import amounts
 from schedulemesh.domain.reasons import Reason
+
+if TYPE_CHECKING:
+    from schedulemesh.core.client.explanations import ConsideredInfo, EvictionInfo, ExplainResult
+    from schedulemesh.core.client.results import HolderInfo
+
+app = typer.Typer()
 
 #: Columns of the text.
 WIDTH = 80
@@ -23,18 +32,27 @@ _ENDED = ("completed", "failed", "cancelled", "lost")
 _SHOWN = 5
 
 
-def explain(name: str, namespace: str, address: str, task_id: str, *, as_json: bool) -> int:
-    """Explain a task; the exit code, 1 where it is not on record."""
-    with session_of(address) as session:
-        answer = RayScheduler.attach(name, namespace=namespace).explain(task_id)
-        if as_json:
-            print(json.dumps(answer, indent=2))
-        elif answer["success"]:
-            print(text_of(answer, time.time()))
-        else:
-            return fail(f"{answer['error']}. {answer.get('hint', '')}".strip())
-        session.code = 0 if answer["success"] else 1
-    return session.code
+@command(app)
+def explain(
+    target: Target,
+    view: View,
+    task: Annotated[str, typer.Argument(help="The task's id.")],
+    as_json: Annotated[bool, typer.Option("--json", help="The same as -o json.")] = False,
+) -> None:
+    """Say why a task waits, where it runs, by whom it was evicted or how it ended."""
+    from schedulemesh.cli.gateway import gateway_to
+    from schedulemesh.core.client.explanations import explained
+    from schedulemesh.protocol.answers import Explained
+    from schedulemesh.protocol.requests import ExplainTask
+
+    view = replace(view, output=Format.JSON) if as_json else view
+    with gateway_to(target) as gateway:
+
+        def look() -> Record:
+            answer = explained(gateway.ask(ExplainTask(task_id=task), Explained).explanation)
+            return Record(facts=answer, name="task_id", text=text_of(answer, time.time()))
+
+        repeat(view, look)
 
 
 def text_of(answer: ExplainResult, now: float) -> str:
@@ -49,7 +67,7 @@ def text_of(answer: ExplainResult, now: float) -> str:
     lines += _part("waits for", ", ".join(answer["waits_for"]))
     lines += _listed("held by", [_holder(holder) for holder in answer["holders"]])
     for usage in answer["external_usage"]:
-        what = f"other Ray work uses {amounts_of(usage['resources'])}"
+        what = f"other Ray work uses {amounts(usage['resources'])}"
         lines += _part(f"node {usage['node_id']}", what)
     if answer["considered"] is not None:
         lines += _considered(answer["considered"])
@@ -87,7 +105,7 @@ def _before(answer: ExplainResult) -> str:
 
 def _holder(holder: HolderInfo) -> str:
     tasks = " and ".join(holder["task_ids"][:_SHOWN]) or f"agent {holder['agent_name']}"
-    return f"{tasks} (pool {holder['pool_name']}): {amounts_of(holder['resources'])}"
+    return f"{tasks} (pool {holder['pool_name']}): {amounts(holder['resources'])}"
 
 
 def _considered(found: ConsideredInfo) -> Iterator[str]:

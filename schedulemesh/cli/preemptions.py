@@ -1,34 +1,49 @@
-"""The table of the command preemptions."""
+"""The command preemptions: who was evicted for whom, why, and what it cost."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import datetime, timezone
+from typing import Annotated, Any
 
-from rich.table import Table
+import typer
 
-from schedulemesh.core.client.listings import EvictorInfo, PreemptionRecord
+from schedulemesh.cli.command import Select, Since, Target, View, command
+from schedulemesh.cli.output import show
+from schedulemesh.cli.rows import Column, Listing, Row
+from schedulemesh.cli.texts import local_time, moment
+
+app = typer.Typer()
 
 
-def preemption_table(preemptions: Iterable[PreemptionRecord]) -> Table:
-    """One row per preemption; the names are folded on a narrow terminal."""
-    table = Table(title="preemptions", title_justify="left", show_lines=True)
-    for heading in ("time", "evicted", "for", "rule", "lost", "result"):
-        table.add_column(heading, overflow="fold")
-    for row in preemptions:
-        table.add_row(
-            _local_time(row["timestamp"]),
-            _party(row["task_id"], row["owner"], row["pool_name"], row["priority"]),
-            _evictor(row["evictor"], row["requested_by"]),
-            _rule(row),
-            _lost(row),
-            _result(row),
+@command(app)
+def preemptions(
+    target: Target,
+    view: View,
+    select: Select,
+    task: Annotated[str | None, typer.Option(help="Only those of this task.")] = None,
+    pool: Annotated[str | None, typer.Option(help="Only those of this pool.")] = None,
+    owner: Annotated[str | None, typer.Option(help="Only those of this owner.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="The last so many.")] = 20,
+    since: Since = None,
+) -> None:
+    """List the last preemptions: who was evicted for whom, why, and what it cost."""
+    from schedulemesh.protocol.answers import Listed
+    from schedulemesh.protocol.requests import ListPreemptions
+
+    request = ListPreemptions(task_id=task, pool_name=pool, owner=owner, limit=limit)
+    after = None if since is None else moment(since)
+
+    def look(gateway: Any) -> Listing:
+        rows = gateway.ask(request, Listed).rows
+        return preemption_listing(
+            [row for row in rows if after is None or row["timestamp"] >= after]
         )
-    return table
+
+    show(target, view, look, select)
 
 
-def _local_time(at: float) -> str:
-    return datetime.fromtimestamp(at, tz=timezone.utc).astimezone().strftime("%m-%d %H:%M:%S")
+def preemption_listing(rows: list[dict[str, Any]]) -> Listing:
+    """One row per preemption; the names are folded on a narrow terminal."""
+    return Listing(kind="preemptions", rows=rows, columns=_COLUMNS, name="task_id", ruled=True)
 
 
 def _party(task: str, owner: str, pool: str, priority: float | None) -> str:
@@ -36,26 +51,31 @@ def _party(task: str, owner: str, pool: str, priority: float | None) -> str:
     return "\n".join(lines if priority is None else [*lines, f"priority {priority:.12g}"])
 
 
-def _evictor(evictor: EvictorInfo | None, client: str | None) -> str:
+def _victim(row: Row) -> str:
+    return _party(row["task_id"], row["owner"], row["pool_name"], row["priority"])
+
+
+def _evictor(row: Row) -> str:
+    evictor, client = row["evictor"], row["requested_by"]
     if evictor is None:
         return f"requested by {client}" if client else "requested"
     task = evictor["task_id"] or f"agent {evictor['agent_name']}"
     return _party(task, evictor["owner"], evictor["pool_name"], evictor["priority"])
 
 
-def _rule(row: PreemptionRecord) -> str:
+def _rule(row: Row) -> str:
     score = row["preempt_score"]
-    rule = row["reason"].removesuffix("_preemption")
+    rule = str(row["reason"].removesuffix("_preemption"))
     return rule if score is None else f"{rule}\nscore {score:.6g}"
 
 
-def _lost(row: PreemptionRecord) -> str:
+def _lost(row: Row) -> str:
     lines = [f"{row['lost_work']:.0f} s", f"{row['lost_gpu_seconds']:.0f} GPU-s"]
     saved = "state saved" if row["state_saved"] else "no state"
     return "\n".join([*lines, "not saved" if row.get("save_error") else saved])
 
 
-def _result(row: PreemptionRecord) -> str:
+def _result(row: Row) -> str:
     """What became of it: when the resources were free, whether they were used, where the task is."""
     lines = []
     if row["time_to_evicted"] is None:
@@ -71,3 +91,31 @@ def _result(row: PreemptionRecord) -> str:
     elif row["requeued"]:
         lines.append("requeued")
     return "\n".join(lines)
+
+
+def _csv_only(heading: str, key: str) -> Column:
+    """A field that tables show as part of another column."""
+    return Column(heading=heading, key=key, wide=True)
+
+
+_COLUMNS = (
+    Column(heading="time", key="timestamp", show=local_time),
+    Column(heading="evicted", key="", show=_victim),
+    Column(heading="for", key="", show=_evictor),
+    Column(heading="rule", key="", show=_rule),
+    Column(heading="lost", key="", show=_lost),
+    Column(heading="result", key="", show=_result),
+    _csv_only("task", "task_id"),
+    _csv_only("owner", "owner"),
+    _csv_only("pool", "pool_name"),
+    _csv_only("priority", "priority"),
+    _csv_only("evictor", "evictor.task_id"),
+    _csv_only("evictor's owner", "evictor.owner"),
+    _csv_only("evictor's pool", "evictor.pool_name"),
+    _csv_only("reason", "reason"),
+    _csv_only("score", "preempt_score"),
+    _csv_only("lost work", "lost_work"),
+    _csv_only("lost GPU-seconds", "lost_gpu_seconds"),
+    _csv_only("state saved", "state_saved"),
+    _csv_only("used", "used"),
+)

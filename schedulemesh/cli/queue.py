@@ -1,109 +1,86 @@
-"""The commands queue, hold, release, cancel, priority and top, for tasks that wait."""
+"""The commands queue, hold, release, priority and front, for tasks that wait."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import uuid
+from typing import Annotated, Any
 
-from rich.console import Console
-from rich.table import Table
+import typer
 
-from schedulemesh.cli.standing import fail, session_of
-from schedulemesh.core.client.listings import QueueListing
-from schedulemesh.core.client.scheduler import RayScheduler
+from schedulemesh.cli.columns import QUEUE
+from schedulemesh.cli.command import Output, Select, Target, Tasks, View, command
+from schedulemesh.cli.output import show
+from schedulemesh.cli.rows import Listing
 
-_MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
-
-
-def show(name: str, namespace: str, address: str, pool: str | None, limit: int | None) -> int:
-    """List the tasks that wait; returns the exit code."""
-    with session_of(address) as session:
-        answer = RayScheduler.attach(name, namespace=namespace).list_queue(pool, limit)
-        if not answer["success"]:
-            return fail(answer["error"])
-        tasks, total = answer["tasks"], answer["total"]
-        console = Console()
-        if not total:
-            console.print("no task waits")
-        else:
-            console.print(table(tasks))
-        if len(tasks) < total:
-            console.print(f"{len(tasks)} of {total} tasks are shown; --limit 0 shows all")
-        session.code = 0
-    return session.code
+app = typer.Typer()
 
 
-def table(tasks: Sequence[QueueListing]) -> Table:
-    """Queued tasks, in 80 columns."""
-    found = Table(title="queue", title_justify="left")
-    found.add_column("pool", overflow="fold", max_width=14)
-    found.add_column("#", justify="right")
-    found.add_column("task", overflow="fold", max_width=24)
-    found.add_column("owner", overflow="ellipsis", max_width=10, no_wrap=True)
-    found.add_column("prio", justify="right")
-    found.add_column("waits", justify="right")
-    found.add_column("note", overflow="fold")
-    for task in tasks:
-        found.add_row(
-            task["pool_name"],
-            str(task["position"]),
-            task["task_id"],
-            task["owner"],
-            f"{task['priority']:.6g}",
-            duration(task["waiting_time"]),
-            _note(task),
-        )
-    return found
+@command(app, "queue")
+def show_queue(
+    target: Target,
+    view: View,
+    select: Select,
+    pool: Annotated[str | None, typer.Option(help="Only this pool's queue.")] = None,
+    limit: Annotated[
+        int, typer.Option(min=0, help="How many tasks of each pool are shown; 0: all.")
+    ] = 20,
+) -> None:
+    """Show the tasks that wait, in the order in which they will start."""
+    from schedulemesh.protocol.answers import QueueListed
+    from schedulemesh.protocol.queue_requests import ListQueue
+
+    request = ListQueue(pool_name=pool, limit=limit or None)
+
+    def look(gateway: Any) -> Listing:
+        answer = gateway.ask(request, QueueListed)
+        rows, left_out = [row.public() for row in answer.rows], answer.total - len(answer.rows)
+        notes = f"{len(rows)} of {answer.total} tasks are shown; --limit 0 shows all"
+        return queue_listing(rows, (notes,) if left_out else ())
+
+    show(target, view, look, select)
 
 
-def _note(task: QueueListing) -> str:
-    """What else an operator wants to know of a queued task."""
-    evicted = task["preemptions"]
-    notes = (
-        "held" if task["held"] else "",
-        f"evicted {evicted}x" if evicted else "",
-    )
-    return ", ".join(note for note in notes if note)
+def queue_listing(rows: list[dict[str, object]], notes: tuple[str, ...] = ()) -> Listing:
+    """Queued tasks."""
+    return Listing(kind="queued tasks", rows=rows, columns=QUEUE, name="task_id", notes=notes)
 
 
-def duration(seconds: float) -> str:
-    """A duration in its two largest units: 42s, 3m07s, 5h12m, 2d04h."""
-    if seconds < _MINUTE:
-        return f"{int(seconds)}s"
-    if seconds < _HOUR:
-        return f"{int(seconds // _MINUTE)}m{int(seconds % _MINUTE):02d}s"
-    if seconds < _DAY:
-        return f"{int(seconds // _HOUR)}h{int(seconds % _HOUR // _MINUTE):02d}m"
-    return f"{int(seconds // _DAY)}d{int(seconds % _DAY // _HOUR):02d}h"
+@command(app)
+def hold(target: Target, output: Output, tasks: Tasks) -> int:
+    """Keep queued tasks from starting until they are released."""
+    return _change(target, output, tasks, "held", held=True)
 
 
-def change(
-    name: str,
-    namespace: str,
-    address: str,
-    task_ids: Sequence[str],
-    call: Callable[[RayScheduler, str], Mapping[str, object]],
-    done: str,
+@command(app)
+def release(target: Target, output: Output, tasks: Tasks) -> int:
+    """Let held tasks start again."""
+    return _change(target, output, tasks, "released", held=False)
+
+
+@command(app)
+def front(target: Target, output: Output, tasks: Tasks) -> int:
+    """Move queued tasks to the front of their pools; of several, the last one comes first."""
+    return _change(target, output, tasks, "moved to the front", to_front=True)
+
+
+@command(app)
+def priority(
+    target: Target,
+    output: Output,
+    task: Annotated[str, typer.Argument(help="The task's id.")],
+    value: Annotated[float, typer.Argument(help="Its new priority.")],
 ) -> int:
-    """Call something for each task; the exit code is 1 where one was refused."""
-    with session_of(address) as session:
-        scheduler = RayScheduler.attach(name, namespace=namespace)
-        session.code = 0
-        for task_id in task_ids:
-            answer = call(scheduler, task_id)
-            if answer["success"]:
-                print(f"{task_id}: {done}")
-            else:
-                session.code = fail(str(answer["error"]))
-    return session.code
+    """Change the priority of a queued task."""
+    return _change(target, output, [task], f"priority {value:g}", priority=value)
 
 
-def cancel(name: str, namespace: str, address: str, task_ids: Sequence[str]) -> int:
-    """Cancel tasks; the exit code is 1 where one was refused."""
-    with session_of(address) as session:
-        scheduler = RayScheduler.attach(name, namespace=namespace)
-        answer = scheduler.cancel_tasks(task_ids)
-        print(f"cancelled: {len(answer.get('cancelled', []))}")
-        session.code = 0
-        for refused in answer.get("refused", {}).values():
-            session.code = fail(refused["error"])
-    return session.code
+def _change(target: Target, output: Output, tasks: list[str], done: str, **fields: Any) -> int:
+    """Change how each task waits."""
+    from schedulemesh.cli.changes import change_each
+    from schedulemesh.protocol.answers import Response
+    from schedulemesh.protocol.queue_requests import ChangeQueuedTask
+
+    def request(task_id: str) -> ChangeQueuedTask:
+        return ChangeQueuedTask(task_id=task_id, request_id=uuid.uuid4().hex, **fields)
+
+    return change_each(target, output, tasks, request, Response, lambda _: done)

@@ -10,7 +10,7 @@ from schedulemesh.config.settings import SchedulerSettings
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import Resources
-from schedulemesh.domain.task import TaskSpec
+from schedulemesh.domain.task import TaskSpec, task_row
 from schedulemesh.engine.messages.explanation import Explanation
 from schedulemesh.engine.messages.outcomes import Evaluation, Refused, RequestOutcome
 from schedulemesh.errors import InvalidRequestError
@@ -103,6 +103,21 @@ class QueueRow(
     not_before: float = 0.0
     #: How often it was evicted.
     preemptions: int = 0
+
+    def public(self) -> dict[str, object]:
+        """The task as listings show it; times are in seconds."""
+        return {
+            **task_row(self.task),
+            "agent_name": self.agent_name,
+            "state": "queued",
+            "position": self.position,
+            "held": self.held,
+            "waiting_time": self.waiting_s,
+            "queued_at": self.queued_at,
+            "arrived_at": self.arrived_at,
+            "not_before": self.not_before or None,
+            "preemptions": self.preemptions,
+        }
 
 
 class QueueListed(Answer, tag="queue_listed", frozen=True, kw_only=True):

@@ -5,17 +5,12 @@ Run with REWRITE_STORIES=1 to write them anew; then read what changed before it 
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
 import msgspec
 import pytest
-from typer.testing import CliRunner
 
-from schedulemesh.cli import explain as command
-from schedulemesh.cli import standing
-from schedulemesh.cli.app import app
 from schedulemesh.cli.explain import WIDTH, seconds, text_of
 from schedulemesh.core.client.explanations import explained
 from tests.docs.documents import ROOT
@@ -139,47 +134,3 @@ def test_names_as_long_as_they_may_be_stay_within_the_width():
 )
 def test_durations(amount_s, said):
     assert seconds(amount_s) == said
-
-
-class Attached:
-    """A scheduler that explains one task."""
-
-    def __init__(self, answer):
-        self.answer = answer
-
-    def explain(self, task_id):
-        return self.answer
-
-
-@pytest.fixture
-def attached(monkeypatch):
-    monkeypatch.setattr(standing, "join", lambda address, **options: address)
-    monkeypatch.setattr(standing.ray, "shutdown", lambda: None)
-
-    def attach(answer):
-        scheduler = Attached(answer)
-        monkeypatch.setattr(command.RayScheduler, "attach", lambda *_args, **_options: scheduler)
-
-    return attach
-
-
-def test_the_command_prints_text_or_json(attached):
-    given, task_id = short_of_quota()
-    answer = explained(given.engine.explain(task_id, given.now))
-    attached(answer)
-    printed = CliRunner().invoke(app, ["explain", task_id])
-    assert printed.exit_code == 0
-    assert printed.stdout.startswith("task ppo-31 (pool research, priority 5): queued for ")
-    as_json = CliRunner().invoke(app, ["explain", task_id, "--json"])
-    assert json.loads(as_json.stdout) == answer
-
-
-@pytest.mark.parametrize("flags", [[], ["--json"]])
-def test_an_unknown_task_is_an_error(attached, flags):
-    attached({"success": False, "error": "there is no task 'x'", "reason": "r", "hint": "look"})
-    done = CliRunner().invoke(app, ["explain", "x", *flags])
-    assert done.exit_code == 1
-    if flags:
-        assert json.loads(done.stdout)["success"] is False
-    else:
-        assert (done.stdout, done.stderr) == ("", "there is no task 'x'. look\n")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import io
+import pytest
 
-from rich.console import Console
-
-from schedulemesh.cli.preemptions import preemption_table
+from schedulemesh.cli.command import Output
+from schedulemesh.cli.output import emit
+from schedulemesh.cli.preemptions import preemption_listing
 
 ROW = {
     "timestamp": 1_700_000_000.0,
@@ -36,13 +36,18 @@ ROW = {
 }
 
 
-def shown(*rows):
-    console = Console(width=80, file=io.StringIO())
-    console.print(preemption_table(rows))
-    return console.file.getvalue()
+@pytest.fixture
+def shown(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def show(*rows):
+        emit(preemption_listing(list(rows)), Output())
+        return capsys.readouterr().out
+
+    return show
 
 
-def test_both_owners_see_who_why_and_what_it_cost_in_80_columns():
+def test_both_owners_see_who_why_and_what_it_cost_in_80_columns(shown):
     text = shown(ROW)
     assert max(map(len, text.splitlines())) <= 80
     for words in ("train-7b", "ada in", "research", "serve-now", "bob in", "serving"):
@@ -51,7 +56,7 @@ def test_both_owners_see_who_why_and_what_it_cost_in_80_columns():
         assert words in text
 
 
-def test_one_by_request_that_is_in_progress():
+def test_one_by_request_that_is_in_progress(shown):
     text = shown(
         {
             **ROW,
@@ -70,7 +75,7 @@ def test_one_by_request_that_is_in_progress():
         assert words in text
 
 
-def test_what_was_freed_in_vain_is_said():
+def test_what_was_freed_in_vain_is_said(shown):
     text = shown({**ROW, "used": False, "time_to_start": None, "time_to_run_again": 70.0})
     assert "not used" in text
     assert "ran again" in text

@@ -10,11 +10,9 @@ from collections.abc import Iterator
 from typing import get_type_hints
 
 import pytest
-import typer
 from msgspec import UNSET
 
 from schedulemesh import errors
-from schedulemesh.cli.app import app
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.core.agent.agent_actor import AgentActor
 from schedulemesh.core.agent.metrics_agent import MetricsReportingAgent
@@ -132,15 +130,6 @@ def test_every_field_of_a_task_state_is_described():
 def test_every_error_is_described():
     public = {n for n, v in vars(errors).items() if inspect.isclass(v)}
     assert public - codes_in(section(API, "Errors")) == set()
-
-
-def test_every_command_is_described():
-    text = section(API, "Command line")
-    command = typer.main.get_command(app)
-    for name, sub in command.commands.items():
-        assert f"`schedulemesh {name}" in text, name
-        for option in (o for p in sub.params for o in p.opts if o.startswith("--")):
-            assert option in text, f"{name} {option}"
 
 
 def test_every_module_named_exists():

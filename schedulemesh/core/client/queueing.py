@@ -26,10 +26,9 @@ from schedulemesh.core.client.task_request import Submission, client_name, task_
 from schedulemesh.domain.containers import as_elements, as_items
 from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.numbers import parse_count, parse_priority
-from schedulemesh.domain.task import task_row
 from schedulemesh.engine.messages.outcomes import Refused, TasksCancelled
 from schedulemesh.errors import InvalidRequestError, nearest, shown
-from schedulemesh.protocol.answers import QueueListed, QueueRow, Responses
+from schedulemesh.protocol.answers import QueueListed, Responses
 from schedulemesh.protocol.queue_requests import (
     CancelTasks,
     ChangeQueuedTask,
@@ -163,22 +162,8 @@ def list_queue(connection: Connection, pool: object, limit: object) -> QueueResu
     answer = ask(connection, request, QueueListed)
     if isinstance(answer, Refused):
         return combined(QueueResult, results.refused(answer))
-    return {"success": True, "tasks": [_listed(row) for row in answer.rows], "total": answer.total}
-
-
-def _listed(row: QueueRow) -> QueueListing:
-    own = {
-        "agent_name": row.agent_name,
-        "state": "queued",
-        "position": row.position,
-        "held": row.held,
-        "waiting_time": row.waiting_s,
-        "queued_at": row.queued_at,
-        "arrived_at": row.arrived_at,
-        "not_before": row.not_before or None,
-        "preemptions": row.preemptions,
-    }
-    return cast("QueueListing", {**task_row(row.task), **own})
+    tasks = [cast("QueueListing", row.public()) for row in answer.rows]
+    return {"success": True, "tasks": tasks, "total": answer.total}
 
 
 def configure_queue(connection: Connection, changes: Mapping[str, object]) -> QueuePolicyResult:

@@ -1,0 +1,100 @@
+"""The commands agents, nodes, cordon, uncordon and health."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from schedulemesh.cli.columns import AGENTS, NODES
+from schedulemesh.cli.command import Output, Select, Target, View, command
+from schedulemesh.cli.output import emit, show
+from schedulemesh.cli.rows import Column, Listing, Record
+from schedulemesh.cli.texts import names
+
+app = typer.Typer()
+
+Nodes = Annotated[list[str], typer.Argument(help="Ids of nodes.")]
+
+_PROBLEMS = (
+    Column(heading="agent", key="agent_name"),
+    Column(heading="pool", key="pool_name"),
+    Column(heading="problem", key="problem"),
+    Column(heading="action", key="action"),
+    Column(heading="tasks", key="tasks", show=names),
+    Column(heading="error", key="error"),
+)
+
+
+@command(app, "agents")
+def list_agents(
+    target: Target,
+    view: View,
+    select: Select,
+    pool: Annotated[str | None, typer.Option(help="Only those of this pool.")] = None,
+) -> None:
+    """List the agents: what they hold, and the tasks that they run."""
+    from schedulemesh.protocol.answers import Listed
+    from schedulemesh.protocol.requests import ListAgents
+
+    def listing(rows: list[dict[str, object]]) -> Listing:
+        return Listing(kind="agents", rows=rows, columns=AGENTS)
+
+    show(target, view, lambda g: listing(g.ask(ListAgents(pool_name=pool), Listed).rows), select)
+
+
+@command(app, "nodes")
+def list_nodes(target: Target, view: View, select: Select) -> None:
+    """List the nodes: what is free, what other Ray work uses, and which are closed."""
+    from schedulemesh.protocol.answers import Listed
+    from schedulemesh.protocol.requests import ListNodes
+
+    def listing(rows: list[dict[str, object]]) -> Listing:
+        return Listing(kind="nodes", rows=rows, columns=NODES, name="node_id")
+
+    show(target, view, lambda g: listing(g.ask(ListNodes(), Listed).rows), select)
+
+
+@command(app)
+def cordon(target: Target, output: Output, nodes: Nodes) -> int:
+    """Close nodes to new agents; what runs there stays."""
+    return _cordon(target, output, nodes, cordoned=True)
+
+
+@command(app)
+def uncordon(target: Target, output: Output, nodes: Nodes) -> int:
+    """Open nodes to new agents again."""
+    return _cordon(target, output, nodes, cordoned=False)
+
+
+def _cordon(target: Target, output: Output, nodes: list[str], *, cordoned: bool) -> int:
+    from schedulemesh.cli.changes import change_each
+    from schedulemesh.protocol.answers import Response
+    from schedulemesh.protocol.requests import CordonNode
+
+    def request(node_id: str) -> CordonNode:
+        return CordonNode(node_id=node_id, cordoned=cordoned)
+
+    done = "cordoned" if cordoned else "open"
+    return change_each(target, output, nodes, request, Response, lambda _: done)
+
+
+@command(app)
+def health(
+    target: Target,
+    output: Output,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, help="Seconds of silence after which an agent is asked.")
+    ] = 120.0,
+) -> int:
+    """Check every agent, and rebuild those that are dead or do not answer; fails if one was removed."""
+    from schedulemesh.cli.gateway import gateway_to
+    from schedulemesh.protocol.answers import Details
+    from schedulemesh.protocol.requests import EnsureAgentHealth
+
+    with gateway_to(target) as gateway:
+        found = gateway.ask(EnsureAgentHealth(timeout_s=timeout), Details).facts
+    facts = {name: found[name] for name in ("checked", "healthy", "rebuilt", "removed")}
+    problems = Listing(kind="details", rows=found["details"], columns=_PROBLEMS, name="agent_name")
+    emit(Record(facts={"name": target.name, **facts}, listings=(problems,)), output)
+    return 1 if found["removed"] else 0

@@ -1,0 +1,96 @@
+"""The columns of the tables of pools, agents, tasks, queued tasks and nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from schedulemesh.cli.rows import Column, Row
+from schedulemesh.cli.texts import amounts, duration, labels, local_time, names, number, text
+
+
+def wide(heading: str, key: str, show: Callable[[Any], str] = text) -> Column:
+    """A column that only ``-o wide`` shows."""
+    return Column(heading=heading, key=key, show=show, wide=True)
+
+
+def _count(value: Sequence[object] | None) -> str:
+    return str(len(value or ()))
+
+
+def _note(task: Row) -> str:
+    """What else an operator wants to know of a queued task."""
+    evicted = task["preemptions"]
+    said = ("held" if task["held"] else "", f"evicted {evicted}x" if evicted else "")
+    return ", ".join(filter(None, said))
+
+
+POOLS = (
+    Column(heading="pool", key="name"),
+    Column(heading="cohort", key="cohort"),
+    Column(heading="total", key="resources", show=amounts),
+    Column(heading="free", key="free", show=amounts),
+    Column(heading="lent", key="lent", show=amounts),
+    Column(heading="borrowed", key="borrowed", show=amounts),
+    Column(heading="agents", key="agents", show=_count, right=True),
+    Column(heading="queued", key="queued", right=True),
+    wide("used", "used", amounts),
+    wide("reserved", "reserved", amounts),
+    wide("labels", "labels", labels),
+    wide("queueing", "queueing"),
+    wide("on_preempted", "on_preempted"),
+)
+
+AGENTS = (
+    Column(heading="agent", key="name"),
+    Column(heading="pool", key="pool"),
+    Column(heading="holds", key="resources", show=amounts),
+    Column(heading="state", key="state"),
+    Column(heading="tasks", key="tasks", show=names),
+    Column(heading="process", key="pid", show=lambda pid: str(pid or ""), right=True),
+    wide("node", "node_id"),
+    wide("restarts", "restarts"),
+    wide("labels", "labels", labels),
+)
+
+TASKS = (
+    Column(heading="task", key="task_id"),
+    Column(heading="owner", key="owner"),
+    Column(heading="pool", key="pool_name"),
+    Column(heading="priority", key="priority", show=number, right=True),
+    Column(heading="state", key="phase"),
+    Column(heading="agent", key="agent_name"),
+    wide("started", "started_at", local_time),
+    wide("remaining", "remaining_time", duration),
+    wide("labels", "labels", labels),
+)
+
+QUEUE = (
+    Column(heading="pool", key="pool_name"),
+    Column(heading="#", key="position", right=True),
+    Column(heading="task", key="task_id"),
+    Column(heading="owner", key="owner"),
+    Column(heading="prio", key="priority", show=lambda value: f"{value:.6g}", right=True),
+    Column(heading="waits", key="waiting_time", show=duration, right=True),
+    Column(heading="note", key="", show=_note),
+    wide("queued", "queued_at", local_time),
+    wide("not before", "not_before", local_time),
+    wide("agent", "agent_name"),
+    wide("labels", "labels", labels),
+)
+
+NODES = (
+    Column(heading="node", key="node_id"),
+    Column(heading="total", key="total", show=amounts),
+    Column(heading="free", key="free", show=amounts),
+    Column(heading="other Ray work", key="external_usage", show=amounts),
+    Column(heading="cordoned", key="cordoned"),
+    Column(heading="draining", key="draining"),
+    Column(heading="agents", key="agents", show=_count, right=True),
+    wide("labels", "labels", labels),
+)
+
+ORPHANS = (Column(heading="name in Ray", key="name"), Column(heading="kind", key="kind"))
+
+#: What became of each thing that a command changed.
+CHANGES = (Column(heading="name", key="name"), Column(heading="result", key="result"))

@@ -1,0 +1,202 @@
+"""Declares commands: shared options, and errors as exit codes.
+
+A command is a function whose parameters are its own arguments and options, and some of the groups of
+shared options: ``Target``, ``Output`` or ``View``, and ``Select``. The decorator ``command`` turns each group
+into its options::
+
+    @command(app)
+    def agents(target: Target, view: View, select: Select) -> None:
+        show(target, view, lambda gateway: Listing(...), select)
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from schedulemesh.errors import ScheduleMeshError
+
+
+class Format(str, Enum):
+    """How a command prints what it found."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+    CSV = "csv"
+    NAME = "name"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """The scheduler that a command is for."""
+
+    name: Annotated[str, typer.Option(envvar="SCHEDULEMESH_NAME", help="The scheduler's name.")] = (
+        "head"
+    )
+    namespace: Annotated[
+        str, typer.Option(envvar="SCHEDULEMESH_NAMESPACE", help="Its Ray namespace.")
+    ] = "schedulemesh"
+    address: Annotated[
+        str,
+        typer.Option(envvar="RAY_ADDRESS", help="The Ray cluster; auto: the one on this machine."),
+    ] = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """How a command prints."""
+
+    output: Annotated[
+        Format, typer.Option("--output", "-o", help="Form of the output.", case_sensitive=False)
+    ] = Format.TABLE
+
+    @property
+    def repeated(self) -> bool:
+        """Whether more follows what is printed."""
+        return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class View(Output):
+    """How a command prints that looks at something, and whether it looks again."""
+
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Print again until interrupted.")] = (
+        False
+    )
+    interval: Annotated[
+        float, typer.Option("--interval", min=0.1, help="Seconds between two looks of --watch.")
+    ] = 2.0
+
+    @property
+    def repeated(self) -> bool:
+        """Whether more follows what is printed."""
+        return self.watch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Select:
+    """Which rows a command prints."""
+
+    filters: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--filter",
+            "-f",
+            metavar="KEY=VALUE",
+            help="Only rows with this value; KEY!=VALUE: without it. Repeatable.",
+        ),
+    ] = None
+    labels: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--label",
+            "-l",
+            metavar="LABEL=VALUE",
+            help="Only rows with this label; LABEL!=VALUE: without it. Repeatable.",
+        ),
+    ] = None
+
+
+#: A moment in the past; see ``texts.moment``.
+Since = Annotated[
+    str | None,
+    typer.Option("--since", metavar="TIME", help="From then on: 90s, 30m, 12h, 7d or a date."),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Tasks = Annotated[list[str], typer.Argument(help="Ids of tasks.", show_default=False)]
+
+CommandFunction = Callable[..., "int | None"]
+
+
+def command(
+    app: typer.Typer, name: str | None = None
+) -> Callable[[CommandFunction], CommandFunction]:
+    """Add a function to an app as a command. What it returns is its exit code, None: 0."""
+
+    def added(function: CommandFunction) -> CommandFunction:
+        app.command(name)(_as_command(function))
+        return function
+
+    return added
+
+
+def group(app: typer.Typer) -> Callable[[CommandFunction], CommandFunction]:
+    """Make a function what an app of subcommands does where none of them is named."""
+
+    def added(function: CommandFunction) -> CommandFunction:
+        run = _as_command(function)
+
+        @functools.wraps(run)
+        def unless_subcommand(**given: Any) -> None:
+            import click
+
+            if click.get_current_context().invoked_subcommand is None:
+                run(**given)
+
+        app.callback(invoke_without_command=True)(unless_subcommand)
+        return function
+
+    return added
+
+
+def _as_command(function: CommandFunction) -> Callable[..., None]:
+    """The function that Typer calls: its parameters are options, its errors exit codes."""
+    hints = get_type_hints(function, include_extras=True)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    own = inspect.signature(function).parameters.values()
+
+    @functools.wraps(function)
+    def run(**given: Any) -> None:
+        arguments = {
+            name: group(**{field.name: given.pop(field.name) for field in fields(group)})
+            for name, group in groups.items()
+        }
+        raise typer.Exit(_run(lambda: function(**given, **arguments)))
+
+    parameters = [p.replace(annotation=hints[p.name]) for p in own if p.name not in groups]
+    for group in groups.values():
+        parameters += _options_of(group)
+    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # what inspect looks for
+        [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
+    )
+    run.__annotations__ = {}
+    return run
+
+
+def _options_of(group: Any) -> list[inspect.Parameter]:
+    """The parameters that the fields of a group of options stand for."""
+    hints = get_type_hints(group, include_extras=True)
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return [
+        inspect.Parameter(
+            field.name, kind=kind, default=field.default, annotation=hints[field.name]
+        )
+        for field in fields(group)
+    ]
+
+
+def _run(body: Callable[[], int | None]) -> int:
+    """The exit code of a command; an error is printed as a sentence on stderr."""
+    try:
+        return int(body() or 0)
+    except KeyboardInterrupt:
+        return 130
+    except (ScheduleMeshError, TimeoutError) as error:
+        from schedulemesh.cli.exits import code_of
+
+        note(str(error))
+        return int(code_of(error))
+
+
+def note(sentence: str) -> None:
+    """Print what is no data: errors, and remarks about the data."""
+    print(sentence, file=sys.stderr)

@@ -1,0 +1,93 @@
+"""Exit codes of the commands, and which error leads to which."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.errors import (
+    InvalidRequestError,
+    ScheduleMeshError,
+    SchedulerExistsError,
+    SchedulerNotFoundError,
+    SchedulerUnavailableError,
+)
+
+
+class ExitCode(IntEnum):
+    """What a command returns to the shell."""
+
+    OK = 0
+    FAILED = 1
+    #: The command line is malformed: an unknown option, a bad value.
+    USAGE = 2
+    #: There is no such scheduler, pool, task, agent or node.
+    NOT_FOUND = 3
+    #: The caller's role does not allow it.
+    NOT_ALLOWED = 4
+    #: No Ray cluster was joined, or the scheduler does not answer.
+    UNREACHABLE = 5
+    #: It contradicts what exists: another definition, a task that runs already.
+    CONFLICT = 6
+    #: What was waited for did not happen in time; the code of the command ``timeout``.
+    TIMED_OUT = 124
+
+
+class RefusedError(ScheduleMeshError):
+    """The scheduler refused a request."""
+
+    def __init__(self, refused: Refused) -> None:
+        super().__init__(f"{refused.error}. {refused.hint}" if refused.hint else refused.error)
+        self.reason = refused.reason
+
+
+class UnreachableError(ScheduleMeshError):
+    """No Ray cluster was joined."""
+
+
+_CONFLICTS = frozenset(
+    {
+        Reason.POOL_EXISTS,
+        Reason.POOL_IN_USE,
+        Reason.DUPLICATE_TASK,
+        Reason.DUPLICATE_AGENT,
+        Reason.POOL_DRAINING,
+        Reason.NODE_DRAINING,
+        Reason.DRAINED_BY_RAY,
+        Reason.COHORT_CYCLE,
+        Reason.CONFLICTING_OPTIONS,
+        Reason.NOT_QUEUED,
+        Reason.TASK_NOT_ENDED,
+        Reason.AGENT_NOT_RUNNING,
+        Reason.AGENT_ENDING,
+        Reason.ALREADY_BEING_PREEMPTED,
+    }
+)
+_TIMEOUTS = frozenset({Reason.WAIT_TIMEOUT, Reason.AGENT_START_TIMEOUT})
+
+#: The first class that an error is an instance of decides.
+_BY_CLASS: tuple[tuple[type[Exception], ExitCode], ...] = (
+    (InvalidRequestError, ExitCode.USAGE),
+    (SchedulerNotFoundError, ExitCode.NOT_FOUND),
+    (SchedulerExistsError, ExitCode.CONFLICT),
+    (SchedulerUnavailableError, ExitCode.UNREACHABLE),
+    (UnreachableError, ExitCode.UNREACHABLE),
+    (TimeoutError, ExitCode.TIMED_OUT),
+)
+
+
+def code_of_reason(reason: Reason) -> ExitCode:
+    """The exit code of a refusal."""
+    if reason.value.endswith("_not_found"):
+        return ExitCode.NOT_FOUND
+    if reason in _CONFLICTS:
+        return ExitCode.CONFLICT
+    return ExitCode.TIMED_OUT if reason in _TIMEOUTS else ExitCode.FAILED
+
+
+def code_of(error: Exception) -> ExitCode:
+    """The exit code of an error."""
+    if isinstance(error, RefusedError):
+        return code_of_reason(error.reason)
+    return next((code for kind, code in _BY_CLASS if isinstance(error, kind)), ExitCode.FAILED)

@@ -1,0 +1,146 @@
+"""The commands start, stop, orphans, demo and version."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from schedulemesh import __version__
+from schedulemesh.cli.columns import ORPHANS
+from schedulemesh.cli.command import Output, Target, View, Yes, command, note
+from schedulemesh.cli.output import emit, repeat
+from schedulemesh.cli.rows import Listing, Record
+
+if TYPE_CHECKING:
+    from schedulemesh.core.client.scheduler import RayScheduler
+
+app = typer.Typer()
+
+
+@command(app)
+def demo(
+    steps: Annotated[
+        int, typer.Option(min=20, help="Training steps of the pretraining job.")
+    ] = 400,
+) -> int:
+    """Evict a real training job on a local Ray, and see it return by itself with its state."""
+    from schedulemesh.cli.demo import run
+
+    return run(steps)
+
+
+@command(app)
+def start(
+    target: Target,
+    state_path: Annotated[
+        str | None, typer.Option(help="Folder of the journal; default: Ray's session folder.")
+    ] = None,
+    health_interval: Annotated[
+        float | None, typer.Option(min=1.0, help="Seconds between two health checks of the agents.")
+    ] = None,
+) -> None:
+    """Start a detached scheduler on the cluster's head node, or find it running."""
+    from schedulemesh.cli.ray_gateway import on_ray
+    from schedulemesh.core.client.head import ScheduleMeshHead
+
+    name, namespace = target.name, target.namespace
+    with on_ray(target.address):
+        head = ScheduleMeshHead(
+            name,
+            namespace=namespace,
+            state_path=state_path,
+            health_interval_s=health_interval,
+        )
+        about = head.start()
+    print(f"scheduler {name!r} is alive (epoch {about['epoch']}, process {about['pid']})")
+    print(f"journal: {about['journal']}")
+    print(f"attach:  RayScheduler.attach({name!r}, namespace={namespace!r})")
+
+
+@command(app)
+def stop(target: Target, yes: Yes = False) -> int:
+    """End a scheduler with all its agents, and delete its journal."""
+    from schedulemesh.cli.exits import ExitCode
+    from schedulemesh.cli.ray_gateway import on_ray
+    from schedulemesh.core.client.head import ScheduleMeshHead
+
+    name = target.name
+    with on_ray(target.address):
+        head = ScheduleMeshHead(name, namespace=target.namespace)
+        about = head.health()
+        if about["alive"]:
+            question = (
+                f"End scheduler {name!r} with {about['agents']} agents and delete its journal?"
+            )
+        elif about["registered"]:
+            note(about["error"])
+            question = f"End scheduler {name!r} and what is left of it? Its journal stays as it is."
+        else:
+            note(about["error"])
+            return ExitCode.NOT_FOUND
+        if not yes and not typer.confirm(question):
+            return ExitCode.FAILED
+        head.stop()
+    print(f"scheduler {name!r} has ended")
+    return ExitCode.OK
+
+
+@command(app)
+def orphans(
+    target: Target,
+    view: View,
+    end: Annotated[
+        list[str] | None, typer.Option(help="End the orphaned actor of this name; repeatable.")
+    ] = None,
+    end_all: Annotated[bool, typer.Option("--end-all", help="End all of them.")] = False,
+    yes: Yes = False,
+) -> int:
+    """List or end orphans: actors and placement groups that a restored journal does not know."""
+    from schedulemesh.cli.exits import ExitCode
+    from schedulemesh.cli.ray_gateway import attached
+
+    if end and end_all:
+        note("give --end or --end-all, not both")
+        return ExitCode.USAGE
+    with attached(target) as scheduler:
+        if end or end_all:
+            return _end_orphans(scheduler, end, yes=yes)
+        repeat(view, lambda: _orphans(scheduler))
+    return ExitCode.OK
+
+
+def _orphans(scheduler: RayScheduler) -> Listing:
+    rows = scheduler.list_orphans()["orphans"]
+    return Listing(kind="orphans", rows=rows, columns=ORPHANS)
+
+
+def _end_orphans(scheduler: RayScheduler, names: Sequence[str] | None, *, yes: bool) -> int:
+    """End the orphans with these names, or all; the exit code."""
+    from schedulemesh.cli.exits import ExitCode
+
+    rows = scheduler.list_orphans()["orphans"]
+    actors = [orphan["name"] for orphan in rows if orphan["kind"] == "actor"]
+    if unknown := [given for given in names or () if given not in actors]:
+        note(f"{unknown[0]!r} is no orphaned actor; there are {', '.join(actors) or 'none'}")
+        return ExitCode.NOT_FOUND
+    if not yes and not typer.confirm(f"End {len(names or actors)} orphaned actors?"):
+        return ExitCode.FAILED
+    ended = scheduler.end_orphans(names or None)["ended"]
+    print(f"ended: {', '.join(ended) or 'nothing'}")
+    return ExitCode.OK
+
+
+@command(app)
+def version(output: Output) -> None:
+    """Show the versions of ScheduleMesh, Ray and Python."""
+    import platform
+    from importlib import metadata
+
+    facts = {
+        "schedulemesh": __version__,
+        "ray": metadata.version("ray"),
+        "python": platform.python_version(),
+    }
+    emit(Record(facts=facts, name="schedulemesh"), output)

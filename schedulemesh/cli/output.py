@@ -1,0 +1,266 @@
+"""Prints what a command found, in every format. Data goes to stdout, remarks to stderr."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Union
+
+from schedulemesh.cli.command import Format, Output, Select, Target, View, note
+from schedulemesh.cli.rows import Column, Listing, Record, Row, selected, value_at
+from schedulemesh.cli.texts import names, text
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from schedulemesh.cli.gateway import Gateway
+
+#: What a command may print.
+Found = Union[Listing, Record]
+
+#: Columns of a table in the format wide where stdout is no terminal, which has no width.
+_UNLIMITED = 10_000
+
+
+def show(
+    target: Target,
+    view: View,
+    look: Callable[[Gateway], Found],
+    select: Select | None = None,
+) -> None:
+    """Print what ``look`` finds at the scheduler, once or until interrupted."""
+    from schedulemesh.cli.gateway import gateway_to
+
+    with gateway_to(target) as gateway:
+        repeat(view, lambda: _chosen(look(gateway), select))
+
+
+def repeat(view: View, look: Callable[[], Found]) -> None:
+    """Print what ``look`` finds, once or, with ``--watch``, until interrupted."""
+    if not view.watch:
+        emit(look(), view)
+    elif sys.stdout.isatty() and view.output in (Format.TABLE, Format.WIDE):
+        _watch_on_screen(view, look)
+    else:
+        while True:
+            emit(look(), view)
+            sys.stdout.flush()
+            time.sleep(view.interval)
+
+
+def emit(found: Found, output: Output) -> None:
+    """Print it in the chosen format."""
+    match output.output:
+        case Format.TABLE | Format.WIDE:
+            _print_tables(found, output)
+        case Format.JSON:
+            indent = None if output.repeated else 2
+            _write(json.dumps(plain(data_of(found)), indent=indent, ensure_ascii=False))
+        case Format.YAML:
+            _write(("---\n" if output.repeated else "") + as_yaml(data_of(found)))
+        case Format.CSV:
+            _write(_as_csv(found))
+        case Format.NAME:
+            _print_names(found)
+    for sentence in found.notes:
+        note(sentence)
+
+
+def emit_stream(listings: Iterable[Listing], output: Output) -> None:
+    """Print rows as they come: a line each as JSON, CSV or name, a document each as YAML, tables as text.
+
+    Every listing has the same columns; the headings are printed once.
+    """
+    first = True
+    for listing in listings:
+        _emit_part(listing, output, first=first)
+        first = False
+        sys.stdout.flush()
+
+
+def _emit_part(listing: Listing, output: Output, *, first: bool) -> None:
+    match output.output:
+        case Format.JSON:
+            for row in listing.rows:
+                _write(json.dumps(plain(row), ensure_ascii=False))
+        case Format.CSV:
+            lines = _as_csv(listing).splitlines()
+            _write("\n".join(lines if first else lines[1:]))
+        case Format.TABLE | Format.WIDE:
+            wide = output.output is Format.WIDE
+            if listing.rows:
+                _print([_table(listing, wide=wide, heading=first)], wide=wide)
+        case _:
+            emit(listing, View(output=output.output, watch=True))
+    for sentence in listing.notes:
+        note(sentence)
+
+
+def data_of(found: Found) -> object:
+    """The data of JSON and YAML: the rows, or the facts with the rows of each listing by its kind."""
+    if isinstance(found, Listing):
+        return list(found.rows)
+    return {**found.facts, **{listing.kind: list(listing.rows) for listing in found.listings}}
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it: numbers that are not finite become null, what else JSON lacks becomes text."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(one) for one in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, str):
+        return str(value)
+    return value if value is None or isinstance(value, (bool, int)) else str(value)
+
+
+def as_yaml(data: object) -> str:
+    """Data as a YAML document."""
+    import yaml
+
+    return str(yaml.safe_dump(plain(data), allow_unicode=True, sort_keys=False))
+
+
+def _chosen(found: Found, select: Select | None) -> Found:
+    return found if select is None or isinstance(found, Record) else selected(found, select)
+
+
+def _print_names(found: Found) -> None:
+    rows = found.rows if isinstance(found, Listing) else [found.facts]
+    if rows:
+        _write("\n".join(text(value_at(row, found.name)) for row in rows))
+
+
+def _as_csv(found: Found) -> str:
+    """One line per row under the keys of the columns; of a record, its facts in one line."""
+    if isinstance(found, Listing):
+        keys, rows = [column.key for column in found.columns if column.key], found.rows
+    else:
+        keys, rows = list(found.facts), [found.facts]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(keys)
+    writer.writerows([_csv_cell(value_at(row, key)) for key in keys] for row in rows)
+    return out.getvalue()
+
+
+def _csv_cell(value: object) -> object:
+    """A cell of CSV; what has parts is written as JSON."""
+    if isinstance(value, (Mapping, list, tuple)):
+        return json.dumps(plain(value), ensure_ascii=False)
+    return "" if value is None else plain(value)
+
+
+def _print_tables(found: Found, output: Output) -> None:
+    wide = output.output is Format.WIDE
+    parts = [part for part in _parts(found, wide=wide) if part is not None]
+    if isinstance(found, Listing) and not found.rows:
+        note(f"no {found.kind}")
+    _print(parts, wide=wide)
+
+
+def _print(parts: Sequence[RenderableType], *, wide: bool) -> None:
+    """Print tables with empty lines between them, in a pipe without spaces at the ends of lines."""
+    console = _console(wide=wide)
+    with console.capture() as captured:
+        for number, part in enumerate(parts):
+            if number:
+                console.print()
+            console.print(part)
+    printed = captured.get()
+    lines = printed if console.is_terminal else "\n".join(map(str.rstrip, printed.splitlines()))
+    _write(lines)
+
+
+def _parts(found: Found, *, wide: bool) -> list[RenderableType | None]:
+    if isinstance(found, Listing):
+        return [_table(found, wide=wide) if found.rows else None]
+    tables = [_table(listing, wide=wide, titled=True) for listing in found.listings if listing.rows]
+    return [_facts(found), *tables]
+
+
+def _table(
+    listing: Listing, *, wide: bool, titled: bool = False, heading: bool = True
+) -> RenderableType:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        title=Text(listing.kind) if titled else None,
+        title_justify="left",
+        title_style="bold",
+        header_style="bold",
+        box=box.HORIZONTALS if listing.ruled else None,
+        show_lines=listing.ruled,
+        show_header=heading,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
+    )
+    columns = [column for column in listing.columns if wide or not column.wide]
+    for column in columns:
+        table.add_column(
+            column.heading, justify="right" if column.right else "left", overflow="fold"
+        )
+    for row in listing.rows:
+        table.add_row(*(Text(cell) for cell in _cells(columns, row)))
+    return table
+
+
+def _cells(columns: Sequence[Column], row: Row) -> list[str]:
+    return [column.cell(row) for column in columns]
+
+
+def _facts(record: Record) -> RenderableType:
+    from rich.table import Table
+    from rich.text import Text
+
+    if record.text is not None:
+        return Text(record.text)
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
+    lines = record.lines
+    if lines is None:
+        lines = [(key.replace("_", " "), names(value)) for key, value in record.facts.items()]
+    for heading, what in lines:
+        table.add_row(Text(heading), Text(what))
+    return table
+
+
+def _console(*, wide: bool) -> Console:
+    """A console on stdout. Rich leaves out colours where stdout is no terminal, and takes 80 columns."""
+    from rich.console import Console
+
+    unlimited = wide and not sys.stdout.isatty()
+    return Console(width=_UNLIMITED if unlimited else None, highlight=False, markup=False)
+
+
+def _watch_on_screen(view: View, look: Callable[[], Found]) -> None:
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    wide = view.output is Format.WIDE
+    with Live(console=_console(wide=wide), screen=True, auto_refresh=False) as live:
+        while True:
+            found = look()
+            shown = [part for part in _parts(found, wide=wide) if part is not None]
+            clock = Text(time.strftime("%H:%M:%S"), style="dim")
+            live.update(Group(clock, *shown, *map(Text, found.notes)), refresh=True)
+            time.sleep(view.interval)
+
+
+def _write(data: str) -> None:
+    """Print data; what the encoding of stdout lacks is escaped."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    if data := data.rstrip("\n"):
+        print(data.encode(encoding, "backslashreplace").decode(encoding))

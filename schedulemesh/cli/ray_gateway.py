@@ -1,0 +1,77 @@
+"""The connection of commands to a scheduler over Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import ray
+
+from schedulemesh.cli.command import Target
+from schedulemesh.cli.exits import RefusedError, UnreachableError
+from schedulemesh.core.client import asking
+from schedulemesh.core.client.connection import Connection, actor_name, find
+from schedulemesh.core.client.new_settings import parse_settings
+from schedulemesh.core.client.ray_cluster import join
+from schedulemesh.core.client.scheduler import RayScheduler
+from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.protocol.answers import AnswerT, PoolResponse, Response
+from schedulemesh.protocol.requests import AnyRequest
+
+
+class RayGateway:
+    """Asks the supervisor through its Ray handle."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def ask(self, request: AnyRequest, expected: type[AnswerT]) -> AnswerT:
+        """Send a request and wait for its answer; see Gateway."""
+        answer = asking.ask(self._connection, request, expected)
+        if isinstance(answer, Refused):
+            raise RefusedError(answer)
+        if isinstance(answer, (Response, PoolResponse)) and isinstance(answer.outcome, Refused):
+            raise RefusedError(answer.outcome)
+        return answer
+
+
+@contextmanager
+def connected(target: Target) -> Iterator[RayGateway]:
+    """Within, the scheduler can be asked."""
+    with on_ray(target.address):
+        settings = parse_settings(target.name, target.namespace, None, detached=True)
+        yield RayGateway(find(settings))
+
+
+@contextmanager
+def on_ray(address: str) -> Iterator[None]:
+    """Within, this process is connected to Ray; it stays so if it was before. Raises UnreachableError."""
+    if ray.is_initialized():
+        yield
+        return
+    try:
+        join(address, log_to_driver=False)
+    except ConnectionError as error:
+        raise UnreachableError(
+            f"no Ray cluster was joined: {error}. `ray start --head` starts one on this machine"
+        ) from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def registered_schedulers() -> list[dict[str, object]]:
+    """The name and the Ray namespace of every scheduler of the cluster."""
+    prefix = actor_name("")
+    found = ray.util.list_named_actors(all_namespaces=True)
+    named = [(actor["name"].removeprefix(prefix), actor["namespace"]) for actor in found
+             if actor["name"].startswith(prefix)]  # fmt: skip
+    return [{"name": name, "namespace": namespace} for name, namespace in sorted(named)]
+
+
+@contextmanager
+def attached(target: Target) -> Iterator[RayScheduler]:
+    """Within, the scheduler's public calls, for commands that need more than one request."""
+    with on_ray(target.address):
+        yield RayScheduler.attach(target.name, namespace=target.namespace)

@@ -1,0 +1,77 @@
+"""The commands status and list."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from schedulemesh.cli.columns import AGENTS, POOLS
+from schedulemesh.cli.command import Select, Target, View, command
+from schedulemesh.cli.output import repeat, show
+from schedulemesh.cli.rows import Column, Listing, Record
+from schedulemesh.cli.tasks import task_listing
+
+if TYPE_CHECKING:
+    from schedulemesh.cli.gateway import Gateway
+
+app = typer.Typer()
+
+_SCHEDULERS = (
+    Column(heading="scheduler", key="name"),
+    Column(heading="namespace", key="namespace"),
+)
+
+
+@command(app)
+def status(target: Target, view: View) -> None:
+    """Show a scheduler: its process, pools, agents and tasks."""
+    show(target, view, overview)
+
+
+def overview(gateway: Gateway) -> Record:
+    """A scheduler with all that it has."""
+    from schedulemesh.protocol.answers import Details, Listed
+    from schedulemesh.protocol.requests import GetAbout, ListAgents, ListPools, ListTasks
+
+    about = gateway.ask(GetAbout(), Details).facts
+    pools = gateway.ask(ListPools(), Listed).rows
+    agents = gateway.ask(ListAgents(), Listed).rows
+    tasks = gateway.ask(ListTasks(), Listed).rows
+    return overview_of(about, pools, agents, tasks)
+
+
+def overview_of(
+    about: dict[str, Any],
+    pools: list[dict[str, Any]],
+    agents: list[dict[str, Any]],
+    tasks: list[dict[str, Any]],
+) -> Record:
+    """The overview, from what the scheduler answers."""
+    lines = [
+        ("scheduler", f"{about['name']} (namespace {about['namespace']})"),
+        ("supervisor", f"epoch {about['epoch']}, process {about['pid']}"),
+        ("tasks", f"{about['running_tasks']} running, {about['queued_tasks']} queued"),
+        ("journal", str(about["journal"])),
+    ]
+    facts = {key: value for key, value in about.items() if key not in ("pools", "agents")}
+    listings = (
+        Listing(kind="pools", rows=pools, columns=POOLS),
+        Listing(kind="agents", rows=agents, columns=AGENTS),
+        task_listing(tasks),
+    )
+    return Record(facts=facts, lines=lines, listings=listings)
+
+
+@command(app, "list")
+def list_schedulers(target: Target, view: View, select: Select) -> None:
+    """List the schedulers of a Ray cluster, those that end with their job included."""
+    from schedulemesh.cli.ray_gateway import on_ray, registered_schedulers
+    from schedulemesh.cli.rows import selected
+
+    def look() -> Listing:
+        rows = registered_schedulers()
+        return selected(Listing(kind="schedulers", rows=rows, columns=_SCHEDULERS), select)
+
+    with on_ray(target.address):
+        repeat(view, look)

@@ -1,0 +1,79 @@
+"""The commands tasks, cancel and preempt."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Annotated
+
+import typer
+
+from schedulemesh.cli.columns import CHANGES, TASKS
+from schedulemesh.cli.command import Output, Select, Target, Tasks, View, command, note
+from schedulemesh.cli.output import emit, show
+from schedulemesh.cli.rows import Listing
+
+app = typer.Typer()
+
+
+@command(app, "tasks")
+def list_tasks(target: Target, view: View, select: Select) -> None:
+    """List the tasks that run, and those that wait."""
+    from schedulemesh.protocol.answers import Listed
+    from schedulemesh.protocol.requests import ListTasks
+
+    show(target, view, lambda g: task_listing(g.ask(ListTasks(), Listed).rows), select)
+
+
+def task_listing(rows: list[dict[str, object]]) -> Listing:
+    """Tasks."""
+    return Listing(kind="tasks", rows=rows, columns=TASKS, name="task_id")
+
+
+@command(app)
+def cancel(target: Target, output: Output, tasks: Tasks) -> int:
+    """Cancel tasks."""
+    from schedulemesh.cli.exits import code_of_reason
+    from schedulemesh.cli.gateway import gateway_to
+    from schedulemesh.engine.messages.outcomes import TasksCancelled
+    from schedulemesh.protocol.answers import Response
+    from schedulemesh.protocol.queue_requests import CancelTasks
+
+    ids = tuple(dict.fromkeys(tasks))
+    with gateway_to(target) as gateway:
+        outcome = gateway.ask(CancelTasks(task_ids=ids), Response).outcome
+    refused = outcome.refused if isinstance(outcome, TasksCancelled) else {}
+    results = [f"refused: {refused[one].reason}" if one in refused else "cancelled" for one in ids]
+    rows = [{"name": one, "result": result} for one, result in zip(ids, results, strict=True)]
+    emit(Listing(kind="changes", rows=rows, columns=CHANGES), output)
+    for why in refused.values():
+        note(why.error)
+    return next((int(code_of_reason(why.reason)) for why in refused.values()), 0)
+
+
+@command(app)
+def preempt(
+    target: Target,
+    output: Output,
+    tasks: Annotated[list[str], typer.Argument(help="Ids of tasks, or names of agents.")],
+    for_pool: Annotated[
+        str | None, typer.Option(help="Hold the freed quota for this pool for a minute.")
+    ] = None,
+) -> int:
+    """Evict running tasks: save their states, and end their agents."""
+    from schedulemesh.cli.changes import change_each, client_name
+    from schedulemesh.protocol.answers import Response
+    from schedulemesh.protocol.requests import PreemptTask
+
+    def evicted(answer: Response) -> str:
+        saved = sum(state is not None for _, _, state in answer.evicted)
+        return f"evicted {len(answer.evicted)}, states saved: {saved}"
+
+    def request(task_id: str) -> PreemptTask:
+        return PreemptTask(
+            task_id=task_id,
+            for_pool=for_pool,
+            client=client_name(),
+            request_id=uuid.uuid4().hex,
+        )
+
+    return change_each(target, output, tasks, request, Response, evicted)

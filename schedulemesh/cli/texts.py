@@ -1,0 +1,85 @@
+"""Values as people read them in tables: amounts, durations, times; and times as people write them."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from schedulemesh.errors import InvalidRequestError
+
+_MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
+_UNITS = {"s": 1.0, "m": _MINUTE, "h": _HOUR, "d": _DAY, "w": 7 * _DAY}
+_AGO = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
+
+
+def amounts(given: Mapping[str, Any] | None) -> str:
+    """Amounts of resources, such as ``cpu 8, gpu 4``."""
+    if not given:
+        return "-"
+    own = ((kind, given.get(kind)) for kind in ("cpu", "memory", "gpu"))
+    shown = [*own, *given.get("custom", {}).items()]
+    return ", ".join(f"{kind} {n:.12g}" for kind, n in shown if n is not None) or "-"
+
+
+def duration(seconds: float | None) -> str:
+    """A duration in its two largest units: 42s, 3m07s, 5h12m, 2d04h."""
+    if seconds is None:
+        return "-"
+    if seconds < _MINUTE:
+        return f"{int(seconds)}s"
+    if seconds < _HOUR:
+        return f"{int(seconds // _MINUTE)}m{int(seconds % _MINUTE):02d}s"
+    if seconds < _DAY:
+        return f"{int(seconds // _HOUR)}h{int(seconds % _HOUR // _MINUTE):02d}m"
+    return f"{int(seconds // _DAY)}d{int(seconds % _DAY // _HOUR):02d}h"
+
+
+def local_time(at: float | None) -> str:
+    """Seconds since 1970 as a local time without the year."""
+    if at is None:
+        return "-"
+    return datetime.fromtimestamp(at, tz=timezone.utc).astimezone().strftime("%m-%d %H:%M:%S")
+
+
+def number(value: float | None) -> str:
+    """A number without digits that say nothing."""
+    return "-" if value is None else f"{value:.12g}"
+
+
+def names(given: object) -> str:
+    """Several names, or those of a dict, in one cell."""
+    return ", ".join(map(str, given)) if isinstance(given, (list, tuple, dict)) else text(given)
+
+
+def labels(given: Mapping[str, str] | None) -> str:
+    """Labels as they are written in filters."""
+    return ",".join(f"{key}={value}" for key, value in (given or {}).items())
+
+
+def text(value: object) -> str:
+    """Any other value: nothing for None, yes and no for a flag."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return number(value) if isinstance(value, float) else str(value)
+
+
+def moment(given: str, now: float | None = None) -> float:
+    """Seconds since 1970 of a time as people write it: ``90s``, ``30m``, ``12h``, ``7d`` ago, or an ISO
+    date or time, local where it names no zone. Raises InvalidRequestError.
+    """
+    if found := _AGO.fullmatch(given.strip()):
+        ago = float(found[1]) * _UNITS[found[2]]
+        return (time.time() if now is None else now) - ago
+    try:
+        at = datetime.fromisoformat(given.strip())
+        return (at if at.tzinfo else at.astimezone()).timestamp()
+    except (ValueError, OverflowError):
+        raise InvalidRequestError(
+            f"--since is {given!r}; allowed are a duration such as 90s, 30m, 12h, 7d, 2w, and a date such "
+            "as 2026-03-01 or 2026-03-01T12:30"
+        ) from None

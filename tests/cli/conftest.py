@@ -1,0 +1,65 @@
+"""A scheduler on a fake backend, which the commands reach as they would reach one over Ray."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import pytest
+from typer.testing import CliRunner
+
+from schedulemesh.cli import gateway, ray_gateway
+from schedulemesh.cli.app import app
+from schedulemesh.core.agent_actor import AgentActor
+from tests.core.test_request_service import Connection, client
+from tests.runtime.composition import InThread
+
+
+class Worker(AgentActor):
+    """A user's class."""
+
+
+class Scheduler:
+    """The public calls of the scheduler, and ways to fill it."""
+
+    def __init__(self, service):
+        self.calls = client(service)
+        self.connection = Connection(service)
+
+    def pool(self, name="研究", cpu=4, **more):
+        assert self.calls.ensure_pool(name, resources={"cpu": cpu}, **more)["success"]
+
+    def submit(self, name, pool="研究", cpu=1, **more):
+        answer = self.calls.submit_task_with_preemption(name, pool, Worker, {"cpu": cpu}, **more)
+        assert answer["success"], answer
+        return answer
+
+
+@pytest.fixture
+def scheduler(tmp_path, monkeypatch):
+    """A scheduler that the commands reach."""
+    service = InThread(tmp_path / "j.sqlite")
+    found = Scheduler(service)
+
+    @contextmanager
+    def connected(target):
+        yield ray_gateway.RayGateway(found.connection)
+
+    @contextmanager
+    def attached(target):
+        yield found.calls
+
+    monkeypatch.setattr(gateway, "gateway_to", connected)
+    monkeypatch.setattr(ray_gateway, "attached", attached)
+    yield found
+    service.close()
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """Runs a command at a width."""
+
+    def invoke(*words, width=80, **options):
+        monkeypatch.setenv("COLUMNS", str(width))
+        return CliRunner().invoke(app, [str(word) for word in words], **options)
+
+    return invoke

@@ -1,0 +1,152 @@
+"""Every format of the output: parses, fits, and keeps data and remarks apart."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+import yaml
+from rich.cells import cell_len
+
+from schedulemesh.cli.command import Format, Output, Select, View
+from schedulemesh.cli.output import emit, emit_stream, plain
+from schedulemesh.cli.rows import Column, Listing, Record, selected, value_at
+from schedulemesh.cli.texts import amounts
+from schedulemesh.errors import InvalidRequestError
+
+COLUMNS = (
+    Column(heading="pool", key="name"),
+    Column(heading="total", key="resources", show=amounts),
+    Column(heading="note", key="", show=lambda row: f"note of {row['name']}"),
+    Column(heading="cpu", key="resources.cpu", wide=True),
+)
+ROWS = [
+    {
+        "name": "研究-一个名字很长的资源池-用于大模型训练",
+        "resources": {"cpu": 4.0, "memory": 1024.0, "gpu": 8.0, "custom": {"加速器": 2.0}},
+        "labels": {"团队": "语言"},
+        "held": False,
+        "agents": ["甲", "b"],
+    },
+    {"name": "prod", "resources": {"cpu": float("nan")}, "labels": {}, "held": True, "agents": []},
+]
+
+
+def listing(rows=ROWS, **more):
+    return Listing(kind="pools", rows=rows, columns=COLUMNS, **more)
+
+
+def printed(capsys, found, form, **more):
+    emit(found, View(output=Format(form), **more))
+    return capsys.readouterr()
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_a_table_fits_the_width_in_cells_and_keeps_every_character(monkeypatch, capsys, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    out = printed(capsys, listing(), "table").out
+    assert max(map(cell_len, out.splitlines())) <= width
+    assert set(ROWS[0]["name"]) <= set(out)
+    assert "note of prod" in out
+    assert "\x1b" not in out
+
+
+def test_a_wide_table_in_a_pipe_has_one_line_per_row(capsys):
+    lines = printed(capsys, listing(), "wide").out.splitlines()
+    assert len(lines) == 1 + len(ROWS)
+    assert ROWS[0]["name"] in lines[1]
+    assert lines[0].split() == ["pool", "total", "note", "cpu"]
+
+
+@pytest.mark.parametrize("rows", [[], ROWS])
+def test_json_and_yaml_parse_also_when_empty(capsys, rows):
+    for form, load in (("json", json.loads), ("yaml", yaml.safe_load)):
+        out = printed(capsys, listing(rows), form).out
+        assert [row["name"] for row in load(out)] == [row["name"] for row in rows]
+
+
+def test_json_has_no_number_that_json_lacks(capsys):
+    out = printed(capsys, listing(), "json").out
+    assert json.loads(out, parse_constant=pytest.fail)[1]["resources"] == {"cpu": None}
+    assert plain({1: {"a"}, "b": (b"x",)}) == {"1": ["a"], "b": ["b'x'"]}
+
+
+@pytest.mark.parametrize("rows", [[], ROWS])
+def test_csv_has_a_heading_also_when_empty(capsys, rows):
+    read = list(csv.DictReader(io.StringIO(out := printed(capsys, listing(rows), "csv").out)))
+    assert out.splitlines()[0] == "name,resources,resources.cpu"
+    assert [row["name"] for row in read] == [row["name"] for row in rows]
+    if rows:
+        assert json.loads(read[0]["resources"])["custom"] == {"加速器": 2.0}
+
+
+def test_names_are_one_per_line(capsys):
+    assert printed(capsys, listing(), "name").out.splitlines() == [row["name"] for row in ROWS]
+    assert printed(capsys, listing([]), "name").out == ""
+
+
+def test_remarks_go_to_stderr(capsys):
+    seen = printed(capsys, listing([], notes=("2 of 3 are shown",)), "table")
+    assert (seen.out, seen.err) == ("", "no pools\n2 of 3 are shown\n")
+    assert printed(capsys, listing([], notes=("n",)), "json").err == "n\n"
+
+
+def test_a_record_has_its_listings_in_every_format(capsys):
+    record = Record(facts={"name": "head", "epoch": 3, "up": True}, listings=(listing(),))
+    out = printed(capsys, record, "json").out
+    assert json.loads(out) == {"name": "head", "epoch": 3, "up": True, "pools": plain(ROWS)}
+    assert yaml.safe_load(printed(capsys, record, "yaml").out)["epoch"] == 3
+    assert printed(capsys, record, "csv").out == "name,epoch,up\nhead,3,True\n"
+    assert printed(capsys, record, "name").out == "head\n"
+    text = printed(capsys, record, "table").out
+    assert "epoch  3" in text
+    assert "\n\npools\n" in text
+
+
+def test_what_is_repeated_is_one_document_each(capsys):
+    assert len(printed(capsys, listing(), "json", watch=True).out.splitlines()) == 1
+    emit_stream([listing(ROWS[:1]), listing(ROWS[1:])], Output(output=Format.JSON))
+    lines = capsys.readouterr().out.splitlines()
+    assert [json.loads(line)["name"] for line in lines] == [row["name"] for row in ROWS]
+    emit_stream([listing(ROWS[:1]), listing(ROWS[1:])], Output(output=Format.CSV))
+    assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()] == [
+        "name",
+        *(row["name"] for row in ROWS),
+    ]
+    emit_stream([listing(ROWS[:1]), listing(ROWS[1:])], Output(output=Format.YAML))
+    assert len(list(yaml.safe_load_all(capsys.readouterr().out))) == 2
+    emit_stream([listing(ROWS[:1]), listing([]), listing(ROWS[1:])], Output())
+    assert capsys.readouterr().out.count("total") == 1
+
+
+@pytest.mark.parametrize(
+    ("filters", "labels", "names"),
+    [
+        (["name=prod"], None, ["prod"]),
+        (["pool!=prod"], None, [ROWS[0]["name"]]),
+        (["held=yes"], None, ["prod"]),
+        (["held=false"], None, [ROWS[0]["name"]]),
+        (["agents=甲"], None, [ROWS[0]["name"]]),
+        (["resources.cpu=4"], None, [ROWS[0]["name"]]),
+        (["resources.custom.加速器=2"], None, [ROWS[0]["name"]]),
+        (None, ["团队=语言"], [ROWS[0]["name"]]),
+        (None, ["团队!=语言"], ["prod"]),
+        (["name=prod"], ["团队=语言"], []),
+    ],
+)
+def test_rows_are_chosen_by_fields_and_labels(filters, labels, names):
+    found = selected(listing(), Select(filters=filters, labels=labels))
+    assert [row["name"] for row in found.rows] == names
+
+
+@pytest.mark.parametrize("filters", [["nam=prod"], ["prod"], ["=x"], ["!=x"]])
+def test_a_filter_that_no_row_can_answer_is_refused(filters):
+    with pytest.raises(InvalidRequestError, match=r"pool|KEY=VALUE"):
+        selected(listing(), Select(filters=filters))
+
+
+def test_a_name_with_dots_is_found():
+    assert value_at({"labels": {"a.b/c": "d"}}, "labels.a.b/c") == "d"
+    assert value_at({"a": 1}, "a.b") is None

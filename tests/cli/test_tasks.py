@@ -1,0 +1,86 @@
+"""The commands about tasks, agents, nodes and the overview."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+@pytest.fixture
+def busy(scheduler):
+    """Two tasks run."""
+    scheduler.pool(cpu=2, labels={"团队": "语言"})
+    for name in ("甲", "b"):
+        scheduler.submit(name, agent_name=f"agent-{name}", labels={"stage": name})
+    return scheduler
+
+
+def names(run, *words):
+    return run(*words, "-o", "name").stdout.split()
+
+
+def test_the_overview_has_pools_agents_and_tasks(busy, run):
+    text = run("status").stdout
+    for word in ("研究", "agent-甲", "cpu 2", "2 running, 0 queued"):
+        assert word in text
+    found = json.loads(run("status", "-o", "json").stdout)
+    assert [len(found[kind]) for kind in ("pools", "agents", "tasks")] == [1, 2, 2]
+    assert found["running_tasks"] == 2
+
+
+def test_tasks_and_agents_are_chosen(busy, run):
+    assert names(run, "tasks") == ["甲", "b"]
+    assert names(run, "tasks", "-l", "stage=甲") == ["甲"]
+    assert names(run, "tasks", "-f", "agent=agent-b", "-f", "state=running") == ["b"]
+    assert names(run, "agents", "--pool", "研究") == ["agent-甲", "agent-b"]
+    assert run("agents", "--pool", "nowhere").exit_code == 3
+    assert run("tasks", "-f", "nonsense=1").exit_code == 2
+
+
+def test_tasks_are_cancelled_in_one_request(busy, run):
+    done = run("cancel", "甲", "gone", "-o", "json")
+    assert done.exit_code == 3
+    assert "gone" in done.stderr
+    assert json.loads(done.stdout) == [
+        {"name": "甲", "result": "cancelled"},
+        {"name": "gone", "result": "refused: task_not_found"},
+    ]
+    assert names(run, "tasks") == ["b"]
+
+
+def test_a_task_is_preempted(busy, run):
+    done = run("preempt", "甲")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "evicted 1" in done.stdout
+    assert names(run, "tasks") == ["b"]
+    listed = json.loads(run("preemptions", "-o", "json", "--since", "1h").stdout)
+    assert [row["task_id"] for row in listed] == ["甲"]
+    assert json.loads(run("preemptions", "-o", "json", "--since", "2030-01-01").stdout) == []
+    assert run("preempt", "gone").exit_code == 3
+
+
+def test_a_node_that_is_not_there_is_not_found(busy, run):
+    assert run("cordon", "nowhere").exit_code == 3
+    assert run("nodes", "-o", "json").stdout == "[]\n"
+
+
+def test_the_health_of_agents(busy, run):
+    found = json.loads(run("health", "-o", "json").stdout)
+    assert (found["checked"], found["healthy"], found["details"]) == (2, 2, [])
+
+
+def test_a_task_is_explained(busy, run):
+    assert run("explain", "甲").stdout.startswith("task 甲 (pool 研究, priority 5, owner ")
+    assert json.loads(run("explain", "甲", "-o", "json").stdout)["state"] == "running"
+    done = run("explain", "gone", "--json")
+    assert (done.exit_code, done.stdout) == (3, "")
+
+
+def test_plugins_are_listed(run):
+    assert "fragmentation_aware" in names(run, "plugins")
+    assert names(run, "plugins", "-f", "for=victims") == [
+        "score",
+        "priority_first",
+        "least_lost_work",
+    ]
