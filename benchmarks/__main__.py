@@ -48,6 +48,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
         "ray-groups": _on_ray_groups,
         "ray-dispatch": _on_ray_dispatch,
         "ray-recovery": _on_ray_recovery,
+        "ray-queue": _on_ray_queue,
     }
 
 
@@ -73,6 +74,12 @@ def _on_ray_recovery() -> list[Row]:
     from benchmarks.recovery import on_ray_recovery
 
     return on_ray_recovery()
+
+
+def _on_ray_queue() -> list[Row]:
+    from benchmarks.on_ray_queue import on_ray_queue
+
+    return on_ray_queue()
 
 
 def main() -> int:

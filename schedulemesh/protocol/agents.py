@@ -173,6 +173,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     success: bool = True
     #: "cancel": how many of the agent's methods are running afterwards.
     running: int = 0
+    #: The newest metrics when the command was executed, a packed MetricsReport; None: none were reported.
+    metrics: bytes | None = None
 
 
 class MetricsReport(msgspec.Struct, frozen=True, kw_only=True):

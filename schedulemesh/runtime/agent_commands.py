@@ -117,15 +117,20 @@ class AgentCommands:
         parts.size += len(data)
         return True
 
-    def done(self, command_id: int, message: bytes) -> None:
-        """A host answers a command; an answer that cannot be read is a failure of that command."""
+    def done(self, command_id: int, message: bytes) -> Result | None:
+        """A host answers a command; an answer that cannot be read is a failure of that command.
+
+        Returns the result before its caller gets it; None: nobody waits for it.
+        """
         answer = self._results.get(command_id)
         if answer is None or answer.done():
-            return
+            return None
         try:
-            answer.set_result(self._whole(command_id, unpack(message, Result)))
+            result = self._whole(command_id, unpack(message, Result))
         except MessageError as error:
-            answer.set_result(Result(error=str(error), success=False))
+            result = Result(error=str(error), success=False)
+        answer.set_result(result)
+        return result
 
     def _whole(self, command_id: int, result: Result) -> Result:
         """The result with the parts that went ahead. Raises MessageError where some are missing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
@@ -37,9 +38,6 @@ from schedulemesh.runtime.backend import Backend, BackendError
 __all__ = ["Eviction", "TaskState"]
 
 logger = logging.getLogger(__name__)
-
-#: Seconds that an agent may take to send metrics that it has buffered.
-_PING_S = 1.0
 
 #: Bytes that a stored state may take beside the state itself and what is known of its task.
 _ENVELOPE_BYTES = 512
@@ -167,9 +165,9 @@ class Eviction(msgspec.Struct, kw_only=True):
         """The state from the best source that works, and whether a better source gave too large a state."""
         warning, too_large = "", False
         if self.preserver is not None:
-            await self._newest_metrics()
+            within_s = self.policy.save_timeout - await self._newest_metrics()
             base = self._base()
-            handled = await self._preserve(self.preserver, base)
+            handled = await self._preserve(self.preserver, base, within_s)
             if not handled.error:
                 return msgspec.structs.replace(base, source="preserver", state=handled.data), False
             warning, too_large = f"the pool's preserver failed: {handled.error}", handled.too_large
@@ -197,12 +195,18 @@ class Eviction(msgspec.Struct, kw_only=True):
             warning=warning,
         )
 
-    async def _newest_metrics(self) -> None:
+    async def _newest_metrics(self) -> float:
         """Have the agent send the metrics that it has buffered; an agent that reports none is not asked. Of a
         gang the first member reports.
+
+        Returns the seconds that it took, at most half of those for saving: an agent on a busy machine may
+        take long to answer, and one that hangs must leave time for the preserver.
         """
-        if self.agents.metrics.may_have_newer(self.processes[0]):
-            await self._order(self.processes[0], "ping", _PING_S)
+        if not self.agents.metrics.may_have_newer(self.processes[0]):
+            return 0.0
+        began = time.monotonic()
+        await self._order(self.processes[0], "ping", self.policy.save_timeout / 2)
+        return time.monotonic() - began
 
     def _saved_before(self, warning: str) -> SavedState | None:
         """The last state that could be saved, which is better than none: an agent may die while it is
@@ -219,14 +223,14 @@ class Eviction(msgspec.Struct, kw_only=True):
             current=False,
         )
 
-    async def _preserve(self, preserver: bytes, base: SavedState) -> Handled:
+    async def _preserve(self, preserver: bytes, base: SavedState, within_s: float) -> Handled:
         try:
             answer = await self.backend.preserve_state(
                 preserver,
                 pack(base),
                 self.task.started_at,
                 self._state_bytes(),
-                self.policy.save_timeout,
+                within_s,
             )
             return unpack(answer, Handled)
         except (BackendError, MessageError) as error:

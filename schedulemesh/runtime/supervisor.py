@@ -166,9 +166,11 @@ class SupervisorService:
         return pack(await self._agents.commands.poll(agent_name, incarnation))
 
     async def command_done(self, command_id: int, result: bytes) -> None:
-        """A host answers a command: a Result."""
-        await self.ready()
-        self._agents.commands.done(command_id, result)
+        """A host answers a command: a Result. Who waits for it finds the metrics that came with it stored."""
+        reactor = (await self.ready()).running.reactor
+        done = self._agents.commands.done(command_id, result)
+        if done is not None and done.metrics is not None:
+            self._agents.metrics.take(reactor.state, done.metrics)
 
     async def result_part(self, command_id: int, begin: int, data: bytes) -> bool:
         """A host sends a part of a large result before the result; False: it need not send more."""

@@ -10,6 +10,7 @@ import pytest
 
 from schedulemesh.runtime import (
     agent_commands,
+    eviction,
     pg_manager,
     pool_service,
     reactor,
@@ -24,6 +25,7 @@ from schedulemesh.store import writer
 #: The modules that read the monotonic clock.
 _TIMED = (
     agent_commands,
+    eviction,
     pg_manager,
     pool_service,
     reactor,

@@ -195,8 +195,8 @@ class ControlChannel:
                         self.metrics.send_again()
                     self._epoch = command.epoch
                     result = self._carry_out(command)
-                    # The supervisor has the newest metrics before it gets the result.
-                    self.metrics.flush()
+                    # In the result, because Ray does not keep the order of two calls of an async actor.
+                    result = msgspec.structs.replace(result, metrics=self.metrics.newest())
                     self._answer(command.command_id, result)
             except (RayError, MessageError) as error:
                 logger.debug("no commands from the supervisor: %s", error)

@@ -77,14 +77,15 @@ class MetricsSender:
                 self._begin()
         return due <= now
 
-    def flush(self) -> None:
-        """Send delayed metrics now, without waiting for the answer."""
+    def newest(self) -> bytes | None:
+        """The newest report, packed, for a caller who sends it now; None: nothing was reported.
+
+        Also one that was sent before, because it may not have arrived yet.
+        """
         with self._changed:
-            data, self._newest = self._newest, None
-            if data is not None:
-                self._sent = data
-        if data is not None:
-            self._send(self._message(data))
+            if self._newest is not None:
+                self._sent, self._newest = self._newest, None
+            return None if self._sent is None else self._message(self._sent)
 
     def send_again(self) -> None:
         """Send the last report again, because the supervisor may have lost it."""
