@@ -14,6 +14,7 @@ from typing_extensions import Self, Unpack
 
 from schedulemesh.config.policy import PreemptionAggressiveness
 from schedulemesh.core.client import explanations, listings, results
+from schedulemesh.core.client.about_results import AboutResult
 from schedulemesh.core.client.arguments import public, public_calls
 from schedulemesh.core.client.gangs import GangMember
 from schedulemesh.core.client.ray_cluster import join_or_start, join_running
@@ -105,6 +106,7 @@ class SimpleScheduler(SimplePoolCalls, SimpleQueueCalls, SimpleTaskFollower, Sim
         pool_strategy: str = "dominant_share",
         strategies: Sequence[str | SchedulingStrategyPlugin] = (),
         local_ray: Mapping[str, object] | None = None,
+        http: bool | int | str | None = None,
     ) -> None:
         self._started_ray = not ray.is_initialized() and join_or_start(local_ray or {})
         self._detached = detached
@@ -116,6 +118,7 @@ class SimpleScheduler(SimplePoolCalls, SimpleQueueCalls, SimpleTaskFollower, Sim
             node_strategy=node_strategy,
             pool_strategy=pool_strategy,
             strategies=strategies,
+            http=http,
         )
 
     @classmethod
@@ -396,7 +399,7 @@ class SimpleScheduler(SimplePoolCalls, SimpleQueueCalls, SimpleTaskFollower, Sim
         """End the orphaned actors with these names in Ray, or all of them; returns ``ended``."""
         return self.scheduler.end_orphans(names)
 
-    def about(self) -> listings.AboutResult:
+    def about(self) -> AboutResult:
         """Return what serves this scheduler, and where: name, node, process, journal, counts."""
         return self.scheduler.about()
 

@@ -40,6 +40,9 @@ def start(
     health_interval: Annotated[
         float | None, typer.Option(min=1.0, help="Seconds between two health checks of the agents.")
     ] = None,
+    http: Annotated[
+        str, typer.Option(help="Port or host:port of its HTTP API; off: there is none.")
+    ] = "127.0.0.1:8090",
 ) -> None:
     """Start a detached scheduler on the cluster's head node, or find it running."""
     from schedulemesh.cli.ray_gateway import on_ray
@@ -52,6 +55,7 @@ def start(
             namespace=namespace,
             state_path=state_path,
             health_interval_s=health_interval,
+            http=None if http == "off" else http,
         )
         about = head.start()
     print(f"scheduler {name!r} is alive (epoch {about['epoch']}, process {about['pid']})")

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from schedulemesh.config.http import HttpSettings
 from schedulemesh.domain.kinds import is_a
 from schedulemesh.domain.names import as_text
 from schedulemesh.domain.numbers import MAX_DURATION_S, parse_count, parse_positive
@@ -143,6 +144,8 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     health_interval_s: float | None = None
     #: Seconds between observations of the cluster and the running agents.
     monitor_interval_s: float = 1.0
+    #: Where the HTTP API listens; None: there is none.
+    http: HttpSettings | None = None
 
     def public(self) -> SchedulerSettings:
         """The settings without the code and the import paths of strategies, for clients."""

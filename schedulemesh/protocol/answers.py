@@ -213,12 +213,18 @@ def encode_answer(answer: AnyAnswer) -> bytes:
     return _encoder.encode(answer)
 
 
+def read_answer(data: bytes) -> AnyAnswer:
+    """Decode an answer of any type."""
+    answer: AnyAnswer = _decoder.decode(data)
+    return answer
+
+
 def decode_answer(data: bytes, expected: type[AnswerT]) -> AnswerT | Refused:
     """Decode an answer of the expected type, or a refusal.
 
     Raises InvalidRequestError if the supervisor found the request malformed.
     """
-    answer = _decoder.decode(data)
+    answer = read_answer(data)
     if isinstance(answer, Malformed):
         raise InvalidRequestError(answer.error)
     if isinstance(answer, Refusal):

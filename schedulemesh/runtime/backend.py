@@ -194,6 +194,14 @@ class Backend(Protocol):
     def end_supervisor(self) -> None:
         """End this process at once, without a restart."""
 
+    def start_http(self, settings: bytes, name: str, namespace: str) -> None:
+        """Start the process that serves a scheduler's HTTP API, with packed SchedulerSettings, unless it
+        runs; it may still fail.
+        """
+
+    async def end_http(self, name: str, namespace: str) -> None:
+        """End that process, if there is one."""
+
     # the cluster
 
     async def nodes(self) -> list[NodeView]:

@@ -13,6 +13,7 @@ from schedulemesh.runtime.answers import Answers
 from schedulemesh.runtime.backend import Backend
 from schedulemesh.runtime.cluster_monitor import ClusterMonitor
 from schedulemesh.runtime.executor import Executor
+from schedulemesh.runtime.http_process import HttpProcess
 from schedulemesh.runtime.orphans import Orphans
 from schedulemesh.runtime.pg_manager import Groups
 from schedulemesh.runtime.plugin_watchdog import PluginWatchdog
@@ -32,6 +33,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     orphans: Orphans
     monitor: ClusterMonitor
     plugins: PluginWatchdog
+    http: HttpProcess
 
 
 class Service:
@@ -43,6 +45,7 @@ class Service:
         self._reactor, self._answers = running.reactor, running.answers
         self._executor, self._orphans = running.executor, running.orphans
         self._plugins = running.plugins
+        self._http = running.http
 
 
 def unavailable(error: JournalError) -> Refused:

@@ -27,6 +27,7 @@ from schedulemesh.runtime.command_queue import POLL_S
 from schedulemesh.runtime.decision_log import log_step
 from schedulemesh.runtime.executor import Executor
 from schedulemesh.runtime.gangs import every_process
+from schedulemesh.runtime.http_process import HttpProcess
 from schedulemesh.runtime.journal_opening import OpenJournal, cannot_begin, mark_path, opened
 from schedulemesh.runtime.journal_recovery import EarlierLives
 from schedulemesh.runtime.orphans import Orphans
@@ -70,6 +71,7 @@ class SupervisorService:
         self._agents = Agents(backend, settings.name, settings.namespace)
         self._groups = Groups(backend, settings.name, settings.namespace)
         self._witness = Witness(backend, settings.namespace, settings.name)
+        self._http = HttpProcess(backend, settings)
         #: Whether an earlier process of this supervisor may have begun.
         self._again = backend.was_restarted()
         self._patient_until = time.monotonic() + (_PATIENCE_S if self._again else 0.0)
@@ -182,6 +184,10 @@ class SupervisorService:
         reactor = (await self.ready()).running.reactor
         return self._agents.metrics.take(reactor.state, message)
 
+    async def http_serves(self, url: str) -> None:
+        """The process that serves the HTTP API says at which address it does."""
+        self._http.url = url
+
     async def shutdown(self) -> None:
         """End every agent and group, remove the journal, and end this process.
 
@@ -205,6 +211,7 @@ class SupervisorService:
             await running.monitor.withdraw()
             await running.reactor.close(destroy=True)
             running.plugins.close()
+        await self._http.end()
         await self._witness.forget()
         # The caller ends it as soon as it has this answer.
         asyncio.get_running_loop().call_later(_LINGER_S, self._backend.end_supervisor)
@@ -292,6 +299,7 @@ class SupervisorService:
                 orphans=orphans,
                 monitor=monitor,
                 plugins=plugins,
+                http=self._http,
             )
         )
 
@@ -307,8 +315,9 @@ class SupervisorService:
         return self._plugins
 
     def _watch(self, requests: RequestService) -> None:
-        """Begin to watch the cluster, and to check agents if the settings say so."""
+        """Begin to watch the cluster, and if the settings say so, to serve HTTP and to check agents."""
         executor = requests.running.executor
+        self._http.start()
         executor.spawn(self._monitor_cluster(requests.running))
         if self._settings.health_interval_s is not None:
             executor.spawn(_check_health(requests, self._settings.health_interval_s))

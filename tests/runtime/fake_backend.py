@@ -239,6 +239,8 @@ class FakeBackend:
             ids=("3",), env_vars={"CUDA_VISIBLE_DEVICES": "3"}
         )
         self.cleaners: list[FakeCleaner] = []
+        #: The packed settings of the processes that serve HTTP APIs, by (namespace, name).
+        self.http: dict[tuple[str, str], bytes] = {}
 
     async def take(self, call: str, subject: str, effect: Callable[[], Value]) -> Value:
         """Let a call take effect as the control says."""
@@ -266,6 +268,14 @@ class FakeBackend:
 
     def end_supervisor(self) -> None:
         self.ended = True
+
+    def start_http(self, settings: bytes, name: str, namespace: str) -> None:
+        if self.control.refuses("start_http", name):
+            raise BackendError("start_http was refused")
+        self.http[(namespace, name)] = settings
+
+    async def end_http(self, name: str, namespace: str) -> None:
+        await self.take("end_http", name, lambda: self.http.pop((namespace, name), None))
 
     # the cluster
 

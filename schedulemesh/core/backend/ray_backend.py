@@ -19,6 +19,7 @@ from schedulemesh.core.agent.process_marks import mark_of
 from schedulemesh.core.agent.user_workers import accelerators, preserve, probe_class, restore
 from schedulemesh.core.backend import ray_internals
 from schedulemesh.core.backend.actor_classes import HostClasses, actor_class
+from schedulemesh.core.backend.http_actor import http_actor_name, start_http_actor
 from schedulemesh.core.backend.node_cleaner import OwnNodeCleaner, RemoteNodeCleaner
 from schedulemesh.core.backend.ray_errors import refused, translated
 from schedulemesh.core.backend.ray_groups import RayGroups, scheduling_strategy_of
@@ -39,6 +40,9 @@ from schedulemesh.runtime.backend import (
 )
 
 Value = TypeVar("Value")
+
+#: Seconds that the process of the HTTP API may take to remove its file.
+_HTTP_END_S = 5.0
 
 
 class RayBackend(RayGroups):
@@ -71,6 +75,20 @@ class RayBackend(RayGroups):
     def end_supervisor(self) -> None:
         """See Backend."""
         self.kill_actor(self._supervisor)
+
+    def start_http(self, settings: bytes, name: str, namespace: str) -> None:
+        """See Backend."""
+        with refused():
+            start_http_actor(settings, name, namespace, self._supervisor)
+
+    async def end_http(self, name: str, namespace: str) -> None:
+        """See Backend."""
+        handle = await self.find_actor(http_actor_name(name), namespace)
+        if handle is None:
+            return
+        with contextlib.suppress(BackendError, asyncio.TimeoutError, TimeoutError):
+            await asyncio.wait_for(_called(handle, "end"), _HTTP_END_S)
+        self.kill_actor(handle)
 
     # the cluster
 

@@ -18,6 +18,7 @@ CALLS = (
     "ask",
     "command_done",
     "hello",
+    "http_serves",
     "last_saved",
     "poll",
     "agent_restarted",

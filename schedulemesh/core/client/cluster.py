@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from schedulemesh.core.client import results
+from schedulemesh.core.client.about_results import AboutResult
 from schedulemesh.core.client.asking import details, listed, respond
 from schedulemesh.core.client.connection import Connection
-from schedulemesh.core.client.listings import AboutResult, NodesResult, Stats, StrategiesResult
+from schedulemesh.core.client.listings import NodesResult, Stats, StrategiesResult
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_flag
 from schedulemesh.protocol.requests import (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 
+from schedulemesh.config.http import HttpSettings
 from schedulemesh.config.settings import SchedulerSettings
 from schedulemesh.errors import SchedulerExistsError
 
@@ -16,6 +17,7 @@ _FIELDS = (
     "strategies",
     "health_interval_s",
     "journal",
+    "http",
 )
 _DEFAULTS = SchedulerSettings(name="")
 _PASSWORD = re.compile(r"(://[^:/@]*):[^@]*@")
@@ -37,6 +39,9 @@ def refuse_contradictions(given: SchedulerSettings, living: SchedulerSettings) -
 def _same(field: str, wanted: object, found: object) -> bool:
     if field == "state_path" and isinstance(wanted, str) and isinstance(found, str):
         return wanted == found or os.path.realpath(wanted) == os.path.realpath(found)
+    if isinstance(wanted, HttpSettings) and isinstance(found, HttpSettings):
+        # The folder is that of the user who started it.
+        return (wanted.host, wanted.port) == (found.host, found.port)
     return wanted == found
 
 

@@ -7,6 +7,7 @@ import os
 import ray
 
 from schedulemesh.config.settings import JournalSettings
+from schedulemesh.core.client.about_results import AboutResult, HeadHealth, HeadStopped
 from schedulemesh.core.client.arguments import public_calls
 from schedulemesh.core.client.asking import details
 from schedulemesh.core.client.connection import (
@@ -17,7 +18,6 @@ from schedulemesh.core.client.connection import (
     registered,
     require_ray,
 )
-from schedulemesh.core.client.listings import AboutResult, HeadHealth, HeadStopped
 from schedulemesh.core.client.new_settings import parse_settings
 from schedulemesh.core.client.results import combined
 from schedulemesh.errors import SchedulerNotFoundError, SchedulerUnavailableError
@@ -34,6 +34,7 @@ class ScheduleMeshHead:
     Jobs attach to it with ``RayScheduler.attach(name, namespace=...)``. ``state_path`` is the folder of its
     journal on the head node, or the URL of a PostgreSQL database (None: a folder of Ray's session).
     ``health_interval_s``: seconds between two health checks that it makes by itself (None: it makes none).
+    ``http`` is where its HTTP API listens, as for RayScheduler.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class ScheduleMeshHead:
         state_path: str | os.PathLike[str] | None = None,
         health_interval_s: float | None = None,
         journal: JournalSettings | None = None,
+        http: bool | int | str | None = None,
     ) -> None:
         self._settings = parse_settings(
             name,
@@ -52,6 +54,7 @@ class ScheduleMeshHead:
             detached=True,
             health_interval_s=health_interval_s,
             journal=journal,
+            http=http,
             what="the head's name",
         )
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+
+from schedulemesh.config.http import parse_http
 from schedulemesh.config.settings import (
     DEFAULT_NAMESPACE,
     SchedulerSettings,
@@ -25,6 +28,7 @@ def parse_settings(
     strategies: object = (),
     health_interval_s: object = None,
     journal: object = None,
+    http: object = None,
     what: str = "the scheduler's name",
 ) -> SchedulerSettings:
     """The settings that these arguments say. Raises InvalidRequestError naming what is wrong.
@@ -45,4 +49,5 @@ def parse_settings(
             None if interval_s is None else parse_timeout(interval_s, "health_interval_s")
         ),
         journal=parse_journal_settings(journal),
+        http=parse_http(http, os.environ),
     )

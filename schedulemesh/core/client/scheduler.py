@@ -20,6 +20,7 @@ from schedulemesh.core.client import (
     submissions,
     tasks,
 )
+from schedulemesh.core.client.about_results import AboutResult
 from schedulemesh.core.client.arguments import public, public_calls
 from schedulemesh.core.client.connection import connect, find
 from schedulemesh.core.client.console import show_log
@@ -55,6 +56,8 @@ class RayScheduler(PoolCalls, GangCalls, QueueCalls, DrainCalls, TaskFollower):
     docs/plugins.md).
     ``health_interval_s``: seconds between two health checks that the scheduler makes by itself, as
     ``ensure_agent_health`` does on request (None: it makes none). ``journal`` limits what the journal keeps.
+    ``http`` is where the HTTP API listens: a port, "host:port", or True for 127.0.0.1:8090 (None: there is
+    none; see docs/http_api.md).
 
     Every call returns a dict with ``success``. A refusal has ``success`` False, ``error`` (a sentence) and
     ``reason`` (a code), and changes nothing. A malformed request raises InvalidRequestError (a ValueError)
@@ -77,6 +80,7 @@ class RayScheduler(PoolCalls, GangCalls, QueueCalls, DrainCalls, TaskFollower):
         strategies: Sequence[str | SchedulingStrategyPlugin] = (),
         health_interval_s: float | None = None,
         journal: JournalSettings | None = None,
+        http: bool | int | str | None = None,
     ) -> None:
         settings = parse_settings(
             name,
@@ -88,6 +92,7 @@ class RayScheduler(PoolCalls, GangCalls, QueueCalls, DrainCalls, TaskFollower):
             strategies=strategies,
             health_interval_s=health_interval_s,
             journal=journal,
+            http=http,
         )
         show_log()
         self._connection = connect(settings)
@@ -406,9 +411,10 @@ class RayScheduler(PoolCalls, GangCalls, QueueCalls, DrainCalls, TaskFollower):
         """Close a node to new agents, or open it again (False). Agents on it stay."""
         return cluster.cordon_node(self._connection, node_id, cordoned)
 
-    def about(self) -> listings.AboutResult:
+    def about(self) -> AboutResult:
         """Return what serves this scheduler: ``name``, ``namespace``, ``detached``, ``node_id``, ``pid``,
-        ``journal`` (its address), ``epoch`` (one more with each life of the supervisor), and how many
-        ``pools``, ``agents``, ``running_tasks`` and ``queued_tasks`` there are.
+        ``journal`` (its address), ``epoch`` (one more with each life of the supervisor), the address
+        of the HTTP API as ``http`` (None: there is none, or it does not serve yet), and how many ``pools``,
+        ``agents``, ``running_tasks`` and ``queued_tasks`` there are.
         """
         return cluster.about(self._connection)

@@ -1,0 +1,88 @@
+"""Settings of the HTTP API: where it listens, and the folder in which commands find it."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from schedulemesh.domain.kinds import is_a
+from schedulemesh.domain.names import as_text
+from schedulemesh.domain.numbers import as_number
+from schedulemesh.errors import InvalidRequestError, shown
+
+DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8090
+
+_MAX_PORT = 65_535
+_HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+
+
+class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the HTTP API of a scheduler listens."""
+
+    host: str = DEFAULT_HOST
+    #: If it is taken, one of the next is used; 0: any free one.
+    port: int = DEFAULT_PORT
+    #: The folder of the file from which commands on the same machine read the address and a token.
+    folder: str = ""
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only processes on the same machine can connect."""
+        return self.host == "localhost" or (
+            is_address(self.host) and ipaddress.ip_address(self.host).is_loopback
+        )
+
+
+def home_folder(environ: Mapping[str, str]) -> Path:
+    """The folder of ScheduleMesh's own files of a user: ``SCHEDULEMESH_HOME``, or ``~/.schedulemesh``."""
+    given = environ.get("SCHEDULEMESH_HOME")
+    return Path(given).expanduser().absolute() if given else Path.home() / ".schedulemesh"
+
+
+def parse_http(given: object, environ: Mapping[str, str]) -> HttpSettings | None:
+    """Parse the argument ``http``: None or False: no HTTP API; True: the default address; a port, or
+    "host:port". Raises InvalidRequestError for anything else.
+    """
+    if given is None or given is False:
+        return None
+    folder = str(home_folder(environ))
+    if given is True:
+        return HttpSettings(folder=folder)
+    number = as_number(given)
+    host, port = (DEFAULT_HOST, number) if number is not None else _parts(given)
+    if not is_a(port, int) or not 0 <= port <= _MAX_PORT:
+        raise _invalid(given)
+    return HttpSettings(host=host, port=port, folder=folder)
+
+
+def is_address(host: str) -> bool:
+    """Whether a host is an IP address, not a name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _parts(given: object) -> tuple[str, int]:
+    """Host and port of a text such as "localhost:8090" or "[::1]:8090"."""
+    text = as_text(given) or ""
+    host, colon, port = text.rpartition(":")
+    if not colon and text.isdigit():
+        host, port = DEFAULT_HOST, text
+    host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
+    if not (port.isascii() and port.isdigit()):
+        raise _invalid(given)
+    if not is_address(host) and _HOST_NAME.fullmatch(host) is None:
+        raise _invalid(given)
+    return host, int(port)
+
+
+def _invalid(given: object) -> InvalidRequestError:
+    return InvalidRequestError(
+        f'http must be a port from 0 to {_MAX_PORT}, or "host:port", not {shown(given)}'
+    )

@@ -1,0 +1,130 @@
+"""The Ray actor in whose process the HTTP API of a scheduler is served.
+
+The server itself is in ``schedulemesh.server``, which knows nothing of Ray; this process alone loads it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.exceptions import ActorDiedError, RayActorError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from schedulemesh.core.transport.handles import as_future
+from schedulemesh.errors import SchedulerUnavailableError
+
+if TYPE_CHECKING:
+    from schedulemesh.protocol.answers import AnyAnswer
+    from schedulemesh.protocol.requests import AnyRequest
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two messages to the supervisor about where the API is.
+_ANNOUNCE_S = 5.0
+#: Seconds after which a request is no longer waited for. The supervisor may still carry it out.
+_ANSWER_S = 300.0
+
+
+class HttpActor:
+    """Serves the HTTP API until it is ended, or the supervisor has ended."""
+
+    def __init__(self, settings: bytes, supervisor: Any) -> None:
+        self._supervisor = supervisor
+        self._server = _composed(settings, supervisor)
+        ray.get_runtime_context().current_actor.serve.remote()
+
+    async def serve(self) -> None:
+        """Serve until it is ended. A process that was killed begins with this when Ray restarts it."""
+        announcing = asyncio.ensure_future(self._announce())
+        try:
+            await self._server.run()
+        except OSError as error:
+            logger.warning("the HTTP API cannot listen: %s", error)
+        finally:
+            announcing.cancel()
+
+    async def end(self) -> None:
+        """Serve no more, and remove the discovery file."""
+        self._server.end()
+
+    async def _announce(self) -> None:
+        """Say again and again where the API is, because a restarted supervisor does not know it; end with
+        the supervisor.
+        """
+        url = await self._server.address()
+        while True:
+            try:
+                await self._supervisor.http_serves.remote(url)
+            except ActorDiedError:
+                self._server.end()
+                ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
+            except RayError as error:
+                logger.warning("the supervisor does not answer: %s", error)
+            await asyncio.sleep(_ANNOUNCE_S)
+
+
+class RayGateway:
+    """Asks the supervisor through its Ray handle; see Gateway."""
+
+    def __init__(self, supervisor: Any, name: str) -> None:
+        self._supervisor, self._name = supervisor, name
+
+    async def ask(self, request: AnyRequest) -> AnyAnswer:
+        """See Gateway."""
+        from schedulemesh.protocol.answers import read_answer
+        from schedulemesh.protocol.requests import encode_request
+
+        ref = self._supervisor.ask.remote(encode_request(request))
+        try:
+            answer = await asyncio.wait_for(as_future(ref), _ANSWER_S)
+        except (asyncio.TimeoutError, TimeoutError) as error:
+            raise SchedulerUnavailableError(
+                f"scheduler {self._name!r} has not answered within {_ANSWER_S:g} s; the request may still "
+                "be carried out"
+            ) from error
+        except RayActorError as error:
+            raise SchedulerUnavailableError(
+                f"the supervisor of scheduler {self._name!r} cannot be reached"
+            ) from error
+        return read_answer(answer[0] if isinstance(answer, tuple) else answer)
+
+
+def start_http_actor(settings: bytes, name: str, namespace: str, supervisor: Any) -> None:
+    """Create the actor on this node, unless it lives already; the supervisor's restarts leave it alone."""
+    actor = ray.remote(HttpActor).options(
+        name=http_actor_name(name),
+        namespace=namespace,
+        lifetime="detached",
+        get_if_exists=True,
+        num_cpus=0,
+        max_restarts=-1,
+        scheduling_strategy=NodeAffinitySchedulingStrategy(
+            ray.get_runtime_context().get_node_id(), soft=False
+        ),
+    )
+    actor.remote(settings, supervisor)
+
+
+def http_actor_name(name: str) -> str:
+    """The Ray name of the actor that serves a scheduler's HTTP API."""
+    return f"schedulemesh-http:{name}"
+
+
+def _composed(settings: bytes, supervisor: Any) -> Any:
+    """The composition root of this process."""
+    import msgspec
+
+    from schedulemesh.config.settings import SchedulerSettings
+    from schedulemesh.core.backend.ray_internals import ignore_unread_errors
+    from schedulemesh.server.serving import HttpServer
+
+    logging.basicConfig(level=logging.INFO, format="[%(levelname)s] %(message)s")
+    ignore_unread_errors()
+    made = msgspec.msgpack.decode(settings, type=SchedulerSettings)
+    if made.http is None:
+        raise ValueError("the settings have no HTTP API")
+    gateway = RayGateway(supervisor, made.name)
+    return HttpServer(gateway, made.http, made.namespace, made.name)

@@ -1,0 +1,15 @@
+"""What the HTTP API needs of a scheduler: requests are answered."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from schedulemesh.protocol.answers import AnyAnswer
+from schedulemesh.protocol.requests import AnyRequest
+
+
+class Gateway(Protocol):
+    """The way to the supervisor of one scheduler."""
+
+    async def ask(self, request: AnyRequest) -> AnyAnswer:
+        """The answer to a request. Raises SchedulerUnavailableError where the supervisor does not answer."""

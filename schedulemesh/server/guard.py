@@ -1,0 +1,165 @@
+"""What is checked of every HTTP request before it is routed: its Host, its Origin, its size, its token.
+
+Nothing here asks the supervisor, so requests that are refused cost it nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Collection
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from schedulemesh.config.http import HttpSettings, is_address
+from schedulemesh.server.problems import Problem, json_response
+
+#: The most bytes of the body of a request, and the seconds in which they have to arrive.
+MAX_BODY, BODY_S = 16 * 1024 * 1024, 30.0
+
+#: Paths that are answered without a token: the first to anybody, the second to this machine's processes.
+_OPEN, _OPEN_ON_LOOPBACK = "/healthz", "/metrics"
+
+
+class Caller(Protocol):
+    """Whoever sent a request."""
+
+
+class Tokens(Protocol):
+    """Knows the tokens that are accepted."""
+
+    async def caller(self, token: str) -> object | None:
+        """Who has this token; None: nobody."""
+
+
+class Guard:
+    """ASGI middleware that lets a request through once all that is checked of it holds."""
+
+    def __init__(self, app: ASGIApp, settings: HttpSettings, tokens: Tokens) -> None:
+        self._app = app
+        self._settings = settings
+        self._tokens = tokens
+        self._names = _own_names(settings)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            headers = Headers(scope=scope)
+            self._check_host(headers)
+            _check_origin(headers)
+            scope["state"]["caller"] = await self._caller(scope, headers)
+            limited = _limited(headers, receive)
+        except Problem as problem:
+            response = json_response(problem.body, problem.status, problem.headers)
+            await response(scope, receive, send)
+        else:
+            await self._app(scope, limited, send)
+
+    def _check_host(self, headers: Headers) -> None:
+        """Refuse a Host that a page of another site may have made point here (DNS rebinding)."""
+        hosts = headers.getlist("host")
+        name = _host_name(hosts[0]) if len(hosts) == 1 else ""
+        if not name or not (name in self._names or is_address(name)):
+            raise Problem(
+                421,
+                "host_not_allowed",
+                f"the Host header {', '.join(hosts)!r} does not name this server; use its address, "
+                f"or one of {', '.join(sorted(self._names))}",
+            )
+
+    async def _caller(self, scope: Scope, headers: Headers) -> object | None:
+        """Who sends the request. Raises Problem where a token is needed and none is accepted."""
+        path = scope["path"]
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and token:
+            if (caller := await self._tokens.caller(token.strip())) is not None:
+                return caller
+        elif path == _OPEN or (path == _OPEN_ON_LOOPBACK and _from_loopback(scope)):
+            return None
+        raise Problem(
+            401,
+            "token_not_accepted" if token else "token_needed",
+            (
+                "the token is unknown, expired or revoked"
+                if token
+                else "send a token as the header `Authorization: Bearer TOKEN`; on this machine the "
+                "commands read one from ~/.schedulemesh"
+            ),
+            {"www-authenticate": 'Bearer realm="schedulemesh"'},
+        )
+
+
+def _own_names(settings: HttpSettings) -> Collection[str]:
+    """The names under which this server is addressed, beside addresses, which no other site can have."""
+    names = {"localhost", settings.host.lower()}
+    if not settings.loopback:
+        names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
+    return names
+
+
+def _host_name(host: str) -> str:
+    """The name or address in a Host header, without the port; empty: it is not valid."""
+    try:
+        parts = urlsplit(f"//{host}")
+        _ = parts.port  # it has to be a number
+    except ValueError:
+        return ""
+    return "" if parts.netloc != host or "@" in host else (parts.hostname or "")
+
+
+def _check_origin(headers: Headers) -> None:
+    """Refuse what a page of another site sends from a user's browser."""
+    for origin in headers.getlist("origin"):
+        if urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
+            raise Problem(
+                403, "origin_not_allowed", f"requests from pages of {origin!r} are not accepted"
+            )
+
+
+def _from_loopback(scope: Scope) -> bool:
+    client = scope.get("client")
+    return client is not None and client[0] in ("127.0.0.1", "::1")
+
+
+def _limited(headers: Headers, receive: Receive) -> Receive:
+    """``receive`` that ends in a Problem where the body is too large or takes too long."""
+    length = headers.get("content-length", "0")
+    if length.isdigit() and int(length) > MAX_BODY:
+        raise _too_large()
+    return _Body(receive, asyncio.get_running_loop().time).receive
+
+
+class _Body:
+    """The body of one request, as far as it has arrived."""
+
+    def __init__(self, receive: Receive, time: Callable[[], float]) -> None:
+        self._receive, self._time = receive, time
+        self._until = time() + BODY_S
+        self._size = 0
+        self._whole = False
+
+    async def receive(self) -> Message:
+        if self._whole:
+            # Returns when the client disconnects.
+            return await self._receive()
+        try:
+            message = await asyncio.wait_for(self._receive(), max(0.0, self._until - self._time()))
+        except (asyncio.TimeoutError, TimeoutError):
+            raise Problem(
+                408, "too_slow", f"the request's body did not arrive within {BODY_S:g} s"
+            ) from None
+        self._size += len(message.get("body", b""))
+        self._whole = not message.get("more_body", False)
+        if self._size > MAX_BODY:
+            raise _too_large()
+        return message
+
+
+def _too_large() -> Problem:
+    return Problem(413, "too_large", f"a request's body has at most {MAX_BODY:,} bytes")

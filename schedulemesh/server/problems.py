@@ -1,0 +1,96 @@
+"""Errors as HTTP answers: a status, and the same fields as a refusal has in Python."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from schedulemesh.domain.reasons import Reason
+
+logger = logging.getLogger(__name__)
+
+_NOT_FOUND = {
+    Reason.POOL_NOT_FOUND,
+    Reason.NO_MATCHING_POOL,
+    Reason.COHORT_NOT_FOUND,
+    Reason.NODE_NOT_FOUND,
+    Reason.AGENT_NOT_FOUND,
+    Reason.TASK_NOT_FOUND,
+    Reason.STATE_NOT_FOUND,
+    Reason.RESULT_EXPIRED,
+}
+#: The codes of refusals that are not conflicts with what exists (409).
+_STATUS: Mapping[str, int] = {
+    **dict.fromkeys(_NOT_FOUND, 404),
+    Reason.INTERNAL_ERROR: 500,
+    Reason.JOURNAL_UNAVAILABLE: 503,
+    Reason.WAIT_TIMEOUT: 504,
+}
+
+
+class Problem(Exception):
+    """A request that is answered with an error."""
+
+    def __init__(
+        self,
+        status: int,
+        reason: str,
+        error: str,
+        headers: Mapping[str, str] | None = None,
+        **more: object,
+    ) -> None:
+        super().__init__(error)
+        self.status = status
+        self.body = {"success": False, "error": error, "reason": reason, **more}
+        self.headers = dict(headers or {})
+
+
+def status_of(reason: str) -> int:
+    """The HTTP status of a refusal with this code."""
+    return _STATUS.get(reason, 409)
+
+
+def json_response(
+    content: object, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Plain data as JSON. Nothing of it may be stored by browsers and proxies."""
+    return Response(
+        msgspec.json.encode(content),
+        status,
+        {"cache-control": "no-store", "x-content-type-options": "nosniff", **(headers or {})},
+        "application/json",
+    )
+
+
+def answer_problem(_request: Request, problem: Exception) -> Response:
+    """The answer to a request that ended in a Problem."""
+    if not isinstance(problem, Problem):
+        raise problem
+    return json_response(problem.body, problem.status, problem.headers)
+
+
+def answer_unknown(request: Request, error: Exception) -> Response:
+    """The answer where Starlette found no route, or no such method."""
+    status = getattr(error, "status_code", 404)
+    reason = {404: "not_found", 405: "method_not_allowed"}.get(status, "bad_request")
+    what = f"{request.method} {request.url.path}"
+    message = f"{what}: {getattr(error, 'detail', error)}; GET /api/v1/openapi.json lists the calls"
+    problem = Problem(status, reason, message, getattr(error, "headers", None))
+    return answer_problem(request, problem)
+
+
+def answer_failure(request: Request, error: Exception) -> Response:
+    """The answer where this process failed; its log says how."""
+    logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return json_response(
+        {
+            "success": False,
+            "error": "the HTTP server failed at this request; its log says where",
+            "reason": Reason.INTERNAL_ERROR.value,
+        },
+        500,
+    )

@@ -1,0 +1,159 @@
+"""Serves the HTTP API of one scheduler until it is ended: socket, discovery file, connections."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import hmac
+import logging
+import os
+import secrets
+import socket
+
+import uvicorn
+
+from schedulemesh.config.http import HttpSettings
+from schedulemesh.server.app import application
+from schedulemesh.server.connections import PatientProtocol
+from schedulemesh.server.discovery import Discovered, forget, found, write
+from schedulemesh.server.gateway import Gateway
+
+logger = logging.getLogger(__name__)
+
+#: How many ports are tried, beginning with the one in the settings.
+_PORTS = 20
+#: Connections at a time; beyond, requests are answered with 503.
+_CONNECTIONS = 1_000
+#: Seconds that open requests have to end when the server ends.
+_END_S = 2
+
+
+class OneToken:
+    """Accepts one token, that of the discovery file."""
+
+    def __init__(self, token: str) -> None:
+        self._hash = _hash(token)
+
+    async def caller(self, token: str) -> object | None:
+        """See Tokens."""
+        return "operator" if hmac.compare_digest(_hash(token), self._hash) else None
+
+
+def _hash(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()
+
+
+class HttpServer:
+    """The HTTP server of one scheduler in this process."""
+
+    def __init__(self, gateway: Gateway, settings: HttpSettings, namespace: str, name: str) -> None:
+        self._gateway, self._settings = gateway, settings
+        self._namespace, self._name = namespace, name
+        self._server: uvicorn.Server | None = None
+        self._discovered: asyncio.Future[Discovered] | None = None
+
+    async def run(self) -> None:
+        """Serve until ``end`` is called. Raises OSError where no port is free."""
+        earlier = found(self._settings.folder, self._namespace, self._name)
+        listening = listen(self._settings, None if earlier is None else earlier.url)
+        token = secrets.token_urlsafe(32) if earlier is None else earlier.token
+        host, port = listening.getsockname()[:2]
+        discovered = Discovered(
+            name=self._name,
+            namespace=self._namespace,
+            url=f"http://{f'[{host}]' if ':' in host else host}:{port}",
+            token=token,
+            pid=os.getpid(),
+        )
+        app = application(self._gateway, OneToken(token), self._settings)
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                http=PatientProtocol,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                limit_concurrency=_CONNECTIONS,
+                timeout_graceful_shutdown=_END_S,
+            )
+        )
+        self._announce(discovered)
+        self._found().set_result(discovered)
+        await self._server.serve([listening])
+
+    async def address(self) -> str:
+        """The address, once it listens."""
+        return (await asyncio.shield(self._found())).url
+
+    def end(self) -> None:
+        """Remove the discovery file, and have ``run`` return."""
+        if self._found().done():
+            forget(self._settings.folder, self._found().result())
+        if self._server is not None:
+            self._server.should_exit = True
+
+    def _found(self) -> asyncio.Future[Discovered]:
+        """What commands can find, once it listens."""
+        if self._discovered is None:
+            self._discovered = asyncio.get_running_loop().create_future()
+        return self._discovered
+
+    def _announce(self, discovered: Discovered) -> None:
+        """Write the discovery file; commands cannot find the server without it, others can."""
+        try:
+            path = write(self._settings.folder, discovered)
+        except OSError as error:
+            logger.warning(
+                "commands on this machine will not find the HTTP API at %s: its file cannot be written: %s",
+                discovered.url,
+                error,
+            )
+        else:
+            logger.info("HTTP API at %s, file %s", discovered.url, path)
+
+
+def listen(settings: HttpSettings, earlier: str | None) -> socket.socket:
+    """A listening socket: at the address of the settings, where that is taken at one of the next ports.
+
+    ``earlier``: the address where this scheduler served before, which clients know; it is tried first.
+    Raises OSError where none is free.
+    """
+    first = settings.port
+    ports = list(range(first, min(first + _PORTS, 65_536))) if first else [0]
+    known = _port_of(earlier)
+    if known is not None and (known in ports or not first):
+        ports = [known, *(port for port in ports if port != known)]
+    for port in ports:
+        try:
+            listening = _bound(settings.host, port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or port == ports[-1]:
+                raise
+            continue
+        if first not in (0, port):
+            logger.warning("port %d is taken, so the HTTP API listens at port %d", first, port)
+        return listening
+    raise AssertionError("a port was bound or an error raised")
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listening = socket.socket(family, kind, protocol)
+    try:
+        # So that a restarted process gets the port of the former one.
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(1024)
+    except OSError:
+        listening.close()
+        raise
+    listening.setblocking(False)
+    return listening
+
+
+def _port_of(url: str | None) -> int | None:
+    port = (url or "").rpartition(":")[2]
+    return int(port) if port.isdigit() else None

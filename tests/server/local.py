@@ -1,0 +1,86 @@
+"""An HTTP server in this process, over a gateway to a supervisor on a fake backend: no Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import httpx
+
+from schedulemesh.config.http import HttpSettings
+from schedulemesh.errors import SchedulerUnavailableError
+from schedulemesh.protocol.answers import read_answer
+from schedulemesh.protocol.requests import encode_request
+from schedulemesh.server.discovery import found
+from schedulemesh.server.serving import HttpServer
+
+
+class LocalGateway:
+    """Asks a supervisor that runs on a loop of its own; counts how often, and can be cut off."""
+
+    def __init__(self, mesh):
+        self.mesh = mesh
+        self.asked = []
+        self.cut_off = False
+
+    async def ask(self, request):
+        self.asked.append(request)
+        if self.cut_off:
+            raise SchedulerUnavailableError("the supervisor of scheduler 'mesh' cannot be reached")
+        work = self.mesh.service.ask(encode_request(request))
+        answer = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.mesh.loop))
+        return read_answer(answer[0] if isinstance(answer, tuple) else answer)
+
+
+class Api:
+    """A server on a port of its own, and a client that has its token."""
+
+    def __init__(self, mesh, folder, **settings):
+        self.mesh, self.folder = mesh, str(folder)
+        self.gateway = LocalGateway(mesh)
+        self.settings = HttpSettings(port=0, folder=self.folder, **settings)
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+        self.start()
+
+    def start(self):
+        self.server = self.do(self._made())
+        self.serving = asyncio.run_coroutine_threadsafe(self.server.run(), self.loop)
+        self.url = self.do(self.server.address())
+        self.token = found(self.folder, "space", "mesh").token
+        self.client = self.client_with(self.token)
+
+    async def _made(self):
+        return HttpServer(self.gateway, self.settings, "space", "mesh")
+
+    def client_with(self, token):
+        headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        return httpx.Client(base_url=self.url, headers=headers, trust_env=False, timeout=30)
+
+    def do(self, work):
+        """The result of a coroutine on the server's loop."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
+
+    def get(self, path, status=200, **options):
+        """The JSON of an answer, which has this status."""
+        return self._checked(self.client.get(f"/api/v1{path}", **options), status)
+
+    def send(self, method, path, body=None, status=200):
+        return self._checked(self.client.request(method, f"/api/v1{path}", json=body), status)
+
+    def _checked(self, answer, status):
+        assert answer.status_code == status, (answer.status_code, answer.text)
+        return answer.json()
+
+    def end(self):
+        """End the server as its actor does."""
+        self.client.close()
+        self.loop.call_soon_threadsafe(self.server.end)
+        self.serving.result(30)
+
+    def close(self):
+        self.end()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()

@@ -1,0 +1,114 @@
+"""What is refused before it is routed: other hosts and origins, missing tokens, what is too large or slow."""
+
+from __future__ import annotations
+
+import socket
+
+import httpx
+import pytest
+
+from schedulemesh.server import connections, guard
+
+
+def test_the_status_needs_a_token_and_the_supervisor_is_asked_only_with_one(api):
+    for token, reason in ((None, "token_needed"), ("wrong", "token_not_accepted")):
+        with api.client_with(token) as client:
+            answer = client.get("/api/v1/status")
+        assert answer.status_code == 401
+        assert answer.json()["reason"] == reason
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+    assert api.gateway.asked == []
+    status = api.get("/status")
+    assert (status["success"], status["name"], status["epoch"]) == (True, "mesh", 1)
+
+
+def test_whether_the_server_runs_is_answered_without_a_token(api):
+    with api.client_with(None) as client:
+        assert client.get("/healthz").json() == {"success": True}
+        assert client.get("/api/v1/nothing").status_code == 401
+    assert api.get("/nothing", 404)["reason"] == "not_found"
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200),
+        ("LOCALHOST:8090", 200),
+        ("127.0.0.1:1", 200),
+        ("[::1]:8090", 200),
+        ("10.0.0.7", 200),
+        ("evil.example", 421),
+        ("evil.example:8090", 421),
+        ("localhost.evil.example", 421),
+        ("user@localhost", 421),
+        ("localhost:port", 421),
+        ("localhost/..", 421),
+        ("", 421),
+    ],
+)
+def test_the_host_has_to_be_this_server(api, host, status):
+    answer = api.client.get("/api/v1/status", headers={"host": host})
+    assert answer.status_code == status
+    assert status == 200 or answer.json()["reason"] == "host_not_allowed"
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [(None, 200), ("http://evil.example", 403), ("null", 403), ("http://{own}", 200)],
+)
+def test_pages_of_other_sites_are_refused(api, origin, status):
+    own = httpx.URL(api.url).netloc.decode()
+    headers = {} if origin is None else {"origin": origin.format(own=own)}
+    answer = api.client.get("/api/v1/status", headers=headers)
+    assert answer.status_code == status
+    assert status == 200 or answer.json()["reason"] == "origin_not_allowed"
+    assert "access-control-allow-origin" not in answer.headers
+
+
+def sent(api, text):
+    """What is answered to these bytes until the connection is closed."""
+    host, port = httpx.URL(api.url).host, httpx.URL(api.url).port
+    with socket.create_connection((host, port), timeout=20) as connection:
+        connection.sendall(text)
+        answer = b""
+        while part := connection.recv(65_536):
+            answer += part
+    return answer
+
+
+def head(api, length):
+    return (
+        f"POST /api/v1/requests HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {api.token}\r\n"
+        f"Content-Type: application/msgpack\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+    ).encode()
+
+
+def test_a_body_that_is_too_large_is_refused_before_it_is_read(api):
+    assert b" 413 " in sent(api, head(api, guard.MAX_BODY + 1)).splitlines()[0]
+    assert api.gateway.asked == []
+
+
+def test_a_body_that_does_not_arrive_is_not_waited_for(api, monkeypatch):
+    monkeypatch.setattr(guard, "BODY_S", 0.2)
+    assert b" 408 " in sent(api, head(api, 10) + b"abc").splitlines()[0]
+    assert api.gateway.asked == []
+
+
+@pytest.mark.parametrize("text", [b"", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: "])
+def test_a_connection_without_whole_headers_is_closed(api, monkeypatch, text):
+    monkeypatch.setattr(connections, "HEADERS_S", 0.2)
+    assert sent(api, text) == b""
+
+
+def test_headers_of_a_later_request_are_not_waited_for_either(api, monkeypatch):
+    monkeypatch.setattr(connections, "HEADERS_S", 0.2)
+    whole = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    answer = sent(api, whole + b"GET /healthz HTTP/1.1\r\nHost: ")
+    assert answer.count(b"HTTP/1.1 200 OK") == 1
+
+
+def test_whoever_floods_the_server_without_a_token_does_not_reach_the_supervisor(api):
+    with api.client_with("guess") as client:
+        for _ in range(200):
+            assert client.get("/api/v1/status").status_code == 401
+    assert api.gateway.asked == []
