@@ -225,6 +225,7 @@ def _change_policy(tx: Transaction, stimulus: s.PolicyChangeRequested) -> Reques
             level=stimulus.level,
         )
     )
+    tx.state.queue.reopen_all()  # a pool that is protected no longer may borrow
     unknown = [p for p in stimulus.policy.protected_pools if p not in tx.state.ledger.accounts]
     if "protected_pools" not in stimulus.changes or not unknown:
         return Done()

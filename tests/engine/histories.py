@@ -21,75 +21,34 @@ from typing import Any
 
 import msgspec
 
-from schedulemesh.config.policy import PreemptionPolicy
-from schedulemesh.domain.labels import parse_selector
+from schedulemesh.domain.agent import MemberProcess
+from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.node import NodeReport
-from schedulemesh.domain.placement import PLACEMENT_STRATEGIES, GroupShape, GroupsSpec
-from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.codec import decode_facts, encode_facts
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.outcomes import ProbeNeeded
 from schedulemesh.engine.placement.strategies import NODE_STRATEGIES, Strategies
 from schedulemesh.engine.transaction import Step
-from tests.engine.builders import Mesh, amount, differences, pool, shape
+from tests.engine.builders import Mesh, amount, differences
+from tests.engine.random_specs import (
+    AGENTS,
+    BUNDLES,
+    DURATIONS,
+    GPU_IDS,
+    KEYS,
+    LABELS,
+    NODES,
+    POOLS,
+    PRIORITIES,
+    TASKS,
+    Dice,
+)
 
 #: Stimuli in one history, after which another mesh begins.
 LENGTH = 400
-
-POOLS = ("p", "q", "r", "unknown")
-NODES: dict[str, tuple[dict[str, Any], ...]] = {
-    "n1": ({"cpu": 4, "memory": 400}, {"cpu": 2, "memory": 400}),
-    "n2": ({"cpu": 4, "memory": 400, "gpu": 2}, {"cpu": 4, "memory": 400, "gpu": 1}),
-    "n3": ({"cpu": 8, "memory": 200, "gpu": 1, "custom": {"x": 2}}, {"cpu": 8, "gpu": 4}),
-    "n4": ({"cpu": 6, "gpu": 0.5},),
-}
-BUNDLES: tuple[tuple[dict[str, Any], ...], ...] = (
-    ({"cpu": 1},),
-    ({"cpu": 2},),
-    ({"cpu": 4},),
-    ({"cpu": 0.5, "gpu": 0.5},),
-    ({"gpu": 0.4},),
-    ({"gpu": 0.6, "cpu": 1},),
-    ({"gpu": 1},),
-    ({"cpu": 1, "gpu": 2},),
-    ({"cpu": 1, "memory": 200},),
-    ({"cpu": 1, "custom": {"x": 1}},),
-    ({"cpu": 1}, {"cpu": 1}),
-    ({"cpu": 1, "gpu": 1}, {"cpu": 1, "gpu": 1}),
-    ({"cpu": 2}, {"cpu": 2}, {"cpu": 2}),
-    ({"cpu": 30},),
-    ({},),
-)
-GPU_IDS = (
-    (),
-    ("0",),
-    ("1",),
-    ("4",),
-    ("5",),
-    ("0", "1"),
-    ("4", "5"),
-    ("0", "0"),
-    ("GPU-a",),
-    ("7",),
-)
-LABELS: tuple[dict[str, str], ...] = (
-    {},
-    {"tier": "premium"},
-    {"tier": "standard", "team": "a"},
-    {"tier": "batch", "team": "b"},
-)
-RULES: tuple[dict[str, Any], ...] = (
-    {},
-    {"tier": {"premium": ("standard", "batch"), "standard": ("batch",)}},
-    {"tier": {"premium": ("batch",)}, "team": {"a": ("b",)}},
-)
-PRIORITIES = (-1e9, 0.0, 1.0, 1.5, 4.0, 5.0, 9.0, 20.0, 1e9)
-DURATIONS = (None, None, 0.0, 8.0, 40.0, 1e10)
-AGENTS = tuple(f"a{number}" for number in range(10))
-TASKS = (*AGENTS, "x0", "x1", "x2")
-KEYS = ("", "c1", "c2")
 
 
 class Diverged(AssertionError):
@@ -117,11 +76,14 @@ class TwinMesh(Mesh):
     def __init__(self, strategy: str) -> None:
         #: Of all that was decided.
         self.digest = sha256()
+        #: The latest time at which a step was made.
+        self.latest = 0.0
         super().__init__(strategy=strategy)
 
     def handle(self, stimulus: s.AnyStimulus) -> Step:
         """One step of both."""
         step = super().handle(stimulus)
+        self.latest = max(self.latest, self.now)
         self.digest.update(encode_facts(step.facts))
         self.digest.update(repr(step.instructions).encode())
         if list(decode_facts(encode_facts(step.facts))) != list(step.facts):
@@ -136,8 +98,9 @@ class TwinMesh(Mesh):
         """A new twin, as a supervisor that begins has it."""
         state = self.refolded() if from_facts else self.rewritten()
         for either in (self.state, state):
-            # Tasks whose time has come join the order at the next pass: no fact, the same for both.
-            either.queue.advance(self.now)
+            # Tasks whose time has come join the order at the next pass: no fact, the same for both. The clock
+            # may have been set back since.
+            either.queue.advance(self.latest)
         if found := differences(self.state, state):
             raise Diverged("; ".join(found))
         strategies = self.engine.strategies
@@ -148,44 +111,58 @@ class History:
     """One mesh, and the dice that decide what happens to it."""
 
     def __init__(self, seed: str) -> None:
-        self.dice = random.Random(seed)
+        self.dice = Dice(seed)
         self.mesh = TwinMesh(strategy=self.dice.choice(NODE_STRATEGIES))
         self.epoch = 0
         self.requests = 0
         self.stimuli = 0
         self.log: list[s.AnyStimulus] = []
-        self.up = {name for name in NODES if self.dice.random() < 0.8}
-        self._events: tuple[tuple[int, Callable[[], None]], ...] = (
-            (24, self.submit),
-            (8, self.queue),
+        #: Whether faults and changes of definitions are rare, so that more tasks run and evict each other.
+        self.calm = self.chance(0.5)
+        self.up = {name for name in NODES if self.calm or self.chance(0.8)}
+        self._events: tuple[tuple[float, Callable[[], None]], ...] = (
+            (28, self.submit),
+            (14, self.queue),
             (3, self.change_queued),
-            (2, self.cancel),
-            (16, self.executor),
+            (3, self.cancel),
+            (5, self.run_ends),
+            (2, self.probe),
+            (2, self.explain),
+            (24, self.executor),
             (4, self.dry_run),
             (3, self.query),
             (6, self.finish),
-            (4, self.delete),
             (4, self.announce),
             (5, self.preempt),
-            (6, self.late_report),
-            (3, self.lose_agent),
+            (1, self.handlers),
+            (3, self.new_twin),
+            (6 if self.calm else 3, self.tick),
+            *((weight / 10 if self.calm else weight, event) for weight, event in self._faults()),
+        )
+
+    def _faults(self) -> tuple[tuple[float, Callable[[], None]], ...]:
+        """Faults, and what operators change."""
+        return (
+            (4, self.delete),
+            (1, self.queue_policy),
+            (1, self.cohort),
+            (3, self.drain),
+            (4, self.late_report),
+            (2, self.lose_agent),
             (4, self.rebuild),
-            (3, self.late_group_report),
+            (2, self.late_group_report),
             (2, self.late_task_report),
             (3, self.nodes),
             (2, self.define_pool),
             (2, self.policy),
             (1, self.cordon),
-            (3, self.tick),
             (1, self.world),
-            (1, self.handlers),
-            (3, self.new_twin),
         )
 
     def run(self, length: int = LENGTH) -> None:
         """Let so many stimuli happen."""
         for name in POOLS[:3]:
-            self.tell(s.PoolRequested(spec=self.pool(name)))
+            self.tell(s.PoolRequested(spec=self.dice.pool(name)))
         self.nodes()
         events = [event for _, event in self._events]
         weights = [weight for weight, _ in self._events]
@@ -206,18 +183,19 @@ class History:
 
     def any(self, options: Sequence[Any]) -> Any:
         """One of them."""
-        return self.dice.choice(options)
+        return self.dice.any(options)
 
     def chance(self, part: float) -> bool:
         """Whether it happens this time."""
-        return self.dice.random() < part
+        return self.dice.chance(part)
 
     # -- users ------------------------------------------------------------------------------------
 
     def submission(self, **more: Any) -> s.TaskSubmitted:
         """Anything that somebody may submit."""
-        bundles = self.any(BUNDLES)
-        many = len(bundles) > 1 or self.chance(0.1)
+        waiting, bundles = self.mesh.state.queue.agent_names, self.any(BUNDLES)
+        gang = self.dice.gang() if self.chance(0.15) else None
+        many = len(bundles) > 1 or gang is not None or self.chance(0.1)
         fields: dict[str, Any] = {
             "may_preempt": self.chance(0.9),
             "for_group": self.chance(0.1),
@@ -227,9 +205,11 @@ class History:
             "client": self.any((None, "c1", "c2")),
             **more,
         }
-        pool_name = self.any(POOLS) if self.chance(0.9) else ""
+        pool_name = self.any(POOLS[:3] if self.calm else POOLS) if self.chance(0.9) else ""
+        living = self.mesh.state.agents
+        free = [name for name in AGENTS if name not in living and name not in waiting]
         found = self.mesh.submission(
-            self.any(AGENTS),
+            self.any(free if free and self.chance(0.7) else AGENTS),
             pool_name,
             self.any(PRIORITIES),
             task=self.chance(0.85),
@@ -238,14 +218,19 @@ class History:
             selector=None if pool_name else self.any(({}, {"name": "p"}, {"name": "none"})),
             class_key=self.any(KEYS),
             restartable=self.chance(0.9),
+            run=self.any(("", "", "train")),
+            retries=self.any((0, 1, 3)),
             bundles=bundles if many else (),
+            gang=gang,
             more=fields,
             **({} if many else bundles[0]),
         )
-        if found.task is not None and self.chance(0.2):
-            task = msgspec.structs.replace(found.task, task_id=self.any(TASKS))
-            found = msgspec.structs.replace(found, task=task)
-        return found
+        if found.task is None:
+            return found
+        task_id = self.any(TASKS) if self.chance(0.2) else found.task.task_id
+        most = self.any((None, None, 0, 1))
+        task = msgspec.structs.replace(found.task, task_id=task_id, max_preemptions=most)
+        return msgspec.structs.replace(found, task=task)
 
     def request(self) -> str | None:
         """An id for a request: a new one, none, or one that was used."""
@@ -256,13 +241,19 @@ class History:
         return f"r{self.requests}"
 
     def submit(self) -> None:
-        self.tell(self.submission())
+        found = self.submission()
+        outcome = self.tell(found).outcome
+        if isinstance(outcome, ProbeNeeded):
+            self.tell(s.ClassProbed(class_key=outcome.class_key))
+            self.tell(found)
         if self.chance(0.5):
             self.executor()
 
     def queue(self) -> None:
         """A submission that may wait."""
-        found = self.submission(queue=True, wait_s=self.any((None, None, 5.0)))
+        found = self.submission(
+            queue=True, wait_s=self.any((None, None, 5.0)), until_runs=self.chance(0.3)
+        )
         if found.task is not None:
             kept = self.any(("", "requeue", "drop"))
             task = msgspec.structs.replace(found.task, on_preempted=kept)
@@ -279,8 +270,21 @@ class History:
         self.tell(s.QueuedTaskChanged(task_id=self.waiting(), request_id=self.request(), **more))
 
     def cancel(self) -> None:
-        task_id, request_id = self.waiting(), self.request()
+        if self.chance(0.3):
+            ids = tuple(self.any((self.waiting(), *TASKS)) for _ in range(3))
+            self.tell(s.TasksCancellationRequested(task_ids=ids))
+            return
+        task_id, request_id = self.any((self.waiting(), *TASKS[:3])), self.request()
         self.tell(s.TaskCancellationRequested(task_id=task_id, request_id=request_id))
+
+    def explain(self) -> None:
+        """A question about any task: its answer changes nothing, and is the twin's."""
+        task_id = self.any((self.waiting(), *TASKS))
+        found = self.mesh.engine.explain(task_id, self.now)
+        if self.mesh.twin is not None and self.chance(0.5):
+            told = self.mesh.twin.explain(task_id, self.now)
+            if found != told:
+                raise Diverged(f"{task_id}\n  original: {found}\n  twin:     {told}")
 
     def dry_run(self) -> None:
         """Only the original is asked: its answer may change nothing."""
@@ -367,7 +371,7 @@ class History:
         order = self.mesh.starts.pop(name, None)
         if order is None:
             return
-        if self.chance(0.15):
+        if self.chance(0.03 if self.calm else 0.15):
             reason = self.any(("agent_start_failed", "agent_start_timeout"))
             self.tell(
                 s.AgentStartFailed(
@@ -391,6 +395,10 @@ class History:
             gpu_ids = tuple(str(first + i) for i, _ in units)
         if self.chance(0.1):
             node_id = self.any((None, "nowhere", *NODES))
+        agent = self.mesh.state.agents.get(name)
+        gang = agent is not None and agent.spec.gang is not None
+        group = self.mesh.state.groups.by_id.get((agent and agent.group_id) or "")
+        members = group.node_ids if gang and group is not None else ()
         return s.AgentReported(
             agent_name=name,
             incarnation=incarnation,
@@ -399,6 +407,7 @@ class History:
             pid=self.dice.randrange(9999),
             capabilities=self.any(((), ("save_state", "cancel"))),
             state_restored=self.any((None, True, False)),
+            members=tuple(MemberProcess(node_id=n, gpu_ids=self.any(GPU_IDS)) for n in members),
         )
 
     def _end(self, name: str) -> None:
@@ -420,6 +429,38 @@ class History:
         if self.chance(0.2):
             self.tell(s.StateNotSaved(task_id=task_id, error="too large"))
 
+    def run_ends(self) -> None:
+        """The method that a task consists of returns or raises; sometimes that was reported before."""
+        if not self.mesh.runs:
+            return
+        order = self.any(self.mesh.runs[self.any(sorted(self.mesh.runs))])
+        reason = self.any((None, None, TaskEndReason.RUN_RAISED, TaskEndReason.RESULT_TOO_LARGE))
+        self.tell(
+            s.RunEnded(
+                task_id=order.task_id,
+                agent_name=order.agent_name,
+                incarnation=order.incarnation,
+                result_key=self.any((None, f"result-{self.dice.randrange(99)}")),
+                reason=reason,
+                error="" if reason is None else "it raised",
+                cancelled=self.chance(0.2),
+            )
+        )
+
+    def probe(self) -> None:
+        """A class that was to be loaded could be, or could not."""
+        if not self.mesh.probes:
+            return
+        probe = self.mesh.probes.pop(self.any(sorted(self.mesh.probes)))
+        if self.chance(0.7):
+            self.tell(s.ClassProbed(class_key=probe.class_key))
+            return
+        self.tell(
+            s.ClassProbeFailed(
+                task_id=probe.task_id, reason=Reason.AGENT_START_FAILED, error="no such module"
+            )
+        )
+
     def _cancel(self, task_id: str) -> None:
         self.mesh.task_evictions.pop(task_id, None)
         went_well = self.chance(0.5)
@@ -433,7 +474,7 @@ class History:
 
     def _make(self, group_id: str) -> None:
         self.mesh.makes.pop(group_id, None)
-        if self.chance(0.8):
+        if self.chance(0.95 if self.calm else 0.8):
             self.tell(s.GroupCreated(group_id=group_id))
         else:
             self.tell(s.GroupCreateFailed(group_id=group_id, error="no"))
@@ -507,6 +548,8 @@ class History:
         self.tell(s.SupervisorBegan(epoch=self.epoch))
         for orders in (self.mesh.starts, self.mesh.ends, self.mesh.makes, self.mesh.task_evictions):
             orders.clear()
+        self.mesh.probes.clear()
+        self.mesh.runs.clear()
         self.mesh.removes.clear()
         agents = [(name, agent.incarnation) for name, agent in self.mesh.state.agents.items()]
         self.tell(
@@ -518,55 +561,20 @@ class History:
 
     # -- operators, nodes and the clock -----------------------------------------------------------
 
-    def pool(self, name: str) -> PoolSpec:
-        """Some definition of a pool."""
-        quota = {"cpu": self.any((2, 6, 12)), "memory": 600, "gpu": self.any((0.5, 2, 4))}
-        return pool(
-            name,
-            labels={"name": name},
-            agents=self.any((0, 2, 3)),
-            groups=self.groups() if self.chance(0.5) else None,
-            custom={"x": 2},
-            **quota,
-        )
-
-    def groups(self) -> GroupsSpec:
-        """Some way to keep placement groups."""
-        return GroupsSpec(
-            reserved=tuple(self.shape() for _ in range(self.any((0, 0, 1, 2)))),
-            dynamic=self.chance(0.8),
-            max_dynamic=self.any((0, 1, 2, 4)),
-            reuse=self.chance(0.6),
-            strategy=self.any(PLACEMENT_STRATEGIES),
-            idle_s=self.any((5.0, 300.0)),
-            entitled_labels=parse_selector(self.any(({}, {"tier": "premium"}))),
-            fill_target=self.chance(0.3),
-        )
-
-    def shape(self) -> GroupShape:
-        """Some reserved group."""
-        return shape(*self.any(BUNDLES[:13]), strategy=self.any(PLACEMENT_STRATEGIES))
-
     def define_pool(self) -> None:
         self.tell(
-            s.PoolRequested(spec=self.pool(self.any(POOLS[:3])), must_be_new=self.chance(0.1))
+            s.PoolRequested(spec=self.dice.pool(self.any(POOLS[:3])), must_be_new=self.chance(0.1))
         )
 
     def policy(self) -> None:
-        policy = PreemptionPolicy(
-            same_pool_priority_threshold=self.any((0.5, 1.0, 3.0)),
-            cross_pool_priority_threshold=self.any((0.5, 1.0, 5.0)),
-            label_priority_threshold=self.any((0.1, 0.5, 1.5)),
-            remaining_time_weight=self.any((0.0, 0.1, 1.0)),
-            min_preempt_score=self.any((-20.0, 0.5)),
-            enable_cross_pool_preemption=self.chance(0.8),
-            enable_label_preemption=self.chance(0.8),
-            label_dominance_protects=self.chance(0.5),
-            protected_pools=self.any(((), ("q",))),
-            label_preemption_rules=self.any(RULES),
-            victim_order=self.any(("score", "score", "least_lost_work")),
-        )
-        self.tell(s.PolicyChangeRequested(policy=policy, client="me", changes=("all",)))
+        self.tell(s.PolicyChangeRequested(policy=self.dice.policy(), client="me", changes=("all",)))
+
+    def queue_policy(self) -> None:
+        policy = self.dice.queue_policy()
+        self.tell(s.QueuePolicyChangeRequested(policy=policy, client="me", changes=("all",)))
+
+    def cohort(self) -> None:
+        self.tell(s.CohortRequested(spec=self.dice.cohort()))
 
     def nodes(self) -> None:
         for name in NODES:
@@ -581,7 +589,28 @@ class History:
         return NodeReport(
             node_id=name,
             total=total,
+            labels={"rack": self.any(("r1", "r2"))} if self.chance(0.2) else {},
             external_usage=None if self.chance(0.3) else used.within(total),
+            draining=self.chance(0.03),
+            drain_deadline=self.any((None, self.now + 60.0)),
+        )
+
+    def drain(self) -> None:
+        """A client drains a node or a pool, or ends that."""
+        whole_pool, known = self.chance(0.4), self.mesh.state.drains
+        if self.chance(0.6):
+            # What is drained already is opened again, most often.
+            for drain in tuple(known):
+                node_id, pool_name = drain.node_id, drain.pool_name
+                self.tell(s.DrainRequested(node_id=node_id, pool_name=pool_name, drained=False))
+            return
+        self.tell(
+            s.DrainRequested(
+                node_id=None if whole_pool else self.any((*NODES, "none")),
+                pool_name=self.any(POOLS) if whole_pool else None,
+                drained=self.chance(0.8),
+                deadline_s=self.any((None, 0.0, 60.0, 600.0)),
+            )
         )
 
     def cordon(self) -> None:

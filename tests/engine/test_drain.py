@@ -192,3 +192,31 @@ def test_what_does_not_exist_is_not_drained(what, reason):
     outcome = drain(mesh_of(), **what)
     assert isinstance(outcome, Refused)
     assert outcome.reason == reason
+
+
+@pytest.mark.parametrize("taken", ["runs", "waits"])
+def test_an_id_that_is_taken_is_refused_in_a_drained_pool_too(taken):
+    mesh = mesh_of()
+    start(mesh, "runs", "q")
+    drain(mesh, pool_name="p")
+    mesh.queue("waits", cpu=1)
+    assert mesh.queue(taken, cpu=1).reason in ("duplicate_task", "duplicate_agent")
+    assert mesh.waiting() == ["waits"]
+
+
+def test_what_is_larger_than_a_drained_pool_does_not_wait_for_it():
+    mesh = mesh_of()
+    drain(mesh, pool_name="p")
+    assert mesh.queue("t", cpu=9).reason == "exceeds_pool_capacity"
+
+
+def test_a_task_that_is_being_evicted_without_its_agent_is_not_evicted_twice():
+    mesh = mesh_of()
+    where = start(mesh, "t")
+    mesh.announce("u", "t")
+    mesh.preempt(task_id="t")
+    drain(mesh, node_id=where)
+    reasons = {t: task.phase.reason for t, task in mesh.state.running.by_id.items()}
+    assert reasons == {"t": "manual", "u": "drained"}
+    mesh.leave("t")
+    assert left(mesh) == [[]]

@@ -173,3 +173,12 @@ def test_names_of_extra_members_are_taken(mesh):
     outcome = mesh.submit("g", bundles=[{"cpu": 1}] * 2, gang=GangSpec(replicas=4))
     assert isinstance(outcome, Refused)
     assert outcome.reason is Reason.DUPLICATE_AGENT
+
+
+def test_extra_members_end_with_a_lost_core_that_is_started_again(mesh):
+    mesh.run("busy", cpu=4, more={"choose_node": False}, node_id="n1")
+    grown(mesh, most=4, run="train", retries=1)
+    assert mesh.waiting() == ["g-2", "g-3"]
+    mesh.die("g")
+    assert (mesh.waiting(), mesh.starts) == (["g"], {})
+    check_stored(mesh)

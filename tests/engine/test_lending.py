@@ -163,3 +163,23 @@ def test_a_queued_task_starts_when_its_cohort_joins_another():
     assert "waits" in mesh.state.queue.by_id
     mesh.cohort("e", "root")
     assert shares(mesh, "waits") == {"q": 2.0}
+
+
+def test_a_queued_task_borrows_as_soon_as_its_pool_is_protected_no_longer():
+    mesh = Mesh(member("p", 2), member("q"), protected_pools=("p",))
+    mesh.run("own", "p", cpu=2)
+    mesh.submit("waits", "p", cpu=2, more={"queue": True})
+    mesh.policy(protected_pools=())
+    assert shares(mesh, "waits") == {"q": 2.0}
+
+
+def test_a_queued_task_borrows_what_was_promised_to_one_that_is_deleted():
+    mesh = Mesh(member("p", 0), member("q", 8, lending_limit={"cpu": 4}), pool("r", cpu=4))
+    mesh.run("low", "q", 0.0, cpu=4)
+    mesh.run("own", "r", 9.0, cpu=4)
+    mesh.submit("high", "r", 9.0, cpu=4)
+    assert mesh.state.ledger.promised_by("q") == amount(cpu=4)
+    mesh.submit("waits", "p", cpu=1, more={"queue": True})
+    assert mesh.starts == {}
+    mesh.delete("high")
+    assert shares(mesh, "waits") == {"q": 1.0}

@@ -520,6 +520,34 @@ def test_the_reservation_moves_to_the_task_that_comes_first():
     check_stored(given)
 
 
+def test_what_a_reservation_held_back_starts_with_the_next_step_after_it_is_dropped():
+    given = busy(100.0, 50.0, 50.0)
+    given.queue("long", cpu=1, duration=1000.0)
+    given.tick()
+    given.queue("urgent", cpu=2, priority=8.0)
+    assert given.waiting() == ["urgent", "big", "long"]
+    given.tick()
+    assert list(given.state.queue.reserved) == ["urgent"]
+    given.delete("unknown")
+    assert "long" in given.starts
+    check_stored(given)
+
+
+def test_a_task_without_resources_gets_the_group_that_an_ended_agent_left():
+    grouped = pool("p", cpu=4, groups=GroupsSpec(max_dynamic=1, reuse=True))
+    given = Mesh(grouped, nodes=[node("n1", cpu=4)])
+    given.submit("a", bundles=[{}])
+    given.make_all()
+    given.report("a")
+    given.queue("b", bundles=[{}, {}])
+    given.die("a")
+    for group_id in sorted(given.removes):
+        given.remove(group_id)
+    given.make_all()
+    assert list(given.starts) == ["b"]
+    check_stored(given)
+
+
 # requests that wait until a task runs
 
 

@@ -301,3 +301,32 @@ def test_a_failure_is_remembered_across_a_restart_of_the_supervisor():
     mesh.handle(s.RecoveryObserved(living=frozenset({("t", incarnation)})))
     mesh.leave("t")
     assert mesh.state.queue.by_id["t"].attempts.failures == 1
+
+
+def test_a_failure_is_reported_repeatedly_and_counts_once():
+    mesh = failing()
+    for _ in range(2):
+        mesh.run_ends("t", reason=TaskEndReason.RUN_RAISED, error="ValueError: no")
+    mesh.leave("t")
+    assert mesh.state.queue.by_id["t"].attempts.failures == 1
+
+
+def test_a_task_that_fails_while_its_agent_is_deleted_has_failed():
+    mesh = failing()
+    mesh.delete("t")
+    mesh.run_ends("t", reason=TaskEndReason.RUN_RAISED, error="ValueError: no")
+    assert ended(mesh) == (EndState.FAILED, TaskEndReason.RUN_RAISED)
+    mesh.leave("t")
+    assert mesh.waiting() == []
+
+
+def test_what_is_lost_before_it_has_run_waits_again_and_has_not_failed():
+    mesh = Mesh(pool("p", cpu=2), nodes=[node("a", cpu=2)])
+    mesh.run("low", cpu=2, priority=0.0)
+    mesh.handle(s.ClassProbed(class_key="c"))
+    mesh.queue("t", cpu=2, priority=9.0, class_key="c", run="train", retries=1)
+    mesh.die("t")
+    assert mesh.waiting() == ["t"]
+    assert mesh.state.queue.by_id["t"].attempts.failures == 0
+    assert mesh.told_facts("TaskQueued") == ["TaskQueued"] * 2, "it joined, and joined again"
+    assert differences(mesh.state, mesh.refolded()) == []

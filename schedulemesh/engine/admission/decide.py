@@ -105,8 +105,6 @@ def understand(tx: Transaction, stimulus: TaskSubmitted) -> Request | Refused:
     account = state.ledger.accounts.get(pool_name)
     if account is None:
         return explain.pool_not_found(state, pool_name)
-    if pool_name in state.drains.pools:
-        return explain.pool_draining(pool_name)
     if (duplicate := _duplicate(state, stimulus)) is not None:
         return duplicate
     need = account.spec.default_agent() if given is None else given
@@ -114,6 +112,9 @@ def understand(tx: Transaction, stimulus: TaskSubmitted) -> Request | Refused:
         return explain.exceeds_pool_capacity(state, pool_name, need)
     if (contradiction := _contradiction(stimulus, account)) is not None:
         return contradiction
+    # Last of what has nothing to do with room: all else also holds for tasks that may wait (``queue.join``).
+    if pool_name in state.drains.pools:
+        return explain.pool_draining(pool_name)
     groups = FOR_GANGS if agent.gang is not None else None
     if (groups := account.spec.groups or groups) is not None:
         return _in_a_group(state, stimulus, account.spec.name, groups, need)

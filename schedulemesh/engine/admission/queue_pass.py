@@ -22,7 +22,7 @@ from schedulemesh.engine.admission.admit import Request, admit
 from schedulemesh.engine.admission.decide import can_be_paid, understand, veto_for
 from schedulemesh.engine.admission.evictions import plan_for, unprobed
 from schedulemesh.engine.admission.reservations import need_of, permitted, reserve_starts
-from schedulemesh.engine.messages.facts import ClassLoaded, GroupEnded, GroupReady
+from schedulemesh.engine.messages.facts import AgentEnded, ClassLoaded, GroupEnded, GroupReady
 from schedulemesh.engine.messages.instructions import ProbeClass
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.messages.queue_facts import TaskCancelled
@@ -37,8 +37,8 @@ from schedulemesh.engine.state.queue import Entry, QueueClass, QueuedTask
 from schedulemesh.engine.state.shares import ShareKey, dominant_usage, share_key
 from schedulemesh.engine.transaction import Transaction
 
-#: Facts after which a task may find a placement group.
-_GROUPS = frozenset((GroupEnded, GroupReady))
+#: Facts after which a task may find a placement group: a new one, an unused one, or one to be removed for it.
+_GROUPS = frozenset((AgentEnded, GroupEnded, GroupReady))
 
 #: For how many pools evictions are searched on one tick, and starts are reserved.
 _EVICTION_TRIES = 50
@@ -63,6 +63,9 @@ def serve_queue(tx: Transaction, stimulus: AnyStimulus) -> None:
     _note_freed(tx)
     if queue.changed or kinds & _GROUPS:
         _Pass(tx, evictions=0).run()
+    while queue.changed:
+        # A task with a reserved start has started, and holds others back no longer.
+        _Pass(tx, evictions=0).run()
 
 
 def _complete_pass(tx: Transaction) -> _Pass:
@@ -71,8 +74,7 @@ def _complete_pass(tx: Transaction) -> _Pass:
     queue.advance(tx.now)
     _note_freed(tx)
     queue.no_room.clear()
-    for pool_name in queue.pools:
-        queue.reopen(pool_name)
+    queue.reopen_all()
     served = _Pass(tx, evictions=_EVICTION_TRIES)
     served.run()
     return served
@@ -100,8 +102,6 @@ def _cancel_expired(tx: Transaction) -> None:
 
 def cancel(tx: Transaction, task: QueuedTask, reason: Reason, error: str = "") -> None:
     """Remove a task from the queue, and refuse the request that waits until it runs."""
-    if task.reservation is not None:
-        tx.state.queue.changed = True  # its reserved start held others back
     tx.emit(TaskCancelled(task_id=task.task_id, at=tx.now, reason=reason, error=error))
     if is_strict(tx, task.pool_name):
         tx.state.queue.reopen(task.pool_name)

@@ -52,9 +52,9 @@ def may_retry(state: MeshState, task: RunningTask, agent: Agent) -> bool:
 
 def task_to_retry(state: MeshState, agent: Agent) -> RunningTask | None:
     """The task of an agent that is started again when the agent has ended, because it failed; None: there is
-    none.
+    none. What ends before it has run has not failed.
     """
-    if _is_deleted(agent):
+    if _is_deleted(agent) or not agent.committed:
         return None
     for task_id in state.running.on_agent(agent.spec.name):
         task = state.running.by_id[task_id]

@@ -34,7 +34,7 @@ def reserve_starts(tx: Transaction, heads: Iterable[QueuedTask]) -> None:
     """Reserve a start for each of these tasks, and drop the reservations of all others."""
     queue = tx.state.queue
     keep = {task.task_id: task for task in heads}
-    for task_id in [task_id for task_id in queue.reserved if task_id not in keep]:
+    for task_id in sorted(queue.reserved.keys() - keep.keys()):
         tx.emit(ReservationDropped(task_id=task_id))
     classes = classes_by_pool(tx.state) if keep else {}
     for task_id, task in keep.items():

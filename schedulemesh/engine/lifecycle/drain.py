@@ -15,6 +15,7 @@ from __future__ import annotations
 from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.reasons import Change, PreemptionReason, Reason
+from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.admit import evict_instruction
 from schedulemesh.engine.explain import pool_not_found
 from schedulemesh.engine.lifecycle.groups import end as end_group
@@ -155,8 +156,10 @@ def _may_finish(tx: Transaction, drain: DrainStarted, agent: Agent) -> bool:
 
 
 def _evict(tx: Transaction, agent: Agent, client: str) -> None:
-    name = agent.spec.name
-    for task_id in tx.state.running.on_agent(name):
+    name, running = agent.spec.name, tx.state.running
+    for task_id in running.on_agent(name):
+        if running.by_id[task_id].phase is not TaskPhase.RUNNING:
+            continue  # it is being evicted already, without its agent
         tx.emit(
             EvictionStarted(
                 task_id=task_id, at=tx.now, reason=PreemptionReason.DRAINED, client=client

@@ -48,11 +48,15 @@ def follow_cores(tx: Transaction) -> None:
 
 
 def _spec_of(tx: Transaction, agent_name: str) -> AgentSpec | None:
-    """The specification of an agent that ends or has been lost."""
-    agent = tx.state.agents.get(agent_name)
+    """The specification of an agent that ends, or that was lost and is started again or not."""
+    state = tx.state
+    agent = state.agents.get(agent_name)
     if agent is not None:
         return agent.spec if isinstance(agent.phase, Ending) else None
-    lost = tx.state.lost.get(agent_name)
+    waiting = state.queue.by_id.get(state.queue.agent_names.get(agent_name, ""))
+    if waiting is not None:
+        return waiting.submission.agent
+    lost = state.lost.get(agent_name)
     return None if lost is None else lost.spec
 
 

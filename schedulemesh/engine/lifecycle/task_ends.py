@@ -20,7 +20,7 @@ from schedulemesh.engine.messages.outcomes import (
     RequestOutcome,
     TasksCancelled,
 )
-from schedulemesh.engine.state.agents import Ending
+from schedulemesh.engine.state.agents import Agent, Ending
 from schedulemesh.engine.state.tasks import Preempting, RunningTask
 from schedulemesh.engine.transaction import Transaction
 
@@ -69,8 +69,7 @@ def run_ended(tx: Transaction, stimulus: s.RunEnded) -> None:
         if stimulus.cancelled:
             return
         _answer_eviction(tx, task, task.phase)
-    elif stimulus.reason is TaskEndReason.RUN_RAISED and may_retry(state, task, agent):
-        end_agent(tx, agent, EndReason.RUN_FAILED)
+    elif _is_retried(tx, stimulus, task, agent):
         return
     tx.emit(
         TaskEnded(
@@ -84,6 +83,18 @@ def run_ended(tx: Transaction, stimulus: s.RunEnded) -> None:
     )
     if not isinstance(agent.phase, Ending) and not state.running.on_agent(agent.spec.name):
         end_agent(tx, agent, EndReason.COMPLETED)
+
+
+def _is_retried(tx: Transaction, stimulus: s.RunEnded, task: RunningTask, agent: Agent) -> bool:
+    """Whether the task is started again because this run has failed, which may be reported repeatedly. An
+    agent that is being terminated for another reason is not started again.
+    """
+    if isinstance(agent.phase, Ending):
+        return agent.phase.reason is EndReason.RUN_FAILED
+    if stimulus.reason is not TaskEndReason.RUN_RAISED or not may_retry(tx.state, task, agent):
+        return False
+    end_agent(tx, agent, EndReason.RUN_FAILED)
+    return True
 
 
 def _answer_eviction(tx: Transaction, task: RunningTask, preempting: Preempting) -> None:

@@ -379,7 +379,7 @@ class MeshState:
         self.elastic.discard(fact.agent_name)
         self.ledger.clock = fact.at
         self.ledger.release(agent.spec.pool_name, agent.shares, committed=agent.committed)
-        self.ledger.promises.pop(fact.agent_name, None)
+        self.ledger.drop_promise(fact.agent_name)
         if isinstance(place, InGroup):
             self._group_facts.left(agent, place, fact.at)
         elif isinstance(place, OnNode):

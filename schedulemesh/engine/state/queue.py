@@ -186,7 +186,9 @@ class Queue:
     def remove(self, task_id: str) -> QueuedTask:
         """Remove a task."""
         task = self.by_id.pop(task_id)
-        self.reserved.pop(task_id, None)
+        if task.reservation is not None:
+            del self.reserved[task_id]
+            self.changed = True
         self._leave(task)
         self._delayed.discard((task.not_before, task_id))
         self._fronts.discard(task.front)
@@ -210,13 +212,14 @@ class Queue:
             self._fronts.discard(task.front)
             self._fronts.add(front)
         task.held, task.front = held, front
-        if held:
+        if held and task.reservation is not None:
             self.reserve(task_id, None)
         if (task.not_before, task_id) not in self._delayed:
             self._enter(task)
 
     def reserve(self, task_id: str, reservation: Reservation | None) -> None:
-        """Reserve a task's start, or drop its reservation."""
+        """Reserve a task's start, or drop its reservation. What was held back before may fit now."""
+        self.changed = True
         self.by_id[task_id].reservation = reservation
         if reservation is None:
             self.reserved.pop(task_id, None)
@@ -238,6 +241,11 @@ class Queue:
         if pool is not None:
             self.open.update(dict.fromkeys(pool.classes.values()))
             self.changed = True
+
+    def reopen_all(self) -> None:
+        """Have the next pass try all classes."""
+        for pool_name in self.pools:
+            self.reopen(pool_name)
 
     def close(self, queue_class: QueueClass) -> None:
         """The pool's quota is short for this class: no pass tries it until some becomes free."""

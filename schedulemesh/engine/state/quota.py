@@ -179,8 +179,14 @@ class Ledger:
         loans = tuple(share for share in promised if share.pool_name != pool_name)
         if loans:
             self.promises[agent_name] = (pool_name, loans)
-        elif self.promises:
-            self.promises.pop(agent_name, None)
+        else:
+            self.drop_promise(agent_name)
+
+    def drop_promise(self, agent_name: str) -> None:
+        """An incoming agent gets no more loans of its victims: others may borrow within the same limits."""
+        if agent_name in self.promises:
+            pool_name, loans = self.promises.pop(agent_name)
+            self.freed.update((pool_name, *(loan.pool_name for loan in loans)))
 
     def promised_by(self, owner: str) -> Resources:
         """What incoming agents of other pools still get of this pool's quota, at most."""
