@@ -9,9 +9,12 @@ import typer
 from schedulemesh import __version__
 from schedulemesh.cli import (
     agents,
+    declared,
     explain,
     lifecycle,
     plugins,
+    policy,
+    pools,
     preemptions,
     queue,
     status,
@@ -23,7 +26,20 @@ app = typer.Typer(
     help="Pools, quotas, preemption and placement for Ray clusters.",
 )
 
-for _subject in (status, agents, tasks, queue, explain, preemptions, plugins, lifecycle):
+_SUBJECTS = (
+    status,
+    pools,
+    agents,
+    tasks,
+    queue,
+    explain,
+    preemptions,
+    policy,
+    declared,
+    plugins,
+    lifecycle,
+)
+for _subject in _SUBJECTS:
     app.add_typer(_subject.app)
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from schedulemesh.cli.columns import CHANGES
 from schedulemesh.cli.command import Output, Target, note
 from schedulemesh.cli.output import emit
 from schedulemesh.cli.rows import Listing
-from schedulemesh.protocol.answers import AnswerT
+from schedulemesh.errors import InvalidRequestError
+from schedulemesh.protocol.answers import AnswerT, PoolResponse, Response
 from schedulemesh.protocol.requests import AnyRequest
 
 
@@ -46,3 +48,24 @@ def change_each(
 def client_name() -> str:
     """The name of this process, host:pid, which the scheduler records with changes."""
     return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def changed_result(answer: Response | PoolResponse) -> str:
+    """What an answer says was changed: created, changed or unchanged."""
+    return str(getattr(answer.outcome, "change", None) or "changed")
+
+
+def assignments(given: Iterable[str]) -> dict[str, Any]:
+    """Fields from words ``FIELD=VALUE``, whose values are YAML. Raises InvalidRequestError."""
+    import yaml
+
+    fields = {}
+    for word in given:
+        field, sign, value = word.partition("=")
+        if not sign or not field:
+            raise InvalidRequestError(f"{word!r} is no change; a change is FIELD=VALUE")
+        try:
+            fields[field] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise InvalidRequestError(f"{word!r} has no YAML value: {error}") from None
+    return fields

@@ -136,12 +136,16 @@ def group(app: typer.Typer) -> Callable[[CommandFunction], CommandFunction]:
         run = _as_command(function)
 
         @functools.wraps(run)
-        def unless_subcommand(**given: Any) -> None:
-            import click
-
-            if click.get_current_context().invoked_subcommand is None:
+        def unless_subcommand(ctx: typer.Context, **given: Any) -> None:
+            if ctx.invoked_subcommand is None:
                 run(**given)
 
+        own = inspect.signature(run).parameters.values()
+        kind = inspect.Parameter.KEYWORD_ONLY
+        context = inspect.Parameter("ctx", kind=kind, annotation=typer.Context)
+        unless_subcommand.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [context, *own]
+        )
         app.callback(invoke_without_command=True)(unless_subcommand)
         return function
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Mapping
@@ -66,6 +67,11 @@ def text(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return number(value) if isinstance(value, float) else str(value)
+
+
+def data(value: object) -> str:
+    """Any value in one line, what has parts as JSON."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, list)) else text(value)
 
 
 def moment(given: str, now: float | None = None) -> float:

@@ -21,9 +21,12 @@ from schedulemesh.domain.labels import Labels, parse_labels
 from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.numbers import parse_count
 from schedulemesh.domain.pool import QUEUEING, PoolSpec
-from schedulemesh.domain.resources import Resources, check_resources, parse_resources
+from schedulemesh.domain.resources import NOTHING, Resources, check_resources, parse_resources
 from schedulemesh.domain.task import parse_on_preempted
 from schedulemesh.errors import InvalidRequestError, shown
+
+#: The placement strategy of a pool where none is given.
+DEFAULT_STRATEGY = "STRICT_PACK"
 
 
 def parse_pool(
@@ -31,7 +34,7 @@ def parse_pool(
     labels: object,
     resources: object,
     target_agents: object = 0,
-    placement_strategy: object = "STRICT_PACK",
+    placement_strategy: object = DEFAULT_STRATEGY,
     pg_pool_config: object = None,
     on_preempted: object = UNSET,
     queueing: object = UNSET,
@@ -133,6 +136,41 @@ def public_lending(spec: PoolSpec) -> dict[str, object]:
     limits = {"lending_limit": spec.lending_limit, "borrowing_limit": spec.borrowing_limit}
     shown = {name: None if limit is None else limit.public() for name, limit in limits.items()}
     return {"cohort": spec.cohort, **shown, "weight": spec.weight}
+
+
+class Changes(TypedDict, total=False):
+    """The fields of a pool that do not say anything about lending or placement groups."""
+
+    labels: Labels
+    resources: Resources
+    target_agents: int
+    placement_strategy: str
+    on_preempted: str
+    queueing: str
+
+
+def parse_changes(given: Mapping[str, object]) -> Changes:
+    """Those of the fields of ``Changes`` that are given; None and empty values stand for the default of each.
+    Raises InvalidRequestError.
+    """
+    changes: Changes = {}
+    if "labels" in given:
+        changes["labels"] = parse_labels(given["labels"])
+    if "resources" in given:
+        resources = given["resources"]
+        changes["resources"] = NOTHING if resources is None else parse_resources(resources)
+    if "target_agents" in given:
+        target = given["target_agents"]
+        changes["target_agents"] = 0 if target is None else parse_target(target)
+    if "placement_strategy" in given:
+        strategy = given["placement_strategy"]
+        is_default = strategy is None or as_text(strategy) == ""
+        changes["placement_strategy"] = parse_strategy(DEFAULT_STRATEGY if is_default else strategy)
+    if "on_preempted" in given:
+        changes["on_preempted"] = parse_on_preempted(given["on_preempted"] or "drop")
+    if "queueing" in given:
+        changes["queueing"] = parse_queueing(given["queueing"] or QUEUEING[0])
+    return changes
 
 
 def parse_target(given: object) -> int:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypedDict
+from typing import TypedDict, cast
 
 from msgspec import UNSET, UnsetType
 
-from schedulemesh.config.groups import parse_groups, parse_strategy, public_groups
-from schedulemesh.config.pools import parse_lending, parse_pool, parse_queueing, parse_target
+from schedulemesh.config.groups import parse_groups, public_groups
+from schedulemesh.config.pools import (
+    DEFAULT_STRATEGY,
+    Changes,
+    parse_changes,
+    parse_lending,
+    parse_pool,
+)
 from schedulemesh.core.client import results
 from schedulemesh.core.client.asking import ask, details, listed, respond
 from schedulemesh.core.client.cohort_listings import CohortsResult
@@ -23,12 +29,9 @@ from schedulemesh.core.client.listings import (
 from schedulemesh.core.client.task_fields import LendingFields
 from schedulemesh.core.client.warm import shipped_config
 from schedulemesh.domain.cohort import parse_cohort, parse_weight
-from schedulemesh.domain.labels import Labels, parse_labels
-from schedulemesh.domain.names import as_text, parse_name
+from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.placement import WarmSpec
-from schedulemesh.domain.pool import QUEUEING, PoolSpec
-from schedulemesh.domain.resources import NOTHING, Resources, parse_resources
-from schedulemesh.domain.task import parse_on_preempted
+from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.protocol.answers import PoolResponse
 from schedulemesh.protocol.requests import (
@@ -41,21 +44,13 @@ from schedulemesh.protocol.requests import (
     ResizePool,
 )
 
-_DEFAULT_STRATEGY = "STRICT_PACK"
 
-
-class _Changes(TypedDict, total=False):
+class _Changes(Changes, total=False):
     """The fields of PoolChanges that a caller gave."""
 
-    labels: Labels
-    resources: Resources
-    target_agents: int
-    placement_strategy: str
     pg_pool_config: dict[str, object] | None
     warm: WarmSpec | UnsetType | None
     blobs: dict[str, bytes]
-    on_preempted: str
-    queueing: str
 
 
 class _CohortChanges(TypedDict, total=False):
@@ -101,10 +96,13 @@ def ensure_pool(
     lending: LendingFields,
 ) -> PoolResult:
     """Create a pool, or change what is given of it."""
-    changes = _changes(
-        connection, labels, resources, target_agents, placement_strategy, pg_pool_config
-    )
-    changes.update(_waiting(waiting))
+    own = {
+        "labels": labels,
+        "resources": resources,
+        "target_agents": target_agents,
+        "placement_strategy": placement_strategy,
+    }
+    changes = _changes(connection, pg_pool_config, {**own, **waiting})
     request = EnsurePool(
         name=parse_name(name, "the pool's name"), **changes, lending=parse_lending(_given(lending))
     )
@@ -120,15 +118,15 @@ def resize_pool(
     waiting: Mapping[str, object],
 ) -> PoolResult:
     """Change what is given of a pool that exists."""
-    changes = _changes(connection, UNSET, resources, target_agents, UNSET, pg_pool_config)
-    changes.update(_waiting(waiting))
+    own = {"resources": resources, "target_agents": target_agents, **waiting}
+    changes = _changes(connection, pg_pool_config, own)
     request = ResizePool(name=parse_name(name, "the pool's name"), **changes)
     return _result(ask(connection, request, PoolResponse))
 
 
-def _given(lending: LendingFields) -> dict[str, object]:
-    """The arguments about lending that are not left out."""
-    return {field: value for field, value in lending.items() if value is not UNSET}
+def _given(fields: Mapping[str, object]) -> dict[str, object]:
+    """The arguments that are not left out."""
+    return {field: value for field, value in fields.items() if value is not UNSET}
 
 
 def ensure_cohort(
@@ -161,43 +159,16 @@ def pg_pool_stats(connection: Connection, pool: object) -> GroupsResult:
 
 
 def _changes(
-    connection: Connection,
-    labels: object,
-    resources: object,
-    target_agents: object,
-    placement_strategy: object,
-    pg_pool_config: object,
+    connection: Connection, pg_pool_config: object, definition: Mapping[str, object]
 ) -> _Changes:
     """What was given; None and empty values stand for the default. Raises InvalidRequestError."""
-    changes: _Changes = {}
-    if labels is not UNSET:
-        changes["labels"] = parse_labels(labels)
-    if resources is not UNSET:
-        changes["resources"] = NOTHING if resources is None else parse_resources(resources)
-    if target_agents is not UNSET:
-        changes["target_agents"] = 0 if target_agents is None else parse_target(target_agents)
-    if placement_strategy is not UNSET:
-        is_default = placement_strategy is None or as_text(placement_strategy) == ""
-        changes["placement_strategy"] = parse_strategy(
-            _DEFAULT_STRATEGY if is_default else placement_strategy
-        )
+    changes = cast("_Changes", parse_changes(_given(definition)))
     if pg_pool_config is not UNSET:
         shipped = shipped_config(pg_pool_config, connection.caller)
         # What is wrong in itself is reported here; what contradicts the pool, by the supervisor.
-        parse_groups(shipped.whole, _DEFAULT_STRATEGY)
+        parse_groups(shipped.whole, DEFAULT_STRATEGY)
         changes["pg_pool_config"], changes["warm"] = shipped.config, shipped.warm
         changes["blobs"] = shipped.blobs
-    return changes
-
-
-def _waiting(given: Mapping[str, object]) -> _Changes:
-    """What was given of ``on_preempted`` and ``queueing``; None and empty values stand for the default."""
-    changes: _Changes = {}
-    on_preempted, queueing = given["on_preempted"], given["queueing"]
-    if on_preempted is not UNSET:
-        changes["on_preempted"] = parse_on_preempted(on_preempted or "drop")
-    if queueing is not UNSET:
-        changes["queueing"] = parse_queueing(queueing or QUEUEING[0])
     return changes
 
 

@@ -1,0 +1,284 @@
+"""What a YAML file declares: cohorts, pools and policies; and how it differs from what a scheduler has.
+
+The file says what is wanted; what it leaves out stays as it is. Fields are those of ``ensure_cohort``,
+``ensure_pool``, ``update_preemption_policy`` and ``configure_queue``::
+
+    cohorts: [{name: company}]
+    pools:
+      - {name: research, cohort: company, resources: {gpu: 8}}
+    policy:
+      preemption: {min_runtime: 60}
+      queue: {order: fifo}
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from schedulemesh.cli.gateway import Gateway
+from schedulemesh.config.groups import parse_groups, public_groups
+from schedulemesh.config.policy import PreemptionPolicy, changed_policy
+from schedulemesh.config.pools import (
+    DEFAULT_STRATEGY,
+    lending_of,
+    parse_changes,
+    parse_lending,
+    public_lending,
+)
+from schedulemesh.config.queueing import QueuePolicy, changed_queue_policy
+from schedulemesh.domain.cohort import parse_cohort, parse_weight
+from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.pool import PoolSpec
+from schedulemesh.domain.resources import Resources
+from schedulemesh.errors import InvalidRequestError, nearest, shown
+from schedulemesh.protocol.answers import Details, Listed
+from schedulemesh.protocol.queue_requests import GetQueuePolicy
+from schedulemesh.protocol.requests import (
+    EnsureCohort,
+    EnsurePool,
+    GetPolicy,
+    ListCohorts,
+    ListPools,
+)
+
+#: The fields of a pool beside its name.
+POOL_FIELDS = (
+    "resources",
+    "labels",
+    "target_agents",
+    "placement_strategy",
+    "pg_pool_config",
+    "on_preempted",
+    "queueing",
+    *lending_of(PoolSpec(name="any")),
+)
+_COHORT_FIELDS = ("parent", "weight")
+PREEMPTION_FIELDS = PreemptionPolicy.__struct_fields__
+QUEUE_FIELDS = QueuePolicy.__struct_fields__
+
+Fields = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """Cohorts, pools and policies, or some of their fields, in plain data."""
+
+    #: Fields by name.
+    cohorts: Mapping[str, Fields]
+    pools: Mapping[str, Fields]
+    preemption: Fields
+    queue: Fields
+
+    def public(self) -> dict[str, object]:
+        """The declaration as it is in a file."""
+        policy = {"preemption": dict(self.preemption), "queue": dict(self.queue)}
+        return {
+            "cohorts": [{"name": name, **fields} for name, fields in self.cohorts.items()],
+            "pools": [{"name": name, **fields} for name, fields in self.pools.items()],
+            "policy": policy,
+        }
+
+
+def read(path: str) -> Declaration:
+    """What a file declares; ``-``: stdin. Raises InvalidRequestError."""
+    try:
+        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequestError(f"{path} cannot be read: {error}") from None
+    try:
+        given = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InvalidRequestError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
+    return parsed(given or {})
+
+
+def parsed(given: object) -> Declaration:
+    """The declaration in plain data, with every field checked. Raises InvalidRequestError."""
+    parts = _fields(given, ("cohorts", "pools", "policy"), "the file")
+    policy = _fields(parts.get("policy") or {}, ("preemption", "queue"), "policy")
+    return Declaration(
+        cohorts={
+            name: normal_cohort(fields, f"cohort {name!r}")
+            for name, fields in _named(parts.get("cohorts"), "cohorts")
+        },
+        pools={
+            name: normal_pool(fields, f"pool {name!r}")
+            for name, fields in _named(parts.get("pools"), "pools")
+        },
+        preemption=normal_preemption(policy.get("preemption") or {}),
+        queue=normal_queue(policy.get("queue") or {}),
+    )
+
+
+def current(gateway: Gateway) -> Declaration:
+    """What a scheduler has."""
+    pools = gateway.ask(ListPools(), Listed).rows
+    cohorts = gateway.ask(ListCohorts(), Listed).rows
+    return Declaration(
+        cohorts={row["name"]: {key: row[key] for key in _COHORT_FIELDS} for row in cohorts},
+        pools={row["name"]: {key: row[key] for key in POOL_FIELDS} for row in pools},
+        preemption=gateway.ask(GetPolicy(), Details).facts["policy"],
+        queue=gateway.ask(GetQueuePolicy(), Details).facts["policy"],
+    )
+
+
+def differences(wanted: Declaration, found: Declaration) -> list[dict[str, object]]:
+    """A row for each field that is declared and different: kind, name, field, current and declared value."""
+    rows = [
+        *_compared("cohort", wanted.cohorts, found.cohorts),
+        *_compared("pool", wanted.pools, found.pools),
+    ]
+    wanted_policies = {"preemption": wanted.preemption, "queue": wanted.queue}
+    policies = {"preemption": found.preemption, "queue": found.queue}
+    return [*rows, *_compared("policy", wanted_policies, policies)]
+
+
+def _compared(
+    kind: str, wanted: Mapping[str, Fields], found: Mapping[str, Fields]
+) -> Iterator[dict[str, object]]:
+    for name, fields in wanted.items():
+        present = found.get(name)
+        if present is None:
+            yield _difference(kind, name, "", None, "does not exist")
+        for field, value in fields.items():
+            now = None if present is None else _known(present.get(field), value)
+            if present is None or now != value:
+                yield _difference(kind, name, field, now, value)
+
+
+def _known(now: object, wanted: object) -> object:
+    """Of the present value of ``pg_pool_config``, the keys that are declared; other values whole."""
+    if isinstance(now, dict) and isinstance(wanted, dict) and "enable" in now:
+        return {key: now[key] for key in wanted if key in now}
+    return now
+
+
+def _difference(kind: str, name: str, field: str, now: object, wanted: object) -> dict[str, object]:
+    return {"kind": kind, "name": name, "field": field, "current": now, "declared": wanted}
+
+
+def normal_pool(given: object, what: str) -> dict[str, Any]:
+    """The fields of a pool as listings show them. Raises InvalidRequestError."""
+    fields = _fields(given, POOL_FIELDS, what)
+    changes, lending = parse_changes(fields), _normal_lending(fields)
+    normal = {
+        name: value.public() if isinstance(value, Resources) else value
+        for name, value in changes.items()
+    }
+    normal.update(lending)
+    if "pg_pool_config" in fields:
+        normal["pg_pool_config"] = _normal_groups(fields["pg_pool_config"])
+    return {name: normal[name] for name in fields}
+
+
+def _normal_lending(fields: Fields) -> dict[str, object]:
+    """Those of the fields that are about lending, as listings show them."""
+    spec = msgspec.structs.replace(PoolSpec(name="any"), **parse_lending(fields))
+    return {name: value for name, value in public_lending(spec).items() if name in fields}
+
+
+def _normal_groups(given: object) -> dict[str, Any] | None:
+    """The declared keys of a ``pg_pool_config``, as listings show them; None: no placement groups."""
+    if isinstance(given, Mapping) and "warm" in given:
+        raise InvalidRequestError(
+            "pg_pool_config['warm'] names a class, which only a Python program can send: set it with "
+            "ensure_pool"
+        )
+    groups = public_groups(parse_groups(given, DEFAULT_STRATEGY))
+    if groups is None or not isinstance(given, Mapping):
+        return None
+    return {key: groups.get(key, value) for key, value in given.items()}
+
+
+def normal_cohort(given: object, what: str) -> dict[str, Any]:
+    """The fields of a cohort as listings show them. Raises InvalidRequestError."""
+    fields = _fields(given, _COHORT_FIELDS, what)
+    normal: dict[str, Any] = {}
+    if "parent" in fields:
+        normal["parent"] = parse_cohort(fields["parent"], "parent")
+    if "weight" in fields:
+        normal["weight"] = 1.0 if fields["weight"] is None else parse_weight(fields["weight"])
+    return normal
+
+
+def normal_preemption(given: object) -> dict[str, Any]:
+    """Fields of the preemption policy as listings show them. Raises InvalidRequestError."""
+    fields = _fields(given, PREEMPTION_FIELDS, "the preemption policy")
+    whole = changed_policy(PreemptionPolicy(), fields).public()
+    return {name: whole[name] for name in fields}
+
+
+def normal_queue(given: object) -> dict[str, Any]:
+    """Fields of the policy of the queue as listings show them. Raises InvalidRequestError."""
+    fields = _fields(given, QUEUE_FIELDS, "the policy of the queue")
+    whole = changed_queue_policy(QueuePolicy(), fields).public()
+    return {name: whole[name] for name in fields}
+
+
+def pool_request(name: str, fields: Fields) -> EnsurePool:
+    """The request that creates a pool, or changes these fields of it."""
+    changes: dict[str, Any] = dict(parse_changes(fields))
+    if "pg_pool_config" in fields:
+        changes["pg_pool_config"] = fields["pg_pool_config"]
+    return EnsurePool(
+        name=parse_name(name, "the pool's name"), lending=parse_lending(fields), **changes
+    )
+
+
+def cohort_request(name: str, fields: Fields) -> EnsureCohort:
+    """The request that creates a cohort, or changes these fields of it."""
+    return EnsureCohort(name=parse_name(name, "the cohort's name"), **fields)
+
+
+def parents_first(cohorts: Mapping[str, Fields]) -> list[str]:
+    """The names of cohorts, each after its parent where that is declared, too."""
+    ordered: list[str] = []
+
+    def add(name: str, below: Sequence[str]) -> None:
+        parent = cohorts[name].get("parent")
+        if name in ordered or name in below:
+            return
+        if parent is not None and parent in cohorts:
+            add(parent, (*below, name))
+        ordered.append(name)
+
+    for name in cohorts:
+        add(name, ())
+    return ordered
+
+
+def _named(given: object, what: str) -> Iterator[tuple[str, Fields]]:
+    """Each name with the other fields. Raises InvalidRequestError."""
+    if given is None:
+        return
+    if not isinstance(given, list):
+        raise InvalidRequestError(f"{what} must be a list, not {shown(given)}")
+    seen: set[str] = set()
+    for number, one in enumerate(given):
+        if not isinstance(one, dict) or "name" not in one:
+            raise InvalidRequestError(f"{what}[{number}] must have a name, not {shown(one)}")
+        name = parse_name(one["name"], f"the name of {what}[{number}]")
+        if name in seen:
+            raise InvalidRequestError(f"{what} has {name!r} twice")
+        seen.add(name)
+        yield name, {key: value for key, value in one.items() if key != "name"}
+
+
+def _fields(given: object, allowed: Sequence[str], what: str) -> dict[str, Any]:
+    """A mapping with these keys. Raises InvalidRequestError."""
+    if not isinstance(given, Mapping):
+        raise InvalidRequestError(f"{what} must have fields, not {shown(given)}")
+    for key in given:
+        if key not in allowed:
+            raise InvalidRequestError(
+                f"{what} has the unknown field {shown(key)}{nearest(str(key), allowed)}; it takes "
+                + ", ".join(allowed)
+            )
+    return dict(given)

@@ -1,0 +1,174 @@
+"""Pools and policies: one at a time, and as files that are applied, compared and exported."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+
+FILE = """
+cohorts:
+  - {name: 模型部, parent: 公司}
+  - {name: 公司}
+pools:
+  - name: 研究
+    resources: {cpu: 8, gpu: 4, custom: {加速器: 2}}
+    labels: {团队: 语言}
+    cohort: 模型部
+    lending_limit: {gpu: 2}
+    queueing: strict
+    target_agents: 2
+    pg_pool_config: {enable: true, max_dynamic_pgs: 1}
+  - name: prod
+    resources: {cpu: 2}
+    borrowing_limit: 0
+policy:
+  preemption: {min_runtime: 60, label_preemption_rules: {stage: {rlhf: [sft]}}}
+  queue: {order: fifo}
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "调度.yaml"
+    path.write_text(FILE, encoding="utf-8")
+    return path
+
+
+def rows(run, *words):
+    done = run(*words, "-o", "json")
+    return json.loads(done.stdout)
+
+
+def results(run, *words):
+    return {row["name"]: row["result"] for row in rows(run, *words)}
+
+
+def test_a_file_is_applied_once_and_then_there_is_no_difference(scheduler, run, file):
+    assert run("diff", "-f", file).exit_code == 1
+    assert results(run, "apply", "-f", file) == {
+        "公司": "created",
+        "模型部": "created",
+        "研究": "created",
+        "prod": "created",
+        "preemption": "changed",
+        "queue": "changed",
+    }
+    assert set(results(run, "apply", "-f", file).values()) == {"unchanged"}
+    done = run("diff", "-f", file)
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "no differences\n")
+
+
+def test_differences_are_by_field(scheduler, run, file):
+    run("apply", "-f", file)
+    file.write_text(FILE.replace("strict", "best_effort").replace("fifo", "priority"), "utf-8")
+    found = rows(run, "diff", "-f", file)
+    assert rows(run, "apply", "--dry-run", "-f", file) == found
+    assert [(row["kind"], row["name"], row["field"]) for row in found] == [
+        ("pool", "研究", "queueing"),
+        ("policy", "queue", "order"),
+    ]
+    assert (found[0]["current"], found[0]["declared"]) == ("strict", "best_effort")
+    assert results(run, "pools", "apply", "-f", file)["研究"] == "changed"
+    assert [row["field"] for row in rows(run, "diff", "-f", file)] == ["order"]
+
+
+def test_what_is_exported_applies_to_another_scheduler_without_a_difference(
+    scheduler, run, file, tmp_path
+):
+    run("apply", "-f", file)
+    exported = run("export")
+    assert exported.exit_code == 0
+    (tmp_path / "other.yaml").write_text(exported.stdout, encoding="utf-8")
+    assert run("diff", "-f", tmp_path / "other.yaml").exit_code == 0
+    assert set(results(run, "apply", "-f", tmp_path / "other.yaml").values()) == {"unchanged"}
+    assert json.loads(run("export", "-o", "json").stdout) == yaml.safe_load(exported.stdout)
+    assert run("export", "-o", "csv").exit_code == 2
+
+
+def test_a_file_comes_from_stdin(scheduler, run):
+    done = run("apply", "-f", "-", "-o", "name", input="pools: [{name: p}]")
+    assert (done.exit_code, done.stdout) == (0, "p\n")
+    assert run("apply", "-f", "-", input="").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("pool: []", "did you mean 'pools'"),
+        ("pools: {a: 1}", "must be a list"),
+        ("pools: [{resources: {}}]", "must have a name"),
+        ("pools: [{name: a}, {name: a}]", "twice"),
+        ("pools: [{name: a, resource: {}}]", "did you mean 'resources'"),
+        ("pools: [{name: a, resources: {gpu: -1}}]", "gpu"),
+        ("pools: [{name: a, pg_pool_config: {warm: {}}}]", "Python program"),
+        ("cohorts: [{name: a, weight: 0}]", "weight"),
+        ("policy: {queue: {order: x}}", "allowed are"),
+        ("policy: {preemption: {min_runtim: 1}}", "did you mean 'min_runtime'"),
+        ("[1]", "must have fields"),
+        ("a: [", "no YAML"),
+    ],
+)
+def test_a_bad_file_is_refused_before_anything_changes(scheduler, run, text, message):
+    done = run("apply", "-f", "-", input=f"{text}\n")
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert run("pools", "-o", "json").stdout == "[]\n"
+
+
+def test_a_file_that_is_not_there_is_refused(scheduler, run, tmp_path):
+    done = run("apply", "-f", tmp_path / "none.yaml")
+    assert done.exit_code == 2
+    assert "cannot be read" in done.stderr
+
+
+def test_a_pool_is_set_and_shown(scheduler, run):
+    assert results(run, "pools", "set", "研究", "resources={cpu: 4}", "queueing=strict") == {
+        "研究": "created"
+    }
+    assert results(run, "pools", "set", "研究", "resources.gpu=2") == {"研究": "changed"}
+    found = rows(run, "pools", "get", "研究")
+    assert found["resources"] == {"cpu": 4.0, "gpu": 2.0}
+    assert found["queueing"] == "strict"
+    assert "cpu 4, gpu 2" in run("pools", "get", "研究").stdout
+    assert run("pools", "set", "研究", "resource.gpu=2").exit_code == 2
+    assert run("pools", "set", "研究", "queueing").exit_code == 2
+    missing = run("pools", "get", "研")
+    assert missing.exit_code == 3
+    assert "did you mean '研究'" in missing.stderr
+
+
+def test_a_pool_in_use_is_a_conflict(scheduler, run):
+    scheduler.pool(cpu=2)
+    scheduler.submit("a", cpu=2)
+    done = run("pools", "set", "研究", "resources.cpu=1")
+    assert (done.exit_code, done.stdout) == (6, "")
+
+
+def test_pools_are_listed(scheduler, run):
+    scheduler.pool("研究", labels={"团队": "语言"})
+    scheduler.pool("prod")
+    assert run("pools", "-o", "name").stdout.split() == ["研究", "prod"]
+    assert run("pools", "-l", "团队=语言", "-o", "name").stdout.split() == ["研究"]
+
+
+def test_policies_are_set_shown_compared_and_their_changes_listed(scheduler, run):
+    changes = ("min_runtime=30", "order=fifo", "preemption_aggressiveness=high")
+    assert run("policy", "set", *changes).exit_code == 0
+    found = {row["field"]: row["value"] for row in rows(run, "policy", "get")}
+    assert (found["min_runtime"], found["order"]) == (30.0, "fifo")
+    assert found["same_pool_priority_threshold"] == 0.5
+    differing = {row["field"]: row["default"] for row in rows(run, "policy", "diff")}
+    assert differing == {
+        "same_pool_priority_threshold": 1.0,
+        "label_priority_threshold": 0.5,
+        "min_runtime": 0.0,
+        "order": "priority",
+    }
+    (change,) = rows(run, "policy", "history", "--since", "1h")
+    assert change["changes"]["min_runtime"] == 30.0
+    assert change["preemption_aggressiveness"] == "high"
+    assert rows(run, "policy", "history", "--since", "2100-01-01") == []
+    assert run("policy", "set", "min_runtim=1").exit_code == 2
+    assert run("policy", "set", "order=backwards").exit_code == 2
