@@ -246,6 +246,8 @@ class SimpleScheduler(SimplePoolCalls, SimpleQueueCalls, SimpleTaskFollower, Sim
         self, specs: Iterable[SimpleTaskSpec | Mapping[str, object]]
     ) -> listings.SubmitManyResult:
         """Submit many tasks in one message: specs, or dicts of their fields; see RayScheduler.submit_many."""
+        if not isinstance(specs, Iterable):
+            raise InvalidRequestError(f"specs must be a list of submissions, not {shown(specs)}")
         return self.scheduler.submit_many([_as_submission(spec) for spec in specs])
 
     def complete(self, task_id: str) -> results.Result:

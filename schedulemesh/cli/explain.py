@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
+from unicodedata import east_asian_width
 
 import typer
 
@@ -24,6 +25,8 @@ app = typer.Typer()
 
 #: Columns of the text.
 WIDTH = 80
+#: Stands for the second column of a wide character while text is wrapped.
+_SECOND = "\0"
 #: What each code says, as part of a line.
 _MEANINGS = {reason.value: reason.meaning.rstrip(".") for reason in Reason}
 #: States of tasks that have ended.
@@ -192,4 +195,8 @@ def _listed(heading: str, entries: list[str]) -> list[str]:
 
 
 def _wrapped(what: str, first: str = "", later: str = "  ") -> list[str]:
-    return textwrap.wrap(what, WIDTH, initial_indent=first, subsequent_indent=later)
+    measured = "".join(c + _SECOND if east_asian_width(c) in "WF" else c for c in what)
+    # A long name may be broken within a wide character, which then reaches one column further.
+    width = WIDTH - (measured != what)
+    lines = textwrap.wrap(measured, width, initial_indent=first, subsequent_indent=later)
+    return [line.replace(_SECOND, "") for line in lines]

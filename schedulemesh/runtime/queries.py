@@ -60,6 +60,7 @@ def task_status(state: MeshState, task_id: str) -> dict[str, object]:
         "task_id": task_id,
         "state": ended.state.value,
         "agent_name": ended.agent_name,
+        **_attempts(ended.attempts),
         "ended_at": ended.at,
         **({"reason": ended.reason} if ended.reason else {}),
         **({"error": ended.error} if ended.error else {}),

@@ -104,5 +104,6 @@ def _no_result(ended: EndedTask) -> Refused:
     if ended.expired:
         error = f"the result of task {task_id!r} is no longer kept"
         return Refused(reason=Reason.RESULT_EXPIRED, error=error)
-    error = f"task {task_id!r} has no result: it was {ended.state.value} ({ended.reason}). {ended.error}"
+    why = "" if ended.reason == ended.state.value else f" ({ended.reason})"
+    error = f"task {task_id!r} has no result: it was {ended.state.value}{why}. {ended.error}"
     return Refused(reason=_WITHOUT_RESULT[ended.state], error=error.strip())

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from rich.cells import cell_len
 
 from schedulemesh.cli.explain import WIDTH, seconds, text_of
 from schedulemesh.core.client.explanations import explained
@@ -118,6 +119,16 @@ def test_names_as_long_as_they_may_be_stay_within_the_width():
     given.queue(name, name, gpu=1)
     text = text_of(explained(given.engine.explain(name, given.now)), given.now)
     assert max(map(len, text.splitlines())) <= WIDTH
+
+
+def test_wide_characters_take_two_columns():
+    name = "池" * 100
+    given = Mesh(pool("研究", gpu=1), nodes=[node("gpu-1", gpu=8)])
+    given.run("训练", "研究", gpu=1)
+    given.queue(name, "研究", gpu=1)
+    lines = text_of(explained(given.engine.explain(name, given.now)), given.now).splitlines()
+    assert max(map(cell_len, lines)) <= WIDTH
+    assert "".join(lines).replace(" ", "").startswith(f"task{name}(pool研究,")
 
 
 @pytest.mark.parametrize(

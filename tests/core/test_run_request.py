@@ -84,3 +84,19 @@ def test_a_submission_without_a_run_is_as_it_was():
 def test_what_cannot_run_is_refused_before_anything_is_sent(given, error):
     with pytest.raises(InvalidRequestError, match=error):
         with_run(given)
+
+
+def produce():
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("target", "error"),
+    [
+        (produce, "the function produce is a generator"),
+        (ray.remote(add), "submit the function without that decorator"),
+    ],
+)
+def test_a_function_that_could_only_fail_is_refused_at_once(target, error):
+    with pytest.raises(InvalidRequestError, match=error):
+        with_run({"actor_class": target, "run_args": [1]})

@@ -109,13 +109,15 @@ def test_coroutines_are_awaited_and_run_once():
     assert result(unpack(first, RunReport)) == 1
 
 
-@pytest.mark.parametrize("error", [OwnError("no"), SystemExit("no"), KeyboardInterrupt("no")])
+@pytest.mark.parametrize(
+    "error", [OwnError("no"), SystemExit("no"), KeyboardInterrupt("no"), StopIteration("no")]
+)
 def test_what_it_raises_is_kept_with_its_traceback(error):
     report = reported(host_of(Works), "fails", error)
     assert report.reason is TaskEndReason.RUN_RAISED
     assert report.error.endswith(f"{type(error).__name__}: no")
     assert "raise error" in kept(report).text
-    expected = type(error) if isinstance(error, Exception) else TaskFailedError
+    expected = OwnError if isinstance(error, OwnError) else TaskFailedError
     with pytest.raises(expected, match="no") as raised:
         result(report)
     cause = raised.value.__cause__ or raised.value

@@ -12,6 +12,7 @@ from schedulemesh.domain.cohort import LoanLimit
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.reasons import QUEUE_REASONS, Reason
 from schedulemesh.engine.explanation import queued
+from schedulemesh.engine.messages.stimuli import DrainRequested
 from tests.engine.builders import Mesh, amount, differences, node, pool
 
 
@@ -223,6 +224,23 @@ def test_a_cordoned_node_with_room_is_named():
     found = given.explain("t")
     assert codes(found) == [Reason.NODES_CORDONED, Reason.INSUFFICIENT_RESOURCES]
     assert found.hint == "cordon_node('n2', cordoned=False) opens it again"
+
+
+def test_what_opens_a_drained_node_is_not_what_opens_a_cordoned_one():
+    given = Explained(pool("p", cpu=9), nodes=[node("n1", cpu=4)])
+    given.handle(DrainRequested(node_id="n1", client="me"))
+    given.queue("t", cpu=4)
+    found = given.explain("t")
+    assert found.reason == Reason.NODES_CORDONED
+    assert found.error.endswith("it is drained")
+    assert found.hint == "undrain_node('n1') opens it again"
+
+    draining = msgspec.structs.replace(node("n1", cpu=4), draining=True)
+    given = Explained(pool("p", cpu=9), nodes=[draining])
+    given.queue("t", cpu=4)
+    found = given.explain("t")
+    assert found.error.endswith("Ray drains it")
+    assert found.hint == "it starts on another node; add one"
 
 
 def test_other_ray_work_is_named_where_it_takes_the_room():

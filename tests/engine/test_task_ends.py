@@ -187,6 +187,16 @@ def test_a_start_that_failed_is_remembered_with_its_error():
     assert mesh.state.ended["t"].error == "the class raised"
 
 
+def test_who_completes_or_preempts_a_queued_task_is_told_that_it_waits():
+    mesh = running()
+    mesh.queue("q", cpu=2)
+    refused = mesh.handle(s.TaskFinished(task_id="q", end_agent=True)).outcome
+    assert (refused.reason, refused.hint) == (Reason.TASK_NOT_FOUND, "cancel_task('q') removes it")
+    assert "it waits in the queue" in refused.error
+    refused = mesh.preempt(task_id="q", end_agent=True)
+    assert refused.error == "no task 'q' is running: it waits in the queue"
+
+
 def test_the_oldest_are_forgotten(monkeypatch):
     monkeypatch.setattr(past, "ENDED", 2)
     mesh = Mesh(pool("p", cpu=2), nodes=[node("a", cpu=2)])
@@ -233,6 +243,7 @@ def test_a_run_that_raised_is_tried_again_later_each_time_and_then_has_failed():
         assert len(mesh.runs["t"]) == failures + 1
     raised(mesh)
     assert ended(mesh) == (EndState.FAILED, TaskEndReason.RUN_RAISED)
+    assert mesh.state.ended["t"].attempts.failures == 3
     assert mesh.state.queue.by_id == {}
     assert differences(mesh.state, mesh.refolded()) == []
     assert differences(mesh.state, mesh.rewritten()) == []
@@ -247,6 +258,23 @@ def test_a_lost_agent_is_tried_again_and_not_rebuilt_beside_that():
     mesh.report("t")
     mesh.run_ends("t")
     assert ended(mesh) == (EndState.COMPLETED, "")
+    assert mesh.state.ended["t"].attempts.failures == 1
+    explained = mesh.engine.explain("t", mesh.now)
+    assert (explained.failures, explained.preemptions) == (1, 0)
+
+
+def test_the_evictions_of_a_task_are_on_record_when_it_has_ended():
+    mesh = failing(priority=0.0, on_preempted="requeue")
+    mesh.submit("high", priority=9.0, cpu=2, class_key="c")
+    mesh.leave("t")
+    mesh.report("high")
+    mesh.complete("high")
+    mesh.tick(1.0)
+    mesh.report("t")
+    mesh.cancel("t")
+    mesh.leave("t")
+    assert ended(mesh) == (EndState.CANCELLED, TaskEndReason.CANCELLED)
+    assert mesh.engine.explain("t", mesh.now).preemptions == 1
 
 
 def test_an_eviction_is_no_failure():

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Mapping
 
 from ray.actor import ActorClass
+from ray.remote_function import RemoteFunction
 
 from schedulemesh.core.agent.function_agent import FunctionAgent
 from schedulemesh.core.transport.user_code import ship_arguments
@@ -29,6 +30,11 @@ def with_run(
     args = positional(given.get("run_args"), "run_args")
     kwargs = named(given.get("run_kwargs"), "run_kwargs")
     target, run = given.get("actor_class"), given.get("run")
+    if is_a(target, RemoteFunction):
+        raise InvalidRequestError(
+            "actor_class is a function with @ray.remote, whose options would not be used; submit the "
+            "function without that decorator, and say what it takes with resources and ray_options"
+        )
     if not is_a(target, type) and not is_a(target, ActorClass) and callable(target):
         return _of_function(given, target, args, kwargs), {}
     if run is None:
@@ -102,6 +108,7 @@ def _of_function(
                 "run_args and run_kwargs"
             )
     name = getattr(function, "__name__", type(function).__name__)
+    _check_returns(f"the function {name}", function)
     _check_call(f"the function {name}", function, args, kwargs)
     return {
         **given,
@@ -119,14 +126,19 @@ def _check_method(
     function = getattr(cls, method, None)
     if not callable(function):
         raise InvalidRequestError(f"class {cls.__name__} has no method {method!r} to run")
-    inner = inspect.unwrap(function)
-    if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
-        raise InvalidRequestError(
-            f"{cls.__name__}.{method} is a generator, and a task runs a method that returns its result"
-        )
+    _check_returns(f"{cls.__name__}.{method}", function)
     bound = isinstance(inspect.getattr_static(cls, method), staticmethod | classmethod)
     given = args if bound else (None, *args)
     _check_call(f"{cls.__name__}.{method}", function, given, kwargs)
+
+
+def _check_returns(what: str, function: UserFunction) -> None:
+    """Raise InvalidRequestError for a generator, which has no result."""
+    inner = inspect.unwrap(function)
+    if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
+        raise InvalidRequestError(
+            f"{what} is a generator, and a task runs a function or method that returns its result"
+        )
 
 
 def _check_call(

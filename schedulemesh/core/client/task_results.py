@@ -69,7 +69,7 @@ def value_of(task_id: str, answer: TaskResult) -> UserValue:
     where its caller completed it.
 
     Raises what the run raised, with its traceback as the cause; TaskFailedError where that is not kept,
-    cannot be loaded here, or would end this process; ResultNotLoadableError for a result that cannot be
+    cannot be loaded here, or would end this process or an iteration; ResultNotLoadableError for a result that cannot be
     loaded here.
     """
     if answer.kept is None:
@@ -100,8 +100,9 @@ def _raised(task_id: str, kept: KeptResult) -> Exception:
     except Exception as problem:  # noqa: BLE001  # unpickling runs user code; the text tells
         note = f"(its exception cannot be loaded in this process: {shown(problem)})"
         return TaskFailedError(f"{failed} {note}", task_id)
-    if not isinstance(error, Exception):
-        # SystemExit and the like would end this process.
+    if not isinstance(error, Exception) or isinstance(error, StopIteration | StopAsyncIteration):
+        # SystemExit and the like would end this process; StopIteration a loop that asks for results, and
+        # a future that raises it is never done for those who await it.
         return failed
     error.__cause__ = failed
     return error

@@ -35,6 +35,8 @@ def explain_past(state: MeshState, task_id: str) -> Explanation | None:
         detail=_result(ended) if completed else "",
         agent_name=ended.agent_name,
         since=ended.at,
+        preemptions=ended.attempts.preemptions,
+        failures=ended.attempts.failures,
         eviction=last_eviction(state, task_id),
     )
 

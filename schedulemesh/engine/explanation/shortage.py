@@ -152,15 +152,7 @@ def _nodes(
         n.node_id for n in state.cluster.nodes.values() if n.cordoned and has_room(n, need)
     )
     if cordoned:
-        named = ", ".join(cordoned[:_NAMED])
-        more = f" and {len(cordoned) - _NAMED} more" if len(cordoned) > _NAMED else ""
-        found.append(
-            Finding(
-                reason=Reason.NODES_CORDONED,
-                error=f"{named}{more} would have room for {need}, but takes no new agents: it is cordoned",
-                hint=f"cordon_node({cordoned[0]!r}, cordoned=False) opens it again",
-            )
-        )
+        found.append(_closed(state, cordoned, need))
     external = _external(state, need)
     if external:
         most = external[0]
@@ -174,6 +166,25 @@ def _nodes(
         )
     found.append(_no_place(state, request, node, short, holders))
     return found, external
+
+
+def _closed(state: MeshState, node_ids: list[str], need: Resources) -> Finding:
+    """These nodes would have room, but take no new agents: the first is cordoned or drained."""
+    first = node_ids[0]
+    named = ", ".join(node_ids[:_NAMED])
+    more = f" and {len(node_ids) - _NAMED} more" if len(node_ids) > _NAMED else ""
+    drain = state.drains.nodes.get(first)
+    if drain is None:
+        why, hint = "it is cordoned", f"cordon_node({first!r}, cordoned=False) opens it again"
+    elif drain.client:
+        why, hint = "it is drained", f"undrain_node({first!r}) opens it again"
+    else:
+        why, hint = "Ray drains it", "it starts on another node; add one"
+    return Finding(
+        reason=Reason.NODES_CORDONED,
+        error=f"{named}{more} would have room for {need}, but takes no new agents: {why}",
+        hint=hint,
+    )
 
 
 def _no_place(

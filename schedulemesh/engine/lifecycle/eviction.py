@@ -26,6 +26,7 @@ from schedulemesh.engine.messages.outcomes import (
     RequestOutcome,
 )
 from schedulemesh.engine.state.agents import Agent, Running
+from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.tasks import Preempting, RunningTask
 from schedulemesh.engine.transaction import Transaction
 
@@ -40,7 +41,7 @@ def preempt(tx: Transaction, stimulus: s.PreemptionRequested) -> RequestOutcome:
         if task is None and agent_name is None and named is not None:
             return preempt(tx, _of_agent(stimulus, named))
         if task is None or (agent_name is not None and task.agent_name != agent_name):
-            return _not_running(stimulus)
+            return _not_running(state, stimulus)
         agent_name = task.agent_name
         if task.phase is not TaskPhase.RUNNING:
             return Refused(
@@ -64,10 +65,12 @@ def preempt(tx: Transaction, stimulus: s.PreemptionRequested) -> RequestOutcome:
     return _evict_agent(tx, stimulus, agent)
 
 
-def _not_running(stimulus: s.PreemptionRequested) -> Refused:
+def _not_running(state: MeshState, stimulus: s.PreemptionRequested) -> Refused:
     """The refusal of a name that no running task has, nor an agent where one was meant."""
     error = f"no task {stimulus.task_id!r} is running"
-    if stimulus.agent_name is not None:
+    if stimulus.task_id in state.queue.by_id:
+        error += ": it waits in the queue"
+    elif stimulus.agent_name is not None:
         error += f" on agent {stimulus.agent_name!r}"
     elif stimulus.end_agent:
         error += ", and there is no agent of that name"

@@ -20,7 +20,12 @@ from schedulemesh.engine.messages.outcomes import (
     RequestOutcome,
     TasksCancelled,
 )
+<<<<<<< HEAD
 from schedulemesh.engine.state.agents import Agent, Ending
+=======
+from schedulemesh.engine.state.agents import Ending
+from schedulemesh.engine.state.mesh_state import MeshState
+>>>>>>> 1bcca29 (Refusals say that a task waits in the queue; a run that raised StopIteration can be awaited; explain wraps wide characters)
 from schedulemesh.engine.state.tasks import Preempting, RunningTask
 from schedulemesh.engine.transaction import Transaction
 
@@ -33,10 +38,7 @@ def finish_task(tx: Transaction, stimulus: s.TaskFinished) -> RequestOutcome:
     state = tx.state
     task = state.running.by_id.get(stimulus.task_id)
     if task is None:
-        return Refused(
-            reason=Reason.TASK_NOT_FOUND,
-            error=f"no task {stimulus.task_id!r} is running; it has ended or was never registered",
-        )
+        return _nothing_to_finish(state, stimulus.task_id)
     agent = state.agents.get(task.agent_name)
     if isinstance(task.phase, Preempting):
         return Refused(
@@ -51,6 +53,20 @@ def finish_task(tx: Transaction, stimulus: s.TaskFinished) -> RequestOutcome:
     if others := state.running.on_agent(task.agent_name):
         return _kept(task.agent_name, others)
     return end_agent(tx, agent, EndReason.COMPLETED, request_id=stimulus.request_id)
+
+
+def _nothing_to_finish(state: MeshState, task_id: str) -> Refused:
+    """The refusal to complete a task that does not run."""
+    if task_id in state.queue.by_id:
+        return Refused(
+            reason=Reason.TASK_NOT_FOUND,
+            error=f"task {task_id!r} does not run: it waits in the queue",
+            hint=f"cancel_task({task_id!r}) removes it",
+        )
+    return Refused(
+        reason=Reason.TASK_NOT_FOUND,
+        error=f"no task {task_id!r} is running; it has ended or was never registered",
+    )
 
 
 def run_ended(tx: Transaction, stimulus: s.RunEnded) -> None:

@@ -63,7 +63,7 @@ class EvictionFacts:
         agent = self._agents.get(task.agent_name)
         if agent is None:
             self._past.note_former(task.agent_name)
-        self._past.note_preempted(fact, task.state_key)
+        self._past.note_preempted(task, fact)
         ends = agent is not None and isinstance(agent.phase, Ending)
         self._evictions.finish(fact.task.task_id, fact.at, agent_stays=not ends)
 

@@ -10,7 +10,7 @@ import msgspec
 
 from schedulemesh.domain.end_reasons import EndReason, TaskEndReason
 from schedulemesh.domain.reasons import PreemptionReason, Reason
-from schedulemesh.domain.task import EndState, TaskSpec
+from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, EndState, TaskSpec
 from schedulemesh.engine.messages.facts import AgentEnded, TaskEnded, TaskPreempted
 from schedulemesh.engine.messages.queue_facts import TaskCancelled
 from schedulemesh.engine.state.agents import LostAgent, Preempted
@@ -34,6 +34,9 @@ _WITH_AGENT: dict[EndReason, tuple[EndState, TaskEndReason | None]] = {
     EndReason.START_FAILED: (EndState.FAILED, TaskEndReason.NOT_STARTED),
 }
 
+#: Ends that ``max_retries`` is for.
+_FAILURES = (TaskEndReason.RUN_RAISED, TaskEndReason.LOST)
+
 
 class EndedTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A task that has ended, in whatever way, and does not exist again."""
@@ -52,10 +55,21 @@ class EndedTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     result_key: str | None = None
     #: Whether there was a result that is no longer kept.
     expired: bool = False
+    #: How often it was evicted and failed, its end included.
+    attempts: Attempts = FIRST_ATTEMPT
 
 
 def _code(reason: TaskEndReason | None) -> str:
     return "" if reason is None else reason.value
+
+
+def _counted(attempts: Attempts, reason: TaskEndReason | None) -> Attempts:
+    """The attempts of a task that has ended for this reason."""
+    return msgspec.structs.replace(
+        attempts,
+        preemptions=attempts.preemptions + (reason is TaskEndReason.PREEMPTED),
+        failures=attempts.failures + (reason in _FAILURES),
+    )
 
 
 class Past:
@@ -75,7 +89,7 @@ class Past:
         #: Preemptions so far, by reason.
         self.preemption_counts: dict[PreemptionReason, int] = {}
 
-    def note_preempted(self, fact: TaskPreempted, state_key: str | None) -> None:
+    def note_preempted(self, task: RunningTask, fact: TaskPreempted) -> None:
         """Remember a preemption; only those that count are in the statistics. The task has ended unless it
         joins the queue again.
         """
@@ -88,10 +102,11 @@ class Past:
                 state=EndState.CANCELLED,
                 at=fact.at,
                 reason=TaskEndReason.PREEMPTED.value,
+                attempts=_counted(task.attempts, TaskEndReason.PREEMPTED),
             )
         )
         self.preempted.pop(fact.task.task_id, None)
-        self.preempted[fact.task.task_id] = Preempted(fact=fact, state_key=state_key)
+        self.preempted[fact.task.task_id] = Preempted(fact=fact, state_key=task.state_key)
         if len(self.preempted) > RECENT:
             del self.preempted[next(iter(self.preempted))]
 
@@ -112,6 +127,7 @@ class Past:
                 reason=_code(fact.reason),
                 error=fact.error,
                 result_key=fact.result_key,
+                attempts=_counted(task.attempts, fact.reason),
             )
         )
 
@@ -126,6 +142,7 @@ class Past:
                 at=fact.at,
                 reason=fact.reason.value,
                 error=fact.error,
+                attempts=task.attempts,
             )
         )
 
@@ -140,6 +157,7 @@ class Past:
                 at=fact.at,
                 reason=_code(reason),
                 error=fact.error,
+                attempts=_counted(task.attempts, reason),
             )
         )
 
