@@ -69,8 +69,8 @@ def value_of(task_id: str, answer: TaskResult) -> UserValue:
     where its caller completed it.
 
     Raises what the run raised, with its traceback as the cause; TaskFailedError where that is not kept,
-    cannot be loaded here, or would end this process or an iteration; ResultNotLoadableError for a result that cannot be
-    loaded here.
+    cannot be loaded here, or would end this process or an iteration; ResultNotLoadableError for a result that
+    cannot be loaded here.
     """
     if answer.kept is None:
         if answer.error:

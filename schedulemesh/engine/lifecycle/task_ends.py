@@ -20,12 +20,8 @@ from schedulemesh.engine.messages.outcomes import (
     RequestOutcome,
     TasksCancelled,
 )
-<<<<<<< HEAD
 from schedulemesh.engine.state.agents import Agent, Ending
-=======
-from schedulemesh.engine.state.agents import Ending
 from schedulemesh.engine.state.mesh_state import MeshState
->>>>>>> 1bcca29 (Refusals say that a task waits in the queue; a run that raised StopIteration can be awaited; explain wraps wide characters)
 from schedulemesh.engine.state.tasks import Preempting, RunningTask
 from schedulemesh.engine.transaction import Transaction
 
