@@ -94,6 +94,7 @@ class ClusterMonitor:
         self._agents = agents
         self._orphans, self._witness = orphans, witness
         self._reactor = executor.reactor
+        self._executor = executor
         self._groups, self._ready = executor.groups, executor.ready
         self._spawn = executor.spawn
         self._autoscaler = AutoscalerRequest(backend)
@@ -199,7 +200,11 @@ class ClusterMonitor:
         ]
 
     async def recover(self) -> None:
-        """After a recovery: adopt existing agents, terminate orphans, continue pending operations."""
+        """After a recovery: adopt existing agents, terminate orphans, continue pending operations.
+
+        Until then nothing is executed, also of what the first ``observe`` led to: a process that is started
+        meanwhile would be missing among those that are listed here, and be taken for dead.
+        """
         state = self._reactor.state
         living = await self._backend.living_actors()
         addresses = {
@@ -230,6 +235,7 @@ class ClusterMonitor:
                 for process in processes_of(state, agent)
             )
         )
+        self._executor.begin()
         if state.agents or len(state.running) or state.groups.by_id:
             await self._reactor.step(RecoveryObserved(living=alive, groups=groups))
         self._ready.reconcile(self._reactor.state)

@@ -52,7 +52,10 @@ logger = logging.getLogger(__name__)
 
 
 class Executor:
-    """Starts, stops and evicts agents, each in a task of its own on the supervisor's event loop."""
+    """Starts, stops and evicts agents, each in a task of its own on the supervisor's event loop.
+
+    It executes what the reactor decides from ``begin`` on.
+    """
 
     def __init__(
         self,
@@ -74,8 +77,15 @@ class Executor:
         self._stopped = False
         #: Keys of classes that are being probed.
         self._probing: set[str] = set()
+        self._begun = False
         self.reactor = reactor
         reactor.subscribe(self.take)
+
+    def begin(self) -> None:
+        """Execute the instructions of all steps from now on. Called just before RecoveryObserved, which
+        orders everything again that was decided before.
+        """
+        self._begun = True
 
     def stop_all(self) -> None:
         """Cancel every task but the caller's, and start none from now on: a request
@@ -89,6 +99,8 @@ class Executor:
 
     def take(self, step: Step) -> None:
         """Begin to execute the instructions of a durable step; each result is the next stimulus."""
+        if not self._begun:
+            return
         for instruction in step.instructions:
             self._execute(instruction)
         for gang_name in changed_gangs(self.reactor.state, step.facts):

@@ -309,6 +309,21 @@ def test_a_task_that_shares_its_agent_is_not_tried_again():
     assert mesh.ends == {}
 
 
+def test_a_run_that_raises_while_its_agent_is_deleted_has_failed():
+    mesh = failing()
+    mesh.handle(s.AgentDeletionRequested(agent_name="t"))
+    raised(mesh)
+    assert ended(mesh) == (EndState.FAILED, TaskEndReason.RUN_RAISED)
+    assert mesh.state.queue.by_id == {}
+
+
+def test_the_same_failure_counts_once():
+    mesh = failing()
+    mesh.run_ends("t", reason=TaskEndReason.RUN_RAISED, error="no")
+    raised(mesh)
+    assert mesh.state.queue.by_id["t"].attempts.failures == 1
+
+
 def test_a_task_is_cancelled_before_it_is_tried_again():
     mesh = failing()
     mesh.run_ends("t", reason=TaskEndReason.RUN_RAISED, error="no")

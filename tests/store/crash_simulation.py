@@ -1,7 +1,7 @@
 """Simulates a supervisor that crashes between journal writes: engine, journal, and a virtual executor.
 
-Agent processes survive the crashes, as in Ray. Everything that was acknowledged to a caller, and every fact
-that became durable, is recorded outside of the simulated supervisor.
+Agent processes, and the methods that they run, survive the crashes, as in Ray. Everything that was
+acknowledged to a caller, and every fact that became durable, is recorded outside of the simulated supervisor.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import random
 import msgspec
 
 from schedulemesh.config.policy import PreemptionPolicy
+from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.codec import encode_facts
@@ -31,6 +32,7 @@ from schedulemesh.engine.state.agents import Running, Starting
 from schedulemesh.engine.state.invariants import check
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.snapshot import referenced
+from schedulemesh.engine.state.tasks import Preempting
 from schedulemesh.protocol.agents import key_of
 from tests.engine.builders import amount, differences, gpu_ids, node, pool
 from tests.store.builders import written
@@ -43,6 +45,19 @@ class Crash(Exception):
     """The supervisor crashes here."""
 
 
+class Run:
+    """The method of a task, in an agent's process."""
+
+    def __init__(self, task_id):
+        self.task_id = task_id
+        #: The key of what it returned or raised; None: it runs.
+        self.report = None
+        self.raised = self.cancelled = False
+
+    def end(self, report, raised, *, cancelled=False):
+        self.report, self.raised, self.cancelled = report, raised, cancelled
+
+
 class CrashSimulation:
     """One random history. ``open_journal`` opens the journal as a new process would."""
 
@@ -53,6 +68,16 @@ class CrashSimulation:
         self.now = 1000.0
         #: The agent processes that exist: (name, incarnation) to resources.
         self.processes = {}
+        #: The runs of tasks in these processes, by (name, incarnation).
+        self.runs = {}
+        #: The processes of whose runs the current supervisor waits for the end.
+        self.calls = set()
+        #: The bytes of every report of a run, and those that ended a task, by their key.
+        self.reports, self.used = {}, set()
+        #: By task, the key of the kept result of its last end.
+        self.kept = {}
+        #: The numbers of tasks that came from the queue and have ended for good.
+        self.finished = set()
         #: All that ever became durable, folded.
         self.durable = MeshState()
         #: What was acknowledged to callers: answers by request, and the bytes of saved states.
@@ -95,7 +120,7 @@ class CrashSimulation:
 
     def init(self):
         """Start a new supervisor: its state is what was durable, and includes all that was acknowledged."""
-        self.instructions = []
+        self.instructions, self.calls = [], set()
         self.journal = self._open_journal()
         epoch = self.journal.begin(take_over=True)
         stored = self.journal.load()
@@ -109,7 +134,9 @@ class CrashSimulation:
         self.step(s.ClusterObserved(nodes=(node("n", cpu=8, gpu=2), node("m", cpu=4))))
         claimed = {(name, agent.incarnation) for name, agent in state.agents.items()}
         for orphan in set(self.processes) - claimed:
-            del self.processes[orphan]
+            self.end_process(*orphan)
+        # The supervisor executes nothing before this step, which orders everything again.
+        self.instructions = []
         self.step(s.RecoveryObserved(living=frozenset(self.processes)))
         for stimulus in list(self.waiting.values()):
             self.submit_and_wait(stimulus)
@@ -126,6 +153,9 @@ class CrashSimulation:
         kept = referenced(state)
         for key, data in self.saved.items():
             assert key not in kept or self.journal.blob(key) == data
+        for task_id, key in self.kept.items():
+            assert state.ended[task_id].result_key == key
+            assert self.journal.blob(key) == self.reports[key]
 
     def compare_with_processes(self):
         """With nothing pending, the state matches the agent processes."""
@@ -137,6 +167,12 @@ class CrashSimulation:
             if isinstance(agent.phase, Running)
         }
         assert running == set(self.processes)
+        assert self.runs.keys() <= running
+        assert self.calls == {
+            (task.agent_name, state.agents[task.agent_name].incarnation)
+            for task in state.running.by_id.values()
+            if task.spec.run and not isinstance(task.phase, Preempting)
+        }
         assert not {name for name, _ in self.processes} & state.queue.agent_names.keys()
         assert len(state.agents) == len(running)
         used = sum((a.used for a in state.ledger.accounts.values()), NOTHING)
@@ -175,17 +211,36 @@ class CrashSimulation:
         return done.outcome
 
     def note_tasks(self, fact):
-        """Which tasks have begun and not ended, by the facts alone."""
+        """Which tasks have begun and not ended, and what is kept of them, by the facts alone."""
         if isinstance(fact, TaskQueued):
-            self.alive.add(fact.submission.task.task_id)
+            assert fact.number not in self.finished, "a task that has ended waits again"
+            self.begin_task(fact.submission.task.task_id)
         elif isinstance(fact, AgentAdmitted | TaskRegistered) and fact.task is not None:
-            self.alive.add(fact.task.task_id)
-        elif isinstance(fact, TaskCancelled | TaskEnded):
+            self.begin_task(fact.task.task_id)
+        elif isinstance(fact, TaskCancelled):
+            self.finished.add(self.durable.queue.by_id[fact.task_id].number)
             self.alive.remove(fact.task_id)
+        elif isinstance(fact, TaskEnded):
+            self.finished.add(self.durable.running.by_id[fact.task_id].number)
+            self.alive.remove(fact.task_id)
+            self.note_result(fact)
         elif isinstance(fact, TaskPreempted):
             self.alive.remove(fact.task.task_id)
         elif isinstance(fact, AgentEnded):
             self.alive -= set(self.durable.running.on_agent(fact.agent_name))
+
+    def begin_task(self, task_id):
+        self.alive.add(task_id)
+        self.kept.pop(task_id, None)
+
+    def note_result(self, fact):
+        """A task has ended, if by itself then with the result of a run that ended no other task."""
+        if fact.result_key is None:
+            return
+        assert self.reports[fact.result_key].startswith(f"{fact.task_id} ".encode())
+        assert fact.result_key not in self.used, "a run has ended two tasks"
+        self.used.add(fact.result_key)
+        self.kept[fact.task_id] = fact.result_key
 
     def take_snapshot(self):
         state = self.engine.state
@@ -214,14 +269,82 @@ class CrashSimulation:
             self.start(instruction)
         elif isinstance(instruction, i.ProbeClass):
             self.step(s.ClassProbed(class_key=instruction.class_key))
+        elif isinstance(instruction, i.RunTask):
+            self.run_task(instruction)
         elif isinstance(instruction, i.EvictTask):
             self.save(instruction.task_id)
+            self.cancel_run(instruction.task_id)
             self.step(s.CancelAnswered(task_id=instruction.task_id, cancel_success=True))
         else:
             for task_id in getattr(instruction, "task_ids", ()):
                 self.save(task_id)
-            self.processes.pop((instruction.agent_name, instruction.incarnation), None)
+                self.cancel_run(task_id)
+            self.end_process(instruction.agent_name, instruction.incarnation)
             self.agent_gone(instruction.agent_name, instruction.incarnation)
+
+    def end_process(self, name, incarnation):
+        """The process is terminated, or dies; what it runs ends with it."""
+        self.processes.pop((name, incarnation), None)
+        self.runs.pop((name, incarnation), None)
+        self.calls.discard((name, incarnation))
+
+    # -- tasks that run by themselves --------------------------------------------------------------------
+
+    def run_task(self, instruction):
+        """A process calls the method once, however often it is asked, and keeps its report."""
+        at = instruction.agent_name, instruction.incarnation
+        if at not in self.processes:
+            return
+        run = self.runs.setdefault(at, Run(instruction.task_id))
+        assert run.task_id == instruction.task_id, "the process runs another task"
+        self.calls.add(at)
+        if run.report is not None:
+            self.report_run(at)
+
+    def end_run(self):
+        """A method returns or raises; the supervisor may learn of it before or after its next crash."""
+        going = sorted(at for at, run in self.runs.items() if run.report is None)
+        if going:
+            at = self.rng.choice(going)
+            self.runs[at].end(self.new_report(self.runs[at].task_id), self.rng.random() < 0.4)
+            self.maybe_crash()
+            self.report_run(at)
+
+    def cancel_run(self, task_id):
+        """A method is cancelled for an eviction, and may return early."""
+        task = self.engine.state.running.by_id.get(task_id)
+        agent = None if task is None else self.engine.state.agents.get(task.agent_name)
+        at = None if agent is None else (task.agent_name, agent.incarnation)
+        run = self.runs.get(at)
+        ends = run is not None and run.task_id == task_id and run.report is None
+        if ends and self.rng.random() < 0.5:
+            run.end(self.new_report(task_id), raised=False, cancelled=self.rng.random() < 0.7)
+            self.report_run(at)
+
+    def new_report(self, task_id):
+        self._numbers += 1
+        data = f"{task_id} returned {self._numbers}".encode()
+        self.reports[key_of(data)] = data
+        return key_of(data)
+
+    def report_run(self, at):
+        """The supervisor gets the report, if it waits for it."""
+        if at not in self.calls:
+            return
+        self.calls.remove(at)
+        run = self.runs[at]
+        self.step(
+            s.RunEnded(
+                task_id=run.task_id,
+                agent_name=at[0],
+                incarnation=at[1],
+                result_key=run.report,
+                reason=TaskEndReason.RUN_RAISED if run.raised else None,
+                error="it raised" if run.raised else "",
+                cancelled=run.cancelled,
+            ),
+            {run.report: self.reports[run.report]},
+        )
 
     def start(self, instruction):
         agent = self.engine.state.agents.get(instruction.agent.name)
@@ -281,6 +404,7 @@ class CrashSimulation:
             self.execute_instruction()
             return
         acts = (self.submit, self.submit, self.submit, self.finish, self.delete, self.preempt)
+        acts = (*acts, self.end_run, self.end_run)
         waiting = (self.queue, self.queue, self.queue, self.cancel, self.change_queued)
         others = (self.make_pool, self.change_policy, self.register, self.kill_agent, self.tick)
         self.rng.choice((*acts, *waiting, *others))()
@@ -340,6 +464,8 @@ class CrashSimulation:
             priority=float(self.rng.randrange(10)),
             estimated_duration=self.rng.choice([None, 5.0, 50.0]),
             on_preempted=self.rng.choice(["", "requeue"]),
+            run=self.rng.choice(["", "train"]),
+            max_retries=self.rng.choice([0, 2]),
         )
         return s.TaskSubmitted(
             agent=s.AgentSpec(name=name, class_key="class", **labels),
@@ -382,7 +508,7 @@ class CrashSimulation:
         """Kill an agent process; the supervisor may learn of it before or after its next crash."""
         if self.processes:
             name, incarnation = self.rng.choice(sorted(self.processes))
-            del self.processes[name, incarnation]
+            self.end_process(name, incarnation)
             self.agent_gone(name, incarnation)
 
     def tick(self):

@@ -1,7 +1,8 @@
 """The supervisor crashes between any two journal writes of random histories, and recovers.
 
-After each crash the state equals what was durable, field by field; nothing that was acknowledged is missing;
-a repeated request gets its first answer; and once nothing is pending, the ledger matches the agent processes.
+After each crash the state equals what was durable, field by field; nothing that was acknowledged is missing,
+kept results included; a repeated request gets its first answer; no run ends two tasks; and once nothing is
+pending, the ledger matches the agent processes, and each run is waited for.
 The environment variable CRASH_SEEDS sets the number of histories (default 40).
 """
 
@@ -29,6 +30,7 @@ def test_a_crash_at_any_point_loses_nothing(seed):
         f"{len(simulation.answered)} answers"
     )
     assert simulation.snapshots >= 10
+    assert simulation.used, "no run has ended"
     assert simulation.crashes >= CRASHES
     assert simulation.durable.epoch > CRASHES / 2
 

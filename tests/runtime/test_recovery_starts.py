@@ -1,0 +1,113 @@
+"""A supervisor that recovers starts once what became possible while there was none."""
+
+from __future__ import annotations
+
+import asyncio
+
+from schedulemesh.domain.end_reasons import TaskEndReason
+from schedulemesh.domain.pool import PoolSpec
+from schedulemesh.domain.resources import NOTHING, parse_resources
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.protocol import requests as r
+from schedulemesh.protocol.agents import RunReport
+from schedulemesh.protocol.answers import Listed, decode_answer
+from schedulemesh.protocol.task_requests import WaitTasks, WaitUntil
+from schedulemesh.runtime.backend import NodeView
+from tests.engine.builders import Mesh
+from tests.runtime import virtual_time
+from tests.runtime.composition import supervisor
+from tests.runtime.fake_backend import FakeBackend
+
+CLASS = b"a class"
+ONE = parse_resources({"cpu": 1})
+RAISED = RunReport(kept=b"", reason=TaskEndReason.RUN_RAISED, error="no")
+
+
+class Backend(FakeBackend):
+    """The first run raises. Notes every attempt to start a process."""
+
+    def __init__(self):
+        super().__init__()
+        self.starts = []
+        self.start = self.raises_first
+
+    def raises_first(self, actor):
+        if len(self.actors) == 1:
+            actor.answers["run_task"] = RAISED
+
+    def start_agent(self, request):
+        self.starts.append(request.name)
+        return super().start_agent(request)
+
+    async def agent_report(self, handle):
+        await asyncio.sleep(1.0)  # virtual: as long as the process takes to start
+        return await super().agent_report(handle)
+
+
+async def asked(service, request):
+    answer = await service.ask(r.encode_request(request))
+    return answer[0] if isinstance(answer, tuple) else answer
+
+
+async def killed(service):
+    running = (await service.ready()).running
+    running.executor.stop_all()
+    await running.reactor.close(destroy=False)
+
+
+async def ended(service):
+    request = WaitTasks(task_ids=("t",), until=WaitUntil.ENDED, enough=1, wait_s=30.0)
+    (row,) = decode_answer(await asked(service, request), Listed).rows
+    return row["state"]
+
+
+async def submitted(service, **how):
+    """A pool, and a task that runs by itself there or waits for it."""
+    await asked(service, r.CreatePool(spec=PoolSpec(name="p", resources=ONE)))
+    key = r.key_of(CLASS)
+    given = Mesh().submission("t", cpu=1, class_key=key, run="train", retries=1)
+    submission = s.msgspec.structs.replace(given, request_id="submit", **how)
+    await asked(service, r.SubmitTask(submission=submission, blobs={key: CLASS}))
+    return service._requests.running.reactor.state
+
+
+def after_a_crash(backend, journal_file):
+    """The next supervisor."""
+    backend.restarted = True
+    return supervisor(backend, journal_file, clock=virtual_time.clock())
+
+
+def test_a_retry_that_became_due_meanwhile_starts_once(tmp_path):
+    backend = Backend()
+
+    async def story():
+        service = supervisor(backend, tmp_path / "mesh.sqlite", clock=virtual_time.clock())
+        state = await submitted(service)
+        await asyncio.sleep(0.5)  # virtual: it raises at once
+        assert "t" in state.queue.by_id
+        await killed(service)
+        await asyncio.sleep(60.0)  # virtual
+        service = after_a_crash(backend, tmp_path / "mesh.sqlite")
+        assert await ended(service) == "completed"
+        assert len(backend.starts) == 2
+        await killed(service)
+
+    virtual_time.run(story())
+
+
+def test_a_task_whose_node_came_meanwhile_starts_once(tmp_path):
+    backend = Backend()
+    backend.free = [NodeView(node_id="n1", total=NOTHING, free=NOTHING, labels={})]
+
+    async def story():
+        service = supervisor(backend, tmp_path / "mesh.sqlite", clock=virtual_time.clock())
+        state = await submitted(service, choose_node=True, queue=True)
+        assert "t" in state.queue.by_id
+        await killed(service)
+        backend.free = [NodeView(node_id="n1", total=ONE, free=ONE, labels={})]
+        service = after_a_crash(backend, tmp_path / "mesh.sqlite")
+        assert await ended(service) == "completed"
+        assert len(backend.starts) == 2, "the first run raises"
+        await killed(service)
+
+    virtual_time.run(story())
