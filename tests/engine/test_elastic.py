@@ -7,7 +7,7 @@ import pytest
 
 from schedulemesh.domain.agent import GangSpec
 from schedulemesh.domain.reasons import Reason
-from schedulemesh.engine.messages.outcomes import Pending, Refused
+from schedulemesh.engine.messages.outcomes import Accepted, Pending, Refused
 from schedulemesh.engine.state.mesh_state import members_running
 from tests.engine.builders import Mesh, amount, differences, names, node, pool
 
@@ -166,6 +166,17 @@ def test_extra_members_that_wait_do_not_block_a_strict_pool():
     mesh.queue("next", priority=5.0, cpu=1)
     mesh.tick()
     assert list(mesh.starts) == ["next"]
+
+
+def test_a_task_that_joins_a_strict_pool_passes_extra_members_that_wait():
+    mesh = Mesh(nodes=[node("n1", cpu=4), node("n2", cpu=2)])
+    mesh.resize(msgspec.structs.replace(pool("p", cpu=6), queueing="strict"))
+    mesh.run("busy", cpu=2, node_id="n2", more={"choose_node": False}, priority=0.0)
+    grown(mesh, least=1, most=2, priority=9.0, bundle=3)
+    assert mesh.waiting() == ["g-1"]
+    assert isinstance(mesh.dry("small", priority=5.0, cpu=1), Accepted)
+    assert mesh.queue("next", priority=5.0, cpu=2, class_key="c").position == 0
+    assert list(mesh.ends) == ["busy"], "it evicts at once"
 
 
 def test_names_of_extra_members_are_taken(mesh):

@@ -73,6 +73,9 @@ orders = st.fixed_dictionaries(
 class QueueMesh(Mesh):
     """A mesh that checks each step: why tasks ended, and in which order they started."""
 
+    #: What ends a task that runs.
+    ENDS = (s.TaskFinished, s.AgentDeletionRequested, s.TaskCancellationRequested)
+
     def __init__(self, *pools, **policy):
         #: The tasks that wait, by the facts alone.
         self.waits: set[str] = set()
@@ -121,8 +124,7 @@ class QueueMesh(Mesh):
             self.may_be_cancelled(cancelled, task, stimulus)
             return
         if _of(step, f.TaskEnded, task_id) is not None:
-            ends = s.TaskFinished | s.AgentDeletionRequested | s.TaskCancellationRequested
-            assert isinstance(stimulus, ends)
+            assert isinstance(stimulus, self.ENDS)
             return
         ended = {x.agent_name: x.reason for x in step.facts if isinstance(x, f.AgentEnded)}
         reason = ended.get(task.agent_name)

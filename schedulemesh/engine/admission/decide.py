@@ -287,7 +287,8 @@ def _behind_in_strict_pool(state: MeshState, pool_name: str, entry: Entry) -> bo
     pool = state.queue.pools.get(pool_name)
     if pool is None or state.ledger.accounts[pool_name].spec.queueing != "strict":
         return False
-    return any(queue_class.first < entry for queue_class in pool.classes.values())
+    others = (each for each in pool.classes.values() if not each.extra)
+    return any(queue_class.first < entry for queue_class in others)
 
 
 def veto_for(tx: Transaction, request: Request) -> PluginVeto | None:

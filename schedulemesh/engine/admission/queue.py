@@ -78,7 +78,7 @@ def _is_next(tx: Transaction, task: QueuedTask) -> bool:
     if queue_class is None or queue_class.first[-1] != task.task_id:
         return False
     spec = tx.state.ledger.accounts[task.pool_name].spec
-    return spec.queueing != "strict" or queue.position(task) == 1
+    return spec.queueing != "strict" or queue.is_first(queue_class)
 
 
 def change_policy(tx: Transaction, stimulus: QueuePolicyChangeRequested) -> RequestOutcome:

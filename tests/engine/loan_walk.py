@@ -1,0 +1,102 @@
+"""Lending by plain walks: what a pool may borrow now, from whom it may reclaim, and what is enough."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from schedulemesh.domain.cohort import LoanLimit
+from schedulemesh.domain.resources import Resources
+from schedulemesh.domain.task import TaskPhase
+from schedulemesh.engine.state.agents import Running
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.tasks import RunningTask
+from tests.engine import walk
+
+
+class LoanWalk:
+    """What a need lacks in its pool, its cohort and on the nodes, by plain walks over the present state."""
+
+    def __init__(self, state: MeshState, pool_name: str, need: Resources) -> None:
+        self.state, self.pool_name, self.need = state, pool_name, dict(need.items())
+        self.account = state.ledger.accounts[pool_name]
+        self.seats = walk.Seats(state, pool_name, need, anywhere=not state.cluster.nodes)
+
+    def borrowable(self, kind: str) -> int:
+        """How much of a kind the cohort lends now."""
+        ledger = self.state.ledger
+        if self.pool_name in self.state.policy.protected_pools:
+            return 0
+        idle = sum(
+            within(
+                ledger.accounts[name].spec.lending_limit,
+                kind,
+                dict(ledger.accounts[name].free.items()).get(kind, 0),
+                ledger.accounts[name].lent + ledger.promised_by(name),
+            )
+            for name in ledger.cohorts.neighbours(self.pool_name).names
+        )
+        held = self.account.borrowed + ledger.promised_to(self.pool_name)
+        return within(self.account.spec.borrowing_limit, kind, idle, held)
+
+    def has_quota(self) -> bool:
+        """Whether own free quota and what is idle in the cohort are enough."""
+        own = dict(self.account.free.items())
+        return all(
+            units <= max(0, own.get(kind, 0)) + self.borrowable(kind)
+            for kind, units in self.need.items()
+        )
+
+    def fits(self) -> bool:
+        """Whether a single agent starts without any eviction."""
+        return self.has_quota() and self.has_room(())
+
+    def has_room(self, gone: Collection[str]) -> bool:
+        """Whether some node has room once these agents are gone."""
+        return self.seats.anywhere or any(
+            self.seats.room(node_id, gone) for node_id in self.seats.open_nodes()
+        )
+
+    def gives_back(self, labels: Mapping[str, str]) -> list[str]:
+        """The names of the running borrowers of the cohort that the pool may reclaim from."""
+        state, found = self.state, []
+        for name, agent in state.agents.items():
+            tasks = [state.running.by_id[t] for t in state.running.on_agent(name)]
+            borrows = any(share.pool_name != agent.spec.pool_name for share in agent.shares)
+            near = agent.spec.pool_name in state.ledger.cohorts.neighbours(self.pool_name).names
+            alive = isinstance(agent.phase, Running) and tasks
+            if alive and borrows and near and not any(self.is_spared(t, labels) for t in tasks):
+                found.append(name)
+        return found
+
+    def is_spared(self, task: RunningTask, labels: Mapping[str, str]) -> bool:
+        """Whether a borrower stays whatever the owner needs."""
+        policy = self.state.policy
+        if task.phase is not TaskPhase.RUNNING or task.spec.pool_name in policy.protected_pools:
+            return True
+        above = walk.rank(policy, task.spec.labels, labels)
+        below = walk.rank(policy, labels, task.spec.labels)
+        return policy.enable_label_preemption and bool(above) and not below
+
+    def is_enough(self, gone: Collection[str]) -> bool:
+        """Whether the owner has quota and room once these are gone, with quota of its own alone."""
+        own = dict(self.account.free.items())
+        for name in gone:
+            for share in self.state.agents[name].shares:
+                if share.pool_name == self.pool_name:
+                    for kind, units in share.amount.items():
+                        own[kind] = own.get(kind, 0) + units
+        quota = all(units <= own.get(kind, 0) for kind, units in self.need.items())
+        return quota and self.has_room(gone)
+
+
+def within(limit: LoanLimit | None, kind: str, amount: int, used: Resources) -> int:
+    """The part of an amount of one kind that a limit on loans leaves."""
+    amount = max(0, amount)
+    if limit is None:
+        return amount
+    if limit.nothing:
+        return 0
+    named = dict(limit.named)
+    if kind not in named:
+        return amount
+    return max(0, min(amount, named[kind] - dict(used.items()).get(kind, 0)))
