@@ -10,6 +10,7 @@ from schedulemesh import __version__
 from schedulemesh.cli import (
     agents,
     declared,
+    doctor,
     explain,
     lifecycle,
     plugins,
@@ -19,6 +20,7 @@ from schedulemesh.cli import (
     queue,
     status,
     tasks,
+    top,
 )
 
 app = typer.Typer(
@@ -28,6 +30,7 @@ app = typer.Typer(
 
 _SUBJECTS = (
     status,
+    top,
     pools,
     agents,
     tasks,
@@ -37,6 +40,7 @@ _SUBJECTS = (
     policy,
     declared,
     plugins,
+    doctor,
     lifecycle,
 )
 for _subject in _SUBJECTS:

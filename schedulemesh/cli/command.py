@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from typing import Annotated, Any, get_type_hints
@@ -75,11 +77,23 @@ class View(Output):
     interval: Annotated[
         float, typer.Option("--interval", min=0.1, help="Seconds between two looks of --watch.")
     ] = 2.0
+    count: Annotated[
+        int, typer.Option("--count", min=0, help="Looks of --watch; 0: until interrupted.")
+    ] = 0
 
     @property
     def repeated(self) -> bool:
         """Whether more follows what is printed."""
         return self.watch
+
+    def looks(self) -> Iterator[int]:
+        """The number of each look, one only without ``watch``; the interval passes between two."""
+        last = self.count if self.watch else 1
+        for number in itertools.count(1):
+            yield number
+            if number == last:
+                return
+            time.sleep(self.interval)
 
 
 @dataclass(frozen=True, kw_only=True)

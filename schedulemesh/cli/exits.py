@@ -13,6 +13,7 @@ from schedulemesh.errors import (
     SchedulerNotFoundError,
     SchedulerUnavailableError,
 )
+from schedulemesh.protocol.answers import AnswerT, PoolResponse, Response
 
 
 class ExitCode(IntEnum):
@@ -42,8 +43,21 @@ class RefusedError(ScheduleMeshError):
         self.reason = refused.reason
 
 
+class NotAllowedError(ScheduleMeshError):
+    """The caller's token is not accepted, or its role does not allow the request."""
+
+
 class UnreachableError(ScheduleMeshError):
     """No Ray cluster was joined."""
+
+
+def accepted(answer: AnswerT | Refused) -> AnswerT:
+    """An answer that is no refusal. Raises RefusedError."""
+    if isinstance(answer, Refused):
+        raise RefusedError(answer)
+    if isinstance(answer, (Response, PoolResponse)) and isinstance(answer.outcome, Refused):
+        raise RefusedError(answer.outcome)
+    return answer
 
 
 _CONFLICTS = frozenset(
@@ -73,6 +87,7 @@ _BY_CLASS: tuple[tuple[type[Exception], ExitCode], ...] = (
     (SchedulerExistsError, ExitCode.CONFLICT),
     (SchedulerUnavailableError, ExitCode.UNREACHABLE),
     (UnreachableError, ExitCode.UNREACHABLE),
+    (NotAllowedError, ExitCode.NOT_ALLOWED),
     (TimeoutError, ExitCode.TIMED_OUT),
 )
 

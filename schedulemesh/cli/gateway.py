@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from schedulemesh.cli.command import Target
@@ -21,8 +22,20 @@ class Gateway(Protocol):
         """
 
 
-def gateway_to(target: Target) -> AbstractContextManager[Gateway]:
-    """A connection to the scheduler, closed at the end of the block. Ray is imported when it is needed."""
-    from schedulemesh.cli.ray_gateway import connected
+@contextmanager
+def gateway_to(target: Target) -> Iterator[Gateway]:
+    """A connection to the scheduler, closed at the end of the block: over HTTP where it serves an API on
+    this machine or the address is a URL, otherwise over Ray, which is imported only then.
+    """
+    from schedulemesh.cli import http_gateway
 
-    return connected(target)
+    if target.address.startswith(("http://", "https://")):
+        with http_gateway.at_url(target.address) as gateway:
+            yield gateway
+    elif target.address == "auto" and (served := http_gateway.discovered(target)) is not None:
+        yield served
+    else:
+        from schedulemesh.cli.ray_gateway import connected
+
+        with connected(target) as over_ray:
+            yield over_ray

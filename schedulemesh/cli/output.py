@@ -42,15 +42,12 @@ def show(
 
 def repeat(view: View, look: Callable[[], Found]) -> None:
     """Print what ``look`` finds, once or, with ``--watch``, until interrupted."""
-    if not view.watch:
-        emit(look(), view)
-    elif sys.stdout.isatty() and view.output in (Format.TABLE, Format.WIDE):
+    if view.watch and sys.stdout.isatty() and view.output in (Format.TABLE, Format.WIDE):
         _watch_on_screen(view, look)
-    else:
-        while True:
-            emit(look(), view)
-            sys.stdout.flush()
-            time.sleep(view.interval)
+        return
+    for _ in view.looks():
+        emit(look(), view)
+        sys.stdout.flush()
 
 
 def emit(found: Found, output: Output) -> None:
@@ -251,12 +248,11 @@ def _watch_on_screen(view: View, look: Callable[[], Found]) -> None:
 
     wide = view.output is Format.WIDE
     with Live(console=_console(wide=wide), screen=True, auto_refresh=False) as live:
-        while True:
+        for _ in view.looks():
             found = look()
             shown = [part for part in _parts(found, wide=wide) if part is not None]
             clock = Text(time.strftime("%H:%M:%S"), style="dim")
             live.update(Group(clock, *shown, *map(Text, found.notes)), refresh=True)
-            time.sleep(view.interval)
 
 
 def _write(data: str) -> None:

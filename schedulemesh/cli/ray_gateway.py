@@ -8,14 +8,13 @@ from contextlib import contextmanager
 import ray
 
 from schedulemesh.cli.command import Target
-from schedulemesh.cli.exits import RefusedError, UnreachableError
+from schedulemesh.cli.exits import UnreachableError, accepted
 from schedulemesh.core.client import asking
 from schedulemesh.core.client.connection import Connection, actor_name, find
 from schedulemesh.core.client.new_settings import parse_settings
 from schedulemesh.core.client.ray_cluster import join
 from schedulemesh.core.client.scheduler import RayScheduler
-from schedulemesh.engine.messages.outcomes import Refused
-from schedulemesh.protocol.answers import AnswerT, PoolResponse, Response
+from schedulemesh.protocol.answers import AnswerT
 from schedulemesh.protocol.requests import AnyRequest
 
 
@@ -27,12 +26,7 @@ class RayGateway:
 
     def ask(self, request: AnyRequest, expected: type[AnswerT]) -> AnswerT:
         """Send a request and wait for its answer; see Gateway."""
-        answer = asking.ask(self._connection, request, expected)
-        if isinstance(answer, Refused):
-            raise RefusedError(answer)
-        if isinstance(answer, (Response, PoolResponse)) and isinstance(answer.outcome, Refused):
-            raise RefusedError(answer.outcome)
-        return answer
+        return accepted(asking.ask(self._connection, request, expected))
 
 
 @contextmanager

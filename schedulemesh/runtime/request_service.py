@@ -247,6 +247,7 @@ class RequestService(Service):
             "pid": os.getpid(),
             "journal": str(journal_address(self._settings, self._backend.session_folder())),
             "epoch": state.epoch,
+            "time": self._reactor.now(),
             "http": self._http.url,
             "pools": len(state.ledger.accounts),
             "agents": len(state.agents),

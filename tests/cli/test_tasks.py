@@ -84,3 +84,19 @@ def test_plugins_are_listed(run):
         "priority_first",
         "least_lost_work",
     ]
+
+
+def test_the_live_view_is_repeated(busy, run):
+    busy.pool("空")
+    busy.submit("waits", cpu=2, queue=True)
+    done = run("top", "--count", "2", "--interval", "0.1", "-o", "json")
+    first, second = (json.loads(line) for line in done.stdout.splitlines())
+    assert first["pools"] == second["pools"]
+    assert [(pool["name"], pool["share"]) for pool in first["pools"]] == [("研究", 1.0), ("空", 0)]
+    assert [task["task_id"] for task in first["running"]] == ["b", "甲"]
+    assert first["running"][0]["holds"] == {"cpu": 1.0}
+    assert [task["task_id"] for task in first["waiting"]] == ["waits"]
+    text = run("top", "--count", "1").stdout
+    assert "################ 100%" in text
+    limited = run("top", "--count", "1", "--limit", "1", "-o", "json")
+    assert len(json.loads(limited.stdout)["running"]) == 1

@@ -79,7 +79,17 @@ def test_formats_and_shared_options_are_described():
     for form in Format:
         assert f"| `{form.value}` |" in text
     whole = PAGE.read_text(encoding="utf-8")
-    for name in ("filter", "label", "watch", "interval", "since", "name", "namespace", "address"):
+    for name in (
+        "filter",
+        "label",
+        "watch",
+        "interval",
+        "count",
+        "since",
+        "name",
+        "namespace",
+        "address",
+    ):
         assert f"`--{name}" in whole, name
 
 

@@ -17,6 +17,8 @@ class AboutResult(Result, total=False):
     journal: str
     #: One more with each life of the supervisor.
     epoch: int
+    #: Its clock, in seconds since 1970.
+    time: float
     #: The address of the HTTP API; None: there is none, or it does not serve yet.
     http: str | None
     pools: int

@@ -1,0 +1,129 @@
+"""The command top: a live view of pools, running tasks and the queue."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from schedulemesh.cli.command import Target, View, command
+from schedulemesh.cli.output import show
+from schedulemesh.cli.rows import Column, Listing, Record, Row
+from schedulemesh.cli.texts import amounts, data, duration, number
+
+if TYPE_CHECKING:
+    from schedulemesh.cli.gateway import Gateway
+
+app = typer.Typer()
+
+#: Characters of a full bar.
+_BAR = 16
+
+
+def _bar(share: float) -> str:
+    filled = round(max(0.0, min(1.0, share)) * _BAR)
+    return f"{'#' * filled}{'.' * (_BAR - filled)} {share:4.0%}"
+
+
+def _metrics(found: Row | None) -> str:
+    """The first of the reported metrics."""
+    shown = [f"{name} {data(value)}" for name, value in (found or {}).items()]
+    return ", ".join(shown[:3])
+
+
+_POOLS = (
+    Column(heading="pool", key="name"),
+    Column(heading="fullest resource", key="share", show=_bar),
+    Column(heading="used", key="used", show=amounts),
+    Column(heading="of", key="resources", show=amounts),
+    Column(heading="queued", key="queued", right=True),
+)
+_RUNNING = (
+    Column(heading="task", key="task_id"),
+    Column(heading="owner", key="owner"),
+    Column(heading="pool", key="pool_name"),
+    Column(heading="prio", key="priority", show=number, right=True),
+    Column(heading="holds", key="holds", show=amounts),
+    Column(heading="for", key="running_s", show=duration, right=True),
+    Column(heading="metrics", key="last_metrics", show=_metrics),
+)
+_WAITING = (
+    Column(heading="task", key="task_id"),
+    Column(heading="owner", key="owner"),
+    Column(heading="pool", key="pool_name"),
+    Column(heading="prio", key="priority", show=number, right=True),
+    Column(heading="#", key="position", right=True),
+    Column(heading="waits", key="waiting_time", show=duration, right=True),
+)
+
+
+@command(app)
+def top(
+    target: Target,
+    view: View,
+    limit: Annotated[
+        int, typer.Option(min=1, help="Running and waiting tasks that are shown.")
+    ] = 15,
+) -> None:
+    """Show pools, running tasks and the queue live: the tasks that hold most come first."""
+    show(target, replace(view, watch=True), lambda gateway: live_view(gateway, limit))
+
+
+def live_view(gateway: Gateway, limit: int) -> Record:
+    """What ``top`` shows at one time."""
+    from schedulemesh.protocol.answers import Details, Listed
+    from schedulemesh.protocol.requests import GetAbout, ListAgents, ListPools, ListTasks
+
+    about = gateway.ask(GetAbout(), Details).facts
+    pools = [{**row, "share": _share(row)} for row in gateway.ask(ListPools(), Listed).rows]
+    tasks = gateway.ask(ListTasks(), Listed).rows
+    agents = {row["name"]: row["resources"] for row in gateway.ask(ListAgents(), Listed).rows}
+    running = [_running(task, agents, about["time"]) for task in tasks if task["phase"] != "queued"]
+    running.sort(key=_most_first)
+    waiting = [task for task in tasks if task["phase"] == "queued"]
+    keys = ("name", "namespace", "epoch", "running_tasks", "queued_tasks")
+    return Record(
+        facts={key: about[key] for key in keys},
+        lines=[
+            ("scheduler", f"{about['name']} (namespace {about['namespace']})"),
+            ("tasks", f"{about['running_tasks']} running, {about['queued_tasks']} queued"),
+        ],
+        listings=(
+            Listing(kind="pools", rows=sorted(pools, key=_fullest_first), columns=_POOLS),
+            Listing(kind="running", rows=running[:limit], columns=_RUNNING, name="task_id"),
+            Listing(kind="waiting", rows=waiting[:limit], columns=_WAITING, name="task_id"),
+        ),
+    )
+
+
+def _running(task: dict[str, Any], agents: dict[str, Any], now: float) -> dict[str, Any]:
+    started = task["started_at"]
+    held = agents.get(task["agent_name"], {})
+    return {
+        **task,
+        "holds": held,
+        "running_s": None if started is None else max(0.0, now - started),
+    }
+
+
+def _share(pool: Row) -> float:
+    """The used part of the resource of which the largest part is used, from 0 to 1."""
+    total, used = _flat(pool["resources"]), _flat(pool["used"])
+    return max(
+        (used.get(kind, 0.0) / amount for kind, amount in total.items() if amount), default=0
+    )
+
+
+def _flat(given: Row) -> dict[str, float]:
+    custom = given.get("custom", {})
+    return {**{kind: n for kind, n in given.items() if kind != "custom"}, **custom}
+
+
+def _most_first(task: Row) -> tuple[float, float, str]:
+    held = task["holds"]
+    return (-held.get("gpu", 0.0), -held.get("cpu", 0.0), task["task_id"])
+
+
+def _fullest_first(pool: Row) -> tuple[float, str]:
+    return (-pool["share"], pool["name"])
