@@ -25,6 +25,7 @@ from schedulemesh.cli import (
 
 app = typer.Typer(
     no_args_is_help=True,
+    rich_markup_mode=None,
     help="Pools, quotas, preemption and placement for Ray clusters.",
 )
 

@@ -32,10 +32,13 @@ def gateway_to(target: Target) -> Iterator[Gateway]:
     if target.address.startswith(("http://", "https://")):
         with http_gateway.at_url(target.address) as gateway:
             yield gateway
-    elif target.address == "auto" and (served := http_gateway.discovered(target)) is not None:
-        yield served
-    else:
-        from schedulemesh.cli.ray_gateway import connected
+        return
+    if target.address == "auto":
+        with http_gateway.discovered(target) as served:
+            if served is not None:
+                yield served
+                return
+    from schedulemesh.cli.ray_gateway import connected
 
-        with connected(target) as over_ray:
-            yield over_ray
+    with connected(target) as over_ray:
+        yield over_ray

@@ -6,7 +6,7 @@ import http.client
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from urllib.parse import urlsplit
 
 from schedulemesh.cli.command import Target
@@ -62,9 +62,7 @@ def _error(status: int, body: bytes) -> ScheduleMeshError:
         return NotAllowedError(message)
     if status in _UNAVAILABLE:
         return SchedulerUnavailableError(message)
-    return (
-        InvalidRequestError(message) if status < 500 else ScheduleMeshError(message)
-    )
+    return InvalidRequestError(message) if status < 500 else ScheduleMeshError(message)
 
 
 @contextmanager
@@ -74,21 +72,23 @@ def at_url(url: str) -> Iterator[HttpGateway]:
         connection = _connected(url)
     except OSError as error:
         raise SchedulerUnavailableError(f"nothing answers at {url} ({error})") from None
-    try:
+    with closing(connection):
         yield HttpGateway(connection, os.environ.get("SCHEDULEMESH_TOKEN", ""))
-    finally:
-        connection.close()
 
 
-def discovered(target: Target) -> HttpGateway | None:
-    """The scheduler through its HTTP API on this machine; None: it has none that answers."""
+@contextmanager
+def discovered(target: Target) -> Iterator[HttpGateway | None]:
+    """Within, the scheduler through its HTTP API on this machine; None: it has none that answers."""
     file = found(home_folder(os.environ), target.namespace, target.name)
-    if file is None:
-        return None
     try:
-        return HttpGateway(_connected(file.url), file.token)
+        connection = None if file is None else _connected(file.url)
     except OSError:
-        return None
+        connection = None
+    if file is None or connection is None:
+        yield None
+        return
+    with closing(connection):
+        yield HttpGateway(connection, file.token)
 
 
 def _connected(url: str) -> http.client.HTTPConnection:

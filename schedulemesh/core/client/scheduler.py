@@ -413,8 +413,8 @@ class RayScheduler(PoolCalls, GangCalls, QueueCalls, DrainCalls, TaskFollower):
 
     def about(self) -> AboutResult:
         """Return what serves this scheduler: ``name``, ``namespace``, ``detached``, ``node_id``, ``pid``,
-        ``journal`` (its address), ``epoch`` (one more with each life of the supervisor), ``time`` (its clock), the address
-        of the HTTP API as ``http`` (None: there is none, or it does not serve yet), and how many ``pools``,
-        ``agents``, ``running_tasks`` and ``queued_tasks`` there are.
+        ``journal`` (its address), ``epoch`` (one more with each life of the supervisor), ``time`` (its
+        clock), the address of the HTTP API as ``http`` (None: there is none, or it does not serve yet), and
+        how many ``pools``, ``agents``, ``running_tasks`` and ``queued_tasks`` there are.
         """
         return cluster.about(self._connection)

@@ -1,0 +1,121 @@
+"""Commands over the HTTP API: the same answers and exit codes, and Ray is not imported."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from schedulemesh.cli.exits import ExitCode
+from tests.cli.conftest import Scheduler
+from tests.runtime.composition import InThread
+from tests.server.local import Api
+
+#: Runs a command, and says on stderr whether Ray was imported.
+PROGRAM = """
+import sys
+from schedulemesh.cli.app import app
+code = 0
+try:
+    app()
+except SystemExit as ended:
+    code = ended.code
+print("ray" in sys.modules, file=sys.stderr)
+sys.exit(code)
+"""
+LOOKS = (
+    ["status"],
+    ["pools"],
+    ["pools", "get", "研究"],
+    ["agents"],
+    ["nodes"],
+    ["tasks"],
+    ["queue"],
+    ["preemptions"],
+    ["policy", "get"],
+    ["export"],
+    ["top", "--count", "1"],
+)
+
+
+@pytest.fixture
+def api(tmp_path, monkeypatch):
+    """The HTTP API of a scheduler with a pool and a task; commands find it."""
+    service = InThread(tmp_path / "j.sqlite")
+    mesh = Scheduler(service)
+    mesh.pool()
+    mesh.submit("甲")
+    served = Api(service, tmp_path / "home")
+    monkeypatch.setenv("SCHEDULEMESH_HOME", served.folder)
+    monkeypatch.setenv("SCHEDULEMESH_NAME", "mesh")
+    monkeypatch.setenv("SCHEDULEMESH_NAMESPACE", "space")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    yield served
+    served.close()
+    service.close()
+
+
+def process(*words):
+    command = [sys.executable, "-c", PROGRAM, *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_looking_needs_no_ray(api):
+    for words in LOOKS:
+        done = process(*words, "-o", "json")
+        assert (done.returncode, done.stderr) == (0, "False\n"), (words, done.stderr)
+        assert isinstance(json.loads(done.stdout), (list, dict))
+
+
+def test_changes_and_refusals_are_those_of_the_scheduler(api, run):
+    assert run("pools", "set", "研究", "resources.gpu=2").exit_code == 0
+    assert json.loads(run("pools", "get", "研究", "-o", "json").stdout)["resources"] == {
+        "cpu": 4.0,
+        "gpu": 2.0,
+    }
+    assert run("cancel", "甲").exit_code == 0
+    assert run("cancel", "没有").exit_code == ExitCode.NOT_FOUND
+    assert run("agents", "--pool", "没有").exit_code == ExitCode.NOT_FOUND
+    assert run("policy", "set", "min_runtime=-1").exit_code == ExitCode.USAGE
+
+
+def test_a_url_is_an_address(api, run, monkeypatch):
+    monkeypatch.setenv("SCHEDULEMESH_HOME", "/nowhere")
+    assert run("tasks", "--address", api.url).exit_code == ExitCode.NOT_ALLOWED
+    monkeypatch.setenv("SCHEDULEMESH_TOKEN", api.token)
+    assert run("tasks", "--address", api.url, "-o", "name").stdout == "甲\n"
+    done = run("tasks", "--address", "http://127.0.0.1:1")
+    assert done.exit_code == ExitCode.UNREACHABLE
+    assert "nothing answers at http://127.0.0.1:1" in done.stderr
+
+
+def test_a_scheduler_that_does_not_answer_is_unreachable(api, run):
+    api.gateway.cut_off = True
+    done = run("status")
+    assert (done.exit_code, done.stdout) == (ExitCode.UNREACHABLE, "")
+    assert "cannot be reached" in done.stderr
+
+
+def shortest(*words, times=5):
+    """Seconds of processor time of a Python program, the least of several, whatever else runs."""
+    taken = []
+    for _ in range(times):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, *words], capture_output=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        taken.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return min(taken)
+
+
+def test_the_overview_takes_as_long_as_a_dozen_empty_programs_at_most(api):
+    empty, status = shortest("-c", "pass"), shortest("-m", "schedulemesh", "status")
+    assert status <= 12 * empty, f"{status * 1000:.0f} ms against {empty * 1000:.0f} ms"
+
+
+def test_help_is_quick_and_needs_no_ray():
+    done = process("--help")
+    assert (done.returncode, done.stderr) == (0, "False\n")
+    assert shortest("-m", "schedulemesh", "--help") <= 0.3
