@@ -89,7 +89,9 @@ def mesh(ray_cluster):
 
 
 @pytest.fixture
-def run(mesh, monkeypatch):
+def run(mesh, monkeypatch, tmp_path):
+    monkeypatch.setenv("SCHEDULEMESH_HOME", str(tmp_path))
+
     def invoke(words, *more, width=80, stdin=None):
         monkeypatch.setenv("COLUMNS", str(width))
         monkeypatch.setenv("SCHEDULEMESH_NAME", "调度")
