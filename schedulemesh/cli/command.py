@@ -132,12 +132,15 @@ CommandFunction = Callable[..., "int | None"]
 
 
 def command(
-    app: typer.Typer, name: str | None = None
+    app: typer.Typer, name: str | None = None, *, negative: bool = False
 ) -> Callable[[CommandFunction], CommandFunction]:
-    """Add a function to an app as a command. What it returns is its exit code, None: 0."""
+    """Add a function to an app as a command. What it returns is its exit code, None: 0. With ``negative`` its
+    arguments may be negative numbers, which are not taken for options.
+    """
+    settings = {"ignore_unknown_options": negative}
 
     def added(function: CommandFunction) -> CommandFunction:
-        app.command(name)(_as_command(function))
+        app.command(name, context_settings=settings)(_as_command(function))
         return function
 
     return added

@@ -63,7 +63,7 @@ def front(target: Target, output: Output, tasks: Tasks) -> int:
     return _change(target, output, tasks, "moved to the front", to_front=True)
 
 
-@command(app)
+@command(app, negative=True)
 def priority(
     target: Target,
     output: Output,

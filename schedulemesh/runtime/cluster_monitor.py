@@ -23,7 +23,12 @@ from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.autoscaler import AutoscalerRequest
 from schedulemesh.runtime.backend import Backend, NodeView
 from schedulemesh.runtime.executor import Executor
-from schedulemesh.runtime.gangs import every_process, processes_of
+from schedulemesh.runtime.gangs import (
+    elastic_gangs,
+    every_process,
+    processes_of,
+    tell_members,
+)
 from schedulemesh.runtime.orphans import Orphans
 from schedulemesh.runtime.pg_manager import groups_gone, ready_groups
 from schedulemesh.runtime.witness import Witness
@@ -238,6 +243,9 @@ class ClusterMonitor:
         self._executor.begin()
         if state.agents or len(state.running) or state.groups.by_id:
             await self._reactor.step(RecoveryObserved(living=alive, groups=groups))
+        for gang_name in elastic_gangs(state):
+            # A member may have ended before the others could be told, by this process or the former one.
+            self._spawn(tell_members(self._agents, state, gang_name))
         self._ready.reconcile(self._reactor.state)
 
 

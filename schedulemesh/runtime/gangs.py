@@ -186,6 +186,15 @@ def changed_gangs(state: MeshState, facts: Iterable[AnyFact]) -> set[str]:
     return found
 
 
+def elastic_gangs(state: MeshState) -> list[str]:
+    """The agents that are the cores of elastic gangs and run."""
+    return [
+        name
+        for name, agent in state.agents.items()
+        if agent.spec.extra_names and isinstance(agent.phase, Running)
+    ]
+
+
 async def tell_members(agents: Agents, state: MeshState, gang_name: str) -> None:
     """Tell every member of an elastic gang that has ``on_members_changed`` which ranks run now."""
     ranks = tuple(members_running(state, gang_name))

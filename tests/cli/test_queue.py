@@ -52,6 +52,10 @@ def test_the_order_is_changed(waiting, run):
     assert run("priority", "甲", "7.5").exit_code == 0
     rows = json.loads(run("queue", "-o", "json").stdout)
     assert {row["task_id"]: row["priority"] for row in rows} == {"b": 5.0, "甲": 7.5}
+    assert run("priority", "甲", "-2").exit_code == 0
+    rows = json.loads(run("queue", "-o", "json").stdout)
+    assert {row["task_id"]: row["priority"] for row in rows} == {"b": 5.0, "甲": -2.0}
+    assert run("priority", "甲", "--unknown").exit_code == 2
 
 
 def test_a_refusal_is_an_exit_code_and_the_others_are_changed(waiting, run):

@@ -298,3 +298,21 @@ def test_a_large_state_is_sent_in_chunks(monkeypatch):
     link._supervisor = refusing = Taking(parts=1)
     link._answer(7, result)
     assert (len(refusing.parts), refusing.done) == (2, []), "nobody waits any more"
+
+
+class Elastic:
+    """Remembers what it was told of its gang."""
+
+    def __init__(self, name, labels):
+        self.told = []
+
+    def on_members_changed(self, ranks):
+        self.told.append(ranks)
+
+
+def test_an_object_is_told_of_a_change_of_its_gang_once():
+    host = host_of(Elastic)
+    for number, ranks in enumerate([(0, 1, 2), (0, 1, 2), (0, 1), (0, 1, 2)]):
+        command = Command(command_id=number, epoch=1, kind="members", ranks=ranks)
+        assert host._sm_channel._carry_out(command).success
+    assert host._sm_object.told == [[0, 1, 2], [0, 1], [0, 1, 2]]

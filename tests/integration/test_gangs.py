@@ -158,6 +158,16 @@ def test_an_elastic_gang_gives_up_a_member_and_grows_again(pool, namespace):
     assert_nothing_held(pool)
 
 
+def test_members_learn_who_died_with_the_supervisor(pool):
+    answer = submit(pool, agent_name="g", replicas=3, min_replicas=2)
+    first, second = members(answer)
+    until(lambda: ray.get(first.others.remote()) == [0, 1, 2], "it does not grow")
+    ray.kill(extra_of(pool)["handle"])
+    kill_supervisor(pool)
+    for handle in (first, second):
+        until(lambda h=handle: ray.get(h.others.remote()) == [0, 1], "nobody says that one is gone")
+
+
 def extra_of(scheduler):
     """The only extra member of the gang."""
     (found,) = (a for a in scheduler.list_agents()["agents"] if a.get("extra_of") == "g")

@@ -137,6 +137,8 @@ class ControlChannel:
         self._go_on = threading.Event()
         #: Tasks whose method the scheduler has cancelled; their run may end early.
         self._cancelled: set[str] = set()
+        #: Of an elastic gang: the ranks that the object was last told of.
+        self._ranks: tuple[int, ...] = ()
         #: The highest epoch of any supervisor that gave a command.
         self._epoch = 0
 
@@ -227,7 +229,7 @@ class ControlChannel:
             self._go_on.set()
             return Result()
         if command.kind == "members":
-            return self._call("on_members_changed", list(command.ranks))
+            return self._members_changed(command.ranks)
         try:
             if command.kind == "notice":
                 return self._call("on_preemption_notice", command.seconds)
@@ -240,6 +242,15 @@ class ControlChannel:
     def was_cancelled(self, task_id: str) -> bool:
         """Whether the scheduler has cancelled this task."""
         return task_id in self._cancelled
+
+    def _members_changed(self, ranks: tuple[int, ...]) -> Result:
+        """Tell the object which ranks run, unless it was told so last: a supervisor that has restarted tells
+        every member again.
+        """
+        if ranks == self._ranks:
+            return Result()
+        self._ranks = ranks
+        return self._call("on_members_changed", list(ranks))
 
     def _cancel(self, task_id: str) -> Result:
         # Noted first: the method may return before cancel() does.
