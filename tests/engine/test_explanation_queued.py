@@ -348,7 +348,7 @@ def test_without_a_free_placement_group_it_says_why_there_is_none():
     assert codes(found) == [Reason.GROUP_UNPLACEABLE]
     assert "1 of at most 1 dynamic ones are there" in found.error
     assert [h.agent_name for h in found.holders] == ["a"]
-    assert "not estimated" in found.no_estimate
+    assert "no estimated_duration" in found.no_estimate
 
 
 def test_a_gang_says_what_its_group_lacks():

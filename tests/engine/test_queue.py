@@ -501,7 +501,7 @@ def test_a_task_goes_to_another_node_than_the_reserved_one():
     given.run("s", cpu=3, priority=9, node_id="b")
     given.queue("big", cpu=4)
     given.tick()
-    assert given.state.queue.by_id["big"].reservation.node_id == "a"
+    assert given.state.queue.by_id["big"].reservation.node_ids == ("a",)
     given.queue("long", "q", cpu=1)
     assert given.starts["long"].node_id == "b"
     given.report("long")

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from schedulemesh.config.policy import PreemptionPolicy
-from schedulemesh.domain.resources import UNIT, Resources
+from schedulemesh.domain.resources import NOTHING, UNIT, Resources
 from schedulemesh.domain.task import TaskPhase
-from schedulemesh.engine.state.agents import Running
+from schedulemesh.engine.state.agents import Ending, Running
 from schedulemesh.engine.state.device_guarantees import is_sure
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
@@ -303,7 +303,7 @@ def held_back(state: MeshState, later: Later, seats: Seats, now: float) -> bool:
         and all(
             _left(state, head, later.need, node_id, now)
             for head in delayed
-            if head.reservation is not None and head.reservation.node_id == node_id
+            if head.reservation is not None and node_id in head.reservation.node_ids
         )
         for node_id in seats.open_nodes()
     )
@@ -317,10 +317,12 @@ def _left(
     until = now if head.reservation is None else head.reservation.at or now
     if node_id is None:
         free = account.free
-        for task in state.running.by_id.values():
-            mine = task.phase is TaskPhase.RUNNING and task.spec.pool_name == head.pool_name
-            if mine and task.ends_at is not None and now < task.ends_at <= until:
-                free = free + task.resources
+        for name, agent in state.agents.items():
+            end = _last_end(state, name, now)
+            if end is not None and end <= until and _counts(state, name, end, head.pool_name):
+                for share in agent.shares:
+                    if share.pool_name == head.pool_name:
+                        free = free + share.amount
     else:
         free = _free_at(state, state.cluster.nodes[node_id], now, until)
     submission = head.submission
@@ -330,12 +332,38 @@ def _left(
     return wanted.fits(free - need)
 
 
+def _last_end(state: MeshState, agent_name: str, now: float) -> float | None:
+    """When the last task of an agent ends; None: one has no estimate or is over, or the agent is ending."""
+    agent = state.agents.get(agent_name)
+    ends = [t.ends_at for t in state.running.by_id.values() if t.agent_name == agent_name]
+    if agent is None or isinstance(agent.phase, Ending) or not ends:
+        return None
+    known = [end for end in ends if end is not None and end > now]
+    return max(known) if len(known) == len(ends) else None
+
+
+def _counts(state: MeshState, agent_name: str, end: float, pool_name: str) -> bool:
+    """Whether the quota of this pool is known to be free when the agent ends: its last task, or one that ends
+    at the same time, starts, or is of the pool or paid by it.
+    """
+    return any(
+        task.phase is TaskPhase.STARTING
+        or (
+            task.phase is TaskPhase.RUNNING
+            and pool_name in (task.payers or (task.spec.pool_name,))
+            and task.resources != NOTHING
+        )
+        for task in state.running.by_id.values()
+        if task.agent_name == agent_name and task.ends_at == end
+    )
+
+
 def _free_at(state: MeshState, node: Node, now: float, until: float) -> Resources:
     """What is free on a node when the agents have ended whose tasks all end by then."""
     free = node.free
     for name, allocation in node.allocations.items():
-        ends = [t.ends_at for t in state.running.by_id.values() if t.agent_name == name]
-        if ends and all(end is not None and now < end <= until for end in ends):
+        end = _last_end(state, name, now)
+        if end is not None and end <= until:
             gpu = sum(units for _, units in allocation.devices.units)
             free = free + allocation.held + Resources(gpu=gpu)
     return free

@@ -9,10 +9,9 @@ from __future__ import annotations
 import msgspec
 
 from schedulemesh.domain.agent import AgentSpec
-from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Resources
-from schedulemesh.domain.task import DEFAULT_PRIORITY, TaskSpec
+from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine import explain
 from schedulemesh.engine.admission.admit import Request, admit, would_run
 from schedulemesh.engine.admission.evictions import (
@@ -21,6 +20,7 @@ from schedulemesh.engine.admission.evictions import (
     plan_for,
     unprobed,
 )
+from schedulemesh.engine.admission.needs import groups_asked
 from schedulemesh.engine.admission.reservations import permitted
 from schedulemesh.engine.lifecycle.registration import duplicate_task, register
 from schedulemesh.engine.messages.outcomes import (
@@ -32,10 +32,9 @@ from schedulemesh.engine.messages.outcomes import (
 )
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.placement.group_choice import (
-    FOR_GANGS,
+    GroupRequest,
     NoAssignment,
     find_assignment,
-    group_request_of,
 )
 from schedulemesh.engine.placement.plugin_views import submitted_view
 from schedulemesh.engine.placement.strategies import Strategies
@@ -115,9 +114,8 @@ def understand(tx: Transaction, stimulus: TaskSubmitted) -> Request | Refused:
     # Last of what has nothing to do with room: all else also holds for tasks that may wait (``queue.join``).
     if pool_name in state.drains.pools:
         return explain.pool_draining(pool_name)
-    groups = FOR_GANGS if agent.gang is not None else None
-    if (groups := account.spec.groups or groups) is not None:
-        return _in_a_group(state, stimulus, account.spec.name, groups, need)
+    if (asked := groups_asked(state, stimulus, pool_name, need)) is not None:
+        return _in_a_group(state, stimulus, asked, need)
     node = None
     payment = claim_payment(state, pool_name, need, stimulus.client)
     if by_node := stimulus.choose_node and state.nodes_known:
@@ -176,32 +174,24 @@ def _contradiction(stimulus: TaskSubmitted, account: Account) -> Refused | None:
 
 
 def _in_a_group(
-    state: MeshState, stimulus: TaskSubmitted, pool_name: str, spec: GroupsSpec, need: Resources
+    state: MeshState, stimulus: TaskSubmitted, asked: GroupRequest, need: Resources
 ) -> Request | Refused:
     """A request for a placement group, with the group that it may have."""
-    task = stimulus.task
-    request = Request(
+    payment = claim_payment(state, asked.pool_name, need, stimulus.client)
+    assignment = find_assignment(state, asked, waits=bool(payment.short))
+    if isinstance(assignment, NoAssignment) and not assignment.could_ever:
+        refused = explain.group_out_of_resources(state, asked.shape)
+        return _of_size(stimulus, refused, asked.pool_name, need)
+    return Request(
         stimulus=stimulus,
-        pool_name=pool_name,
+        pool_name=asked.pool_name,
         need=need,
-        payment=claim_payment(state, pool_name, need, stimulus.client),
+        payment=payment,
         node=None,
         by_node=False,
+        group_request=asked,
+        assignment=assignment,
     )
-    group_request = group_request_of(
-        state,
-        pool_name,
-        spec,
-        stimulus.agent.bundles or (need,),
-        DEFAULT_PRIORITY if task is None else task.priority,
-        stimulus.agent.labels if task is None else task.labels,
-        stimulus.agent.gang,
-    )
-    assignment = find_assignment(state, group_request, waits=bool(request.payment.short))
-    if isinstance(assignment, NoAssignment) and not assignment.could_ever:
-        refused = explain.group_out_of_resources(state, group_request.shape)
-        return _of_size(stimulus, refused, pool_name, need)
-    return msgspec.structs.replace(request, group_request=group_request, assignment=assignment)
 
 
 def _of_size(stimulus: TaskSubmitted, refused: Refused, pool_name: str, need: Resources) -> Refused:

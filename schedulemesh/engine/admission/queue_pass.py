@@ -21,7 +21,8 @@ from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.admission.admit import Request, admit
 from schedulemesh.engine.admission.decide import can_be_paid, understand, veto_for
 from schedulemesh.engine.admission.evictions import plan_for, unprobed
-from schedulemesh.engine.admission.reservations import need_of, permitted, reserve_starts
+from schedulemesh.engine.admission.needs import need_of
+from schedulemesh.engine.admission.reservations import permitted, reserve_starts
 from schedulemesh.engine.messages.facts import AgentEnded, ClassLoaded, GroupEnded, GroupReady
 from schedulemesh.engine.messages.instructions import ProbeClass
 from schedulemesh.engine.messages.outcomes import Refused

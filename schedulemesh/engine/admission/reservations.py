@@ -1,33 +1,49 @@
 """Reserved starts: what keeps later tasks from delaying the first task of a queue for ever.
 
 The first task of a pool that does not fit gets a reservation: the time at which it can start if the running
-tasks end as estimated, and the node on which it can. A task that comes after it may start before it
-(backfill, as in the EASY scheduler of Lifka, 1995) if it ends before that time, or if what is left then is
-enough for both. Where nothing is known about the time, later tasks may pass it for
-``QueuePolicy.passing_limit_s``; after that, what the first task needs is kept free until it fits.
+tasks end as estimated (``projection``), and where: the node, or for a gang or a placement group the node of
+each bundle, or an existing group. A task that comes after it may start before it (backfill, as in the EASY
+scheduler of Lifka, 1995) if it ends before that time, or if what is left then is enough for both. Where
+nothing is known about the time, later tasks may pass it for ``QueuePolicy.passing_limit_s``; after that, what
+the first task needs is kept free until it fits.
+
+The reservations are made anew on each tick, those for placement groups a few at a time, because to search
+places for many bundles costs more; the others stay as they are as long as estimates hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from heapq import merge
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.admission.admit import Request
+from schedulemesh.engine.admission.needs import groups_asked, need_of
+from schedulemesh.engine.admission.projection import (
+    Projection,
+    classes_by_pool,
+    end_of_group,
+    quota_free_at,
+)
 from schedulemesh.engine.messages.queue_facts import ReservationDropped, StartReserved
+from schedulemesh.engine.placement.bundles import Room
+from schedulemesh.engine.placement.group_choice import Assignment, GroupRequest
+from schedulemesh.engine.state.groups import Group
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
-from schedulemesh.engine.state.queue import Entry, QueuedTask
+from schedulemesh.engine.state.queue import Entry, QueuedTask, Reservation
 from schedulemesh.engine.state.tasks import TaskClass
 from schedulemesh.engine.transaction import Transaction
 
-_INFINITY = float("inf")
-#: Nodes that are looked at for one reservation, those with the most free resources.
-_NODES = 64
-#: Running tasks of a pool that are looked at, those that end first.
-_ENDS = 10_000
+#: Reservations of placement groups that are made anew on one tick.
+_GROUP_SEARCHES = 4
+
+#: What a task takes, by node.
+_Taken = Mapping[str, Resources]
+
+
+# reserving
 
 
 def reserve_starts(tx: Transaction, heads: Iterable[QueuedTask]) -> None:
@@ -36,25 +52,66 @@ def reserve_starts(tx: Transaction, heads: Iterable[QueuedTask]) -> None:
     keep = {task.task_id: task for task in heads}
     for task_id in sorted(queue.reserved.keys() - keep.keys()):
         tx.emit(ReservationDropped(task_id=task_id))
-    classes = classes_by_pool(tx.state) if keep else {}
+    if not keep:
+        return
+    classes, projection = classes_by_pool(tx.state), Projection(tx.state, tx.now)
+    searched = _searched_groups(tx, keep.values())
     for task_id, task in keep.items():
-        at, node_id = _earliest(tx.state, task, classes.get(task.pool_name, []), tx.now)
-        known = task.reservation
-        if known is None or (known.at, known.node_id) != (at, node_id):
-            tx.emit(StartReserved(task_id=task_id, at=at, node_id=node_id))
+        if task.reservation is not None and _in_group(tx.state, task) and task_id not in searched:
+            continue
+        start = _earliest(tx.state, projection, task, classes.get(task.pool_name, []), tx.now)
+        if task.reservation != start:
+            tx.emit(
+                StartReserved(
+                    task_id=task_id, at=start.at, node_ids=start.node_ids, group_id=start.group_id
+                )
+            )
 
 
-def need_of(state: MeshState, task: QueuedTask) -> Resources:
-    """What a queued task asks for."""
-    submission = task.submission
-    if submission.default_resources:
-        return state.ledger.accounts[task.pool_name].spec.default_agent()
-    return submission.agent.resources
+def _searched_groups(tx: Transaction, heads: Iterable[QueuedTask]) -> set[str]:
+    """Of the tasks that need placement groups those whose places are sought again on this tick: all whose
+    time has passed, and of the others a few by turns.
+    """
+    groups = [head for head in heads if _in_group(tx.state, head)]
+    turns = -(-len(groups) // _GROUP_SEARCHES)
+    return {
+        head.task_id
+        for number, head in enumerate(groups)
+        if number % turns == int(tx.now) % turns
+        or (head.reservation is not None and (head.reservation.at or tx.now + 1) < tx.now)
+    }
+
+
+def _in_group(state: MeshState, task: QueuedTask) -> bool:
+    """Whether it runs in a placement group."""
+    gang = task.submission.agent.gang is not None
+    return gang or state.ledger.accounts[task.pool_name].spec.groups is not None
+
+
+def _earliest(
+    state: MeshState,
+    projection: Projection,
+    task: QueuedTask,
+    classes: list[TaskClass],
+    now: float,
+) -> Reservation:
+    """When and where the task can start if estimates hold."""
+    need, known = need_of(state, task), task.reservation
+    quota_at = quota_free_at(state, task.pool_name, need, classes, now)
+    if not task.submission.choose_node or not state.nodes_known:
+        return Reservation(at=quota_at)
+    asked = groups_asked(state, task.submission, task.pool_name, need)
+    place = projection.place(need, asked, () if known is None else known.node_ids)
+    at = None if quota_at is None or place.at is None else max(quota_at, place.at)
+    return msgspec.structs.replace(place, at=at)
+
+
+# later tasks
 
 
 def permitted(tx: Transaction, request: Request, entry: Entry) -> Request | None:
-    """The request, if need be on another node, where it delays no reserved start of a task that comes before
-    it; None: there is no such node. ``entry``: its own place in the order.
+    """The request, if need be in another place, where it delays no reserved start of a task that comes before
+    it; None: there is no such place. ``entry``: its own place in the order.
     """
     state = tx.state
     before = [
@@ -65,14 +122,59 @@ def permitted(tx: Transaction, request: Request, entry: Entry) -> Request | None
     if not before:
         return request
     delayed = [head for head in before if not _ends_before(tx, request, head)]
+    if not delayed:
+        return request
     if any(_takes_quota(tx, request, head) for head in delayed):
         return None
-    if request.node is None or not _takes_node(tx, request, request.node, delayed):
+    projection = Projection(state, tx.now)
+    if isinstance(request.assignment, Assignment) and request.group_request is not None:
+        return _in_another_group(tx, request, request.group_request, projection, delayed)
+    return _on_another_node(tx, request, projection, delayed)
+
+
+def _on_another_node(
+    tx: Transaction, request: Request, projection: Projection, delayed: list[QueuedTask]
+) -> Request | None:
+    def delays(node: Node) -> bool:
+        return _delays(tx, projection, {node.node_id: request.need}, delayed)
+
+    if request.node is None or not delays(request.node):
         return request
-    for node in state.cluster.with_room(request.need, tx.strategies.node):
-        if not _takes_node(tx, request, node, delayed):
+    for node in tx.state.cluster.with_room(request.need, tx.strategies.node):
+        if not delays(node):
             return msgspec.structs.replace(request, node=node)
     return None
+
+
+def _in_another_group(
+    tx: Transaction,
+    request: Request,
+    asked: GroupRequest,
+    projection: Projection,
+    delayed: list[QueuedTask],
+) -> Request | None:
+    """The request with a group that delays none of these tasks."""
+    assignment = request.assignment
+    if not isinstance(assignment, Assignment):
+        return None
+    group, placement = assignment.group, assignment.placement
+    if any(_takes_group(tx, asked, group, head) for head in delayed):
+        return None
+    if group is not None and group.reserved:
+        return request
+    node_ids = () if placement is None else placement.node_ids
+    taken = _sums(node_ids if group is None else group.node_ids, asked.shape.bundles)
+    if not _delays(tx, projection, taken, delayed):
+        return request
+    if placement is None or assignment.leaving:
+        return None
+    reserved = {n for head in delayed if head.reservation for n in head.reservation.node_ids}
+    others = [n.node_id for n in tx.state.cluster.open_nodes() if n.node_id not in reserved]
+    elsewhere = Room(tx.state.cluster).placement(asked.shape, others)
+    if elsewhere is None:
+        return None
+    assignment = msgspec.structs.replace(assignment, placement=elsewhere)
+    return msgspec.structs.replace(request, assignment=assignment)
 
 
 def _ends_before(tx: Transaction, request: Request, head: QueuedTask) -> bool:
@@ -91,133 +193,68 @@ def _takes_quota(tx: Transaction, request: Request, head: QueuedTask) -> bool:
     if request.pool_name != head.pool_name:
         return False
     state, pool_name = tx.state, head.pool_name
-    both = need_of(state, head) + request.need
-    classes = classes_by_pool(state).get(pool_name, [])
-    at = quota_free_at(state, pool_name, both, classes, tx.now)
+    need, classes = need_of(state, head), classes_by_pool(state).get(pool_name, [])
+    at = quota_free_at(state, pool_name, need, classes, tx.now, taken=request.need)
     return at is None or at > _at(head, tx.now)
 
 
-def _takes_node(tx: Transaction, request: Request, node: Node, heads: Iterable[QueuedTask]) -> bool:
-    """Whether what is left on the node at a reserved start would not be enough for its task."""
+def _takes_group(
+    tx: Transaction, asked: GroupRequest, group: Group | None, head: QueuedTask
+) -> bool:
+    """Whether a task of the same pool would use the group that this task is to get, or the last one that the
+    pool may have.
+    """
+    if head.pool_name != asked.pool_name or head.reservation is None:
+        return False
+    if head.reservation.group_id is not None:
+        return group is not None and group.group_id == head.reservation.group_id
+    if group is not None and group.reserved:
+        return False
+    groups = tx.state.groups
+    living = groups.dynamic_count(asked.pool_name) + (group is None)
+    if living < asked.spec.max_dynamic:
+        return False
+    ending = _ending_groups(tx, asked.pool_name, _at(head, tx.now))
+    return living - ending + (group is not None and group.free) >= asked.spec.max_dynamic
+
+
+def _ending_groups(tx: Transaction, pool_name: str, until: float) -> int:
+    """How many dynamic groups of a pool nobody uses at a time."""
+    state = tx.state
+    groups = map(state.groups.by_id.__getitem__, state.groups.of_pool.get(pool_name, ()))
+    ends = (end_of_group(state, group, tx.now) for group in groups)
+    return sum(end is not None and end <= until for end in ends)
+
+
+def _delays(
+    tx: Transaction, projection: Projection, taken: _Taken, heads: Iterable[QueuedTask]
+) -> bool:
+    """Whether what is left on some node at a reserved start would not be enough for its task."""
+    state = tx.state
     for head in heads:
-        if head.reservation is None or head.reservation.node_id != node.node_id:
+        reservation = head.reservation
+        if reservation is None or not any(n in taken for n in reservation.node_ids):
             continue
-        until = _at(head, tx.now)
-        free = node.free
-        for end, freed in _ends_on(tx.state, node, tx.now):
-            if end <= until:
-                free = free + freed
-        if not need_of(tx.state, head).fits(free - request.need):
-            return True
+        bundles = head.submission.agent.bundles or (need_of(state, head),)
+        for node_id, need in _sums(reservation.node_ids, bundles).items():
+            node = state.cluster.nodes.get(node_id)
+            if node is None or node_id not in taken:
+                continue
+            left = projection.free_by(node, _at(head, tx.now)) - taken[node_id]
+            if not need.fits(left):
+                return True
     return False
+
+
+def _sums(node_ids: Iterable[str], bundles: Iterable[Resources]) -> dict[str, Resources]:
+    """What bundles take on each node."""
+    found: dict[str, Resources] = {}
+    for node_id, need in zip(node_ids, bundles, strict=False):
+        found[node_id] = found.get(node_id, NOTHING) + need
+    return found
 
 
 def _at(head: QueuedTask, now: float) -> float:
     """The reserved time; now where it is not known."""
     reserved = head.reservation
     return now if reserved is None or reserved.at is None else reserved.at
-
-
-def quota_free_at(
-    state: MeshState, pool_name: str, need: Resources, classes: list[TaskClass], now: float
-) -> float | None:
-    """When so much of a pool's quota is free if estimates hold; None: nobody knows. ``classes``: those of the
-    pool's running tasks.
-    """
-    free = state.ledger.accounts[pool_name].free
-    return _first_fit(need, free, _ends_of(classes, now), now)
-
-
-def _earliest(
-    state: MeshState, task: QueuedTask, classes: list[TaskClass], now: float
-) -> tuple[float | None, str | None]:
-    """When the task can start if estimates hold (None: nobody knows), and on which node (None: any)."""
-    account = state.ledger.accounts[task.pool_name]
-    quota_at = quota_free_at(state, task.pool_name, need_of(state, task), classes, now)
-    if not task.submission.choose_node or task.submission.agent.bundles:
-        return quota_at, None
-    if account.spec.groups is not None:
-        return quota_at, None
-    node_at, node_id = _first_node(state, need_of(state, task), task, now)
-    if quota_at is None or node_at is None:
-        return None, node_id
-    return max(quota_at, node_at), node_id
-
-
-def _first_node(
-    state: MeshState, need: Resources, task: QueuedTask, now: float
-) -> tuple[float | None, str | None]:
-    """The node with room for the need first, and when; where no time is known, the one that lacks least."""
-    best: tuple[float, str] | None = None
-    least: tuple[float, bool, str] | None = None
-    reserved = None if task.reservation is None else task.reservation.node_id
-    for node in state.cluster.emptiest(_NODES):
-        if not need.fits(node.total):
-            continue
-        at = _first_fit(need, node.free, sorted(_ends_on(state, node, now), key=_end_of), now)
-        if at is not None:
-            found = (at, node.node_id)
-            best = found if best is None else min(best, found)
-        lacks = (_shortage(need, node), node.node_id != reserved, node.node_id)
-        least = lacks if least is None else min(least, lacks)
-    if best is not None:
-        return best
-    return None, None if least is None else least[2]
-
-
-def _shortage(need: Resources, node: Node) -> float:
-    """The largest part of the CPU, memory or GPU needed that the node has not free: 0.0 to 1.0."""
-    short = need.beyond(node.free)
-    pairs = ((short.cpu, need.cpu), (short.memory, need.memory), (short.gpu, need.gpu))
-    return max((lacks / asked for lacks, asked in pairs if asked), default=0.0)
-
-
-def _first_fit(
-    need: Resources, free: Resources, ends: Iterable[tuple[float, Resources]], now: float
-) -> float | None:
-    """When the need fits first as tasks end in this order; None: not by these."""
-    if need.fits(free):
-        return now
-    for end, freed in ends:
-        free = free + freed
-        if need.fits(free):
-            return end
-    return None
-
-
-def _end_of(entry: tuple[float, Resources]) -> float:
-    return entry[0]
-
-
-def _ends_on(state: MeshState, node: Node, now: float) -> Iterator[tuple[float, Resources]]:
-    """When the agents on a node end by the estimates of their tasks, and what that frees; those without an
-    estimate, or beyond it, are left out.
-    """
-    for name, allocation in node.allocations.items():
-        ends = [state.running.by_id[task_id].ends_at for task_id in state.running.on_agent(name)]
-        known = [end for end in ends if end is not None and end > now]
-        if known and len(known) == len(ends):
-            gpu = sum(units for _, units in allocation.devices.units)
-            yield max(known), allocation.held + Resources(gpu=gpu)
-
-
-def classes_by_pool(state: MeshState) -> dict[str, list[TaskClass]]:
-    """The classes of running tasks of each pool."""
-    found: dict[str, list[TaskClass]] = {}
-    for task_class in state.running.classes.values():
-        if task_class.count and task_class.resources != NOTHING:
-            found.setdefault(task_class.pool_name, []).append(task_class)
-    return found
-
-
-def _ends_of(classes: list[TaskClass], now: float) -> Iterator[tuple[float, Resources]]:
-    """When the tasks of these classes end by their estimates, the first first, and what each frees."""
-    streams = [_ends_in(task_class, now) for task_class in classes]
-    for number, entry in enumerate(merge(*streams, key=_end_of)):
-        if number >= _ENDS:
-            return
-        yield entry
-
-
-def _ends_in(task_class: TaskClass, now: float) -> Iterator[tuple[float, Resources]]:
-    return ((end, task_class.resources) for end, _ in task_class.ending(now))

@@ -57,8 +57,10 @@ class StartReserved(Fact, tag="start_reserved", frozen=True, kw_only=True):
     task_id: str
     #: When it can start if the estimates of running tasks hold, in seconds since 1970; None: unknown.
     at: float | None = None
-    #: The node on which it can; None: any, or none is known.
-    node_id: str | None = None
+    #: Where: the node of each bundle, or of an agent without bundles; empty: any, or none is known.
+    node_ids: tuple[str, ...] = ()
+    #: The existing placement group that it gets; None: it needs none, or a new one.
+    group_id: str | None = None
 
 
 class ReservationDropped(Fact, tag="reservation_dropped", frozen=True, kw_only=True):

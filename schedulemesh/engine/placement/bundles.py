@@ -156,6 +156,10 @@ class Room:
         free = self._look(self._cluster.nodes[node_id])
         return shape.total.beyond(free.amounts), not free.takes_gpus(shape.bundles)
 
+    def has_room_on(self, node_id: str, shape: GroupShape) -> bool:
+        """Whether the node has room for the whole group."""
+        return self._look(self._cluster.nodes[node_id]).takes(shape.bundles)
+
     def place(self, shape: GroupShape) -> BundlePlacement | NoPlacement:
         """The placement of a group, or why it has no room. Changes nothing."""
         placement = self.placement(shape)

@@ -37,6 +37,8 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     too_many_groups: int = 0
     #: The limits of what it may borrow; None: there are none.
     caps: LoanCaps | None = None
+    #: The only nodes on which a place is sought for bundles on several nodes; None: all.
+    only_nodes: tuple[str, ...] | None = None
 
 
 class Removal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -73,7 +75,9 @@ class Scenario:
         #: How many groups of the demand's pool are still too many.
         self.too_many_groups = demand.too_many_groups
         #: Where the shape has room with nothing released; None: nowhere.
-        self.initial = None if demand.shape is None else room.placement(demand.shape)
+        self.initial = (
+            None if demand.shape is None else room.placement(demand.shape, demand.only_nodes)
+        )
         #: Where it has room now; None: nowhere, or not known.
         self._placement = self.initial
 
@@ -130,7 +134,7 @@ class Scenario:
             changed = [node_id for node_id, count in self._changed.items() if count]
             if self._only_node is not None:
                 changed = [self._only_node] if self._only_node in changed else []
-            only = changed if self._one_node else None
+            only = changed if self._one_node else self._demand.only_nodes
             self._placement = self._room.placement(self._demand.shape, only) if changed else None
         return self._placement
 

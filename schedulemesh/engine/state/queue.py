@@ -30,8 +30,10 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
     #: When, if the estimates of the running tasks hold, in seconds since 1970; None: unknown.
     at: float | None = None
-    #: On which node; None: on any, or none is known.
-    node_id: str | None = None
+    #: On which node: that of each bundle, or of an agent without bundles; empty: any, or none is known.
+    node_ids: tuple[str, ...] = ()
+    #: The existing placement group that it gets; None: it needs none, or a new one.
+    group_id: str | None = None
 
 
 class QueuedTask(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):

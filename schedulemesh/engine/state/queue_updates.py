@@ -48,7 +48,8 @@ class QueueFacts:
 
     def reserved(self, fact: f.StartReserved) -> None:
         """A task's start is reserved."""
-        self._queue.reserve(fact.task_id, Reservation(at=fact.at, node_id=fact.node_id))
+        reservation = Reservation(at=fact.at, node_ids=fact.node_ids, group_id=fact.group_id)
+        self._queue.reserve(fact.task_id, reservation)
 
     def reservation_dropped(self, fact: f.ReservationDropped) -> None:
         """A task's start is not reserved any more."""

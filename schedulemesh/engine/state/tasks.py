@@ -313,6 +313,8 @@ class RunningTasks:
         #: The id of the agent's only task, or the ids of all of them: most agents have one.
         self._by_agent: dict[str, str | dict[str, None]] = {}
         self.classes: dict[ClassKey, TaskClass] = {}
+        #: Ids of the tasks whose agents do not run yet.
+        self.starting: dict[str, None] = {}
         #: {key: values} that label rules name; only these tell classes apart.
         self._named: Mapping[str, frozenset[str]] = {}
         self._order = ClassOrder()
@@ -340,11 +342,14 @@ class RunningTasks:
             others[task_id] = None
         elif others != task_id:
             self._by_agent[task.agent_name] = {others: None, task_id: None}
+        if task.phase is TaskPhase.STARTING:
+            self.starting[task_id] = None
         self._classify(task)
 
     def remove(self, task_id: str) -> RunningTask:
         """Remove a task."""
         task = self.by_id.pop(task_id)
+        self.starting.pop(task_id, None)
         self._declassify(task)
         on_agent = self._by_agent[task.agent_name]
         if isinstance(on_agent, str):
@@ -360,6 +365,7 @@ class RunningTasks:
         task = self.by_id[task_id]
         task.started_at, task.payers = now, payers
         task.enter(TaskPhase.RUNNING)
+        del self.starting[task_id]
         self._classify(task)
 
     def enter(self, task_id: str, phase: AnyTaskPhase) -> None:

@@ -1,0 +1,331 @@
+"""When quota and room become free if the running tasks end as they are estimated to.
+
+An agent frees what it holds when the last of its tasks ends; one with a task whose estimate is unknown or
+over frees nothing at a known time. Agents that are being terminated are left out: what they free is promised
+to others, or is free in a moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from heapq import merge
+from operator import itemgetter
+
+from schedulemesh.domain.placement import GroupShape
+from schedulemesh.domain.resources import NOTHING, Resources, least, sum_of
+from schedulemesh.engine.placement.bundles import Room, has_labels
+from schedulemesh.engine.placement.group_choice import (
+    Assignment,
+    GroupRequest,
+    excess,
+    find_assignment,
+    suits,
+)
+from schedulemesh.engine.placement.minimise import release_until
+from schedulemesh.engine.placement.scenario import (
+    Demand,
+    Removal,
+    Scenario,
+    bundle_allocations,
+)
+from schedulemesh.engine.state.agents import Ending
+from schedulemesh.engine.state.groups import MARK, Group
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.nodes import Allocation, Node
+from schedulemesh.engine.state.queue import Reservation
+from schedulemesh.engine.state.tasks import TaskClass
+
+#: Nodes on which a place is sought, those with the most free resources; for a group at least so many per
+#: bundle.
+_NODES = 64
+_NODES_PER_BUNDLE = 2
+#: Running tasks of a pool that are looked at, those that end first.
+_ENDS = 10_000
+
+#: When something ends, the name of its allocation, and what that frees on a node.
+_EndOnNode = tuple[float, str, Resources]
+_end_of = itemgetter(0)
+
+
+def end_of(state: MeshState, agent_name: str, now: float) -> float | None:
+    """When the last task of an agent ends by its estimate; None: nobody knows."""
+    agent = state.agents.get(agent_name)
+    if agent is None or isinstance(agent.phase, Ending):
+        return None
+    last = None
+    for task_id in state.running.on_agent(agent_name):
+        end = state.running.by_id[task_id].ends_at
+        if end is None or end <= now:
+            return None
+        last = end if last is None or end > last else last
+    return last
+
+
+def end_of_group(state: MeshState, group: Group, now: float) -> float | None:
+    """When nobody uses a dynamic group, so that it can be removed; None: nobody knows, or it is reserved."""
+    if group.reserved or group.promised_to is not None or group.leaves_for is not None:
+        return None
+    if group.agent is None:
+        return now if group.free else None
+    return end_of(state, group.agent, now)
+
+
+# quota
+
+
+def classes_by_pool(state: MeshState) -> dict[str, list[TaskClass]]:
+    """The classes of running tasks whose agents hold quota of each pool."""
+    found: dict[str, list[TaskClass]] = {}
+    for task_class in state.running.classes.values():
+        if task_class.count and task_class.resources != NOTHING:
+            for pool_name in task_class.payers or (task_class.pool_name,):
+                found.setdefault(pool_name, []).append(task_class)
+    return found
+
+
+def quota_free_at(
+    state: MeshState,
+    pool_name: str,
+    need: Resources,
+    classes: list[TaskClass],
+    now: float,
+    taken: Resources = NOTHING,
+) -> float | None:
+    """When so much of a pool's quota is free, if so much is taken of it now; None: nobody knows. ``classes``:
+    those of the tasks whose agents hold some of it.
+    """
+    free = state.ledger.accounts[pool_name].free - taken
+    if need.fits(free):
+        return now
+    for end, freed in _quota_ends(state, pool_name, classes, now):
+        free = free + freed
+        if need.fits(free):
+            return end
+    return None
+
+
+def _quota_ends(
+    state: MeshState, pool_name: str, classes: list[TaskClass], now: float
+) -> Iterator[tuple[float, Resources]]:
+    """When agents free quota of a pool, the first first, and how much."""
+    streams = [task_class.ending(now) for task_class in classes]
+    starting = sorted(_starting(state, now))
+    seen: set[str] = set()
+    for number, (end, task_id) in enumerate(merge(starting, *streams)):
+        if number >= _ENDS:
+            return
+        name = state.running.by_id[task_id].agent_name
+        if name in seen or end_of(state, name, now) != end:
+            continue
+        seen.add(name)
+        freed = (s.amount for s in state.agents[name].shares if s.pool_name == pool_name)
+        yield end, sum_of(freed)
+
+
+def _starting(state: MeshState, now: float) -> Iterator[tuple[float, str]]:
+    """The estimated ends of tasks whose agents do not run yet, which are in no class."""
+    for task_id in state.running.starting:
+        end = state.running.by_id[task_id].ends_at
+        if end is not None and end > now:
+            yield end, task_id
+
+
+# room on nodes
+
+
+class Projection:
+    """When there is a place for tasks, at one time; keeps what it has found out about nodes."""
+
+    def __init__(self, state: MeshState, now: float) -> None:
+        self._state = state
+        self._now = now
+        self._ends: dict[str, list[_EndOnNode]] = {}
+
+    def place(
+        self, need: Resources, asked: GroupRequest | None, prefer: tuple[str, ...] = ()
+    ) -> Reservation:
+        """When and where there is a place for a task, in a placement group where ``asked`` says what it asks
+        of these. Where no time is known, the nodes that lack least; of equal ones those of ``prefer``.
+        """
+        if asked is None:
+            return self._on_node(need, prefer)
+        found = find_assignment(self._state, asked, waits=True)
+        if isinstance(found, Assignment):
+            if found.group is not None:
+                return Reservation(at=self._now, group_id=found.group.group_id)
+            if found.placement is not None:
+                return Reservation(at=self._now, node_ids=found.placement.node_ids)
+        nodes = self._nodes_for(asked.shape)
+        start = self._in_group(asked, nodes)
+        if start is None and asked.spec.dynamic:
+            start = self._on_emptiest(asked.shape, nodes, prefer)
+        return start or Reservation()
+
+    def free_by(self, node: Node, until: float) -> Resources:
+        """What is free on a node at a time."""
+        free = node.free
+        for end, _, freed in self.ends_on(node):
+            if end > until:
+                break
+            free = free + freed
+        return free
+
+    def ends_on(self, node: Node) -> list[_EndOnNode]:
+        """What ends on a node, the first first; placement groups that nobody uses do now."""
+        found = self._ends.get(node.node_id)
+        if found is None:
+            found = []
+            for key, allocation in node.allocations.items():
+                end = self._end_of(key)
+                if end is not None:
+                    found.append((end, key, _held(allocation)))
+            found.sort(key=_end_of)
+            self._ends[node.node_id] = found
+        return found
+
+    def _end_of(self, key: str) -> float | None:
+        """When an allocation ends."""
+        if not key.startswith(MARK):
+            return end_of(self._state, key, self._now)
+        group = self._state.groups.by_id[_group_id(key)]
+        return end_of_group(self._state, group, self._now)
+
+    # without a placement group
+
+    def _on_node(self, need: Resources, prefer: tuple[str, ...]) -> Reservation:
+        """The node with room first, and when; where no time is known, the one that lacks least."""
+        best: tuple[float, str] | None = None
+        closest: tuple[float, bool, str] | None = None
+        shape = GroupShape(bundles=(need,))
+        for node in self._nodes_for(shape):
+            at = self._first_fit(node, shape, None if best is None else best[0])
+            if at is not None:
+                best = min(best or (at, node.node_id), (at, node.node_id))
+            if best is None:
+                lacks = (_shortage(need, node), node.node_id not in prefer, node.node_id)
+                closest = min(closest or lacks, lacks)
+        if best is not None:
+            return Reservation(at=best[0], node_ids=(best[1],))
+        return Reservation(node_ids=() if closest is None else (closest[2],))
+
+    def _first_fit(self, node: Node, shape: GroupShape, before: float | None) -> float | None:
+        """When a node has room for all bundles; None: nobody knows, or not before this time."""
+        free, need = node.free, shape.total
+        room = Room(self._state.cluster, waits=True)
+        if need.fits(free) and room.has_room_on(node.node_id, shape):
+            return self._now
+        for end, key, freed in self.ends_on(node):
+            if before is not None and end > before:
+                return None
+            free = free + freed
+            room.release(node.node_id, key)
+            if need.fits(free) and room.has_room_on(node.node_id, shape):
+                return end
+        return None
+
+    # in a placement group
+
+    def _nodes_for(self, shape: GroupShape) -> list[Node]:
+        """The nodes with the most free resources on which a bundle could be."""
+        smallest = least(shape.bundles)
+        count = max(_NODES, _NODES_PER_BUNDLE * len(shape.bundles))
+        emptiest = self._state.cluster.emptiest(count)
+        return [node for node in emptiest if smallest.fits(node.total) and has_labels(node, shape)]
+
+    def _in_group(self, asked: GroupRequest, nodes: list[Node]) -> Reservation | None:
+        """When there is a group that it may have, or room for a new one; None: nobody knows."""
+        scenario = self._scenario(asked, nodes)
+        ending = sorted(self._ending(asked, nodes), key=_when)
+        taken = release_until(scenario, [removal for _, removal in ending], scenario.has_place)
+        if taken is None:
+            return None
+        at = ending[len(taken) - 1][0] if taken else self._now
+        group = next((one.preempted_group for one in taken if one.preempted_group), None)
+        if group is not None:
+            return Reservation(at=at, group_id=group.group_id)
+        placement = scenario.placement()
+        return None if placement is None else Reservation(at=at, node_ids=placement.node_ids)
+
+    def _scenario(self, asked: GroupRequest, nodes: Iterable[Node]) -> Scenario:
+        may_create = asked.spec.dynamic and asked.spec.max_dynamic >= 1
+        demand = Demand(
+            shape=asked.shape if may_create else None,
+            pool_name=asked.pool_name,
+            too_many_groups=excess(self._state, asked),
+            only_nodes=tuple(node.node_id for node in nodes),
+        )
+        return Scenario(Room(self._state.cluster, waits=True), demand)
+
+    def _ending(
+        self, asked: GroupRequest, nodes: Iterable[Node]
+    ) -> Iterator[tuple[float, Removal]]:
+        """What ends on these nodes, and agents in groups that it may have."""
+        state, seen = self._state, set()
+        for node in nodes:
+            for end, key, _ in self.ends_on(node):
+                name = _group_id(key) if key.startswith(MARK) else key
+                if name not in seen:
+                    seen.add(name)
+                    yield end, _removal(state, asked, key, node)
+        for group_id in state.groups.of_pool.get(asked.pool_name, ()):
+            group = state.groups.by_id[group_id]
+            if group_id in seen or group.agent is None or not suits(state, asked, group):
+                continue
+            kept = group.promised_to is None and group.leaves_for is None
+            ends_at = end_of(state, group.agent, self._now) if kept else None
+            if ends_at is not None:
+                yield ends_at, Removal(name=group_id, preempted_group=group)
+
+    def _on_emptiest(
+        self, shape: GroupShape, nodes: list[Node], prefer: tuple[str, ...]
+    ) -> Reservation | None:
+        """The nodes that lack least, if all agents there ended; None: they could not hold it even so."""
+        smallest = least(shape.bundles)
+        order = sorted(
+            nodes,
+            key=lambda node: (node.node_id not in prefer, _shortage(smallest, node), node.node_id),
+        )
+        removals = [
+            Removal(name=n.node_id, allocations=tuple((n.node_id, key) for key in n.allocations))
+            for n in order
+        ]
+        demand = Demand(shape=shape, only_nodes=tuple(node.node_id for node in nodes))
+        scenario = Scenario(Room(self._state.cluster, waits=True), demand)
+        taken = release_until(scenario, removals, scenario.has_place)
+        placement = None if taken is None else scenario.placement()
+        return None if placement is None else Reservation(node_ids=placement.node_ids)
+
+
+def _group_id(key: str) -> str:
+    """The group of a bundle's allocation."""
+    return key[len(MARK) :].rpartition("/")[0]
+
+
+def _removal(state: MeshState, asked: GroupRequest, key: str, node: Node) -> Removal:
+    """What becomes free when an allocation ends."""
+    if not key.startswith(MARK):
+        return Removal(name=key, allocations=((node.node_id, key),))
+    group = state.groups.by_id[_group_id(key)]
+    may_have = group.agent is not None and suits(state, asked, group)
+    return Removal(
+        name=group.group_id,
+        allocations=bundle_allocations(group),
+        group=group,
+        preempted_group=group if may_have else None,
+    )
+
+
+def _held(allocation: Allocation) -> Resources:
+    gpu = sum(units for _, units in allocation.devices.units)
+    return allocation.held + Resources(gpu=gpu) if gpu else allocation.held
+
+
+def _when(entry: tuple[float, Removal]) -> tuple[float, str]:
+    return (entry[0], entry[1].name)
+
+
+def _shortage(need: Resources, node: Node) -> float:
+    """The largest part of the CPU, memory or GPU needed that the node has not free: 0.0 to 1.0."""
+    short = need.beyond(node.free)
+    pairs = ((short.cpu, need.cpu), (short.memory, need.memory), (short.gpu, need.gpu))
+    return max((lacks / asked for lacks, asked in pairs if asked), default=0.0)
