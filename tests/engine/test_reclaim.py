@@ -270,8 +270,10 @@ def test_reclaim_is_what_trying_every_set_of_borrowers_finds(quotas, limits, cro
     assert len(chosen) == 1 or min(map(len, sets)) > 1
 
 
-def sufficient(mesh, owner, cpu):
-    """Every set of borrowers whose end gives the owner enough of its own quota, and room on a node."""
+def sufficient(mesh, owner, cpu, others=()):
+    """Every set of borrowers, and of these other agents, whose end gives the owner enough of its own quota,
+    and room on a node.
+    """
     state = mesh.state
     account = state.ledger.accounts[owner]
     if cpu * 10_000 > account.spec.resources.cpu:
@@ -281,7 +283,7 @@ def sufficient(mesh, owner, cpu):
         for name, agent in state.agents.items()
         if agent.spec.pool_name != owner
         and any(share.pool_name != agent.spec.pool_name for share in agent.shares)
-    ]
+    ] + list(others)
     for size in range(1, len(borrowers) + 1):
         for gone in itertools.combinations(borrowers, size):
             shares = [share for name in gone for share in state.agents[name].shares]
@@ -294,6 +296,85 @@ def sufficient(mesh, owner, cpu):
             fits = not room or max(room.values()) >= cpu * 10_000
             if account.free.cpu + freed >= cpu * 10_000 and fits:
                 yield set(gone)
+
+
+def test_quota_by_reclaim_and_room_by_priority_are_decided_together():
+    mesh = Mesh(
+        member("p", 6),
+        member("q", 0),
+        nodes=[node("a", cpu=4), node("b", cpu=4)],
+        same_pool_priority_threshold=1.0,
+    )
+    mesh.run("low", "p", 1.0, cpu=2, node_id="a")
+    mesh.run("high", "p", 9.0, cpu=2, node_id="b")
+    mesh.run("borrower", "q", 20.0, cpu=2, node_id="b")
+    outcome = mesh.dry("own", "p", 5.0, cpu=4)
+    assert {v.task_id: v.reason for v in outcome.preempted} == {
+        "borrower": "reclaim",
+        "low": "same_pool_preemption",
+    }
+    mesh.submit("own", "p", 5.0, cpu=4)
+    mesh.slot("own")
+    assert mesh.state.agents["own"].node_id == "a"
+    assert paid(mesh, "own") == {"p": 4.0}
+    assert mesh.state.preemption_counts == {"reclaim": 1, "same_pool_preemption": 1}
+
+
+def test_evaluate_shows_victims_of_both_kinds():
+    mesh = Mesh(member("p", 6), member("q", 0), nodes=[node("a", cpu=4), node("b", cpu=4)])
+    mesh.run("low", "p", 1.0, cpu=2, node_id="a")
+    mesh.run("high", "p", 9.0, cpu=2, node_id="b")
+    mesh.run("borrower", "q", 20.0, cpu=2, node_id="b")
+    found = mesh.evaluate(5.0, cpu=4)
+    assert sorted(found.victims) == ["borrower", "low"]
+    assert [c.reason for c in found.candidates] == ["reclaim", "same_pool_preemption"]
+
+
+def test_limits_on_evictions_apply_to_the_victims_by_the_rules_only():
+    mesh = Mesh(member("p", 6), member("q", 0), nodes=[node("a", cpu=4), node("b", cpu=4)])
+    mesh.run("low", "p", 1.0, cpu=2, node_id="a")
+    mesh.run("high", "p", 9.0, cpu=2, node_id="b")
+    mesh.run("borrower", "q", 20.0, cpu=2, node_id="b")
+    mesh.policy(min_runtime=60.0)
+    assert mesh.dry("own", "p", 5.0, cpu=4).reason == "preemption_failed"
+    mesh.now += 60
+    mesh.policy(preemption_cooldown=0.0)
+    assert len(mesh.dry("own", "p", 5.0, cpu=4).preempted) == 2
+
+
+@given(
+    quotas=st.tuples(*[st.sampled_from([0, 2, 4, 6])] * 3),
+    crowd=tasks,
+    asked=st.tuples(st.sampled_from(POOLS), st.sampled_from([1, 2, 4])),
+    nodes=st.booleans(),
+)
+@settings(max_examples=300, deadline=None)
+def test_reclaim_with_preemption_is_what_trying_every_set_finds(quotas, crowd, asked, nodes):
+    cluster = [node("a", cpu=4), node("b", cpu=3)] if nodes else []
+    specs = [member(name, cpu) for name, cpu in zip(POOLS, quotas, strict=True)]
+    mesh = Mesh(*specs, nodes=cluster, enable_cross_pool_preemption=False)
+    for number, (name, priority, cpu) in enumerate(crowd):
+        if getattr(mesh.dry(f"t{number}", name, priority, cpu=cpu), "preempted", None) == ():
+            mesh.run(f"t{number}", name, priority, cpu=cpu)
+            mesh.now += 7
+    owner, cpu = asked
+    outcome = mesh.dry("own", owner, 9.0, cpu=cpu)
+    lower = [
+        task.agent_name
+        for task in mesh.state.running.by_id.values()
+        if task.spec.pool_name == owner and task.spec.priority <= 8
+    ]
+    sets = list(sufficient(mesh, owner, cpu, lower))
+    if isinstance(outcome, Refused):
+        assert sets == []
+        return
+    reasons = {victim.agent_name: victim.reason for victim in outcome.preempted}
+    assert all((reason == "reclaim") == (name not in lower) for name, reason in reasons.items())
+    if len(set(reasons.values())) == 2:
+        chosen = set(reasons)
+        assert chosen in sets
+        assert not any(smaller < chosen for smaller in sets)
+        assert not any(found.isdisjoint(lower) or found <= set(lower) for found in sets)
 
 
 def test_a_strategy_may_keep_a_borrower():

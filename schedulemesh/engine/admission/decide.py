@@ -16,7 +16,7 @@ from schedulemesh.engine import explain
 from schedulemesh.engine.admission.admit import Request, admit, would_run
 from schedulemesh.engine.admission.evictions import (
     candidates_for,
-    find_victims,
+    evict,
     plan_for,
     unprobed,
 )
@@ -340,7 +340,7 @@ def sufficient_priority_for(tx: Transaction, request: Request) -> float | None:
         if isinstance(again, Refused) or again.fits_now:
             return None if isinstance(again, Refused) else ()
         limits = Limits(tx.state, again.pool_name, tx.now)
-        plan = find_victims(tx, again, None, limits)
+        plan = evict(tx, again, None, limits)
         return None if plan is None else evicted_tasks(plan.victims)
 
     return sufficient_priority(tx.state, request.incoming(tx.state), victims)

@@ -1,7 +1,7 @@
 """What is to end so that a request that does not fit now can be admitted: idle groups, borrowers, or victims.
 
 The means are tried in this order: placement groups that nobody uses are removed; quota that the request's
-pool has lent is reclaimed; tasks are evicted by the rules of preemption.
+pool has lent is reclaimed; tasks are evicted by the rules of preemption; both together.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 import msgspec
 
 from schedulemesh.domain.placement import GroupShape
+from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.engine.admission.admit import Request
 from schedulemesh.engine.placement.group_choice import NoAssignment, excess, idle_for_node
 from schedulemesh.engine.placement.scenario import Demand
 from schedulemesh.engine.preemption.candidates import Candidates
+from schedulemesh.engine.preemption.combined import BorrowersAndOthers
 from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.preemption.reclaim import Borrowers
 from schedulemesh.engine.preemption.search import Plan, search
@@ -30,8 +32,16 @@ def plan_for(
     """What is to end for a request that does not fit now; None: nothing that may end would make room."""
     plan = room_of_idle(tx, request)
     if plan is None and request.stimulus.may_preempt:
-        plan = reclaim(tx, request, veto) or find_victims(tx, request, veto, limits)
+        plan = reclaim(tx, request, veto) or evict(tx, request, veto, limits)
     return plan
+
+
+def evict(
+    tx: Transaction, request: Request, veto: PluginVeto | None, limits: Limits
+) -> Plan | None:
+    """Who is evicted for a request by the rules, if need be together with borrowers."""
+    plan = find_victims(tx, request, veto, limits)
+    return plan or reclaim_and_evict(tx, request, veto, limits)
 
 
 def unprobed(state: MeshState, request: Request, plan: Plan) -> str | None:
@@ -60,15 +70,53 @@ def reclaim(tx: Transaction, request: Request, veto: PluginVeto | None) -> Plan 
     The limits on evictions do not apply: an owner does not wait for its own quota.
     """
     state, pool_name = tx.state, request.pool_name
-    if request.stimulus.for_group or not state.ledger.cohorts.neighbours(pool_name).names:
+    borrowers = _borrowers(tx, request, veto)
+    if borrowers is None:
+        return None
+    own = _paid_by_itself(state, request)
+    if not own.payment.short.fits(state.ledger.accounts[pool_name].lent):
+        return None
+    return _searched(tx, own, borrowers, None)
+
+
+def reclaim_and_evict(
+    tx: Transaction, request: Request, veto: PluginVeto | None, limits: Limits
+) -> Plan | None:
+    """Which borrowers are evicted, and who is by the rules, for a request that its pool's own quota covers;
+    None: not even all of them together would make room. Only where neither alone is enough.
+    """
+    state, account = tx.state, tx.state.ledger.accounts[request.pool_name]
+    if not request.need.fits(account.spec.resources):
+        return None
+    borrowers = _borrowers(tx, request, veto)
+    if borrowers is None:
+        return None
+    own = _paid_by_itself(state, request)
+    while True:
+        others = candidates_for(tx, request, veto, limits)
+        if not others.allowed:
+            return None
+        plan = _searched(tx, own, BorrowersAndOthers(borrowers, others), None)
+        if plan is None:
+            return None
+        victims = evicted_tasks(plan.victims)
+        if not limits.narrow(v for v in victims if v.reason is not PreemptionReason.RECLAIM):
+            return plan
+
+
+def _borrowers(tx: Transaction, request: Request, veto: PluginVeto | None) -> Borrowers | None:
+    """The borrowers that may be evicted for a request; None: there are none."""
+    state = tx.state
+    if request.stimulus.for_group or not state.ledger.cohorts.neighbours(request.pool_name).names:
         return None
     borrowers = Borrowers(state, request.incoming(state), tx.now, veto)
-    if not borrowers.allowed:
-        return None
-    payment = pay(state.ledger, pool_name, request.need, request.stimulus.client)
-    if not payment.short.fits(state.ledger.accounts[pool_name].lent):
-        return None
-    return _searched(tx, msgspec.structs.replace(request, payment=payment), borrowers, None)
+    return borrowers if borrowers.allowed else None
+
+
+def _paid_by_itself(state: MeshState, request: Request) -> Request:
+    """The request without loans of idle quota: what has reclaimed holds none."""
+    payment = pay(state.ledger, request.pool_name, request.need, request.stimulus.client)
+    return msgspec.structs.replace(request, payment=payment)
 
 
 def find_victims(

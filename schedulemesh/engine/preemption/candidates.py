@@ -130,6 +130,10 @@ class Candidates:
         newest = max(by_id[task.task_id].started_at for task in tasks)
         return (first, -min(task.preempt_score for task in tasks), -newest, best.task_id)
 
+    def tier_of(self, tasks: Sequence[Candidate]) -> float:
+        """What sites are compared by first, ascending: the highest priority of these tasks of an agent."""
+        return max(task.priority for task in tasks)
+
     @property
     def tiers(self) -> Mapping[TaskClass, float]:
         """The tier of each class where sites are not compared by priority."""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from schedulemesh.domain.agent import AgentSpec
-from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.admission.decide import understand
-from schedulemesh.engine.admission.evictions import find_victims, reclaim, room_of_idle
-from schedulemesh.engine.messages.outcomes import Evaluation, Refused
+from schedulemesh.engine.admission.evictions import evict, reclaim, room_of_idle
+from schedulemesh.engine.messages.outcomes import Candidate, Evaluation, Refused
 from schedulemesh.engine.messages.stimuli import PreemptionQuery, TaskSubmitted
 from schedulemesh.engine.placement.plugin_views import query_view
 from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.preemption.candidates import Candidates, dominant
+from schedulemesh.engine.preemption.combined import BorrowersAndOthers
 from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.preemption.reclaim import Borrowers
 from schedulemesh.engine.preemption.rules import Incoming
@@ -40,9 +41,12 @@ def evaluate(
         found = _victims(Transaction(state, now, strategies), query, veto, limits)
         if isinstance(found, Evaluation):
             return found
-        victims, reclaimed = found
-        if reclaimed:
-            candidates = Borrowers(state, incoming, now, veto)
+        victims = tuple(victim.task_id for victim in found)
+        by_reclaim = [victim.reason is PreemptionReason.RECLAIM for victim in found]
+        if any(by_reclaim):
+            borrowers = Borrowers(state, incoming, now, veto)
+            mixed = not all(by_reclaim)
+            candidates = BorrowersAndOthers(borrowers, candidates) if mixed else borrowers
     first = tuple(candidates.in_order(first=max(1, query.limit)))
     if first and (victims or query.resources is None):
         return Evaluation(
@@ -58,10 +62,9 @@ def evaluate(
 
 def _victims(
     tx: Transaction, query: PreemptionQuery, veto: PluginVeto | None, limits: Limits
-) -> tuple[tuple[str, ...], bool] | Evaluation:
-    """The tasks that a submission like this would evict (none: no eviction would make room for it), and
-    whether its pool reclaims its own quota from them; or the answer that says why nobody need, or why nothing
-    helps.
+) -> tuple[Candidate, ...] | Evaluation:
+    """The tasks that a submission like this would evict (none: no eviction would make room for it), or the
+    answer that says why nobody need, or why nothing helps.
     """
     asked = TaskSubmitted(
         agent=AgentSpec(
@@ -77,7 +80,5 @@ def _victims(
         return Evaluation(should_preempt=False, reason=request.reason)
     if request.fits_now or room_of_idle(tx, request) is not None:
         return Evaluation(should_preempt=False, reason=Reason.RESOURCES_AVAILABLE)
-    reclaimed = reclaim(tx, request, veto)
-    plan = reclaimed or find_victims(tx, request, veto, limits)
-    victims = () if plan is None else evicted_tasks(plan.victims)
-    return tuple(victim.task_id for victim in victims), reclaimed is not None
+    plan = reclaim(tx, request, veto) or evict(tx, request, veto, limits)
+    return () if plan is None else evicted_tasks(plan.victims)

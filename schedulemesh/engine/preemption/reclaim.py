@@ -76,6 +76,10 @@ class Borrowers(Candidates):
         """Where an agent with these tasks stands: where the last of them does."""
         return max(self._place(self._running.by_id[task.task_id]) for task in tasks)
 
+    def tier_of(self, tasks: Sequence[Candidate]) -> float:
+        """The place of its pool, 0 for the one with the highest share."""
+        return max(self._ranks[task.pool_name] for task in tasks)
+
     @cached_property
     def tiers(self) -> Mapping[TaskClass, float]:
         """The place of each class's pool."""

@@ -33,8 +33,7 @@ class VictimAgent(Removal, frozen=True, kw_only=True, gc=False):
     tasks: tuple[Candidate, ...]
     #: Its place in the order of victims.
     order: Order
-    #: What sites are compared by first, ascending: the highest priority of its tasks; in a reclaim the place
-    #: of its pool, 0 for the one with the highest share.
+    #: What sites are compared by first, ascending; see ``Candidates.tier_of``.
     tier: float
     resources: Resources
     pool_name: str
@@ -148,7 +147,7 @@ class VictimAgents:
             preempted_group=alone if alone is not None and self._suits(alone) else None,
             tasks=tuple(sorted(tasks, key=lambda task: (-task.preempt_score, task.task_id))),
             order=order,
-            tier=_tier(tasks) if self.by_priority else order[0],
+            tier=self._candidates.tier_of(tasks),
             resources=agent.spec.resources,
             shares=agent.shares,
         )
@@ -162,10 +161,6 @@ class VictimAgents:
     def _suits(self, group: Group) -> bool:
         request = self._group_request
         return request is not None and suits(self._state, request, group)
-
-
-def _tier(tasks: Iterable[Candidate]) -> float:
-    return max(task.priority for task in tasks)
 
 
 def _allocations(agent: Agent, removed: Group | None) -> Allocations:
