@@ -294,7 +294,9 @@ class View:
             "label_preemptions": counts.get(PreemptionReason.LABEL, 0),
             "reclaims": counts.get(PreemptionReason.RECLAIM, 0),
             "running_tasks": len(self._state.running),
-            "requeued_preemptions": evictions.requeued,
+            "requeued_preemptions": sum(evictions.requeued.values()),
+            "preemptions_by_reason": {reason.value: n for reason, n in counts.items()},
+            "requeues_by_reason": {reason.value: n for reason, n in evictions.requeued.items()},
             "recent_preemptions": [preemption_row(record) for record in finished[-RECENT:]],
         }
 

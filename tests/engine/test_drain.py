@@ -143,6 +143,14 @@ def test_in_a_drained_pool_tasks_wait_until_the_drain_ends():
     assert set(mesh.starts) == {"t", "u"}
 
 
+def test_a_task_that_names_no_pool_avoids_one_that_is_drained():
+    mesh = mesh_of(pool("p", cpu=16), pool("q", cpu=8))
+    drain(mesh, pool_name="p")
+    for name in ("at-once", "may-wait"):
+        mesh.submit(name, "", cpu=1, more={"queue": name == "may-wait"})
+        assert mesh.state.agents[name].spec.pool_name == "q"
+
+
 def test_groups_that_nobody_uses_leave_a_drained_node():
     keeps = GroupsSpec(reserved=(shape({"cpu": 2}),))
     mesh = mesh_of(pool("p", cpu=8, groups=keeps))

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from schedulemesh.domain.agent import GangSpec
+from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import Accepted, Pending, Refused
 from schedulemesh.engine.state.mesh_state import members_running
@@ -98,6 +99,24 @@ def test_an_extra_member_that_was_given_up_returns_with_its_state(mesh):
     assert mesh.starts[victim].state_key == f"state-{victim}"
     start_all(mesh)
     assert running(mesh) == [0, 1, 2, 3]
+    check_stored(mesh)
+
+
+def test_extra_members_run_by_themselves_once_as_the_core_does(mesh):
+    grown(mesh, run="train", more={"request_id": "r"})
+    assert set(mesh.runs) == {"g", "g-2", "g-3"}
+    assert {order.method for orders in mesh.runs.values() for order in orders} == {"train"}
+    mesh.run_ends("g-2", result_key="mine")
+    mesh.leave("g-2")
+    mesh.run_ends("g-3", reason=TaskEndReason.RUN_RAISED, error="no")
+    mesh.leave("g-3")
+    mesh.tick(60)
+    assert running(mesh) == [0, 1]
+    assert mesh.waiting() == []
+    assert mesh.state.ended["g-2"].result_key == "mine"
+    mesh.run_ends("g", result_key="all")
+    mesh.leave("g")
+    assert mesh.state.agents == {}
     check_stored(mesh)
 
 

@@ -112,7 +112,10 @@ def test_a_requeued_victim_is_counted(mesh):
     mesh.report("low")
     mesh.submit("high", priority=9.0, cpu=1)
     mesh.leave("low")
-    assert (record_of(mesh).requeued, mesh.state.evictions.requeued) == (True, 1)
+    assert (record_of(mesh).requeued, mesh.state.evictions.requeued) == (
+        True,
+        {record_of(mesh).reason: 1},
+    )
     mesh.report("high")
     mesh.complete("high")
     mesh.tick(5.0)

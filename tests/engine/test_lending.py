@@ -183,3 +183,24 @@ def test_a_queued_task_borrows_what_was_promised_to_one_that_is_deleted():
     assert mesh.starts == {}
     mesh.delete("high")
     assert shares(mesh, "waits") == {"q": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("lender", "borrower", "held"),
+    [
+        ({}, {}, 4),
+        ({"lending_limit": {"cpu": 1}}, {}, 1),
+        ({}, {"borrowing_limit": {"cpu": 3}}, 3),
+        ({"lending_limit": 0}, {}, 0),
+    ],
+)
+def test_a_requested_eviction_holds_no_more_for_a_pool_than_may_be_lent(lender, borrower, held):
+    mesh = Mesh(
+        pool("p", cpu=4, lending={"cohort": "c", **lender}),
+        pool("q", cpu=0, lending={"cohort": "c", **borrower}),
+    )
+    mesh.run("t", "p", cpu=4)
+    mesh.preempt(agent_name="t", for_pool="q")
+    mesh.leave("t")
+    assert mesh.state.ledger.accounts["q"].borrowed == amount(cpu=held)
+    assert mesh.free("p") == amount(cpu=4 - held)

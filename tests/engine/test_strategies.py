@@ -10,8 +10,9 @@ from schedulemesh.engine.messages.facts import Share
 from schedulemesh.engine.placement.fragmentation import Workload
 from schedulemesh.engine.placement.strategies import (
     NODE_STRATEGIES,
+    POOL_STRATEGY,
+    Strategies,
     choose_devices,
-    choose_pool,
     score_pool,
 )
 from schedulemesh.engine.state.quota import Ledger
@@ -25,6 +26,11 @@ def ledger(*pools, **used):
     for name, cpu in used.items():
         book.reserve(name, [Share(pool_name=name, amount=amount(cpu=cpu))])
     return book
+
+
+def choose_pool(book, selector, need, strategy=POOL_STRATEGY, **how):
+    """The pool that a built-in strategy chooses."""
+    return Strategies(pool=strategy).choose_pool(book, selector, need, **how)
 
 
 def test_the_score_is_the_least_fraction_that_would_stay_free():
@@ -47,6 +53,12 @@ def test_the_best_score_wins_and_among_equals_the_name():
 def test_a_full_pool_is_taken_where_no_other_matches():
     book = ledger(pool("full", labels={"x": "1"}, cpu=4), pool("free", cpu=4), full=4)
     assert choose_pool(book, parse_selector({"x": "1"}), amount(cpu=2)) == "full"
+
+
+def test_a_draining_pool_is_taken_where_no_other_matches():
+    book = ledger(pool("best", labels={"x": "1"}, cpu=8), pool("other", cpu=4))
+    assert choose_pool(book, (), amount(cpu=2), draining={"best"}) == "other"
+    assert choose_pool(book, parse_selector({"x": "1"}), amount(cpu=2), draining={"best"}) == "best"
 
 
 def test_none_that_matches_is_none():

@@ -134,11 +134,30 @@ def test_a_task_is_cancelled_before_it_starts():
     assert mesh.runs == {}
 
 
-def test_a_task_that_is_being_preempted_is_cancelled_later_and_an_unknown_one_never():
+def test_a_task_that_is_being_preempted_is_cancelled_and_does_not_return():
+    mesh = Mesh(pool("p", cpu=2), nodes=[node("a", cpu=2)])
+    mesh.run("t", cpu=2, on_preempted="requeue", class_key="k")
+    mesh.submit("high", cpu=2, priority=9, class_key="k")
+    assert mesh.cancel("t") == Pending(agent_name="t")
+    assert ended(mesh) == (EndState.CANCELLED, TaskEndReason.CANCELLED)
+    mesh.leave("t", saved=True)
+    assert mesh.waiting() == []
+    assert list(mesh.starts) == ["high"]
+    assert mesh.state.preempted == {}
+
+
+def test_the_request_that_evicts_a_task_is_answered_when_it_is_cancelled():
     mesh = running()
-    mesh.preempt(task_id="t")
-    assert mesh.cancel("t").reason is Reason.ALREADY_BEING_PREEMPTED
-    assert mesh.cancel("nobody").reason is Reason.TASK_NOT_FOUND
+    mesh.preempt(task_id="t", request_id="r")
+    mesh.cancel("t")
+    assert mesh.state.answers["r"].outcome.error == "the task was cancelled before it was preempted"
+    mesh.leave("t")
+    assert mesh.handle(s.CancelAnswered(task_id="t", cancel_success=True)).outcome is None
+    assert mesh.state.agents == {}
+
+
+def test_an_unknown_task_is_not_cancelled():
+    assert running().cancel("nobody").reason is Reason.TASK_NOT_FOUND
 
 
 def _completed(mesh):

@@ -353,7 +353,11 @@ class PreemptionStats(Result, total=False):
     #: Evictions by which pools got back quota that they had lent.
     reclaims: int
     running_tasks: int
+    #: Evicted tasks that joined the queue again.
     requeued_preemptions: int
+    #: The same counts by the reason of the eviction.
+    preemptions_by_reason: dict[str, int]
+    requeues_by_reason: dict[str, int]
     recent_preemptions: list[PreemptionRecord]
 
 

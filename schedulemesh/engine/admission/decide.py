@@ -89,7 +89,10 @@ def pool_for(state: MeshState, strategies: Strategies, stimulus: TaskSubmitted) 
     given = None if stimulus.default_resources else agent.resources
     view = _view(stimulus, "") if strategies.plugins else None
     workload = state.cluster.workload
-    return strategies.choose_pool(state.ledger, stimulus.selector, given, view, workload)
+    draining = state.drains.pools
+    return strategies.choose_pool(
+        state.ledger, stimulus.selector, given, view, workload, draining=draining
+    )
 
 
 def understand(tx: Transaction, stimulus: TaskSubmitted) -> Request | Refused:

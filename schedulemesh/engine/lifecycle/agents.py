@@ -25,6 +25,7 @@ from schedulemesh.engine.messages.facts import (
     AgentStarted,
     EndingAgentDeleted,
     QuotaHeld,
+    Share,
     TaskEnded,
 )
 from schedulemesh.engine.messages.instructions import RunTask, StopAgent
@@ -38,8 +39,10 @@ from schedulemesh.engine.messages.outcomes import (
     RequestOutcome,
 )
 from schedulemesh.engine.state.agents import Agent, Ending, Running, Starting, Submission, Waiting
+from schedulemesh.engine.state.lending import caps_of, promise
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.past import FORMER
+from schedulemesh.engine.state.quota import Payment
 from schedulemesh.engine.state.tasks import Preempting
 from schedulemesh.engine.transaction import Transaction
 
@@ -241,18 +244,28 @@ def process_gone(tx: Transaction, agent: Agent) -> RequestOutcome | None:
     assert_never(phase)
 
 
+def _shares_held(state: MeshState, agent: Agent, ending: Ending) -> tuple[Share, ...]:
+    """What of its quota is held once it is gone: for a pool no more than that may borrow and others lend."""
+    if ending.hold_for is None:
+        return agent.shares if ending.hold_for_client else ()
+    freed, pool_name = [(agent.spec.pool_name, agent.shares)], ending.hold_for
+    caps = caps_of(state.ledger, pool_name, Payment(shares=()))
+    return promise(freed, pool_name, agent.paid, caps)
+
+
 def _has_ended(tx: Transaction, agent: Agent, ending: Ending) -> RequestOutcome:
     """Release the claim, to whoever the agent was evicted for, and answer who asked for its end."""
     name = agent.spec.name
     evicted = ended(tx, agent, ending.reason, destroy_group=ending.destroy_group)
     tx.wake(ending.leaves_for, agent.shares)
-    if agent.shares and (ending.hold_for or ending.hold_for_client):
+    held = _shares_held(tx.state, agent, ending)
+    if held:
         tx.emit(
             QuotaHeld(
                 hold_id=f"{name}#{agent.incarnation}",
                 for_pool=ending.hold_for,
                 for_client=ending.hold_for_client,
-                shares=agent.shares,
+                shares=held,
                 at=tx.now,
                 until=tx.now + (CLIENT_HOLD_S if ending.hold_for is None else POOL_HOLD_S),
             )

@@ -10,10 +10,10 @@ from __future__ import annotations
 import msgspec
 
 from schedulemesh.domain.agent import AgentSpec, gang_of
-from schedulemesh.domain.end_reasons import EndReason
+from schedulemesh.domain.end_reasons import EndReason, TaskEndReason
 from schedulemesh.domain.numbers import MAX_COUNT
 from schedulemesh.domain.reasons import Reason
-from schedulemesh.domain.task import TaskSpec
+from schedulemesh.domain.task import EndState, TaskSpec
 from schedulemesh.engine.admission.pending import ended
 from schedulemesh.engine.lifecycle.registration import duplicate_task
 from schedulemesh.engine.messages.facts import (
@@ -71,7 +71,7 @@ def _queue_extras(tx: Transaction, core_name: str, *, not_before: float) -> None
         return
     spec, task = core.spec, state.running.by_id[task_id].spec
     for name in spec.extra_names:
-        if duplicate_task(state, name) is not None:
+        if duplicate_task(state, name) is not None or _has_run(tx, name, core.phase.started_at):
             continue
         extra = TaskSubmitted(
             agent=msgspec.structs.replace(
@@ -86,12 +86,22 @@ def _queue_extras(tx: Transaction, core_name: str, *, not_before: float) -> None
                 on_preempted="requeue",
                 max_preemptions=MAX_COUNT,
                 extra_of=spec.name,
+                run=task.run,
+                run_key=task.run_key,
             ),
             may_preempt=False,
             queue=True,
         )
         number = state.queue.next_number
         tx.emit(TaskQueued(submission=extra, at=tx.now, number=number, not_before=not_before))
+
+
+def _has_run(tx: Transaction, name: str, since: float) -> bool:
+    """Whether this extra member has run to its end since its core started."""
+    past = tx.state.ended.get(name)
+    if past is None or past.at < since:
+        return False
+    return past.state is EndState.COMPLETED or past.reason == TaskEndReason.RUN_RAISED.value
 
 
 def _end_extras(tx: Transaction, spec: AgentSpec) -> None:

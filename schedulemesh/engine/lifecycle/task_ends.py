@@ -80,7 +80,7 @@ def run_ended(tx: Transaction, stimulus: s.RunEnded) -> None:
     if isinstance(task.phase, Preempting):
         if stimulus.cancelled:
             return
-        _answer_eviction(tx, task, task.phase)
+        _answer_eviction(tx, task, task.phase, "ended by itself")
     elif _is_retried(tx, stimulus, task, agent):
         return
     tx.emit(
@@ -109,21 +109,23 @@ def _is_retried(tx: Transaction, stimulus: s.RunEnded, task: RunningTask, agent:
     return True
 
 
-def _answer_eviction(tx: Transaction, task: RunningTask, preempting: Preempting) -> None:
-    """Answer the request that is evicting a task, which has ended by itself meanwhile."""
+def _answer_eviction(tx: Transaction, task: RunningTask, preempting: Preempting, how: str) -> None:
+    """Answer the request that is evicting a task, which has ended otherwise meanwhile; ``how``: in words."""
     ended = Evicted(
         task_id=task.spec.task_id,
         agent_name=task.agent_name,
         reason=preempting.reason,
         state_key=task.state_key,
         save_error=preempting.save_error,
-        error="the task ended by itself before it was cancelled",
+        error=f"the task {how} before it was preempted",
     )
     tx.answer(preempting.request_id, ended)
 
 
 def cancel_task(tx: Transaction, stimulus: s.TaskCancellationRequested) -> RequestOutcome:
-    """End a task without a result, and its agent unless that has other tasks."""
+    """End a task without a result, and its agent unless that has other tasks. One that is being preempted
+    does not return; what it frees still is for whom it was evicted.
+    """
     state, task_id = tx.state, stimulus.task_id
     task = state.running.by_id.get(task_id)
     if task_id in state.queue.by_id:
@@ -134,11 +136,7 @@ def cancel_task(tx: Transaction, stimulus: s.TaskCancellationRequested) -> Reque
         return Refused(reason=Reason.TASK_NOT_FOUND, error=f"there is no task {task_id!r}")
     agent = state.agents.get(task.agent_name)
     if isinstance(task.phase, Preempting):
-        return Refused(
-            reason=Reason.ALREADY_BEING_PREEMPTED,
-            error=f"task {task_id!r} is being preempted; its state is kept",
-            hint="call cancel_task again once it has been preempted",
-        )
+        _answer_eviction(tx, task, task.phase, "was cancelled")
     tx.emit(
         TaskEnded(
             task_id=task_id, at=tx.now, state=EndState.CANCELLED, reason=TaskEndReason.CANCELLED

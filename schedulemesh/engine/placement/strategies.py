@@ -6,7 +6,7 @@ skipped. Without an opinion the built-in strategy decides. Between equal scores 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -72,11 +72,18 @@ class Strategies:
         need: Resources | None,
         task: TaskView | None = None,
         workload: Workload | None = None,
+        draining: Container[str] = (),
     ) -> str | None:
-        """A matching pool whose total quota holds the need, or None. Plugins score all such pools."""
+        """The best matching pool among those whose total quota holds the need; None: there is none.
+
+        Pools with enough free quota are preferred; ties are decided by name. Plugins score all such pools. A
+        pool of ``draining`` is chosen only if there is no other. A need of None means each pool's default
+        agent.
+        """
+        every = _ordered_pools(ledger, selector, need, self.pool, workload)
+        ordered = [name for name in every if name not in draining] or every
         if task is None or not self.asks("score"):
-            return choose_pool(ledger, selector, need, self.pool, workload)
-        ordered = _ordered_pools(ledger, selector, need, self.pool, workload)
+            return next(iter(ordered), None)
         found = self._scored([ledger.accounts[name] for name in ordered], pool_domain, task)
         return None if found is None else found.spec.name
 
@@ -132,21 +139,6 @@ class _Quota(msgspec.Struct, frozen=True, kw_only=True):
     total: Resources
     free: Resources
     devices: list[int]
-
-
-def choose_pool(
-    ledger: Ledger,
-    selector: Selector,
-    need: Resources | None,
-    strategy: str = POOL_STRATEGY,
-    workload: Workload | None = None,
-) -> str | None:
-    """The best matching pool by a built-in strategy, among those whose total quota holds the need.
-
-    Pools with enough free quota are preferred; ties are decided by name. None: there is none. A need of None
-    means each pool's default agent.
-    """
-    return next(iter(_ordered_pools(ledger, selector, need, strategy, workload)), None)
 
 
 def _ordered_pools(

@@ -85,8 +85,8 @@ class Evictions:
         #: By number, oldest first.
         self.records: dict[int, EvictionRecord] = {}
         self.next_number = 1
-        #: How often an evicted task joined the queue again.
-        self.requeued = 0
+        #: How often an evicted task joined the queue again, by the reason of the eviction.
+        self.requeued: dict[PreemptionReason, int] = {}
         #: When a task was last evicted for a task of the pool.
         self.last_for: dict[str, float] = {}
         #: By pool of the evicted tasks: {number of the minute: GPU-seconds of lost work}, for one hour.
@@ -198,7 +198,7 @@ class Evictions:
         record = self.of_task(task_id)
         if record is not None and record.evicted_at == at and not record.requeued:
             record.requeued = True
-            self.requeued += 1
+            self.requeued[record.reason] = self.requeued.get(record.reason, 0) + 1
 
     def note_running(self, task_id: str, at: float) -> None:
         """A task runs, maybe again."""

@@ -76,7 +76,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     preempted: list[Preempted] = []
     evictions: list[EvictionRecord] = []
     next_eviction: int | None = None
-    evictions_requeued: int | None = None
+    evictions_requeued: dict[PreemptionReason, int] = {}
     drains: list[DrainStarted] = []
     #: (pool name, when a task was last evicted for it).
     last_evictions: list[tuple[str, float]] = []
@@ -126,7 +126,7 @@ def take_snapshot(state: MeshState) -> Snapshot:
         evictions=[copy.copy(record) for record in state.evictions.records.values()],
         next_eviction=state.evictions.next_number,
         drains=list(state.drains),
-        evictions_requeued=state.evictions.requeued,
+        evictions_requeued=dict(state.evictions.requeued),
         last_evictions=list(state.evictions.last_for.items()),
         lost_work=[
             (pool, part, gpu_s)
@@ -300,8 +300,7 @@ def _put_lives(state: MeshState, part: Snapshot) -> None:
         state.evictions.adopt(record)
     if part.next_eviction is not None:
         state.evictions.next_number = part.next_eviction
-    if part.evictions_requeued is not None:
-        state.evictions.requeued = part.evictions_requeued
+    state.evictions.requeued.update(part.evictions_requeued)
     state.evictions.last_for.update(part.last_evictions)
     for pool_name, minute, gpu_s in part.lost_work:
         state.evictions.lost_work.setdefault(pool_name, {})[minute] = gpu_s
