@@ -9,8 +9,10 @@ import typer
 from schedulemesh import __version__
 from schedulemesh.cli import (
     agents,
+    cohorts,
     declared,
     doctor,
+    drains,
     explain,
     lifecycle,
     plugins,
@@ -33,7 +35,9 @@ _SUBJECTS = (
     status,
     top,
     pools,
+    cohorts,
     agents,
+    drains,
     tasks,
     queue,
     explain,

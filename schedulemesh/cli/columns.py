@@ -90,6 +90,33 @@ NODES = (
     wide("labels", "labels", labels),
 )
 
+
+def _asked_by(drain: Row) -> str:
+    """Who drains."""
+    return "Ray" if drain["by_ray"] else text(drain["requested_by"])
+
+
+DRAINS = (
+    Column(heading="what", key="", show=lambda row: "node" if row["node_id"] else "pool"),
+    Column(heading="name", key="name"),
+    Column(heading="since", key="started_at", show=local_time),
+    Column(heading="until", key="deadline", show=local_time),
+    Column(heading="agents", key="agents", show=_count, right=True),
+    Column(heading="tasks left", key="tasks", show=_count, right=True),
+    Column(heading="done", key="done"),
+    Column(heading="asked by", key="", show=_asked_by),
+)
+
+COHORTS = (
+    Column(heading="cohort", key="name"),
+    Column(heading="parent", key="parent"),
+    Column(heading="pools", key="pools", show=names),
+    Column(heading="total", key="resources", show=amounts),
+    Column(heading="idle", key="idle", show=amounts),
+    wide("cohorts", "cohorts", names),
+    wide("weight", "weight", number),
+)
+
 ORPHANS = (Column(heading="name in Ray", key="name"), Column(heading="kind", key="kind"))
 
 #: What became of each thing that a command changed.

@@ -24,20 +24,33 @@ def show_queue(
     limit: Annotated[
         int, typer.Option(min=0, help="How many tasks of each pool are shown; 0: all.")
     ] = 20,
+    after: Annotated[
+        int, typer.Option(min=0, help="Only tasks behind this position: the next page.")
+    ] = 0,
 ) -> None:
     """Show the tasks that wait, in the order in which they will start."""
     from schedulemesh.protocol.answers import QueueListed
     from schedulemesh.protocol.queue_requests import ListQueue
 
-    request = ListQueue(pool_name=pool, limit=limit or None)
+    request = ListQueue(pool_name=pool, limit=limit or None, after=after)
 
     def look(gateway: Any) -> Listing:
         answer = gateway.ask(request, QueueListed)
-        rows, left_out = [row.public() for row in answer.rows], answer.total - len(answer.rows)
-        notes = f"{len(rows)} of {answer.total} tasks are shown; --limit 0 shows all"
-        return queue_listing(rows, (notes,) if left_out else ())
+        rows = [row.public() for row in answer.rows]
+        if len(rows) == answer.total:
+            return queue_listing(rows)
+        return queue_listing(rows, (_left_out(rows, answer.total, limit),))
 
     show(target, view, look, select)
+
+
+def _left_out(rows: list[dict[str, Any]], total: int, limit: int) -> str:
+    """What is not shown, and how it is."""
+    said = f"{len(rows)} of {total} tasks are shown"
+    if not limit or not rows:
+        return said
+    last = max(row["position"] for row in rows)
+    return f"{said}; --limit 0 shows all, --after {last} the next ones"
 
 
 def queue_listing(rows: list[dict[str, object]], notes: tuple[str, ...] = ()) -> Listing:

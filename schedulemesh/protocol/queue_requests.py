@@ -68,12 +68,15 @@ class ListQueue(Request, tag="list_queue", frozen=True, kw_only=True):
     pool_name: str | None = None
     #: How many of each pool; None: all.
     limit: int | None = None
+    #: Only tasks of a higher position than this: of the next page, the last position of the one before.
+    after: int = 0
 
     def __post_init__(self) -> None:
         if self.pool_name is not None:
             parse_name(self.pool_name, "the pool's name")
         if self.limit is not None:
             parse_count(self.limit, "limit", 0, MAX_COUNT)
+        parse_count(self.after, "after", 0, MAX_COUNT)
 
 
 class ChangeQueuePolicy(Request, tag="change_queue_policy", frozen=True, kw_only=True):

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.protocol.answers import QueueRow
 
 
-def queued(state: MeshState, pool_name: str, now: float) -> Iterator[QueueRow]:
-    """The tasks in a pool's queue, in their order."""
-    for position, task in enumerate(state.queue.of_pool(pool_name), 1):
+def queued(
+    state: MeshState, pool_name: str, now: float, first: int = 0, last: int | None = None
+) -> Iterator[QueueRow]:
+    """The tasks in a pool's queue, in their order: those after position ``first``, up to ``last``."""
+    tasks = islice(state.queue.of_pool(pool_name), first, last)
+    for position, task in enumerate(tasks, first + 1):
         yield QueueRow(
             task=task.spec,
             agent_name=task.submission.agent.name,

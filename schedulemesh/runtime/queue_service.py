@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import islice
 
 from schedulemesh.config.queueing import changed_queue_policy
 from schedulemesh.engine.explain import pool_not_found
@@ -49,7 +48,9 @@ class QueueService(Service):
                 return Refusal(refused=pool_not_found(state, name))
             names = sorted(state.queue.pools) if name is None else [name]
             now = self._reactor.now()
-            rows = [row for one in names for row in islice(queued(state, one, now), request.limit)]
+            first = request.after
+            last = None if request.limit is None else first + request.limit
+            rows = [row for one in names for row in queued(state, one, now, first, last)]
             return QueueListed(rows=rows, total=sum(map(state.queue.size, names)))
 
         return await self._reactor.read(look)

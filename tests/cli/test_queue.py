@@ -31,7 +31,10 @@ def test_the_queue_is_a_table_and_says_what_it_leaves_out(waiting, run):
     assert done.exit_code == 0
     assert "研究" in done.stdout
     assert "甲" in done.stdout
-    assert done.stderr == "1 of 2 tasks are shown; --limit 0 shows all\n"
+    assert done.stderr == "1 of 2 tasks are shown; --limit 0 shows all, --after 1 the next ones\n"
+    following = run("queue", "--limit", "1", "--after", "1", "-o", "name")
+    assert following.stdout.split() == ["b"]
+    assert "0 of 2 tasks are shown\n" in run("queue", "--limit", "1", "--after", "2").stderr
     assert run("queue", "--limit", "0").stderr == ""
     assert order(run) == ["甲", "b"]
     assert run("queue", "--pool", "nowhere").exit_code == 3

@@ -48,13 +48,16 @@ class QueueCalls(SchedulerObject):
         """
         return queueing.cancel_tasks(self._connection, task_ids)
 
-    def list_queue(self, pool: str | None = None, limit: int | None = None) -> listings.QueueResult:
+    def list_queue(
+        self, pool: str | None = None, limit: int | None = None, after: int = 0
+    ) -> listings.QueueResult:
         """Return ``tasks``: those that wait in the queue of a pool, or of every pool, in their order.
 
         Each has its fields, ``position``, ``held``, ``waiting_time`` in seconds, and how often it was evicted
-        (``preemptions``). ``limit`` is how many of each pool are listed (None: all); ``total`` counts all.
+        (``preemptions``). ``limit`` is how many of each pool are listed (None: all), ``after`` the position
+        after which the list begins: for the next page, the last one of this page. ``total`` counts all.
         """
-        return queueing.list_queue(self._connection, pool, limit)
+        return queueing.list_queue(self._connection, pool, limit, after)
 
     def configure_queue(
         self,

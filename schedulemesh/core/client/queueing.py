@@ -153,11 +153,12 @@ def cancel_tasks(connection: Connection, task_ids: object) -> CancellationResult
     }
 
 
-def list_queue(connection: Connection, pool: object, limit: object) -> QueueResult:
+def list_queue(connection: Connection, pool: object, limit: object, after: object) -> QueueResult:
     """The tasks that wait."""
     request = ListQueue(
         pool_name=None if pool is None else parse_name(pool, "the pool's name"),
         limit=None if limit is None else parse_count(limit, "limit"),
+        after=parse_count(after, "after"),
     )
     answer = ask(connection, request, QueueListed)
     if isinstance(answer, Refused):

@@ -35,9 +35,11 @@ class SimpleQueueCalls:
         """Cancel several tasks in one message; returns ``cancelled`` and ``refused``."""
         return self.scheduler.cancel_tasks(task_ids)
 
-    def list_queue(self, pool: str | None = None, limit: int | None = None) -> listings.QueueResult:
+    def list_queue(
+        self, pool: str | None = None, limit: int | None = None, after: int = 0
+    ) -> listings.QueueResult:
         """Return ``tasks``: those that wait in the queue of a pool, or of every pool, in their order."""
-        return self.scheduler.list_queue(pool, limit)
+        return self.scheduler.list_queue(pool, limit, after)
 
     def configure_queue(
         self,

@@ -1,0 +1,86 @@
+"""The commands drain, undrain and drains, for nodes and pools that are to be empty."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from schedulemesh.cli.columns import DRAINS
+from schedulemesh.cli.command import Output, Select, Target, View, command
+from schedulemesh.cli.output import show
+from schedulemesh.cli.rows import Listing
+
+if TYPE_CHECKING:
+    from schedulemesh.cli.gateway import Gateway
+
+app = typer.Typer()
+
+Names = Annotated[list[str], typer.Argument(help="Ids of nodes.", show_default=False)]
+Pools = Annotated[bool, typer.Option("--pool", help="The names are those of pools.")]
+
+
+@command(app)
+def drain(
+    target: Target,
+    output: Output,
+    names: Names,
+    pool: Pools = False,
+    deadline: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            metavar="SECONDS",
+            help="When all should have ended; tasks that are expected to end by then may finish.",
+        ),
+    ] = None,
+) -> int:
+    """Start nothing new on these nodes, and save and move what runs there."""
+    return _change(target, output, names, "draining", pool=pool, deadline=deadline)
+
+
+@command(app)
+def undrain(target: Target, output: Output, names: Names, pool: Pools = False) -> int:
+    """End the drain of these nodes."""
+    return _change(target, output, names, "open again", pool=pool, drained=False)
+
+
+@command(app)
+def drains(target: Target, view: View, select: Select) -> None:
+    """Show the drains in progress, and what is left of each."""
+    from schedulemesh.protocol.answers import Listed
+    from schedulemesh.protocol.drain_requests import GetDrainStatus
+
+    def listing(gateway: Gateway) -> Listing:
+        rows = gateway.ask(GetDrainStatus(), Listed).rows
+        named = [{"name": row["node_id"] or row["pool_name"], **row} for row in rows]
+        return Listing(kind="drains", rows=named, columns=DRAINS)
+
+    show(target, view, listing, select)
+
+
+def _change(
+    target: Target,
+    output: Output,
+    names: list[str],
+    done: str,
+    *,
+    pool: bool,
+    drained: bool = True,
+    deadline: float | None = None,
+) -> int:
+    """Start or end the drain of each."""
+    from schedulemesh.cli.changes import change_each, client_name
+    from schedulemesh.protocol.answers import Response
+    from schedulemesh.protocol.drain_requests import Drain
+
+    def request(name: str) -> Drain:
+        return Drain(
+            node_id=None if pool else name,
+            pool_name=name if pool else None,
+            drained=drained,
+            deadline_s=deadline,
+            client=client_name(),
+        )
+
+    return change_each(target, output, names, request, Response, lambda _: done)
