@@ -39,6 +39,7 @@ from schedulemesh.engine.placement.group_choice import (
 from schedulemesh.engine.placement.plugin_views import submitted_view
 from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.preemption.limits import Limits
+from schedulemesh.engine.preemption.sites import KnownNodes
 from schedulemesh.engine.preemption.sufficient_priority import sufficient_priority
 from schedulemesh.engine.preemption.veto import PluginVeto, plugin_veto
 from schedulemesh.engine.preemption.victims import evicted_tasks
@@ -337,13 +338,15 @@ def sufficient_priority_for(tx: Transaction, request: Request) -> float | None:
     if task is None or not stimulus.may_preempt or tx.strategies.plugins:
         return None
 
+    known: KnownNodes = {}
+
     def victims(priority: float) -> tuple[Candidate, ...] | None:
         raised = msgspec.structs.replace(task, priority=priority)
         again = understand(tx, msgspec.structs.replace(stimulus, task=raised))
         if isinstance(again, Refused) or again.fits_now:
             return None if isinstance(again, Refused) else ()
         limits = Limits(tx.state, again.pool_name, tx.now)
-        plan = evict(tx, again, None, limits)
+        plan = evict(tx, again, None, limits, known)
         return None if plan is None else evicted_tasks(plan.victims)
 
     return sufficient_priority(tx.state, request.incoming(tx.state), victims)

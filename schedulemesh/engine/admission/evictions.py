@@ -18,6 +18,7 @@ from schedulemesh.engine.preemption.combined import BorrowersAndOthers
 from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.preemption.reclaim import Borrowers
 from schedulemesh.engine.preemption.search import Plan, search
+from schedulemesh.engine.preemption.sites import KnownNodes
 from schedulemesh.engine.preemption.veto import PluginVeto
 from schedulemesh.engine.preemption.victims import VictimAgents, evicted_tasks
 from schedulemesh.engine.state.lending import LoanCaps, caps_of, promise
@@ -37,10 +38,16 @@ def plan_for(
 
 
 def evict(
-    tx: Transaction, request: Request, veto: PluginVeto | None, limits: Limits
+    tx: Transaction,
+    request: Request,
+    veto: PluginVeto | None,
+    limits: Limits,
+    known: KnownNodes | None = None,
 ) -> Plan | None:
-    """Who is evicted for a request by the rules, if need be together with borrowers."""
-    plan = find_victims(tx, request, veto, limits)
+    """Who is evicted for a request by the rules, if need be together with borrowers. ``known``: what searches
+    for the same request with other priorities have found out.
+    """
+    plan = find_victims(tx, request, veto, limits, known)
     return plan or reclaim_and_evict(tx, request, veto, limits)
 
 
@@ -120,7 +127,11 @@ def _paid_by_itself(state: MeshState, request: Request) -> Request:
 
 
 def find_victims(
-    tx: Transaction, request: Request, veto: PluginVeto | None, limits: Limits
+    tx: Transaction,
+    request: Request,
+    veto: PluginVeto | None,
+    limits: Limits,
+    known: KnownNodes | None = None,
 ) -> Plan | None:
     """Who is evicted for a request by the rules, and where it runs then; None: no eviction would make room
     for it.
@@ -134,15 +145,19 @@ def find_victims(
         plan = None
         if any(task_class.extra for task_class in candidates.allowed):
             extras = candidates_for(tx, request, veto, limits, only_extras=True)
-            plan = _searched(tx, request, extras, caps)
+            plan = _searched(tx, request, extras, caps, known)
         if plan is None:
-            plan = _searched(tx, request, candidates, caps)
+            plan = _searched(tx, request, candidates, caps, known)
         if plan is None or not limits.narrow(evicted_tasks(plan.victims)):
             return plan
 
 
 def _searched(
-    tx: Transaction, request: Request, candidates: Candidates, caps: LoanCaps | None
+    tx: Transaction,
+    request: Request,
+    candidates: Candidates,
+    caps: LoanCaps | None,
+    known: KnownNodes | None = None,
 ) -> Plan | None:
     """The search among these candidates, and what the request gets of the quota that they free."""
     demand = _demand(tx.state, request)
@@ -150,7 +165,8 @@ def _searched(
         return None
     demand = msgspec.structs.replace(demand, caps=caps)
     asked = request.group_request if demand.needs_place else None
-    plan = search(tx.state, demand, VictimAgents(tx.state, candidates, asked, caps), tx.now)
+    agents = VictimAgents(tx.state, candidates, asked, caps)
+    plan = search(tx.state, demand, agents, tx.now, known)
     if plan is None:
         return None
     freed = ((victim.pool_name, victim.shares) for victim in plan.victims)

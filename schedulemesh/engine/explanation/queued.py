@@ -45,7 +45,7 @@ from schedulemesh.engine.transaction import Transaction
 #: How many of the tasks that come before it are named.
 _BEFORE = 5
 #: With more agents than this no victims are searched on nodes, which takes time in proportion to them.
-_SEARCHED_AGENTS = 1_000
+_SEARCHED_AGENTS = 3_000
 
 
 def explain_queued(tx: Transaction, task: QueuedTask) -> Explanation:

@@ -18,6 +18,9 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
 from schedulemesh.engine.state.tasks import RunningTask, TaskClass
 
+#: For how many lacks a node's bound is kept.
+_LACKS = 16
+
 #: Highest tier of a victim, number of victims, lost work, node id: ascending is better.
 Place = tuple[float, int, float, str]
 
@@ -48,6 +51,8 @@ class NodeSummary(msgspec.Struct, frozen=True, kw_only=True):
     #: Sum over tasks of the time from which work would be lost.
     since: float
     tasks: int
+    #: What was found out for some lacks: see ``_least_of``.
+    least: dict[Resources, tuple[float, int] | None] = {}
 
     def freed_by(self, allowed: frozenset[TaskClass]) -> Resources:
         """What becomes free without the agents all of whose tasks are of these classes."""
@@ -59,14 +64,30 @@ class NodeSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     def bound(self, lack: Resources, node_id: str, now: float) -> Place | None:
         """No victims on this node that free ``lack`` come before this; None: there are none."""
+        if lack in self.least:
+            least = self.least[lack]
+        else:
+            if len(self.least) >= _LACKS:
+                self.least.clear()
+            least = self.least[lack] = self._least_of(lack)
+        if least is None:
+            return None
+        top, fewest = least
+        if not fewest:
+            return (top, self.count, self.tasks * now - self.since, node_id)
+        return (top, fewest, 0.0, "")
+
+    def _least_of(self, lack: Resources) -> tuple[float, int] | None:
+        """The lowest top priority and the fewest of any victims that free ``lack``, 0: all agents of the node
+        must go; None: there are none.
+        """
         top = next((priority for priority, freed in self.levels if lack.fits(freed)), None)
         if top is None:
             return None
         if self._all_must_go(lack):
-            return (top, self.count, self.tasks * now - self.since, node_id)
+            return (top, 0)
         largest = dict(self.largest.items())
-        fewest = max((-(-units // largest[kind]) for kind, units in lack.items()), default=1)
-        return (top, fewest, 0.0, "")
+        return (top, max((-(-units // largest[kind]) for kind, units in lack.items()), default=1))
 
     def _all_must_go(self, lack: Resources) -> bool:
         """Whether every agent frees more of some kind than could be spared."""

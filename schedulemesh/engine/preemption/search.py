@@ -46,7 +46,7 @@ from schedulemesh.engine.preemption.node_summary import (
     Place,
     place_of,
 )
-from schedulemesh.engine.preemption.sites import Site, Sites
+from schedulemesh.engine.preemption.sites import KnownNodes, Site, Sites
 from schedulemesh.engine.preemption.victims import VictimAgent, VictimAgents, order_of
 from schedulemesh.engine.state.groups import Group
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -70,21 +70,36 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     promised: tuple[Share, ...] = ()
 
 
-def search(state: MeshState, demand: Demand, agents: VictimAgents, now: float) -> Plan | None:
-    """The plan by which the demand is met; None: no eviction that is allowed would meet it."""
-    return _Search(state, demand, agents, now).plan()
+def search(
+    state: MeshState,
+    demand: Demand,
+    agents: VictimAgents,
+    now: float,
+    known: KnownNodes | None = None,
+) -> Plan | None:
+    """The plan by which the demand is met; None: no eviction that is allowed would meet it. ``known``: what
+    searches for the same task with other priorities have found out.
+    """
+    return _Search(state, demand, agents, now, known).plan()
 
 
 class _Search:
     """One search."""
 
-    def __init__(self, state: MeshState, demand: Demand, agents: VictimAgents, now: float) -> None:
+    def __init__(
+        self,
+        state: MeshState,
+        demand: Demand,
+        agents: VictimAgents,
+        now: float,
+        known: KnownNodes | None,
+    ) -> None:
         self._state = state
         self._demand = demand
         self._shape = demand.shape
         self._one_node = demand.shape is not None and on_one_node(demand.shape)
         self._agents = agents
-        self._sites = Sites(state, demand, agents, now)
+        self._sites = Sites(state, demand, agents, now, known)
         #: What single victims do that were not enough.
         self._in_vain: set[frozenset[tuple[object, ...]]] = set()
 
@@ -214,7 +229,7 @@ class _Search:
         """The victims of the best site, and its node; empty: it is not a single node."""
         best: tuple[Place, tuple[VictimAgent, ...]] | None = None
         for site in sorted(self._sites.all(), key=_bound_of):
-            if best is not None and best[0] <= site.bound:
+            if site.bound[0] > self._top or (best is not None and best[0] <= site.bound):
                 break
             victims = self._victims_at(site, None if best is None else best[0])
             if victims is None:
@@ -264,6 +279,13 @@ class _Search:
                 scenario.release(victim)
                 taken.append(victim)
         return taken if scenario.has_place() else None
+
+    @cached_property
+    def _top(self) -> float:
+        """No victim has a higher tier than this."""
+        if not self._agents.by_priority:
+            return max(self._agents.tiers.values(), default=float("-inf"))
+        return max((c.priority for c in self._agents.allowed), default=float("-inf"))
 
     @cached_property
     def _allowed(self) -> frozenset[TaskClass]:

@@ -11,6 +11,7 @@ from functools import cached_property
 
 import msgspec
 
+from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.placement.bundles import Room, has_labels, on_one_node
 from schedulemesh.engine.placement.group_choice import release
@@ -45,16 +46,29 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     preempts_group_of: VictimAgent | None = None
 
 
+#: The nodes of searches by priority, by the shape that is to have room there. They are the same for incoming
+#: tasks of all priorities as long as the state does not change.
+KnownNodes = dict[GroupShape, list[Site]]
+
+
 class Sites:
     """The sites of one demand."""
 
-    def __init__(self, state: MeshState, demand: Demand, agents: VictimAgents, now: float) -> None:
+    def __init__(
+        self,
+        state: MeshState,
+        demand: Demand,
+        agents: VictimAgents,
+        now: float,
+        known: KnownNodes | None = None,
+    ) -> None:
         self._state = state
         self._demand = demand
         self._shape = demand.shape
         self._one_node = demand.shape is not None and on_one_node(demand.shape)
         self._agents = agents
         self._now = now
+        self._known = known if agents.by_priority else None
 
     @cached_property
     def room(self) -> Room:
@@ -77,10 +91,16 @@ class Sites:
     @cached_property
     def nodes(self) -> list[Site]:
         """The nodes that would have room if all agents left that could be victims."""
-        shape, state = self._shape, self._state
-        if shape is None:
+        if self._shape is None:
             return []
-        sites, need, room = [], shape.total, self.room
+        if self._known is None:
+            return list(self._nodes(self._shape))
+        if self._shape not in self._known:
+            self._known[self._shape] = list(self._nodes(self._shape))
+        return self._known[self._shape]
+
+    def _nodes(self, shape: GroupShape) -> Iterator[Site]:
+        state, need, room = self._state, shape.total, self.room
         for node in state.cluster.open_nodes():
             if not need.fits(node.total) or not has_labels(node, shape):
                 continue
@@ -90,8 +110,7 @@ class Sites:
             if bound is not None and not self._agents.by_priority:
                 bound = self._bound_by_tier(summary, lack, bound)
             if bound is not None:
-                sites.append(Site(bound=bound, node=node, lack=lack, summary=summary))
-        return sites
+                yield Site(bound=bound, node=node, lack=lack, summary=summary)
 
     def _bound_by_tier(self, summary: NodeSummary, lack: Resources, bound: Place) -> Place | None:
         """A bound by priority, with the least tier up to which the node's victims free what is lacking."""
