@@ -31,6 +31,8 @@ LOOKS = {
     "top": ["--count", "1"],
     "pools": [],
     "pools get": [POOL],
+    "cohorts": [],
+    "drains": [],
     "agents": [],
     "nodes": [],
     "health": [],
@@ -63,6 +65,8 @@ CHANGES = {
     "preempt": ["没有"],
     "cordon": ["没有"],
     "uncordon": ["没有"],
+    "drain": ["没有"],
+    "undrain": ["没有"],
 }
 #: Commands that print no data.
 OTHERS = {"start", "stop", "demo"}
