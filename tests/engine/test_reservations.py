@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from schedulemesh.domain.agent import GangSpec
 from schedulemesh.domain.placement import GroupsSpec
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import UNIT
 from schedulemesh.engine.admission import reservations
 from schedulemesh.engine.messages.outcomes import Pending, Queued
@@ -396,3 +397,50 @@ def test_a_start_is_the_earliest_by_estimates_and_later_tasks_never_delay_it(
         second = mesh.now + 1 - 1000
         pass_a_second(mesh, [(i, t) for i, t in enumerate(later) if t["at"] == second])
     assert "head" in mesh.state.running.by_id
+
+
+# between two ticks
+
+
+@pytest.fixture
+def one():
+    """A pool and a node of eight CPUs, where a task of four runs for 100 s."""
+    mesh = Mesh(pool("p", cpu=8), nodes=[node("n1", cpu=8)])
+    mesh.run("a", cpu=4, duration=100.0)
+    return mesh
+
+
+def test_no_tick_is_needed_to_keep_the_start_of_a_new_first_task(one):
+    one.queue("b", cpu=7)
+    assert one.dry("c", cpu=2).reason == Reason.HELD_FOR_QUEUE
+    assert reserved_ids(one) == []
+    assert one.queue("c", cpu=2).position == 2
+    assert reserved(one, "b") == (1100.0, ("n1",), None)
+    assert one.queue("d", cpu=1, duration=90.0).position == 0
+    one.tick()
+    assert one.waiting() == ["b", "c"]
+
+
+def reserved_ids(mesh):
+    return list(mesh.state.queue.reserved)
+
+
+def test_a_task_that_becomes_the_first_when_another_starts_is_not_passed_in_that_step(one):
+    one.run("e", cpu=4)
+    one.queue("a2", cpu=4, duration=50.0)
+    one.queue("b", cpu=7)
+    one.queue("c", cpu=2)
+    one.tick()
+    one.complete("a")
+    one.report("a2")
+    one.complete("e")
+    assert one.waiting() == ["b", "c"]
+    assert reserved(one, "b") == (1050.0, ("n1",), None)
+
+
+def test_with_a_passing_limit_of_0_nothing_passes_a_new_first_task():
+    mesh = Mesh(pool("p", cpu=8), nodes=[node("n1", cpu=8)])
+    mesh.order_by(passing_limit_s=0.0)
+    mesh.run("a", cpu=4)
+    mesh.queue("b", cpu=7)
+    assert mesh.queue("c", cpu=2, duration=1.0).position == 2

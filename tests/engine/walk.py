@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
+import msgspec
+
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources
 from schedulemesh.domain.task import TaskPhase
+from schedulemesh.engine.admission.reservations import start_of
 from schedulemesh.engine.state.agents import Ending, Running
 from schedulemesh.engine.state.device_guarantees import is_sure
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -284,7 +287,11 @@ class Later(NamedTuple):
 def held_back(state: MeshState, later: Later, seats: Seats, now: float) -> bool:
     """Whether a task that fits would delay the reserved start of one before it, wherever it ran."""
     delayed = []
-    for head in state.queue.by_id.values():
+    waiting = list(state.queue.by_id.values())
+    first = state.queue.first_of(later.pool_name)
+    if first is not None and first.reservation is None:
+        waiting.append(msgspec.structs.replace(first, reservation=start_of(state, first, now)))
+    for head in waiting:
         if head.reservation is None or state.queue.entry(head) >= later.entry:
             continue
         at = head.reservation.at

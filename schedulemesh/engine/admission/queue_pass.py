@@ -121,7 +121,7 @@ def start(tx: Transaction, task: QueuedTask, *, may_preempt: bool) -> bool:
     if isinstance(request, Refused):
         return False
     if request.fits_now:
-        allowed = permitted(tx, request, tx.state.queue.entry(task))
+        allowed = permitted(tx, request, tx.state.queue.entry(task), keep=True)
         if allowed is not None:
             admit(tx, allowed, None)
         return allowed is not None
@@ -241,7 +241,7 @@ class _Pass:
         if isinstance(request, Refused):
             return False
         if request.fits_now:
-            allowed = permitted(self._tx, request, state.queue.entry(task))
+            allowed = permitted(self._tx, request, state.queue.entry(task), keep=True)
             if allowed is not None:
                 admit(self._tx, allowed, None)
             return allowed is not None

@@ -7,7 +7,8 @@ scheduler of Lifka, 1995) if it ends before that time, or if what is left then i
 nothing is known about the time, later tasks may pass it for ``QueuePolicy.passing_limit_s``; after that, what
 the first task needs is kept free until it fits.
 
-The reservations are made anew on each tick, those for placement groups a few at a time, because to search
+A task that becomes the first between two ticks gets its reservation when another would pass it. The
+reservations are made anew on each tick, those for placement groups a few at a time, because to search
 places for many bundles costs more; the others stay as they are as long as estimates hold.
 """
 
@@ -61,11 +62,13 @@ def reserve_starts(tx: Transaction, heads: Iterable[QueuedTask]) -> None:
             continue
         start = _earliest(tx.state, projection, task, classes.get(task.pool_name, []), tx.now)
         if task.reservation != start:
-            tx.emit(
-                StartReserved(
-                    task_id=task_id, at=start.at, node_ids=start.node_ids, group_id=start.group_id
-                )
-            )
+            tx.emit(_reserved(task_id, start))
+
+
+def _reserved(task_id: str, start: Reservation) -> StartReserved:
+    return StartReserved(
+        task_id=task_id, at=start.at, node_ids=start.node_ids, group_id=start.group_id
+    )
 
 
 def _searched_groups(tx: Transaction, heads: Iterable[QueuedTask]) -> set[str]:
@@ -109,9 +112,12 @@ def _earliest(
 # later tasks
 
 
-def permitted(tx: Transaction, request: Request, entry: Entry) -> Request | None:
-    """The request, if need be in another place, where it delays no reserved start of a task that comes before
-    it; None: there is no such place. ``entry``: its own place in the order.
+def permitted(
+    tx: Transaction, request: Request, entry: Entry, *, keep: bool = False
+) -> Request | None:
+    """The request, if need be in another place, where it delays no start of a task that comes before it;
+    None: there is no such place. ``entry``: its own place in the order. ``keep``: whether the first task of
+    its pool is given a reserved start where it has none since the last tick.
     """
     state = tx.state
     before = [
@@ -119,6 +125,9 @@ def permitted(tx: Transaction, request: Request, entry: Entry) -> Request | None
         for head in map(state.queue.by_id.__getitem__, state.queue.reserved)
         if state.queue.entry(head) < entry
     ]
+    first = state.queue.first_of(request.pool_name)
+    if first is not None and first.reservation is None and state.queue.entry(first) < entry:
+        before.append(_with_start(tx, first, keep=keep))
     if not before:
         return request
     delayed = [head for head in before if not _ends_before(tx, request, head)]
@@ -130,6 +139,21 @@ def permitted(tx: Transaction, request: Request, entry: Entry) -> Request | None
     if isinstance(request.assignment, Assignment) and request.group_request is not None:
         return _in_another_group(tx, request, request.group_request, projection, delayed)
     return _on_another_node(tx, request, projection, delayed)
+
+
+def _with_start(tx: Transaction, first: QueuedTask, *, keep: bool) -> QueuedTask:
+    """The first task of a pool with the start that the next tick would reserve for it."""
+    start = start_of(tx.state, first, tx.now)
+    if not keep:
+        return msgspec.structs.replace(first, reservation=start)
+    tx.emit(_reserved(first.task_id, start))
+    return first
+
+
+def start_of(state: MeshState, task: QueuedTask, now: float) -> Reservation:
+    """When and where a task that has no reserved start yet can start if estimates hold."""
+    classes = classes_by_pool(state).get(task.pool_name, [])
+    return _earliest(state, Projection(state, now), task, classes, now)
 
 
 def _on_another_node(

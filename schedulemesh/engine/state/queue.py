@@ -259,6 +259,13 @@ class Queue:
         others = self.pools[queue_class.pool_name].classes.values()
         return all(other.extra or first <= other.first for other in others)
 
+    def first_of(self, pool_name: str) -> QueuedTask | None:
+        """The first task of a pool that may start; extra members are passed over. None: there is none."""
+        pool = self.pools.get(pool_name)
+        entries = () if pool is None else (c.first for c in pool.classes.values() if not c.extra)
+        first = min(entries, default=None)
+        return None if first is None else self.by_id[first[-1]]
+
     def advance(self, now: float) -> None:
         """Let the tasks start whose time has come."""
         while self.is_due(now):
