@@ -198,6 +198,16 @@ def test_a_task_that_joins_a_strict_pool_passes_extra_members_that_wait():
     assert list(mesh.ends) == ["busy"], "it evicts at once"
 
 
+def test_extra_members_that_wait_do_not_explain_why_another_task_does():
+    mesh = Mesh(nodes=[node("n1", cpu=4), node("n2", cpu=2)])
+    mesh.resize(msgspec.structs.replace(pool("p", cpu=6), queueing="strict"))
+    mesh.run("busy", cpu=2, node_id="n2", more={"choose_node": False}, priority=9.0)
+    grown(mesh, least=1, most=2, priority=9.0, bundle=3)
+    mesh.queue("next", priority=5.0, cpu=2)
+    assert mesh.waiting() == ["g-1", "next"]
+    assert mesh.engine.explain("next", mesh.now).reason == "insufficient_quota"
+
+
 def test_names_of_extra_members_are_taken(mesh):
     mesh.run("g-3", cpu=1)
     outcome = mesh.submit("g", bundles=[{"cpu": 1}] * 2, gang=GangSpec(replicas=4))

@@ -31,7 +31,7 @@ from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages import stimuli as s
-from schedulemesh.engine.messages.outcomes import Accepted, Pending, Queued, Refused
+from schedulemesh.engine.messages.outcomes import Accepted, Pending, ProbeNeeded, Queued, Refused
 from schedulemesh.engine.state.agents import Running, Starting
 from tests.engine.builders import differences, node, pool
 from tests.engine.loan_walk import LoanWalk, within
@@ -60,6 +60,7 @@ jobs = st.fixed_dictionaries(
         "on_preempted": st.sampled_from(["", "requeue", "requeue", "drop"]),
         "most": st.sampled_from([None, None, None, 0, 1]),
         "run": st.sampled_from(["", "train", "train"]),
+        "class_key": st.sampled_from(["loaded", "loaded", "c1", "c2"]),
         "retries": st.sampled_from([0, 1]),
     }
 )
@@ -73,7 +74,7 @@ lending = st.fixed_dictionaries(
 )
 kinds = st.fixed_dictionaries(
     {
-        "cpu": st.sampled_from([0.5, 2, 4, 6]),
+        "cpu": st.sampled_from([0.5, 2, 4, 12]),
         "gpu": st.sampled_from([0, 1, 2]),
         "lending": lending,
         "queueing": st.sampled_from(["best_effort", "best_effort", "strict"]),
@@ -183,7 +184,7 @@ class LendingMachine(RuleBasedStateMachine):
             self.define(name)
         order = QueuePolicy(passing_limit_s=strict_limit)
         self.mesh.handle(s.QueuePolicyChangeRequested(policy=order, client="me", changes=("x",)))
-        self.mesh.handle(s.ClassProbed(class_key="c"))
+        self.mesh.handle(s.ClassProbed(class_key="loaded"))
         for job in crowd:
             self.join(job)
             self.carry_out()
@@ -212,7 +213,7 @@ class LendingMachine(RuleBasedStateMachine):
             labels=job["labels"],
             duration=job["duration"],
             on_preempted=job["on_preempted"],
-            class_key="c",
+            class_key=job["class_key"],
             run=job["run"],
             retries=job["retries"],
             bundles=[job["need"]] * job["members"] if many else (),
@@ -243,6 +244,10 @@ class LendingMachine(RuleBasedStateMachine):
         if stimulus.agent.gang is None:
             self.is_right(stimulus, dry)
         outcome = self.mesh.handle(stimulus).outcome
+        if isinstance(outcome, ProbeNeeded):
+            assert dry.preempted
+            self.mesh.handle(s.ClassProbed(class_key=outcome.class_key))
+            return
         if isinstance(outcome, Refused):
             assert dry == outcome
             return
@@ -327,6 +332,12 @@ class LendingMachine(RuleBasedStateMachine):
     def leave(self, name, *, saved):
         self.mesh.starts.pop(name, None)
         self.mesh.leave(name, saved=saved)
+
+    @rule()
+    def load_classes(self):
+        """The classes that were to be loaded have been."""
+        for task_id in sorted(self.mesh.probes):
+            self.mesh.handle(s.ClassProbed(class_key=self.mesh.probes.pop(task_id).class_key))
 
     @precondition(lambda self: self.mesh.makes)
     @rule(which=picks, fails=st.sampled_from([False, False, True]))
@@ -415,6 +426,7 @@ class LendingMachine(RuleBasedStateMachine):
         """
         for _ in range(3):
             self.mesh.tick()
+            self.load_classes()
             self.carry_out()
         if self.mesh.starts or self.mesh.ends:
             return

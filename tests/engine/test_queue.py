@@ -548,6 +548,27 @@ def test_a_task_without_resources_gets_the_group_that_an_ended_agent_left():
     check_stored(given)
 
 
+def test_after_the_clock_was_set_back_a_reserved_start_is_that_of_before():
+    given = busy(100.0, 50.0, 70.0)
+    at = given.state.queue.by_id["big"].reservation.at
+    given.tick(101.0)
+    assert given.state.queue.by_id["big"].reservation.at is None
+    given.tick(-60.0)
+    assert given.state.queue.by_id["big"].reservation.at == at
+    check_stored(given)
+
+
+def test_a_waiting_task_starts_with_the_quota_that_is_held_for_its_pool():
+    given = Mesh(pool("p", cpu=4), pool("q", cpu=4))
+    given.run("a", "p", cpu=4)
+    given.run("b", "q", cpu=4)
+    given.queue("waits", "q", cpu=2)
+    given.preempt(task_id="a", end_agent=True, for_pool="q")
+    given.leave("a")
+    assert "waits" in given.starts
+    check_stored(given)
+
+
 # requests that wait until a task runs
 
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schedulemesh.config.groups import parse_groups
+from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Accepted, Pending, Refused
 from schedulemesh.plugins.scheduling import SchedulingStrategyPlugin
 from tests.engine.builders import Mesh, amount, names, node, pool
@@ -222,6 +223,18 @@ def test_a_pool_borrows_no_more_while_a_promised_loan_is_on_its_way():
     assert mesh.submit("other", "p", 9.0, cpu=1).reason == "preemption_failed"
     mesh.slot("high")
     assert mesh.state.ledger.accounts["p"].borrowed == amount(cpu=3)
+
+
+def test_the_first_task_of_a_pool_reclaims_although_a_later_one_lacks_only_room():
+    owner = pool("p", cpu=8, gpu=2, lending=COHORT)
+    mesh = Mesh(owner, member("q"), nodes=[node("a", cpu=4, gpu=2)])
+    mesh.run("borrower", "q", gpu=2)
+    mesh.run("busy", "p", 20.0, cpu=4)
+    mesh.queue("later", "p", 5.0, cpu=1)
+    mesh.queue("own", "p", 9.0, gpu=2, class_key="c")
+    assert set(mesh.probes) == {"own"}
+    mesh.handle(s.ClassProbed(class_key="c"))
+    assert list(mesh.ends) == ["borrower"]
 
 
 POOLS = ("p", "q", "r")

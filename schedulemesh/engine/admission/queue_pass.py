@@ -154,8 +154,10 @@ class _Pass:
         #: Pools whose first task does not fit, and these tasks.
         self._blocked: set[str] = set()
         self.heads: list[QueuedTask] = []
-        #: Classes whose first task would borrow; None while these are served.
+        #: Classes whose first task would borrow, and those behind them in their pools that do not fit; None
+        #: while these are served.
         self._borrowers: list[QueueClass] | None = []
+        self._borrowing_pools: set[str] = set()
 
     def run(self) -> None:
         """Start what fits of the open classes."""
@@ -211,9 +213,13 @@ class _Pass:
         task = queue.by_id[queue_class.first[-1]]
         if self._borrowers is not None and self._would_borrow(queue_class, task):
             self._borrowers.append(queue_class)
+            self._borrowing_pools.add(pool_name)
             return False
         if self._may_fit(task, queue_class) and self._started(task):
             return True
+        if self._borrowers is not None and pool_name in self._borrowing_pools:
+            self._borrowers.append(queue_class)  # it is not the first of its pool that does not fit
+            return False
         if not passes and self._evictions > 0:
             self._evictions -= 1
             if start(self._tx, task, may_preempt=True):

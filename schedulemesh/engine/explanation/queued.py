@@ -16,6 +16,7 @@ has to change before anything else matters comes first.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from heapq import merge
 from itertools import islice
 
@@ -211,7 +212,7 @@ def _order(tx: Transaction, task: QueuedTask, request: Request, plan: Plan | Non
     state = tx.state
     strict = state.ledger.accounts[task.pool_name].spec.queueing == "strict"
     position = state.queue.position(task)
-    waits = task.queue_class is not None and position > 1
+    waits = task.queue_class is not None and not state.queue.is_next(task)
     before = f"{position - 1} task{'s' if position > 2 else ''}"
     to_the_front = f"move_to_front({task.task_id!r}) or a higher priority puts it first"
     found = []
@@ -240,7 +241,8 @@ def _reserved_for_others(tx: Transaction, task: QueuedTask, request: Request) ->
     """There is room, but it would delay a start that is reserved."""
     queue = tx.state.queue
     entry = queue.entry(task)
-    heads = [name for name in queue.reserved if queue.entry(queue.by_id[name]) < entry]
+    places = sorted(queue.entry(queue.by_id[name]) for name in queue.reserved)
+    heads = [name for *_, name in places[: bisect_left(places, entry)]]
     named = ", ".join(map(repr, heads[:_BEFORE]))
     return Finding(
         reason=Reason.HELD_FOR_QUEUE,

@@ -266,6 +266,13 @@ class Queue:
         first = min(entries, default=None)
         return None if first is None else self.by_id[first[-1]]
 
+    def is_next(self, task: QueuedTask) -> bool:
+        """Whether no task of its pool comes before it but extra members; False where it may not start yet."""
+        queue_class = task.queue_class
+        if queue_class is None or queue_class.first[-1] != task.task_id:
+            return False
+        return self.is_first(queue_class)
+
     def advance(self, now: float) -> None:
         """Let the tasks start whose time has come."""
         while self.is_due(now):

@@ -144,6 +144,8 @@ class Ledger:
         for_pool, for_client = fact.for_pool, fact.for_client
         hold = Hold(for_pool=for_pool, for_client=for_client, shares=fact.shares, until=fact.until)
         self.hold(fact.hold_id, hold)
+        # Tasks that wait in the pool may use it; of which pools the client's tasks are is not known.
+        self.freed.update(self.accounts if for_pool is None else (for_pool,))
 
     def hold_shrank(self, fact: HoldShrank) -> None:
         """Reduce a hold, of which some was used or has expired."""

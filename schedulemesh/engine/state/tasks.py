@@ -252,7 +252,7 @@ class TaskClass:
 
     def ending(self, now: float) -> Iterator[tuple[float, str]]:
         """The estimated ends of its tasks, with their ids, ascending; without unknown and past ones."""
-        if self.order.by_time and not self.young:
+        if self.order.by_time and not self.young and now >= self.advanced_to:
             return ((-end, task_id) for end, _, task_id in reversed(self.timed) if -end > now)
         return iter(
             sorted((end, i) for i in self.task_ids() if (end := self._tasks[i].ends_at or 0) > now)
