@@ -51,10 +51,16 @@ class LoanWalk:
         return self.has_quota() and self.has_room(())
 
     def has_room(self, gone: Collection[str]) -> bool:
-        """Whether some node has room once these agents are gone."""
+        """Whether some node has room once these agents are gone, gangs with their placement groups."""
+        keys = [*gone, *(key for name in gone for key in self.keys_of_gang(name))]
         return self.seats.anywhere or any(
-            self.seats.room(node_id, gone) for node_id in self.seats.open_nodes()
+            self.seats.room(node_id, keys) for node_id in self.seats.open_nodes()
         )
+
+    def keys_of_gang(self, name: str) -> list[str]:
+        """The names of the allocations that the members of a gang have on nodes; none for a single agent."""
+        group = self.state.groups.by_id.get(self.state.agents[name].group_id or "")
+        return [] if group is None else [group.key(rank) for rank in range(len(group.node_ids))]
 
     def gives_back(self, labels: Mapping[str, str]) -> list[str]:
         """The names of the running borrowers of the cohort that the pool may reclaim from."""
