@@ -11,6 +11,7 @@ import msgspec
 
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.end_reasons import TaskEndReason
+from schedulemesh.engine.messages.instructions import StartAgent
 from schedulemesh.engine.messages.stimuli import AgentReported, AgentStartFailed
 from schedulemesh.engine.state.agents import Agent
 from schedulemesh.protocol.agents import MessageError, Report, RunOrder, RunReport, pack, unpack
@@ -116,6 +117,18 @@ class Agents:
         namespace, name = self.where(agent)
         key = (agent.spec.name, agent.incarnation)
         self._places[key] = Place(namespace=namespace, actor_name=name, node_id=agent.node_id)
+
+    def expect_actors(self, orders: Iterable[StartAgent]) -> None:
+        """Remember where actors are that a former supervisor started, so that whoever ends their agents
+        finds them, although nobody has asked Ray for them yet.
+        """
+        for order in orders:
+            key = (order.agent.name, order.incarnation)
+            self._place(key, self.address(order.agent, order.incarnation), order.node_id)
+
+    async def end_actors(self, orders: Iterable[StartAgent]) -> None:
+        """End these actors, because their agents could not be adopted; those that have ended are no error."""
+        await asyncio.gather(*(self.end(order.agent.name, order.incarnation) for order in orders))
 
     async def start(self, start: AgentStart) -> AgentReported | AgentStartFailed:
         """Make the actor, or have a ready one build, and wait until the object is built; what failed leaves

@@ -146,10 +146,14 @@ class Executor:
     async def _start(self, order: StartAgent) -> None:
         key = order.agent.name, order.incarnation
         self._agents.expected.add(key)
+        if order.adopt:
+            self._agents.expect_actors(member_orders(order))
         try:
             result = await self._started(order)
         finally:
             self._agents.expected.discard(key)
+        if order.adopt and isinstance(result, s.AgentStartFailed):
+            await self._agents.end_actors(member_orders(order))
         await self.reactor.report(result)
 
     async def _started(self, order: StartAgent) -> s.AgentReported | s.AgentStartFailed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -9,7 +10,7 @@ import threading
 import ray
 
 from tests.integration.agents import Counter, Plain
-from tests.integration.drivers import start_driver
+from tests.integration.drivers import run_driver, start_driver
 from tests.integration.polling import until
 
 
@@ -91,3 +92,72 @@ def test_a_victim_returns_by_itself_with_its_state(scheduler):
     (agent,) = scheduler.list_agents()["agents"]
     assert agent["name"] == victim["agent"]["name"]
     assert ray.get(agent["handle"].add.remote(1)) == 8
+
+
+STEPS = 150
+TRAINING = """
+    import time
+    scheduler = RayScheduler.attach("mesh", namespace={namespace!r})
+
+    class Training(AgentActor):
+        def __init__(self, name, labels, log):
+            super().__init__(name, labels)
+            self.log, self.step, self.loss = log, 0, 100.0
+
+        def train(self, steps):
+            while self.step < steps:
+                self.safe_point()
+                if self.is_cancelled("training"):
+                    return None
+                step, loss = self.step, self.loss
+                self.step, self.loss = step + 1, loss * 0.97 + step % 7 / 10
+                with open(self.log, "a") as file:
+                    print(os.getpid(), self.step, file=file)
+                time.sleep(0.02)  # the work of a step
+            return {{"step": self.step, "loss": self.loss}}
+
+        def save_state(self):
+            return {{"step": self.step, "loss": self.loss}}
+
+        def restore_state(self, saved):
+            self.step, self.loss = saved["step"], saved["loss"]
+
+    answer = scheduler.submit_task_with_preemption(
+        "training", "pool", Training, {{"cpu": 1}}, priority=1.0, queue=True, actor_args=[{log!r}],
+        run="train", run_args=({steps},), on_preempted="requeue",
+    )
+    print(answer["success"], flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_an_evicted_training_whose_submitter_is_gone_returns_and_ends_with_the_right_loss(
+    scheduler, namespace, tmp_path
+):
+    scheduler.create_pool("pool", resources={"cpu": 1})
+    log = tmp_path / "steps"
+    source = TRAINING.format(namespace=namespace, log=str(log), steps=STEPS)
+    with start_driver(source, tmp_path) as submitter:
+        assert submitter.stdout.readline() == "True\n"
+        submitter.kill()
+    until(lambda: log.exists() and len(log.read_text().splitlines()) >= 20, "it does not train")
+    urgent = scheduler.submit_task_with_preemption(
+        "urgent", "pool", Plain, {"cpu": 1}, priority=9.0, queue=True
+    )
+    assert urgent["success"], urgent
+    until(lambda: running(scheduler) == {"urgent"}, "the training is not evicted")
+    scheduler.complete_task("urgent", end_agent=True)
+    assert scheduler.wait("training", timeout=60)["done"] == ["training"]
+
+    steps = [tuple(map(int, line.split())) for line in log.read_text().splitlines()]
+    assert [step for _, step in steps] == list(range(1, STEPS + 1)), "no step is lost or repeated"
+    assert len({pid for pid, _ in steps}) == 2
+    other_job = f"""
+    scheduler = RayScheduler.attach("mesh", namespace={namespace!r})
+    print(json.dumps(scheduler.result("training")["result"]))
+    """
+    result = json.loads(run_driver(other_job, tmp_path))
+    loss = 100.0
+    for step in range(STEPS):
+        loss = loss * 0.97 + step % 7 / 10
+    assert result == {"step": STEPS, "loss": loss}

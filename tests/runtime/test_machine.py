@@ -18,16 +18,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from schedulemesh.domain.agent import AgentSpec, GangSpec
+from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import NOTHING, parse_resources, sum_of
 from schedulemesh.domain.task import TaskSpec
+from schedulemesh.engine.messages.outcomes import Accepted, Queued, Refused
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.agents import Running
 from schedulemesh.engine.state.groups import GroupPhase
 from schedulemesh.engine.state.invariants import check
+from schedulemesh.protocol import queue_requests as q
 from schedulemesh.protocol import requests as r
-from schedulemesh.protocol.agents import key_of
+from schedulemesh.protocol.agents import KeptResult, RunReport, key_of, pack, unpack
+from schedulemesh.protocol.answers import Response, decode_answer
+from schedulemesh.protocol.task_requests import CancelTask
 from schedulemesh.runtime.backend import BackendError, NodeView
 from schedulemesh.runtime.gangs import every_process
 from tests.engine.builders import differences
@@ -36,6 +41,7 @@ from tests.runtime.composition import supervisor
 from tests.runtime.fake_backend import FakeBackend, HeldCalls, Verdict
 
 CLASS = b"a class"
+RAISED = RunReport(kept=b"", reason=TaskEndReason.RUN_RAISED, error="it raised")
 NODE = parse_resources({"cpu": 4})
 NODES = ("n1", "n2")
 POOLS = {"p": 4, "q": 3, "g": 4}
@@ -49,6 +55,7 @@ HOLDS = (
     ("actor", "find_actor", "living_actors"),
     ("members", "remove_group"),
     ("probe_class", "preserve_state"),
+    ("run_task",),
 )
 CALLS = {call for calls in HOLDS for call in calls}
 #: Virtual seconds in which all that was begun ends, once nothing is held.
@@ -66,8 +73,22 @@ EVENTS = {
             "pinned": (True, True, False),
             "replicas": (None, None, 1, 2, 3),
             "most": (0, 0, 4),
+            "queue": (False, True, True),
+            "run": ("", "", "train"),
+            "retries": (0, 2),
+            "on_preempted": ("drop", "requeue"),
         },
     ),
+    "change_queued": (
+        3,
+        {
+            "name": NAMES,
+            "change": ({"held": True}, {"held": False}, {"priority": 7.0}, {"to_front": True}),
+        },
+    ),
+    "cancel": (2, {"name": NAMES}),
+    "cancel_many": (1, {"count": (1, 3)}),
+    "runs_raise": (2, {"raising": (True, False, False)}),
     "complete": (3, {"name": NAMES, "end_agent": (True, True, False)}),
     "delete": (3, {"name": NAMES}),
     "preempt": (3, {"name": NAMES, "whole": (True, False)}),
@@ -112,6 +133,10 @@ class Story:
         #: The requests without an answer.
         self.open: dict[asyncio.Task, bytes] = {}
         self.number = 0
+        #: Whether the runs of processes that are started from now on raise.
+        self.raising = False
+        #: The tasks whose submission was accepted, or acknowledged as queued.
+        self.acknowledged: set[str] = set()
         #: What must never happen and did.
         self.broken: list[str] = []
 
@@ -152,15 +177,23 @@ class Story:
                 continue
             encoded = answer[0] if isinstance(answer, tuple) else answer
             assert b"internal_error" not in encoded, encoded
+            self.note(r.decode_request(data), encoded)
             self.open.pop(asyncio.current_task(), None)
             return
+
+    def note(self, request, encoded):
+        """What an answer promises."""
+        if isinstance(request, r.SubmitTask):
+            outcome = decode_answer(encoded, Response)
+            if not isinstance(outcome, Refused) and isinstance(outcome.outcome, Accepted | Queued):
+                self.acknowledged.add(request.submission.task.task_id)
 
     def next(self):
         self.number += 1
         return f"r{self.number}"
 
-    async def submit(self, name, pool, cpu, priority, pinned, replicas, most):
-        """A single agent, or a gang, elastic or not."""
+    async def submit(self, name, pool, cpu, priority, pinned, replicas, most, queue, run, **how):
+        """A single agent, or a gang, elastic or not; it may wait, and run by itself."""
         bundles = (parse_resources({"cpu": cpu}),) * (replicas or 1)
         agent = AgentSpec(
             name=name,
@@ -170,12 +203,20 @@ class Story:
             bundles=bundles if replicas else (),
             gang=GangSpec(strategy="SPREAD", replicas=most) if replicas else None,
         )
-        task = TaskSpec(task_id=f"t-{name}", pool_name=pool, priority=priority)
+        task = TaskSpec(
+            task_id=f"t-{name}",
+            pool_name=pool,
+            priority=priority,
+            run=run,
+            max_retries=how["retries"],
+            on_preempted=how["on_preempted"],
+        )
         submission = TaskSubmitted(
             agent=agent,
             task=task,
             request_id=self.next(),
             choose_node=bool(pinned or pool == "g" or replicas),
+            queue=queue,
         )
         self.ask(r.SubmitTask(submission=submission, blobs={key_of(CLASS): CLASS}))
 
@@ -193,6 +234,16 @@ class Story:
             task_id = f"t-{name}"
             self.ask(r.ExecutePreemption(task_id=task_id, agent_name=name, request_id=self.next()))
 
+    async def change_queued(self, name, change):
+        request = q.ChangeQueuedTask(task_id=f"t-{name}", request_id=self.next(), **change)
+        self.ask(request)
+
+    async def cancel(self, name):
+        self.ask(CancelTask(task_id=f"t-{name}", request_id=self.next()))
+
+    async def cancel_many(self, count):
+        self.ask(q.CancelTasks(task_ids=tuple(f"t-{name}" for name in NAMES[:count])))
+
     async def resize(self, pool, cpu):
         self.ask(r.ResizePool(name=pool, resources=parse_resources({"cpu": cpu})))
 
@@ -200,6 +251,7 @@ class Story:
 
     def started(self, actor):
         """An actor is created: nothing else of its agent is alive, and its node has room."""
+        actor.answers["run_task"] = RAISED if self.raising else returned(actor.request.name)
         living = [other for other in self.backend.actors if other.alive]
         names = Counter(agent_of(other) for other in living)
         if names[agent_of(actor)] > 1:
@@ -212,6 +264,9 @@ class Story:
                 used = used + other.request.resources
         if used.beyond(NODE):
             self.broken.append(f"{actor.node_id} is full: {used}")
+
+    async def runs_raise(self, raising):
+        self.raising = raising
 
     async def actor_dies(self, which):
         living = [actor for actor in self.backend.actors if actor.alive]
@@ -316,15 +371,42 @@ class Story:
             running.groups.name(group_id) for group_id in state.groups.by_id
         }
         assert all(g.phase is GroupPhase.READY for g in state.groups.by_id.values())
+        await self.tasks_are_kept(running.reactor)
         await running.reactor.flushed()
-        assert differences(running.reactor._journal.load().fold(), state) == []
+        refolded = running.reactor._journal.load().fold()
+        refolded.queue.advance(running.reactor.now())
+        assert differences(refolded, state) == []
         running.executor.stop_all()
         await running.reactor.close(destroy=False)
+
+    async def tasks_are_kept(self, reactor):
+        """No acknowledged task is unknown, no run was forgotten, each result is that of a run of its task."""
+        state = reactor.state
+        known = state.running.by_id.keys() | state.queue.by_id.keys() | state.ended.keys()
+        assert self.acknowledged <= known
+        assert not [task for task in state.running.by_id.values() if task.spec.run]
+        for task_id, ended in state.ended.items():
+            if ended.result_key is not None:
+                kept = unpack(await reactor.blob(ended.result_key), KeptResult)
+                runs = [kept.value] if kept.value is not None else list(kept.members)
+                names = [agent_named(run.decode()) for run in runs]
+                agent = task_id.removeprefix("t-")
+                ranks = [f"{agent}-{rank}" for rank in range(len(names))]
+                assert names in ([agent], ranks), ended
+
+
+def returned(actor_name):
+    """The report of a run that returned; it names the process."""
+    return RunReport(kept=pack(KeptResult(value=actor_name.encode())))
 
 
 def agent_of(actor):
     """The agent of an actor, by the actor's name."""
-    return actor.request.name.rpartition(":")[2].partition("#")[0]
+    return agent_named(actor.request.name)
+
+
+def agent_named(actor_name):
+    return actor_name.rpartition(":")[2].partition("#")[0]
 
 
 def _all_calls():

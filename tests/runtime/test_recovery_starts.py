@@ -11,7 +11,7 @@ from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.agents import RunReport
 from schedulemesh.protocol.answers import Listed, decode_answer
-from schedulemesh.protocol.task_requests import WaitTasks, WaitUntil
+from schedulemesh.protocol.task_requests import CancelTask, WaitTasks, WaitUntil
 from schedulemesh.runtime.backend import NodeView
 from tests.engine.builders import Mesh
 from tests.runtime import virtual_time
@@ -90,6 +90,25 @@ def test_a_retry_that_became_due_meanwhile_starts_once(tmp_path):
         service = after_a_crash(backend, tmp_path / "mesh.sqlite")
         assert await ended(service) == "completed"
         assert len(backend.starts) == 2
+        await killed(service)
+
+    virtual_time.run(story())
+
+
+def test_a_task_that_is_cancelled_while_its_process_is_adopted_leaves_none(tmp_path):
+    backend = Backend()
+
+    async def story():
+        service = supervisor(backend, tmp_path / "mesh.sqlite", clock=virtual_time.clock())
+        submitting = asyncio.ensure_future(submitted(service))
+        await asyncio.sleep(0.5)  # virtual: its process starts
+        submitting.cancel()
+        await killed(service)
+        assert len(backend.living()) == 1
+        service = after_a_crash(backend, tmp_path / "mesh.sqlite")
+        await asked(service, CancelTask(task_id="t", request_id="cancel"))
+        assert backend.living() == set()
+        assert await ended(service) == "cancelled"
         await killed(service)
 
     virtual_time.run(story())
