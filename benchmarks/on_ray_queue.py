@@ -8,10 +8,12 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
+from unittest.mock import patch
 
 import ray
 from typing_extensions import Self
@@ -33,7 +35,7 @@ def on_ray_queue(
     waiting: int = 15_000, single: int = 1_000, batched: int = 8_000, rounds: int = 5
 ) -> list[Row]:
     """The marks of a queue of 15,000 tasks."""
-    with bare_ray(), Mesh() as mesh:
+    with _own_home(), bare_ray(), Mesh() as mesh:
         mesh.submit(waiting, BATCH)
         alone = [mesh.submit_and_kill(single, 1) for _ in range(rounds)]
         together = [mesh.submit_and_kill(batched, BATCH) for _ in range(rounds)]
@@ -78,7 +80,7 @@ class Mesh:
         self.acknowledged: set[str] = set()
 
     def __enter__(self) -> Self:
-        self.scheduler = RayScheduler(NAME, namespace=NAMESPACE, detached=True)
+        self.scheduler = RayScheduler(NAME, namespace=NAMESPACE, detached=True, http=0)
         self._open.callback(self.scheduler.shutdown)
         for i in range(POOLS):
             self.scheduler.create_pool(f"pool-{i}", resources=NEED)
@@ -158,27 +160,42 @@ def _acknowledged(client: subprocess.Popen[str]) -> set[str]:
     return found
 
 
+@contextmanager
+def _own_home() -> Iterator[None]:
+    """A folder of its own in which commands find the HTTP API."""
+    with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, SCHEDULEMESH_HOME=folder):
+        yield
+
+
 def _listing(waiting: int, rounds: int) -> list[Row]:
-    """The command that lists the queue, as a whole process, and two processes that do less."""
+    """The command that lists the queue, as a whole process, and processes that do less."""
     address = ray.get_runtime_context().gcs_address
-    queue = [sys.executable, "-m", "schedulemesh", "queue", "--address", address]
-    queue += ["--name", NAME, "--namespace", NAMESPACE, "--limit", "0"]
+    queue = ["-m", "schedulemesh", "queue", "--name", NAME, "--namespace", NAMESPACE]
     join = f"import ray; ray.init({address!r}, log_to_driver=False, logging_level='ERROR')"
-    found = {
-        "list": [_process_s(queue) for _ in range(rounds)],
-        "join": [_process_s([sys.executable, "-c", join]) for _ in range(rounds)],
-        "pass": [_process_s([sys.executable, "-c", "pass"]) for _ in range(rounds)],
+    took = {
+        "all": _processes_s([*queue, "--limit", "0"], waiting, rounds),
+        "first": _processes_s([*queue, "--limit", "1"], POOLS, rounds),
+        "over Ray": _processes_s([*queue, "--limit", "0", "--address", address], waiting, rounds),
+        "join": _processes_s(["-c", join], 0, rounds),
+        "help": _processes_s(["-m", "schedulemesh", "queue", "--help"], 0, rounds),
     }
     what = f"list {waiting:,} queued tasks, the whole process `schedulemesh queue --limit 0`"
     return [
-        at_most(what, statistics.median(found["list"]), 0.3, " s", spread(found["list"], " s")),
-        note("a process that joins the same Ray and ends", spread(found["join"], " s")),
-        note("a Python process that does nothing", spread(found["pass"], " s")),
+        at_most(what, statistics.median(took["all"]), 0.3, " s", spread(took["all"], " s")),
+        note("the same with `--limit 1`, a task of each pool", spread(took["first"], " s")),
+        note("the same with all tasks, over Ray", spread(took["over Ray"], " s")),
+        note("a process that joins the same Ray and ends", spread(took["join"], " s")),
+        note("the process `schedulemesh queue --help`", spread(took["help"], " s")),
     ]
 
 
-def _process_s(command: list[str]) -> float:
-    """Seconds of a process from its start to its end."""
-    begin = time.perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - begin
+def _processes_s(arguments: list[str], tasks: int, rounds: int) -> list[float]:
+    """Seconds of Python processes from their start to their end; each prints at least one line per task."""
+    found = []
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        done = subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.PIPE)
+        found.append(time.perf_counter() - begin)
+        if done.stdout.count(b"\n") < tasks:
+            raise AssertionError(done.stdout[-1000:])
+    return found

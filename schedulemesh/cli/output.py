@@ -8,7 +8,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Union
 
 from schedulemesh.cli.command import Format, Output, Select, Target, View, note
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 #: What a command may print.
 Found = Union[Listing, Record]
+
+#: From so many rows on, a table's lines are as long as they need be: Rich takes a millisecond for each row.
+_MANY = 1_000
 
 #: Columns of a table in the format wide where stdout is no terminal, which has no width.
 _UNLIMITED = 10_000
@@ -157,10 +160,34 @@ def _csv_cell(value: object) -> object:
 
 def _print_tables(found: Found, output: Output) -> None:
     wide = output.output is Format.WIDE
+    if isinstance(found, Listing) and len(found.rows) >= _MANY and not found.ruled:
+        _write("\n".join(_lines(found, wide=wide)))
+        return
     parts = [part for part in _parts(found, wide=wide) if part is not None]
     if isinstance(found, Listing) and not found.rows:
         note(f"no {found.kind}")
     _print(parts, wide=wide)
+
+
+def _lines(listing: Listing, *, wide: bool) -> Iterator[str]:
+    """A table as Rich prints it where there is room enough."""
+    columns = [column for column in listing.columns if wide or not column.wide]
+    cells = ([column.heading, *map(column.cell, listing.rows)] for column in columns)
+    padded = [_padded(c, right=column.right) for c, column in zip(cells, columns, strict=True)]
+    return ("  ".join(line).rstrip() for line in zip(*padded, strict=True))
+
+
+def _padded(cells: Sequence[str], *, right: bool) -> list[str]:
+    """The cells of a column, all of the same width."""
+    shown = [cell.replace("\n", " ") for cell in cells]
+    if not all(map(str.isascii, shown)):
+        from rich.cells import cell_len
+
+        most = max(map(cell_len, shown))
+        gaps = [" " * (most - cell_len(cell)) for cell in shown]
+        return [gap + c if right else c + gap for c, gap in zip(shown, gaps, strict=True)]
+    most = max(map(len, shown))
+    return [cell.rjust(most) if right else cell.ljust(most) for cell in shown]
 
 
 def _print(parts: Sequence[RenderableType], *, wide: bool) -> None:

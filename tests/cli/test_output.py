@@ -10,6 +10,7 @@ import pytest
 import yaml
 from rich.cells import cell_len
 
+from schedulemesh.cli import output
 from schedulemesh.cli.command import Format, Output, Select, View
 from schedulemesh.cli.output import emit, emit_stream, plain
 from schedulemesh.cli.rows import Column, Listing, Record, selected, value_at
@@ -150,3 +151,9 @@ def test_a_filter_that_no_row_can_answer_is_refused(filters):
 def test_a_name_with_dots_is_found():
     assert value_at({"labels": {"a.b/c": "d"}}, "labels.a.b/c") == "d"
     assert value_at({"a": 1}, "a.b") is None
+
+
+def test_a_long_table_is_printed_as_a_short_one_in_a_pipe(monkeypatch, capsys):
+    by_rich = printed(capsys, listing(), "wide").out
+    monkeypatch.setattr(output, "_MANY", 1)
+    assert printed(capsys, listing(), "wide").out == by_rich

@@ -8,6 +8,7 @@ of this package.
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
 import time
 from pathlib import Path
@@ -37,6 +38,7 @@ class Marked:
         slow_save_s: float = 0.0,
     ) -> None:
         self.folder, self.slow_save_s, self.count = Path(folder), slow_save_s, 0
+        self.task_id, self.cancelled = task_id, False
         self.mark("processes", f"{task_id}@{os.getpid()}@{began_at(os.getpid())}")
         self.start_daemon(task_id)
         time.sleep(slow_start_s)  # a slow constructor, so that the agent can be killed in it
@@ -64,6 +66,15 @@ class Marked:
         self.mark("working", str(os.getpid()))
         time.sleep(seconds)  # the work itself
 
+    def produce(self, seconds: float) -> str | None:
+        """Be busy for so many seconds, and return what no other run returns; a marker has it, too."""
+        time.sleep(seconds)  # the work itself
+        if self.cancelled:
+            return None
+        token = secrets.token_hex(8)
+        self.mark("produced", f"{self.task_id}@{token}")
+        return token
+
     def save_state(self) -> dict[str, int]:
         """The count."""
         self.mark("saving", str(os.getpid()))
@@ -75,7 +86,8 @@ class Marked:
         self.count = saved["count"]
 
     def cancel(self, task_id: str) -> dict[str, Any]:
-        """Succeed at once: there is nothing to stop."""
+        """Succeed at once; what it produces is not wanted any more."""
+        self.cancelled = True
         return {"success": True}
 
 

@@ -62,9 +62,11 @@ def run(folder: Path, disk: Disk | None, kills: int, seed: str, only: str, limit
     """Run this number of kills, all kinds in turn, in an order that depends on the seed."""
     (folder / "processes").mkdir()
     mesh = RayScheduler(NAME, namespace=NAMESPACE, detached=True, state_path=folder / "state")
-    for pool, cpu in {**POOLS, "own": 2.0, "preserved": 1.0, "driver": 2.0}.items():
+    for pool, cpu in {**POOLS, "own": 2.0, "preserved": 1.0, "driver": 2.0, "work": 1.0}.items():
         mesh.create_pool(pool, resources={"cpu": cpu})
     mesh.register_state_handlers("preserved", preserver=slow_preserver)
+    # What waits for this pool neither evicts the clients' tasks nor is evicted by them.
+    mesh.update_preemption_policy(protected_pools=["work"])
     log, policy = Log(folder / "log.jsonl"), Policy()
 
     def client(name: str) -> Client:

@@ -8,10 +8,13 @@ from tests.drills.disk_faults import DiskFaults
 from tests.drills.kill_agents import AgentKills
 from tests.drills.kill_drivers import DriverKills
 from tests.drills.kill_first_start import FirstStartKills
+from tests.drills.kill_queued import QueuedWorkKills
 from tests.drills.kill_supervisor import OPERATIONS, SupervisorKills
 
 
-class AllKills(SupervisorKills, AgentKills, DriverKills, DiskFaults, FirstStartKills):
+class AllKills(
+    SupervisorKills, QueuedWorkKills, AgentKills, DriverKills, DiskFaults, FirstStartKills
+):
     """All kinds of kills in one object."""
 
     def kinds(self) -> dict[str, Callable[[], float | None]]:
@@ -20,6 +23,7 @@ class AllKills(SupervisorKills, AgentKills, DriverKills, DiskFaults, FirstStartK
             "supervisor, idle": self.supervisor_idle,
             "supervisor, stopped": self.supervisor_stopped,
             "supervisor, in mid-recovery": self.supervisor_twice,
+            "supervisor, with work that waits and runs": self.supervisor_with_queued_work,
             "supervisor and an agent at once": self.supervisor_and_agent,
             "agent, at work": self.agent_at_work,
             "agent, in its constructor": self.agent_in_constructor,

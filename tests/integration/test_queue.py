@@ -94,7 +94,8 @@ def test_a_victim_returns_by_itself_with_its_state(scheduler):
     assert ray.get(agent["handle"].add.remote(1)) == 8
 
 
-STEPS = 150
+#: Trains until it is evicted, and so many steps after it has returned.
+MORE = 50
 TRAINING = """
     import time
     scheduler = RayScheduler.attach("mesh", namespace={namespace!r})
@@ -102,10 +103,10 @@ TRAINING = """
     class Training(AgentActor):
         def __init__(self, name, labels, log):
             super().__init__(name, labels)
-            self.log, self.step, self.loss = log, 0, 100.0
+            self.log, self.step, self.loss, self.returned_at = log, 0, 100.0, None
 
-        def train(self, steps):
-            while self.step < steps:
+        def train(self, more):
+            while self.returned_at is None or self.step < self.returned_at + more:
                 self.safe_point()
                 if self.is_cancelled("training"):
                     return None
@@ -121,10 +122,11 @@ TRAINING = """
 
         def restore_state(self, saved):
             self.step, self.loss = saved["step"], saved["loss"]
+            self.returned_at = self.step
 
     answer = scheduler.submit_task_with_preemption(
         "training", "pool", Training, {{"cpu": 1}}, priority=1.0, queue=True, actor_args=[{log!r}],
-        run="train", run_args=({steps},), on_preempted="requeue",
+        run="train", run_args=({more},), on_preempted="requeue",
     )
     print(answer["success"], flush=True)
     sys.stdin.read()
@@ -136,7 +138,7 @@ def test_an_evicted_training_whose_submitter_is_gone_returns_and_ends_with_the_r
 ):
     scheduler.create_pool("pool", resources={"cpu": 1})
     log = tmp_path / "steps"
-    source = TRAINING.format(namespace=namespace, log=str(log), steps=STEPS)
+    source = TRAINING.format(namespace=namespace, log=str(log), more=MORE)
     with start_driver(source, tmp_path) as submitter:
         assert submitter.stdout.readline() == "True\n"
         submitter.kill()
@@ -150,14 +152,16 @@ def test_an_evicted_training_whose_submitter_is_gone_returns_and_ends_with_the_r
     assert scheduler.wait("training", timeout=60)["done"] == ["training"]
 
     steps = [tuple(map(int, line.split())) for line in log.read_text().splitlines()]
-    assert [step for _, step in steps] == list(range(1, STEPS + 1)), "no step is lost or repeated"
-    assert len({pid for pid, _ in steps}) == 2
+    count = len(steps)
+    assert [step for _, step in steps] == list(range(1, count + 1)), "no step is lost or repeated"
+    first, second = dict.fromkeys(pid for pid, _ in steps)
+    assert [pid for pid, _ in steps] == [first] * (count - MORE) + [second] * MORE
     other_job = f"""
     scheduler = RayScheduler.attach("mesh", namespace={namespace!r})
     print(json.dumps(scheduler.result("training")["result"]))
     """
     result = json.loads(run_driver(other_job, tmp_path))
     loss = 100.0
-    for step in range(STEPS):
+    for step in range(count):
         loss = loss * 0.97 + step % 7 / 10
-    assert result == {"step": STEPS, "loss": loss}
+    assert result == {"step": count, "loss": loss}
