@@ -146,6 +146,9 @@ class SimpleScheduler(SimplePoolCalls, SimpleQueueCalls, SimpleTaskFollower, Sim
     def __repr__(self) -> str:
         return repr(self.scheduler).replace("RayScheduler", type(self).__name__, 1)
 
+    def _repr_html_(self) -> str:
+        return self.scheduler._repr_html_()
+
     def __enter__(self) -> Self:
         return self
 
@@ -400,6 +403,10 @@ class SimpleScheduler(SimplePoolCalls, SimpleQueueCalls, SimpleTaskFollower, Sim
     def end_orphans(self, names: Iterable[str] | None = None) -> listings.EndedOrphans:
         """End the orphaned actors with these names in Ray, or all of them; returns ``ended``."""
         return self.scheduler.end_orphans(names)
+
+    def dashboard(self) -> None:
+        """Print an overview: the supervisor, the pools with their quota, and the last preemptions."""
+        self.scheduler.dashboard()
 
     def about(self) -> AboutResult:
         """Return what serves this scheduler, and where: name, node, process, journal, counts."""

@@ -18,11 +18,9 @@ _AGO = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
 
 def amounts(given: Mapping[str, Any] | None) -> str:
     """Amounts of resources, such as ``cpu 8, gpu 4``."""
-    if not given:
-        return "-"
-    own = ((kind, given.get(kind)) for kind in ("cpu", "memory", "gpu"))
-    shown = [*own, *given.get("custom", {}).items()]
-    return ", ".join(f"{kind} {n:.12g}" for kind, n in shown if n is not None) or "-"
+    from schedulemesh.domain.resources import amounts_text
+
+    return amounts_text(given or {})
 
 
 def duration(seconds: float | None) -> str:

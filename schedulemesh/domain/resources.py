@@ -6,8 +6,8 @@ Ray itself uses, so that sums are exact after any number of reservations and rel
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TypedDict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -49,6 +49,13 @@ class Amounts(TypedDict, total=False):
     gpu: float
     #: By the name of the custom resource.
     custom: dict[str, float]
+
+
+def amounts_text(given: Mapping[str, Any]) -> str:
+    """Amounts as people read them, such as ``cpu 8, gpu 4``."""
+    own = ((kind, given.get(kind)) for kind in ("cpu", "memory", "gpu"))
+    shown_amounts = [*own, *given.get("custom", {}).items()]
+    return ", ".join(f"{kind} {n:.12g}" for kind, n in shown_amounts if n is not None) or "-"
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable
-from typing import ParamSpec, TypeVar, get_type_hints
+from typing import ParamSpec, TypeVar, cast, get_type_hints
 
+from schedulemesh.core.client.notebook import Answer
 from schedulemesh.core.client.task_fields import DEFAULTS
 from schedulemesh.errors import InvalidRequestError, nearest, shown
 
@@ -65,7 +66,7 @@ def public(
                     if name not in names:
                         raise InvalidRequestError(_unknown(_called(call), name, names))
             try:
-                return call(*args, **kwargs)
+                return _shown_in_notebooks(call(*args, **kwargs))
             except TypeError as error:
                 inside = error.__traceback__ is not None and error.__traceback__.tb_next is not None
                 if inside:
@@ -76,6 +77,13 @@ def public(
         return checked
 
     return decorate
+
+
+def _shown_in_notebooks(answer: Answered) -> Answered:
+    """The answer; a dict as one that notebooks show as a table."""
+    if type(answer) is not dict:
+        return answer
+    return cast("Answered", Answer(cast("dict[str, object]", answer)))
 
 
 def _signature(call: Callable[..., object], fields: type | None) -> inspect.Signature:

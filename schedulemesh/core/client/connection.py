@@ -118,15 +118,23 @@ class Connection:
 
     def described(self) -> str:
         """What ``repr`` shows of a scheduler object; nothing is asked of the supervisor."""
+        shown = self._identity()
+        state = {"open": "", "left": ", detached from it", "ended": ", shut down"}[self.state]
+        return ", ".join(f"{name}={value!r}" for name, value in shown.items()) + state
+
+    def description(self) -> dict[str, object]:
+        """The same by name, with the state of the connection."""
+        state = {"open": "connected", "left": "detached from it", "ended": "shut down"}[self.state]
+        return {**self._identity(), "state": state}
+
+    def _identity(self) -> dict[str, object]:
         path = self.hello.settings.state_path
-        shown = {
+        return {
             "name": self.settings.name,
             "namespace": self.settings.namespace,
             "detached": self.hello.detached,
             "state_path": None if path is None else without_password(path),
         }
-        state = {"open": "", "left": ", detached from it", "ended": ", shut down"}[self.state]
-        return ", ".join(f"{name}={value!r}" for name, value in shown.items()) + state
 
 
 def end(handle: ActorHandle, settings: SchedulerSettings) -> bool:

@@ -10,6 +10,7 @@ from typing_extensions import Self
 
 from schedulemesh.core.client.arguments import public_calls
 from schedulemesh.core.client.connection import Connection
+from schedulemesh.core.client.notebook import table_of
 from schedulemesh.core.client.results import Result, standing_scheduler
 from schedulemesh.domain.numbers import parse_flag
 from schedulemesh.errors import ScheduleMeshError
@@ -25,6 +26,9 @@ class SchedulerObject:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._connection.described()}>"
+
+    def _repr_html_(self) -> str:
+        return table_of(self._connection.description())
 
     def __enter__(self) -> Self:
         return self

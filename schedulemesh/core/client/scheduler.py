@@ -14,6 +14,7 @@ from schedulemesh.core.client import (
     cluster,
     explanations,
     listings,
+    overview,
     preemption,
     results,
     states,
@@ -410,6 +411,10 @@ class RayScheduler(PoolCalls, GangCalls, QueueCalls, DrainCalls, TaskFollower):
     def cordon_node(self, node_id: str, cordoned: bool = True) -> results.Result:
         """Close a node to new agents, or open it again (False). Agents on it stay."""
         return cluster.cordon_node(self._connection, node_id, cordoned)
+
+    def dashboard(self) -> None:
+        """Print an overview: the supervisor, the pools with their quota, and the last preemptions."""
+        overview.print_overview(self._connection)
 
     def about(self) -> AboutResult:
         """Return what serves this scheduler: ``name``, ``namespace``, ``detached``, ``node_id``, ``pid``,
