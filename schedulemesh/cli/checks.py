@@ -6,11 +6,13 @@ import os
 import platform
 import re
 import shutil
+import socket
 import time
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import ray
 
@@ -27,6 +29,8 @@ OK, WARNING, FAILED = "ok", "warning", "failed"
 _LOW_BYTES = 2 * 2**30
 #: Seconds by which the clocks of this machine and the scheduler's may differ, and an answer may take.
 _CLOCK_S, _SLOW_S = 2.0, 1.0
+#: Seconds in which a port has to accept a connection.
+_CONNECT_S = 3.0
 _DISTRIBUTION = "schedulemesh-core"
 
 Row = dict[str, str]
@@ -114,6 +118,7 @@ def _scheduler(target: Target) -> Iterator[Row]:
                 "scheduler", WARNING if took > _SLOW_S else OK, found, slow * (took > _SLOW_S)
             )
             yield _clock(about["time"], began, took)
+            yield _http(about["http"])
             yield from _journal(about)
             yield from _findings(scheduler)
     except ScheduleMeshError as error:
@@ -130,6 +135,19 @@ def _clock(theirs: float, began: float, took: float) -> Row:
     if abs(ahead) > _CLOCK_S + took:
         return _row("clock", WARNING, found, "synchronise both machines, as with NTP")
     return _row("clock", OK, found)
+
+
+def _http(url: str | None) -> Row:
+    """Whether the HTTP API accepts connections, where there is one."""
+    if url is None:
+        return _row("HTTP API", OK, "none is served")
+    parts = urlsplit(url)
+    try:
+        socket.create_connection((parts.hostname or "", parts.port or 80), _CONNECT_S).close()
+    except OSError as error:
+        advice = "a firewall closes the port, or it is open on the scheduler's machine only"
+        return _row("HTTP API", WARNING, f"{url} does not answer ({error})", advice)
+    return _row("HTTP API", OK, url)
 
 
 def _journal(about: Any) -> Iterator[Row]:
