@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
+import os
+import pty
 import resource
+import struct
 import subprocess
 import sys
+import termios
 
 import pytest
 
@@ -97,6 +103,32 @@ def test_a_scheduler_that_does_not_answer_is_unreachable(api, run):
     done = run("status")
     assert (done.exit_code, done.stdout) == (ExitCode.UNREACHABLE, "")
     assert "cannot be reached" in done.stderr
+
+
+def on_a_terminal(*words):
+    """What a command writes to a terminal of 80 columns, and its exit code."""
+    mine, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
+    command = [sys.executable, "-m", "schedulemesh", *words]
+    with subprocess.Popen(command, stdin=its, stdout=its, stderr=its) as started:
+        os.close(its)
+        written = b""
+        # Reading fails when nobody has the terminal open any more.
+        with contextlib.suppress(OSError):
+            while part := os.read(mine, 65_536):
+                written += part
+    os.close(mine)
+    return written.decode(), started.returncode
+
+
+def test_on_a_terminal_the_live_view_is_redrawn_in_place(api, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    written, code = on_a_terminal("top", "--count", "2", "--interval", "0.1")
+    assert code == 0
+    assert written.count("1 running, 0 queued") == 2
+    alternate_screen, back = "\x1b[?1049h", "\x1b[?1049l"
+    assert written.index(alternate_screen) < written.index("研究") < written.index(back)
 
 
 def shortest(*words, times=5):
