@@ -1,7 +1,11 @@
-"""The application: which paths there are, and what checks every request."""
+"""The application: which paths there are, and how a call becomes a request to the supervisor."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -10,11 +14,17 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from schedulemesh.config.http import HttpSettings
+from schedulemesh.domain.names import parse_name
 from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError
-from schedulemesh.protocol.answers import Details, encode_answer
-from schedulemesh.protocol.requests import GetAbout, decode_request
+from schedulemesh.protocol.answers import encode_answer
+from schedulemesh.protocol.requests import decode_request
+from schedulemesh.server.answers import plain, rows_of
+from schedulemesh.server.callers import Caller
+from schedulemesh.server.changes import CHANGES, Change, Given, new_request_id
 from schedulemesh.server.gateway import Gateway
 from schedulemesh.server.guard import Guard, Tokens
+from schedulemesh.server.listings import page_of
+from schedulemesh.server.openapi import document
 from schedulemesh.server.problems import (
     Problem,
     answer_failure,
@@ -22,21 +32,20 @@ from schedulemesh.server.problems import (
     answer_unknown,
     json_response,
 )
+from schedulemesh.server.reads import LISTINGS, SINGLES, Listing, Single
+from schedulemesh.server.shared_reads import SharedReads
 
 API = "/api/v1"
 #: The type of requests and answers in the form in which the supervisor takes and gives them.
 MSGPACK = "application/msgpack"
 
+Endpoint = Callable[[Request], Awaitable[Response]]
+
 
 def application(gateway: Gateway, tokens: Tokens, settings: HttpSettings) -> Starlette:
     """The HTTP API of the scheduler behind a gateway."""
-    calls = _Calls(gateway)
     return Starlette(
-        routes=[
-            Route("/healthz", calls.healthz, methods=["GET"]),
-            Route(f"{API}/status", calls.status, methods=["GET"]),
-            Route(f"{API}/requests", calls.request, methods=["POST"]),
-        ],
+        routes=list(_routes(_Calls(gateway))),
         middleware=[Middleware(Guard, settings=settings, tokens=tokens)],
         exception_handlers={
             Problem: answer_problem,
@@ -48,29 +57,132 @@ def application(gateway: Gateway, tokens: Tokens, settings: HttpSettings) -> Sta
     )
 
 
+def _routes(calls: _Calls) -> list[Route]:
+    """Paths in the order in which they are tried: those that end in a name match most, so they come last."""
+    routes = [
+        Route("/healthz", calls.healthz, methods=["GET"]),
+        _route("/requests", calls.packed, "POST"),
+        _route("/openapi.json", calls.openapi, "GET"),
+    ]
+    routes += [_route(change.path, calls.change(change), change.method) for change in CHANGES]
+    routes += [_route(listing.path, calls.listing(listing), "GET") for listing in LISTINGS]
+    routes += [_route(single.path, calls.single(single), "GET") for single in SINGLES]
+    routes += [
+        _route(f"{listing.path}/{{{listing.key[0]}:path}}", calls.row(listing), "GET")
+        for listing in LISTINGS
+        if listing.missing is not None
+    ]
+    return routes
+
+
+def _route(path: str, endpoint: Endpoint, method: str) -> Route:
+    return Route(f"{API}{path}", endpoint, methods=[method])
+
+
 class _Calls:
     """The endpoints."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._reads = SharedReads(gateway)
+        self._document = document(API)
 
     async def healthz(self, _request: Request) -> Response:
         """Whether this process serves; it says nothing about the supervisor."""
         return json_response({"success": True})
 
-    async def status(self, _request: Request) -> Response:
-        """The supervisor: its process, its journal, how much there is."""
-        answer = await self._gateway.ask(GetAbout())
-        if not isinstance(answer, Details):
-            raise TypeError(f"the supervisor answered {answer!r}")
-        return json_response({"success": True, **answer.facts})
+    async def openapi(self, _request: Request) -> Response:
+        """The OpenAPI document."""
+        return json_response(self._document)
 
-    async def request(self, request: Request) -> Response:
+    async def packed(self, request: Request) -> Response:
         """Any request in its packed form, answered in packed form."""
         if request.headers.get("content-type") != MSGPACK:
             raise Problem(415, "media_type_not_supported", f"this call takes {MSGPACK}")
-        answer = await self._gateway.ask(decode_request(await request.body()))
+        decoded = decode_request(await request.body())
+        _caller(request).check(decoded)
+        answer = await self._gateway.ask(decoded)
         return Response(encode_answer(answer), media_type=MSGPACK)
+
+    def listing(self, listing: Listing) -> Endpoint:
+        """The endpoint of a listing."""
+
+        async def answer(request: Request) -> Response:
+            _caller(request).check(listing.request)
+            rows = rows_of(await self._reads.ask(listing.request))
+            page = page_of(rows, listing.row, listing.key, request.query_params)
+            return json_response(
+                {
+                    "success": True,
+                    "items": page.items,
+                    "total": page.total,
+                    "next": page.following,
+                }
+            )
+
+        return answer
+
+    def row(self, listing: Listing) -> Endpoint:
+        """The endpoint of one row of a listing."""
+        key = listing.key[0]
+
+        async def answer(request: Request) -> Response:
+            _caller(request).check(listing.request)
+            name = parse_name(request.path_params[key], key)
+            for row in rows_of(await self._reads.ask(listing.request)):
+                if row[key] == name:
+                    return json_response({"success": True, **row})
+            error = f"there is nothing of the name {name!r} in {listing.path}"
+            raise Problem(404, listing.missing or "not_found", error)
+
+        return answer
+
+    def single(self, single: Single) -> Endpoint:
+        """The endpoint of one object."""
+
+        async def answer(request: Request) -> Response:
+            asked = single.request(request.path_params)
+            _caller(request).check(asked)
+            return json_response(plain(await self._reads.ask(asked)))
+
+        return answer
+
+    def change(self, change: Change) -> Endpoint:
+        """The endpoint of a change."""
+
+        async def answer(request: Request) -> Response:
+            caller = _caller(request)
+            caller.check_class(change.asks)
+            given = Given(
+                path=request.path_params,
+                body=_body(await request.body(), change.body),
+                client=caller.client,
+                request_id=_request_id(request),
+            )
+            asked = change.request(given)
+            caller.check(asked)
+            return json_response(plain(await self._gateway.ask(asked)))
+
+        return answer
+
+
+def _caller(request: Request) -> Caller:
+    """Who sent a request; the guard lets nobody else through."""
+    found: Caller = request.state.caller
+    return found
+
+
+def _body(data: bytes, kind: Any) -> Any:
+    """The body of this type; an empty one has no fields. Raises Problem."""
+    try:
+        return msgspec.json.decode(data or b"{}", type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Problem(400, "invalid_request", f"the body is not valid: {error}") from error
+
+
+def _request_id(request: Request) -> str:
+    given = request.headers.get("idempotency-key")
+    return new_request_id() if given is None else parse_name(given, "Idempotency-Key")
 
 
 def _unavailable(request: Request, error: Exception) -> Response:

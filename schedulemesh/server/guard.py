@@ -15,6 +15,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from schedulemesh.config.http import HttpSettings, is_address
+from schedulemesh.server.callers import Caller
 from schedulemesh.server.problems import Problem, json_response
 
 #: The most bytes of the body of a request, and the seconds in which they have to arrive.
@@ -24,15 +25,11 @@ MAX_BODY, BODY_S = 16 * 1024 * 1024, 30.0
 _OPEN, _OPEN_ON_LOOPBACK = "/healthz", "/metrics"
 
 
-class Caller(Protocol):
-    """Whoever sent a request."""
-
-
 class Tokens(Protocol):
     """Knows the tokens that are accepted."""
 
-    async def caller(self, token: str) -> object | None:
-        """Who has this token; None: nobody."""
+    async def caller(self, token: str, address: str) -> Caller | None:
+        """Who has this token and sends a request from this address; None: nobody."""
 
 
 class Guard:
@@ -73,12 +70,12 @@ class Guard:
                 f"or one of {', '.join(sorted(self._names))}",
             )
 
-    async def _caller(self, scope: Scope, headers: Headers) -> object | None:
+    async def _caller(self, scope: Scope, headers: Headers) -> Caller | None:
         """Who sends the request. Raises Problem where a token is needed and none is accepted."""
         path = scope["path"]
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and token:
-            if (caller := await self._tokens.caller(token.strip())) is not None:
+            if (caller := await self._tokens.caller(token.strip(), _address(scope))) is not None:
                 return caller
         elif path == _OPEN or (path == _OPEN_ON_LOOPBACK and _from_loopback(scope)):
             return None
@@ -123,8 +120,13 @@ def _check_origin(headers: Headers) -> None:
 
 
 def _from_loopback(scope: Scope) -> bool:
+    return _address(scope) in ("127.0.0.1", "::1")
+
+
+def _address(scope: Scope) -> str:
+    """The address that a request comes from."""
     client = scope.get("client")
-    return client is not None and client[0] in ("127.0.0.1", "::1")
+    return "" if client is None else str(client[0])
 
 
 def _limited(headers: Headers, receive: Receive) -> Receive:

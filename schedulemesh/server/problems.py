@@ -45,7 +45,7 @@ class Problem(Exception):
     ) -> None:
         super().__init__(error)
         self.status = status
-        self.body = {"success": False, "error": error, "reason": reason, **more}
+        self.body: dict[str, object] = {"success": False, "error": error, "reason": reason, **more}
         self.headers = dict(headers or {})
 
 

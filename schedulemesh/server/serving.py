@@ -14,7 +14,9 @@ import socket
 import uvicorn
 
 from schedulemesh.config.http import HttpSettings
+from schedulemesh.protocol.roles import Role
 from schedulemesh.server.app import application
+from schedulemesh.server.callers import Caller
 from schedulemesh.server.connections import PatientProtocol
 from schedulemesh.server.discovery import Discovered, forget, found, write
 from schedulemesh.server.gateway import Gateway
@@ -35,9 +37,11 @@ class OneToken:
     def __init__(self, token: str) -> None:
         self._hash = _hash(token)
 
-    async def caller(self, token: str) -> object | None:
+    async def caller(self, token: str, address: str) -> Caller | None:
         """See Tokens."""
-        return "operator" if hmac.compare_digest(_hash(token), self._hash) else None
+        if not hmac.compare_digest(_hash(token), self._hash):
+            return None
+        return Caller(name="local", role=Role.OPERATOR, address=address)
 
 
 def _hash(token: str) -> bytes:

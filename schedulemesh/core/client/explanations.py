@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import TypedDict, cast
 
 from schedulemesh.core.client import results
 from schedulemesh.core.client.asking import ask
@@ -10,9 +10,9 @@ from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.results import Result, TaskInfo, combined
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.resources import Amounts
-from schedulemesh.domain.task import task_row
-from schedulemesh.engine.messages.explanation import Considered, Eviction, Explanation
+from schedulemesh.engine.messages.explanation import Explanation
 from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.protocol import public
 from schedulemesh.protocol.answers import Explained
 from schedulemesh.protocol.requests import ExplainTask
 
@@ -121,70 +121,4 @@ def explain(connection: Connection, task_id: object) -> ExplainResult:
 
 def explained(found: Explanation) -> ExplainResult:
     """An explanation as plain data."""
-    short = {"quota": found.short_quota.public(), "node": found.short_node.public()}
-    return {
-        "success": True,
-        **task_row(found.task),  # type: ignore[typeddict-item]  # its keys are those of TaskInfo
-        "state": found.state,
-        "reason": found.reason,
-        "error": found.error,
-        "hint": found.hint,
-        "detail": found.detail,
-        "others": [
-            {"reason": other.reason.value, "error": other.error, "hint": other.hint}
-            for other in found.others
-        ],
-        "agent_name": found.agent_name,
-        "node_ids": list(found.node_ids),
-        "since": found.since,
-        "ends_at": found.ends_at,
-        "saved_at": found.saved_at,
-        "waits_for": list(found.waits_for),
-        "position": found.position,
-        "queue_length": found.queue_length,
-        "before": list(found.before),
-        "short": {where: amounts for where, amounts in short.items() if amounts},
-        "holders": results.holders(found.holders),
-        "external_usage": [
-            {"node_id": usage.node_id, "resources": usage.resources.public()}
-            for usage in found.external
-        ],
-        "considered": None if found.considered is None else _considered(found.considered),
-        "earliest_start": found.earliest_start,
-        "no_estimate": found.no_estimate,
-        "preemptions": found.preemptions,
-        "failures": found.failures,
-        "eviction": None if found.eviction is None else _eviction(found.eviction),
-    }
-
-
-def _considered(found: Considered) -> ConsideredInfo:
-    return {
-        "tasks": found.tasks,
-        "searched": found.searched,
-        "evictable": found.evictable,
-        "victims": list(found.victims),
-        "turned_away": {reason.value: count for reason, count in found.turned_away.items()},
-        "sufficient_priority": found.sufficient_priority,
-    }
-
-
-def _eviction(found: Eviction) -> EvictionInfo:
-    return {
-        "at": found.at,
-        "rule": found.rule,
-        "score": found.score,
-        "agent_name": found.agent_name,
-        "by_task": found.by_task,
-        "by_agent": found.by_agent,
-        "by_pool": found.by_pool,
-        "by_owner": found.by_owner,
-        "by_client": found.by_client,
-        "state_saved": found.state_saved,
-        "saved_at": found.saved_at,
-        "save_error": found.save_error,
-        "lost_s": found.lost_s,
-        "freed_at": found.freed_at,
-        "used": found.used,
-        "ran_again_at": found.ran_again_at,
-    }
+    return cast("ExplainResult", public.explained(found))

@@ -31,9 +31,9 @@ from schedulemesh.core.client.warm import shipped_config
 from schedulemesh.domain.cohort import parse_cohort, parse_weight
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.placement import WarmSpec
-from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.protocol.answers import PoolResponse
+from schedulemesh.protocol.public import pool_definition
 from schedulemesh.protocol.requests import (
     CreatePool,
     EnsureCohort,
@@ -178,24 +178,8 @@ def _result(response: PoolResponse | Refused) -> PoolResult:
     result = results.combined(PoolResult, results.done(response.outcome))
     if response.spec is None:
         return result
-    result["pool"] = _definition(response.spec)
+    result["pool"] = cast("PoolDefinition", pool_definition(response.spec))
     if response.groups is not None:
         result["pool"]["pg_pool_config"] = public_groups(response.spec.groups)
         result["placement_groups"] = results.combined(ReservedGroups, response.groups)
     return result
-
-
-def _definition(spec: PoolSpec) -> PoolDefinition:
-    return {
-        "name": spec.name,
-        "labels": spec.labels,
-        "resources": spec.resources.public(),
-        "target_agents": spec.target_agents,
-        "placement_strategy": spec.placement_strategy,
-        "on_preempted": spec.on_preempted,
-        "queueing": spec.queueing,
-        "cohort": spec.cohort,
-        "lending_limit": None if spec.lending_limit is None else spec.lending_limit.public(),
-        "borrowing_limit": None if spec.borrowing_limit is None else spec.borrowing_limit.public(),
-        "weight": spec.weight,
-    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypedDict, TypeVar, cast
 
 import msgspec
@@ -11,7 +11,6 @@ from ray.actor import ActorHandle
 from schedulemesh.core.agent.host import public_state
 from schedulemesh.domain.reasons import Change, PreemptionReason, Reason
 from schedulemesh.domain.resources import Amounts
-from schedulemesh.domain.task import task_row
 from schedulemesh.domain.user_data import UserValue
 from schedulemesh.engine.messages.outcomes import (
     Accepted,
@@ -19,11 +18,11 @@ from schedulemesh.engine.messages.outcomes import (
     Done,
     Evaluation,
     Evicted,
-    Holder,
     Queued,
     Refused,
     RequestOutcome,
 )
+from schedulemesh.protocol import public
 from schedulemesh.protocol.agents import SavedState
 from schedulemesh.protocol.answers import MemberPlace, Response
 
@@ -226,39 +225,7 @@ def combined(result: Callable[..., ResultT], *parts: Mapping[str, object]) -> Re
 
 def refused(outcome: Refused) -> Result:
     """A refusal: an ordinary answer with ``success`` False."""
-    answer: Result = {
-        "success": False,
-        "error": outcome.error,
-        "reason": outcome.reason.value,
-    }
-    short = {"quota": outcome.short_quota.public(), "node": outcome.short_node.public()}
-    if outcome.short_quota or outcome.short_node:
-        answer["short"] = {where: amounts for where, amounts in short.items() if amounts}
-    if outcome.holders:
-        answer["holders"] = holders(outcome.holders)
-    if outcome.turned_away:
-        answer["turned_away"] = _counts(outcome.turned_away)
-    if outcome.sufficient_priority is not None:
-        answer["sufficient_priority"] = outcome.sufficient_priority
-    if outcome.hint:
-        answer["hint"] = outcome.hint
-    if outcome.restarted or outcome.not_restarted:
-        answer["restarted"] = list(outcome.restarted)
-        answer["not_restarted"] = list(outcome.not_restarted)
-    return answer
-
-
-def holders(found: Iterable[Holder]) -> list[HolderInfo]:
-    """Those who hold what is short."""
-    return [
-        {
-            "agent_name": holder.agent_name,
-            "pool_name": holder.pool_name,
-            "resources": holder.resources.public(),
-            "task_ids": list(holder.task_ids),
-        }
-        for holder in found
-    ]
+    return cast("Result", public.refused(outcome))
 
 
 def standing_scheduler(name: str) -> Result:
@@ -354,27 +321,12 @@ def queued(outcome: Queued) -> SubmitResult:
 
 def candidate(found: Candidate) -> CandidateInfo:
     """A candidate or victim."""
-    shown = msgspec.structs.asdict(found)
-    shown = {**task_row(shown.pop("task")), **shown}
-    shown.pop("lost_work")
-    shown["reason"] = found.reason.value
-    if not shown["save_error"]:
-        del shown["save_error"]
-    else:
-        shown["state_saved"] = False
-    return cast("CandidateInfo", shown)
+    return cast("CandidateInfo", public.candidate(found))
 
 
 def evaluated(found: Evaluation) -> EvaluationResult:
     """The answer of a dry run of the preemption decision."""
-    return {
-        "success": True,
-        "should_preempt": found.should_preempt,
-        "candidates": [candidate(c) for c in found.candidates],
-        "victims": list(found.victims),
-        "reason": None if found.reason is None else found.reason.value,
-        "turned_away": _counts(found.turned_away),
-    }
+    return cast("EvaluationResult", public.evaluated(found))
 
 
 def not_evaluated(refused_: Refused) -> EvaluationResult:
@@ -392,14 +344,7 @@ def not_evaluated(refused_: Refused) -> EvaluationResult:
 
 def done(outcome: RequestOutcome) -> Result:
     """The answer of a call that has nothing more to say."""
-    if isinstance(outcome, Refused):
-        return refused(outcome)
-    answer: Result = {"success": True}
-    if isinstance(outcome, Done) and outcome.change is not None:
-        answer["detail"] = outcome.change.value
-    if isinstance(outcome, Done) and outcome.warnings:
-        answer["warnings"] = list(outcome.warnings)
-    return answer
+    return cast("Result", public.done(outcome))
 
 
 def deleted(outcome: RequestOutcome) -> DeletionResult:
@@ -458,11 +403,6 @@ def evicted_task(task_id: str, reason: PreemptionReason, saved: bytes | None) ->
     if state is None or not state.current:
         answer["save_error"] = "the state was not saved" if state is None else state.warning
     return answer
-
-
-def _counts(turned_away: Mapping[Reason, int]) -> dict[str, int]:
-    """Counts by code, as plain strings."""
-    return {reason.value: count for reason, count in turned_away.items()}
 
 
 def saved_state(saved: bytes) -> dict[str, UserValue]:

@@ -1,0 +1,165 @@
+"""Outcomes and explanations as plain data, in the form in which Python callers and the HTTP API give them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from schedulemesh.config.pools import public_lending
+from schedulemesh.domain.pool import PoolSpec
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.task import task_row
+from schedulemesh.engine.messages.explanation import Considered, Eviction, Explanation
+from schedulemesh.engine.messages.outcomes import (
+    Candidate,
+    Done,
+    Evaluation,
+    Holder,
+    Refused,
+    RequestOutcome,
+)
+
+Plain = dict[str, object]
+
+
+def refused(outcome: Refused) -> Plain:
+    """A refusal: an ordinary answer with ``success`` False."""
+    answer: Plain = {"success": False, "error": outcome.error, "reason": outcome.reason.value}
+    short = {"quota": outcome.short_quota.public(), "node": outcome.short_node.public()}
+    if outcome.short_quota or outcome.short_node:
+        answer["short"] = {where: amounts for where, amounts in short.items() if amounts}
+    if outcome.holders:
+        answer["holders"] = holders(outcome.holders)
+    if outcome.turned_away:
+        answer["turned_away"] = counts(outcome.turned_away)
+    if outcome.sufficient_priority is not None:
+        answer["sufficient_priority"] = outcome.sufficient_priority
+    if outcome.hint:
+        answer["hint"] = outcome.hint
+    if outcome.restarted or outcome.not_restarted:
+        answer["restarted"] = list(outcome.restarted)
+        answer["not_restarted"] = list(outcome.not_restarted)
+    return answer
+
+
+def done(outcome: RequestOutcome) -> Plain:
+    """The answer of a call that has nothing more to say."""
+    if isinstance(outcome, Refused):
+        return refused(outcome)
+    answer: Plain = {"success": True}
+    if isinstance(outcome, Done) and outcome.change is not None:
+        answer["detail"] = outcome.change.value
+    if isinstance(outcome, Done) and outcome.warnings:
+        answer["warnings"] = list(outcome.warnings)
+    return answer
+
+
+def holders(found: Iterable[Holder]) -> list[Plain]:
+    """Those who hold what is short."""
+    return [
+        {
+            "agent_name": holder.agent_name,
+            "pool_name": holder.pool_name,
+            "resources": holder.resources.public(),
+            "task_ids": list(holder.task_ids),
+        }
+        for holder in found
+    ]
+
+
+def counts(turned_away: Mapping[Reason, int]) -> dict[str, int]:
+    """Counts by code, as plain strings."""
+    return {reason.value: count for reason, count in turned_away.items()}
+
+
+def candidate(found: Candidate) -> Plain:
+    """A candidate or victim."""
+    shown = msgspec.structs.asdict(found)
+    shown = {**task_row(shown.pop("task")), **shown}
+    shown.pop("lost_work")
+    shown["reason"] = found.reason.value
+    if not shown["save_error"]:
+        del shown["save_error"]
+    else:
+        shown["state_saved"] = False
+    return shown
+
+
+def evaluated(found: Evaluation) -> Plain:
+    """The answer of a dry run of the preemption decision."""
+    return {
+        "success": True,
+        "should_preempt": found.should_preempt,
+        "candidates": [candidate(c) for c in found.candidates],
+        "victims": list(found.victims),
+        "reason": None if found.reason is None else found.reason.value,
+        "turned_away": counts(found.turned_away),
+    }
+
+
+def pool_definition(spec: PoolSpec) -> Plain:
+    """What a pool is defined as, without its placement groups."""
+    return {
+        "name": spec.name,
+        "labels": spec.labels,
+        "resources": spec.resources.public(),
+        "target_agents": spec.target_agents,
+        "placement_strategy": spec.placement_strategy,
+        "on_preempted": spec.on_preempted,
+        "queueing": spec.queueing,
+        **public_lending(spec),
+    }
+
+
+def explained(found: Explanation) -> Plain:
+    """What is known of a task."""
+    short = {"quota": found.short_quota.public(), "node": found.short_node.public()}
+    return {
+        "success": True,
+        **task_row(found.task),
+        "state": found.state,
+        "reason": found.reason,
+        "error": found.error,
+        "hint": found.hint,
+        "detail": found.detail,
+        "others": [
+            {"reason": other.reason.value, "error": other.error, "hint": other.hint}
+            for other in found.others
+        ],
+        "agent_name": found.agent_name,
+        "node_ids": list(found.node_ids),
+        "since": found.since,
+        "ends_at": found.ends_at,
+        "saved_at": found.saved_at,
+        "waits_for": list(found.waits_for),
+        "position": found.position,
+        "queue_length": found.queue_length,
+        "before": list(found.before),
+        "short": {where: amounts for where, amounts in short.items() if amounts},
+        "holders": holders(found.holders),
+        "external_usage": [
+            {"node_id": usage.node_id, "resources": usage.resources.public()}
+            for usage in found.external
+        ],
+        "considered": None if found.considered is None else _considered(found.considered),
+        "earliest_start": found.earliest_start,
+        "no_estimate": found.no_estimate,
+        "preemptions": found.preemptions,
+        "failures": found.failures,
+        "eviction": None if found.eviction is None else _eviction(found.eviction),
+    }
+
+
+def _considered(found: Considered) -> Plain:
+    return {**_fields(found), "turned_away": counts(found.turned_away)}
+
+
+def _eviction(found: Eviction) -> Plain:
+    return _fields(found)
+
+
+def _fields(found: msgspec.Struct) -> Plain:
+    """The fields of a struct, with tuples as lists."""
+    fields = msgspec.structs.asdict(found)
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}

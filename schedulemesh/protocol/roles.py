@@ -1,0 +1,68 @@
+"""Roles, and which requests each of them may make: one table, for every way by which requests come in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import get_args
+
+from schedulemesh.protocol import queue_requests as q
+from schedulemesh.protocol import requests as r
+from schedulemesh.protocol import task_requests as t
+from schedulemesh.protocol.drain_requests import Drain
+
+
+class Role(str, Enum):
+    """What the holder of a token may do. Each role may do what those before it may."""
+
+    #: Look at everything, except for results and saved states.
+    VIEWER = "viewer"
+    #: Submit tasks, and change and cancel those of the same owner.
+    SUBMITTER = "submitter"
+    #: Everything.
+    OPERATOR = "operator"
+
+    def may(self, request: type) -> bool:
+        """Whether the role may make requests of this class. A submitter's are restricted further."""
+        return _RANKS[self] >= _RANKS[LEAST_ROLE[request]]
+
+
+_RANKS = {role: rank for rank, role in enumerate(Role)}
+
+#: Requests about a submitter's own tasks.
+_OWN_TASKS = (
+    r.SubmitTask,
+    q.SubmitMany,
+    q.ChangeQueuedTask,
+    q.CancelTasks,
+    t.CancelTask,
+    t.GetResult,
+    r.RegisterTask,
+    r.CompleteTask,
+    r.SaveTaskState,
+    r.GetSavedState,
+    r.RestoreTask,
+)
+_OPERATORS = (
+    r.CreatePool,
+    r.EnsurePool,
+    r.ResizePool,
+    r.EnsureCohort,
+    r.ChangePolicy,
+    r.RegisterStateHandlers,
+    r.CordonNode,
+    Drain,
+    q.ChangeQueuePolicy,
+    r.DeleteAgent,
+    r.ExecutePreemption,
+    r.PreemptTask,
+    r.EndOrphans,
+    r.EnsureAgentHealth,
+)
+
+#: The lowest role that may make a request of each class. Queries that are not named are for every role.
+LEAST_ROLE: Mapping[type, Role] = {
+    **dict.fromkeys(get_args(r.AnyQuery), Role.VIEWER),
+    **dict.fromkeys(_OWN_TASKS, Role.SUBMITTER),
+    **dict.fromkeys(_OPERATORS, Role.OPERATOR),
+}

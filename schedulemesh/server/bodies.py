@@ -1,0 +1,120 @@
+"""The bodies of calls that change something; unknown fields are refused. What is left out stays as it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+
+class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all bodies."""
+
+
+class Resources(Body, frozen=True, kw_only=True):
+    """Amounts of resources; memory in MB."""
+
+    cpu: float | UnsetType = UNSET
+    memory: float | UnsetType = UNSET
+    gpu: float | UnsetType = UNSET
+    #: By the name of the custom resource.
+    custom: dict[str, float] | UnsetType = UNSET
+
+    def amounts(self) -> dict[str, Any]:
+        """The amounts that are given."""
+        given: dict[str, Any] = msgspec.to_builtins(self)
+        return given
+
+
+class Nothing(Body, frozen=True, kw_only=True):
+    """A call that needs no more than its path."""
+
+
+class PoolChange(Body, frozen=True, kw_only=True):
+    """Fields of a pool; null stands for the default."""
+
+    labels: dict[str, str] | UnsetType | None = UNSET
+    resources: Resources | UnsetType | None = UNSET
+    target_agents: int | UnsetType | None = UNSET
+    placement_strategy: str | UnsetType | None = UNSET
+    pg_pool_config: dict[str, Any] | UnsetType | None = UNSET
+    on_preempted: str | UnsetType | None = UNSET
+    queueing: str | UnsetType | None = UNSET
+    cohort: str | UnsetType | None = UNSET
+    lending_limit: Any | UnsetType = UNSET
+    borrowing_limit: Any | UnsetType = UNSET
+    weight: float | UnsetType | None = UNSET
+
+
+class CohortChange(Body, frozen=True, kw_only=True):
+    """Fields of a cohort; null stands for the default."""
+
+    parent: str | UnsetType | None = UNSET
+    weight: float | UnsetType | None = UNSET
+
+
+class QueuedTaskChange(Body, frozen=True, kw_only=True):
+    """One way in which a queued task waits differently."""
+
+    held: bool | None = None
+    priority: float | None = None
+    to_front: bool = False
+
+
+class TaskIds(Body, frozen=True, kw_only=True):
+    """Tasks."""
+
+    task_ids: list[str]
+
+
+class Completion(Body, frozen=True, kw_only=True):
+    """How a task is completed."""
+
+    #: Whether its agent ends, too.
+    end_agent: bool = False
+
+
+class ManualPreemption(Body, frozen=True, kw_only=True):
+    """For whom the freed quota is held."""
+
+    #: A pool; null: nobody.
+    for_pool: str | None = None
+
+
+class DrainStart(Body, frozen=True, kw_only=True):
+    """How a drain is made."""
+
+    #: Seconds by which all agents should have ended; null: there is no time limit.
+    deadline: float | None = None
+
+
+class Deletion(Body, frozen=True, kw_only=True):
+    """How an agent is deleted."""
+
+    #: Whether its placement group is removed, too; null: as its pool says.
+    destroy_group: bool | None = None
+
+
+class OrphanNames(Body, frozen=True, kw_only=True):
+    """Orphaned actors by their names in Ray."""
+
+    #: null: all.
+    names: list[str] | None = None
+
+
+class HealthCheck(Body, frozen=True, kw_only=True):
+    """A check of all agents."""
+
+    #: Agents that were silent for so many seconds are asked for a sign of life.
+    timeout: float = 120.0
+
+
+class IncomingTask(Body, frozen=True, kw_only=True):
+    """A task for which evictions are evaluated; nothing changes."""
+
+    priority: float
+    pool_name: str
+    labels: dict[str, str] = {}
+    resources: Resources | None = None
+    limit: int = 100

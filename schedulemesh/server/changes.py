@@ -1,0 +1,387 @@
+"""The calls that change something: which request each makes from its path and its body."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from schedulemesh.config.groups import parse_groups, parse_strategy
+from schedulemesh.config.policy import PreemptionPolicy, changed_policy, resolve_changes
+from schedulemesh.config.pools import Lending, parse_lending, parse_queueing, parse_target
+from schedulemesh.config.queueing import QueuePolicy, changed_queue_policy
+from schedulemesh.domain.cohort import parse_cohort, parse_weight
+from schedulemesh.domain.containers import plain_data
+from schedulemesh.domain.labels import parse_labels
+from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.numbers import parse_count, parse_priority, parse_timeout
+from schedulemesh.domain.pool import QUEUEING
+from schedulemesh.domain.resources import NOTHING, parse_resources
+from schedulemesh.domain.task import parse_on_preempted
+from schedulemesh.errors import InvalidRequestError
+from schedulemesh.protocol import requests as r
+from schedulemesh.protocol.drain_requests import Drain
+from schedulemesh.protocol.queue_requests import CancelTasks, ChangeQueuedTask, ChangeQueuePolicy
+from schedulemesh.protocol.task_requests import CancelTask
+from schedulemesh.server import bodies, schemas
+
+_DEFAULT_STRATEGY = "STRICT_PACK"
+
+
+class Given(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller gave."""
+
+    path: Mapping[str, str]
+    #: Of the type that the call declares.
+    body: Any
+    #: Who asks, as the scheduler records it.
+    client: str
+    #: The header Idempotency-Key, or a new one.
+    request_id: str
+
+    def name(self, key: str) -> str:
+        """A name in the path. Raises InvalidRequestError."""
+        return parse_name(self.path[key], key)
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that changes something, or that needs a body."""
+
+    method: str
+    path: str
+    summary: str
+    body: Any = bodies.Nothing
+    #: The type of the answer; None: an object whose fields the Python reference lists.
+    answer: Any = schemas.Done
+    #: The class of the request, which decides who may make it.
+    asks: type
+    request: Callable[[Given], r.AnyRequest]
+
+
+def new_request_id() -> str:
+    """An id for a request of a caller who gave none."""
+    return uuid.uuid4().hex
+
+
+def _pool(given: Given) -> dict[str, Any]:
+    """The fields of PoolChanges that a body has. Raises InvalidRequestError."""
+    body, changes = given.body, dict[str, Any]()
+    if body.labels is not UNSET:
+        changes["labels"] = parse_labels(body.labels)
+    if body.resources is not UNSET:
+        changes["resources"] = (
+            NOTHING if body.resources is None else parse_resources(body.resources.amounts())
+        )
+    if body.target_agents is not UNSET:
+        changes["target_agents"] = parse_target(body.target_agents or 0)
+    if body.placement_strategy is not UNSET:
+        changes["placement_strategy"] = parse_strategy(body.placement_strategy or _DEFAULT_STRATEGY)
+    if body.on_preempted is not UNSET:
+        changes["on_preempted"] = parse_on_preempted(body.on_preempted or "drop")
+    if body.queueing is not UNSET:
+        changes["queueing"] = parse_queueing(body.queueing or QUEUEING[0])
+    if body.pg_pool_config is not UNSET:
+        changes["pg_pool_config"] = _groups(body.pg_pool_config)
+    return {**changes, "lending": _lending(body), "name": given.name("name")}
+
+
+def _groups(config: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A ``pg_pool_config``. Raises InvalidRequestError."""
+    if config is None:
+        return None
+    if "warm" in config:
+        raise InvalidRequestError("warm hosts load a class, which is given to the Python call only")
+    plain = plain_data(config, "pg_pool_config")
+    # What is wrong in itself is reported here; what contradicts the pool, by the supervisor.
+    parse_groups(plain, _DEFAULT_STRATEGY)
+    return dict(plain)
+
+
+def _lending(body: bodies.PoolChange) -> Lending:
+    names = ("cohort", "lending_limit", "borrowing_limit", "weight")
+    return parse_lending(
+        {name: getattr(body, name) for name in names if getattr(body, name) is not UNSET}
+    )
+
+
+def _resized(given: Given) -> r.ResizePool:
+    changes = _pool(given)
+    if given.body.labels is not UNSET or given.body.placement_strategy is not UNSET:
+        raise InvalidRequestError("labels and placement_strategy are changed by PUT, not by PATCH")
+    return r.ResizePool(**changes)
+
+
+def _cohort(given: Given) -> r.EnsureCohort:
+    body, changes = given.body, dict[str, Any]()
+    if body.parent is not UNSET:
+        changes["parent"] = parse_cohort(body.parent, "parent")
+    if body.weight is not UNSET:
+        changes["weight"] = 1.0 if body.weight is None else parse_weight(body.weight)
+    return r.EnsureCohort(name=given.name("name"), **changes)
+
+
+def _policy(given: Given) -> r.ChangePolicy:
+    word = given.body.get("preemption_aggressiveness")
+    if isinstance(word, str) and word.startswith("env:"):
+        raise InvalidRequestError("only the Python call reads variables of its own process (env:)")
+    resolved, level = resolve_changes(given.body, {})
+    checked = changed_policy(PreemptionPolicy(), resolved).public()
+    changes = {name: checked[name] for name in resolved}
+    return r.ChangePolicy(changes=changes, client=given.client, level=level)
+
+
+def _queue_policy(given: Given) -> ChangeQueuePolicy:
+    changes = {name: value for name, value in given.body.items() if value is not None}
+    checked = changed_queue_policy(QueuePolicy(), changes).public()
+    return ChangeQueuePolicy(changes={name: checked[name] for name in changes}, client=given.client)
+
+
+def _queued_task(given: Given) -> ChangeQueuedTask:
+    body = given.body
+    if sum((body.held is not None, body.priority is not None, body.to_front)) != 1:
+        raise InvalidRequestError("give one of held, priority and to_front")
+    return ChangeQueuedTask(
+        task_id=given.name("task_id"),
+        held=body.held,
+        priority=None if body.priority is None else parse_priority(body.priority),
+        to_front=body.to_front,
+        request_id=given.request_id,
+    )
+
+
+def _preempt(given: Given, key: str) -> r.PreemptTask:
+    for_pool = given.body.for_pool
+    return r.PreemptTask(
+        **{key: given.name(key)},
+        for_pool=None if for_pool is None else parse_name(for_pool, "for_pool"),
+        client=given.client,
+        request_id=given.request_id,
+    )
+
+
+def _drain(given: Given, key: str, *, drained: bool) -> Drain:
+    deadline = given.body.deadline if drained else None
+    return Drain(
+        **{key: given.name(key)},
+        drained=drained,
+        deadline_s=None if deadline is None else parse_timeout(deadline, "deadline"),
+        client=given.client,
+    )
+
+
+def _evaluation(given: Given) -> r.EvaluatePreemption:
+    body = given.body
+    return r.EvaluatePreemption(
+        priority=parse_priority(body.priority),
+        pool_name=parse_name(body.pool_name, "pool_name"),
+        labels=parse_labels(body.labels),
+        resources=None if body.resources is None else parse_resources(body.resources.amounts()),
+        limit=parse_count(body.limit, "limit"),
+    )
+
+
+def _check(given: Given) -> r.EnsureAgentHealth:
+    return r.EnsureAgentHealth(timeout_s=parse_timeout(given.body.timeout, "timeout"))
+
+
+def _orphans(given: Given) -> r.EndOrphans:
+    names = given.body.names
+    return r.EndOrphans(
+        names=(
+            None if names is None else tuple(parse_name(name, "an orphan's name") for name in names)
+        )
+    )
+
+
+CHANGES = (
+    Change(
+        method="PUT",
+        path="/pools/{pool_name:path}/drain",
+        summary="Drain a pool: nothing new starts in it, and what runs waits in its queue",
+        body=bodies.DrainStart,
+        asks=Drain,
+        request=lambda given: _drain(given, "pool_name", drained=True),
+    ),
+    Change(
+        method="DELETE",
+        path="/pools/{pool_name:path}/drain",
+        summary="End the drain of a pool",
+        asks=Drain,
+        request=lambda given: _drain(given, "pool_name", drained=False),
+    ),
+    Change(
+        method="PUT",
+        path="/pools/{name:path}",
+        summary="Create a pool, or change what is given of it",
+        body=bodies.PoolChange,
+        answer=None,
+        asks=r.EnsurePool,
+        request=lambda given: r.EnsurePool(**_pool(given)),
+    ),
+    Change(
+        method="PATCH",
+        path="/pools/{name:path}",
+        summary="Change what is given of a pool that exists",
+        body=bodies.PoolChange,
+        answer=None,
+        asks=r.ResizePool,
+        request=_resized,
+    ),
+    Change(
+        method="PUT",
+        path="/cohorts/{name:path}",
+        summary="Create a cohort, or change what is given of it",
+        body=bodies.CohortChange,
+        asks=r.EnsureCohort,
+        request=_cohort,
+    ),
+    Change(
+        method="PATCH",
+        path="/policy",
+        summary="Change the given fields of the preemption policy",
+        body=dict[str, Any],
+        answer=None,
+        asks=r.ChangePolicy,
+        request=_policy,
+    ),
+    Change(
+        method="PATCH",
+        path="/queue_policy",
+        summary="Change the given fields of the policy of the queue",
+        body=dict[str, Any],
+        answer=None,
+        asks=ChangeQueuePolicy,
+        request=_queue_policy,
+    ),
+    Change(
+        method="PATCH",
+        path="/queue/{task_id:path}",
+        summary="Hold or release a queued task, change its priority, or move it to the front",
+        body=bodies.QueuedTaskChange,
+        asks=ChangeQueuedTask,
+        request=_queued_task,
+    ),
+    Change(
+        method="POST",
+        path="/tasks/cancel",
+        summary="Cancel tasks",
+        body=bodies.TaskIds,
+        asks=CancelTasks,
+        request=lambda given: CancelTasks(task_ids=tuple(dict.fromkeys(given.body.task_ids))),
+    ),
+    Change(
+        method="POST",
+        path="/tasks/{task_id:path}/cancel",
+        summary="Cancel a task",
+        asks=CancelTask,
+        request=lambda given: CancelTask(
+            task_id=given.name("task_id"), request_id=given.request_id
+        ),
+    ),
+    Change(
+        method="POST",
+        path="/tasks/{task_id:path}/complete",
+        summary="Report that a task is done",
+        body=bodies.Completion,
+        asks=r.CompleteTask,
+        request=lambda given: r.CompleteTask(
+            task_id=given.name("task_id"),
+            end_agent=given.body.end_agent,
+            request_id=given.request_id,
+        ),
+    ),
+    Change(
+        method="POST",
+        path="/tasks/{task_id:path}/preempt",
+        summary="Save and cancel a task and the others of its agent, and end the agent",
+        body=bodies.ManualPreemption,
+        answer=None,
+        asks=r.PreemptTask,
+        request=lambda given: _preempt(given, "task_id"),
+    ),
+    Change(
+        method="POST",
+        path="/tasks/{task_id:path}/save",
+        summary="Save the state of a running task, which continues",
+        asks=r.SaveTaskState,
+        request=lambda given: r.SaveTaskState(task_id=given.name("task_id")),
+    ),
+    Change(
+        method="POST",
+        path="/agents/check",
+        summary="Check all agents, and rebuild those that are dead or silent",
+        body=bodies.HealthCheck,
+        answer=None,
+        asks=r.EnsureAgentHealth,
+        request=_check,
+    ),
+    Change(
+        method="POST",
+        path="/agents/{agent_name:path}/preempt",
+        summary="Save and cancel the tasks of an agent, and end it",
+        body=bodies.ManualPreemption,
+        answer=None,
+        asks=r.PreemptTask,
+        request=lambda given: _preempt(given, "agent_name"),
+    ),
+    Change(
+        method="DELETE",
+        path="/agents/{agent_name:path}",
+        summary="End an agent with its tasks",
+        body=bodies.Deletion,
+        asks=r.DeleteAgent,
+        request=lambda given: r.DeleteAgent(
+            agent_name=given.name("agent_name"), destroy_group=given.body.destroy_group
+        ),
+    ),
+    Change(
+        method="PUT",
+        path="/nodes/{node_id:path}/cordon",
+        summary="Close a node to new agents",
+        asks=r.CordonNode,
+        request=lambda given: r.CordonNode(node_id=given.name("node_id"), cordoned=True),
+    ),
+    Change(
+        method="DELETE",
+        path="/nodes/{node_id:path}/cordon",
+        summary="Open a node to new agents again",
+        asks=r.CordonNode,
+        request=lambda given: r.CordonNode(node_id=given.name("node_id"), cordoned=False),
+    ),
+    Change(
+        method="PUT",
+        path="/nodes/{node_id:path}/drain",
+        summary="Drain a node: nothing new starts on it, and what runs is saved and moved",
+        body=bodies.DrainStart,
+        asks=Drain,
+        request=lambda given: _drain(given, "node_id", drained=True),
+    ),
+    Change(
+        method="DELETE",
+        path="/nodes/{node_id:path}/drain",
+        summary="End the drain of a node",
+        asks=Drain,
+        request=lambda given: _drain(given, "node_id", drained=False),
+    ),
+    Change(
+        method="POST",
+        path="/orphans/end",
+        summary="End orphaned actors",
+        body=bodies.OrphanNames,
+        answer=None,
+        asks=r.EndOrphans,
+        request=_orphans,
+    ),
+    Change(
+        method="POST",
+        path="/evaluations",
+        summary="Say which tasks an incoming task may evict; nothing changes",
+        body=bodies.IncomingTask,
+        answer=None,
+        asks=r.EvaluatePreemption,
+        request=_evaluation,
+    ),
+)

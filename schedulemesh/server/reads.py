@@ -1,0 +1,171 @@
+"""The calls that read: which request each makes, and of which type its answer is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from schedulemesh.domain.names import parse_name
+from schedulemesh.protocol import requests as r
+from schedulemesh.protocol.drain_requests import GetDrainStatus
+from schedulemesh.protocol.queue_requests import GetQueuePolicy, ListQueue
+from schedulemesh.protocol.requests import AnyRequest
+from schedulemesh.server import schemas
+
+#: Preemptions that the supervisor keeps a record of are no more than this.
+_ALL_PREEMPTIONS = 1_000_000
+
+
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that lists rows, filtered, sorted and in pages."""
+
+    path: str
+    summary: str
+    #: The type of a row.
+    row: Any
+    #: The fields that distinguish rows, by which they are sorted unless the caller says otherwise.
+    key: tuple[str, ...]
+    request: AnyRequest
+    #: The code of the error where a row is asked for that does not exist; None: single rows are not offered.
+    missing: str | None = None
+
+
+class Single(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that reads one object."""
+
+    path: str
+    summary: str
+    #: The type of the answer; None: an object whose fields the Python reference lists.
+    answer: Any = None
+    request: Callable[[Mapping[str, str]], AnyRequest]
+
+
+LISTINGS = (
+    Listing(
+        path="/pools",
+        summary="List the pools with their quota by use",
+        row=schemas.Pool,
+        key=("name",),
+        request=r.ListPools(),
+        missing="pool_not_found",
+    ),
+    Listing(
+        path="/cohorts",
+        summary="List the cohorts",
+        row=schemas.Cohort,
+        key=("name",),
+        request=r.ListCohorts(),
+        missing="cohort_not_found",
+    ),
+    Listing(
+        path="/agents",
+        summary="List the agents",
+        row=schemas.Agent,
+        key=("name",),
+        request=r.ListAgents(),
+        missing="agent_not_found",
+    ),
+    Listing(
+        path="/tasks",
+        summary="List the tasks that run or wait",
+        row=schemas.Task,
+        key=("task_id",),
+        request=r.ListTasks(),
+    ),
+    Listing(
+        path="/queue",
+        summary="List the tasks that wait in the queue, in the order of each pool",
+        row=schemas.QueuedTask,
+        key=("pool_name", "position", "task_id"),
+        request=ListQueue(),
+    ),
+    Listing(
+        path="/nodes",
+        summary="List the living nodes",
+        row=schemas.Node,
+        key=("node_id",),
+        request=r.ListNodes(),
+        missing="node_not_found",
+    ),
+    Listing(
+        path="/drains",
+        summary="List the drains in progress",
+        row=schemas.Drain,
+        key=("started_at", "node_id", "pool_name"),
+        request=GetDrainStatus(),
+    ),
+    Listing(
+        path="/preemptions",
+        summary="List the preemptions on record, those in progress included",
+        row=schemas.Preemption,
+        key=("decided_at", "task_id"),
+        request=r.ListPreemptions(limit=_ALL_PREEMPTIONS),
+    ),
+    Listing(
+        path="/saved_states",
+        summary="List the tasks whose state is stored, and those that were lost",
+        row=schemas.SavedState,
+        key=("task_id",),
+        request=r.ListSavedStates(),
+    ),
+    Listing(
+        path="/orphans",
+        summary="List actors and placement groups that the journal does not know",
+        row=schemas.Orphan,
+        key=("name",),
+        request=r.ListOrphans(),
+    ),
+    Listing(
+        path="/strategies",
+        summary="List the scheduling strategies that were supplied",
+        row=schemas.Strategy,
+        key=("name",),
+        request=r.ListStrategies(),
+    ),
+)
+
+SINGLES = (
+    Single(
+        path="/status",
+        summary="Describe the supervisor, its journal, and how much there is",
+        answer=schemas.Status,
+        request=lambda _: r.GetAbout(),
+    ),
+    Single(
+        path="/stats",
+        summary="Count preemptions, agents and nodes; the pools by name",
+        request=lambda _: r.GetStats(),
+    ),
+    Single(
+        path="/preemption_stats",
+        summary="Count preemptions by kind, with the most recent ones",
+        request=lambda _: r.GetPreemptionStats(),
+    ),
+    Single(
+        path="/policy",
+        summary="Read the preemption policy and its most recent changes",
+        request=lambda _: r.GetPolicy(),
+    ),
+    Single(
+        path="/queue_policy",
+        summary="Read the policy of the queue",
+        request=lambda _: GetQueuePolicy(),
+    ),
+    Single(
+        path="/placement_groups",
+        summary="Read the placement groups of all pools",
+        request=lambda _: r.GetGroupStats(),
+    ),
+    Single(
+        path="/pools/{name:path}/placement_groups",
+        summary="Read the placement groups of a pool",
+        request=lambda path: r.GetGroupStats(pool_name=parse_name(path["name"], "the pool's name")),
+    ),
+    Single(
+        path="/tasks/{task_id:path}",
+        summary="Explain a task: why it waits, where it runs, by whom it was evicted, how it ended",
+        request=lambda path: r.ExplainTask(task_id=parse_name(path["task_id"], "task_id")),
+    ),
+)

@@ -1,0 +1,179 @@
+"""Every call over HTTP does and shows what the Python call does, and its answer is of the documented type."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from schedulemesh.server import bodies
+from schedulemesh.server.changes import CHANGES
+from schedulemesh.server.openapi import document
+from schedulemesh.server.reads import LISTINGS, SINGLES
+from tests.server.work import filled
+
+
+@pytest.fixture
+def busy(mesh, api):
+    """An API whose scheduler has pools, agents, tasks that run and wait, and a preemption."""
+    filled(mesh)
+    return api
+
+
+@pytest.mark.parametrize("listing", LISTINGS, ids=lambda listing: listing.path)
+def test_rows_have_the_documented_fields(busy, listing):
+    answer = busy.get(listing.path)
+    assert answer["total"] == len(answer["items"])
+    known = set(listing.row.__annotations__)
+    for row in answer["items"]:
+        assert set(row) <= known, set(row) - known
+        msgspec.convert(row, listing.row)
+    if listing.path in ("/pools", "/agents", "/tasks", "/queue", "/nodes", "/preemptions"):
+        assert answer["items"], "nothing was seen"
+
+
+@pytest.mark.parametrize("single", SINGLES, ids=lambda single: single.path)
+def test_single_objects_are_read(busy, single):
+    answer = busy.get(single.path.replace("{name:path}", "p").replace("{task_id:path}", "first"))
+    assert answer["success"]
+    if single.answer is not None:
+        assert set(answer) <= set(single.answer.__annotations__)
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("/pools/none", "pool_not_found"),
+        ("/pools/none/placement_groups", "pool_not_found"),
+        ("/agents/none", "agent_not_found"),
+        ("/nodes/none", "node_not_found"),
+        ("/cohorts/none", "cohort_not_found"),
+        ("/tasks/none", "task_not_found"),
+    ],
+)
+def test_what_does_not_exist_is_not_found(busy, path, reason):
+    assert busy.get(path, 404)["reason"] == reason
+
+
+def test_one_row_is_read_by_its_name(busy):
+    assert busy.get("/pools/p")["resources"] == {"cpu": 2.0}
+    assert busy.get("/agents/first-agent")["tasks"] == ["first"]
+
+
+def test_rows_are_filtered_sorted_and_paged_on_the_server(busy):
+    running = busy.get("/tasks?phase=queued&sort=-priority&limit=1")
+    assert [row["task_id"] for row in running["items"]] == ["waits-2"]
+    assert running["total"] == 2
+    rest = busy.get(f"/tasks?phase=queued&sort=-priority&limit=1&cursor={running['next']}")
+    assert [row["task_id"] for row in rest["items"]] == ["waits-1"]
+    assert rest["next"] is None
+    assert busy.get("/tasks?phaze=queued", 400)["reason"] == "invalid_request"
+
+
+def test_a_pool_is_created_changed_and_drained(api):
+    made = api.send("PUT", "/pools/训练", {"resources": {"cpu": 4}, "labels": {"team": "a"}})
+    assert (made["detail"], made["pool"]["resources"]) == ("created", {"cpu": 4.0})
+    assert api.send("PATCH", "/pools/训练", {"resources": {"cpu": 8}})["detail"] == "changed"
+    assert api.get("/pools/训练")["free"] == {"cpu": 8.0}
+    assert api.send("PATCH", "/pools/none", {"resources": {"cpu": 8}}, 404)["reason"] == (
+        "pool_not_found"
+    )
+    assert api.send("PUT", "/pools/训练/drain", {"deadline": 5})["success"]
+    (drain,) = api.get("/drains")["items"]
+    assert drain["requested_by"].startswith("local@127.0.0.1")
+    assert api.send("DELETE", "/pools/训练/drain")["success"]
+    assert api.get("/drains")["items"] == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("PUT", "/pools/p", {"resources": {"cpu": -1}}),
+        ("PUT", "/pools/p", {"resources": {"cqu": 1}}),
+        ("PUT", "/pools/p", {"resources": 1}),
+        ("PUT", "/pools/p", {"resource": {}}),
+        ("PUT", "/pools/p", []),
+        ("PUT", "/pools/p", {"pg_pool_config": {"warm": {"count": 1}}}),
+        ("PUT", "/pools/%20", {}),
+        ("PATCH", "/policy", {"no_such_field": 1}),
+        ("PATCH", "/policy", {"preemption_aggressiveness": "env:HOME"}),
+        ("PATCH", "/queue_policy", {"order": "fastest"}),
+        ("PATCH", "/queue/t", {}),
+        ("PATCH", "/queue/t", {"held": True, "to_front": True}),
+        ("POST", "/evaluations", {}),
+        ("POST", "/tasks/cancel", {"task_ids": [""]}),
+        ("POST", "/tasks/t/cancel", {"unknown": 1}),
+    ],
+)
+def test_a_malformed_change_is_refused_before_the_supervisor_is_asked(api, method, path, body):
+    refused = api.send(method, path, body, 400)
+    assert refused["reason"] == "invalid_request"
+    assert refused["success"] is False
+    assert api.gateway.asked == []
+
+
+def test_policies_are_changed_and_show_who_did(api):
+    changed = api.send("PATCH", "/policy", {"min_runtime": 3, "preemption_aggressiveness": "low"})
+    assert changed["policy"]["min_runtime"] == 3.0
+    last = api.get("/policy")["changes"][-1]
+    assert last["client"].startswith("local@127.0.0.1")
+    assert last["preemption_aggressiveness"] == "low"
+    assert api.send("PATCH", "/queue_policy", {"order": "fifo"})["policy"]["order"] == "fifo"
+    assert api.get("/queue_policy")["policy"]["order"] == "fifo"
+
+
+def test_queued_tasks_are_held_moved_and_cancelled(busy):
+    assert busy.send("PATCH", "/queue/waits-1", {"held": True})["success"]
+    assert busy.get("/queue?held=true")["items"][0]["task_id"] == "waits-1"
+    assert busy.send("PATCH", "/queue/waits-1", {"held": False})["success"]
+    assert busy.send("PATCH", "/queue/waits-1", {"to_front": True})["success"]
+    assert busy.get("/queue")["items"][0]["task_id"] == "waits-1"
+    assert busy.send("PATCH", "/queue/first", {"held": True}, 409)["reason"] == "not_queued"
+    assert busy.send("POST", "/tasks/waits-1/cancel")["success"]
+    refused = busy.send("POST", "/tasks/cancel", {"task_ids": ["waits-2", "none"]}, 404)
+    assert refused["refused"]["none"]["reason"] == "task_not_found"
+    assert busy.get("/queue")["items"] == []
+
+
+def test_a_repeated_change_with_the_same_key_is_carried_out_once(busy):
+    for _ in range(2):
+        answer = busy.client.post(
+            "/api/v1/tasks/first/preempt", json={}, headers={"idempotency-key": "k1"}
+        )
+        assert (answer.status_code, answer.json()["agent_name"]) == (200, "first-agent")
+    assert busy.send("POST", "/tasks/first/preempt", {}, 404)["reason"] == "task_not_found"
+
+
+def test_agents_and_nodes_are_changed(busy):
+    node = busy.get("/nodes")["items"][0]["node_id"]
+    assert busy.send("PUT", f"/nodes/{node}/cordon")["success"]
+    assert busy.get(f"/nodes/{node}")["cordoned"]
+    assert busy.send("DELETE", f"/nodes/{node}/cordon")["success"]
+    assert busy.send("DELETE", "/agents/first-agent")["success"]
+    assert busy.get("/agents/first-agent", 404)["reason"] == "agent_not_found"
+    assert busy.send("POST", "/agents/check", {"timeout": 5})["checked"] >= 0
+    assert busy.send("POST", "/orphans/end", {})["ended"] == []
+
+
+def test_an_evaluation_changes_nothing(busy):
+    answer = busy.send("POST", "/evaluations", {"priority": 9, "pool_name": "p"})
+    assert answer["success"]
+    assert {row["task_id"] for row in answer["candidates"]} == {"first", "second"}
+    assert busy.get("/tasks?phase=running")["total"] == 2
+
+
+def test_the_document_has_every_call_and_only_types_that_it_defines(api):
+    served = api.get("/openapi.json")
+    assert served == msgspec.to_builtins(document("/api/v1"))
+    operations = [op for path in served["paths"].values() for op in path.values()]
+    singles = sum(listing.missing is not None for listing in LISTINGS)
+    assert len(operations) == len(LISTINGS) + singles + len(SINGLES) + len(CHANGES)
+    assert len({operation["operationId"] for operation in operations}) == len(operations)
+    text = msgspec.json.encode(served).decode()
+    for name in served["components"]["schemas"]:
+        assert f"#/components/schemas/{name}" in text
+
+
+def test_bodies_refuse_what_they_do_not_know():
+    for change in CHANGES:
+        if isinstance(change.body, type) and issubclass(change.body, bodies.Body):
+            assert change.body.__struct_config__.forbid_unknown_fields

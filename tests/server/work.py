@@ -1,0 +1,59 @@
+"""A scheduler with something to show: made with requests, without Ray."""
+
+from __future__ import annotations
+
+from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.resources import parse_resources
+from schedulemesh.domain.task import TaskSpec
+from schedulemesh.engine.messages.stimuli import TaskSubmitted
+from schedulemesh.protocol import requests as r
+from schedulemesh.protocol.agents import RunReport, key_of
+from schedulemesh.protocol.answers import read_answer
+from schedulemesh.runtime.backend import NodeView
+from tests.runtime.fake_backend import NOTHING_RETURNED
+
+CLASS = b"class"
+CPU = parse_resources({"cpu": 1})
+
+
+def ask(mesh, request):
+    """The answer of the supervisor itself."""
+    answer = mesh.do(mesh.service.ask(r.encode_request(request)))
+    return read_answer(answer[0] if isinstance(answer, tuple) else answer)
+
+
+def submit(mesh, task_id, *, priority=5.0, pool="p", owner="ada", queue=True, run=""):
+    """Submit a task of one CPU; the outcome."""
+    submission = TaskSubmitted(
+        agent=AgentSpec(
+            name=f"{task_id}-agent", pool_name=pool, resources=CPU, class_key=key_of(CLASS)
+        ),
+        task=TaskSpec(
+            task_id=task_id, pool_name=pool, priority=priority, owner=owner, labels={"team": "x"},
+            run=run,
+        ),
+        queue=queue,
+        until_runs=False,
+        request_id=f"submit {task_id}",
+    )  # fmt: skip
+    return ask(mesh, r.SubmitTask(submission=submission, blobs={key_of(CLASS): CLASS})).outcome
+
+
+def filled(mesh):
+    """A node, a pool of two CPUs, a preemption, two tasks that run and two that wait."""
+    room = parse_resources({"cpu": 2})
+    mesh.backend.free = [NodeView(node_id="node-1", total=room, free=room, labels={})]
+    mesh.do(mesh.running.monitor.observe())
+    ask(mesh, r.EnsurePool(name="p", resources=parse_resources({"cpu": 2}), labels={"team": "x"}))
+    submit(mesh, "low", priority=1.0)
+    submit(mesh, "first", priority=6.0)
+    submit(mesh, "second", priority=6.0, queue=False)
+    submit(mesh, "waits-1", priority=2.0)
+    submit(mesh, "waits-2", priority=3.0)
+
+
+def ends(mesh):
+    """Have every run that is ordered from now on end at once."""
+    mesh.backend.start = lambda actor: actor.answers.update(
+        run_task=RunReport(kept=NOTHING_RETURNED)
+    )
