@@ -27,6 +27,7 @@ from schedulemesh.protocol.answers import (
     QueueListed,
     Refusal,
     Response,
+    SavedBytes,
 )
 from schedulemesh.server.listings import Row
 from schedulemesh.server.problems import Problem, status_of
@@ -54,6 +55,8 @@ def plain(answer: AnyAnswer) -> dict[str, Any]:
             return _pool(answer)
         case Response():
             return _response(answer)
+        case SavedBytes():
+            return {"success": True, "state_saved": answer.state is not None}
         case Listed() | QueueListed():
             return {"success": True, "items": rows_of(answer)}
         case _:

@@ -306,6 +306,7 @@ CHANGES = (
         method="POST",
         path="/tasks/{task_id:path}/save",
         summary="Save the state of a running task, which continues",
+        answer=schemas.Saved,
         asks=r.SaveTaskState,
         request=lambda given: r.SaveTaskState(task_id=given.name("task_id")),
     ),

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from schedulemesh import __version__
 from schedulemesh.protocol.roles import LEAST_ROLE
 from schedulemesh.server import bodies, schemas
 from schedulemesh.server.changes import CHANGES, Change
@@ -17,6 +16,8 @@ from schedulemesh.server.reads import LISTINGS, SINGLES, Listing, Single
 
 Json = dict[str, Any]
 
+#: Of the API, not of the package.
+_VERSION = "1.0"
 _PARAMETER = re.compile(r"\{(\w+)(?::path)?\}")
 _TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
 #: The statuses of errors that every call may be answered with.
@@ -49,7 +50,7 @@ def document(prefix: str) -> Json:
         _add(paths, change.path, change.method.lower(), _change(change, schemas_by_type))
     return {
         "openapi": "3.1.0",
-        "info": {"title": "ScheduleMesh", "version": __version__},
+        "info": {"title": "ScheduleMesh", "version": _VERSION},
         "servers": [{"url": prefix}],
         "security": [{"token": []}],
         "paths": paths,

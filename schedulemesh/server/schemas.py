@@ -225,6 +225,13 @@ class Error(TypedDict):
     reason: str
 
 
+class Saved(TypedDict):
+    """Whether a task has a saved state now."""
+
+    success: bool
+    state_saved: bool
+
+
 class Done(TypedDict, total=False):
     """A change that was made."""
 

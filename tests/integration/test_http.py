@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import socket
 
 import httpx
 import pytest
@@ -22,8 +24,8 @@ def home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def scheduler(make_scheduler, home):
-    """A scheduler with an HTTP API on a free port."""
-    made = make_scheduler(http=0)
+    """A scheduler with an HTTP API on a port that no outgoing connection takes while it is restarted."""
+    made = make_scheduler(http=free_port())
     until(lambda: made.about()["http"], "the HTTP API does not serve")
     return made
 
@@ -35,6 +37,15 @@ def client(scheduler, namespace, home):
     headers = {"authorization": f"Bearer {told.token}"}
     with httpx.Client(base_url=told.url, headers=headers, trust_env=False, timeout=30) as made:
         yield made
+
+
+def free_port():
+    """A free port below those that the system gives to outgoing connections."""
+    for port in random.sample(range(20_000, 30_000), 100):
+        with socket.socket() as attempt:
+            if attempt.connect_ex(("127.0.0.1", port)):
+                return port
+    raise AssertionError("no port is free")
 
 
 def served(client, path="/api/v1/status"):

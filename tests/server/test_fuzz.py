@@ -1,0 +1,48 @@
+"""Random calls made from the OpenAPI document: none breaks the server, and each answer is as documented."""
+
+from __future__ import annotations
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from schedulemesh.server.openapi import document
+from tests.runtime.composition import InThread
+from tests.server.local import Api
+from tests.server.work import filled
+
+CHECKS = (
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+)
+SCHEMA = schemathesis.openapi.from_dict(document("/api/v1"))
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """One API for all calls, whose scheduler has something to show and to change."""
+    folder = tmp_path_factory.mktemp("fuzz")
+    mesh = InThread(folder / "j.sqlite")
+    api = Api(mesh, folder / "home")
+    filled(mesh)
+    yield api
+    assert api.get("/status")["success"]
+    api.close()
+    mesh.close()
+
+
+@SCHEMA.parametrize()
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+def test_every_call_answers_as_documented(served, case):
+    answer = case.call(
+        base_url=f"{served.url}/api/v1", headers={"Authorization": f"Bearer {served.token}"}
+    )
+    case.validate_response(answer, checks=CHECKS)
