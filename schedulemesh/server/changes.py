@@ -9,18 +9,16 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from schedulemesh.config.groups import parse_groups, parse_strategy
+from schedulemesh.config.groups import parse_groups
 from schedulemesh.config.policy import PreemptionPolicy, changed_policy, resolve_changes
-from schedulemesh.config.pools import Lending, parse_lending, parse_queueing, parse_target
+from schedulemesh.config.pools import DEFAULT_STRATEGY, parse_changes, parse_lending
 from schedulemesh.config.queueing import QueuePolicy, changed_queue_policy
 from schedulemesh.domain.cohort import parse_cohort, parse_weight
 from schedulemesh.domain.containers import plain_data
 from schedulemesh.domain.labels import parse_labels
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_count, parse_priority, parse_timeout
-from schedulemesh.domain.pool import QUEUEING
-from schedulemesh.domain.resources import NOTHING, parse_resources
-from schedulemesh.domain.task import parse_on_preempted
+from schedulemesh.domain.resources import parse_resources
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.drain_requests import Drain
@@ -28,7 +26,7 @@ from schedulemesh.protocol.queue_requests import CancelTasks, ChangeQueuedTask, 
 from schedulemesh.protocol.task_requests import CancelTask
 from schedulemesh.server import bodies, schemas
 
-_DEFAULT_STRATEGY = "STRICT_PACK"
+_LENDING = ("cohort", "lending_limit", "borrowing_limit", "weight")
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,24 +66,19 @@ def new_request_id() -> str:
 
 def _pool(given: Given) -> dict[str, Any]:
     """The fields of PoolChanges that a body has. Raises InvalidRequestError."""
-    body, changes = given.body, dict[str, Any]()
-    if body.labels is not UNSET:
-        changes["labels"] = parse_labels(body.labels)
-    if body.resources is not UNSET:
-        changes["resources"] = (
-            NOTHING if body.resources is None else parse_resources(body.resources.amounts())
-        )
-    if body.target_agents is not UNSET:
-        changes["target_agents"] = parse_target(body.target_agents or 0)
-    if body.placement_strategy is not UNSET:
-        changes["placement_strategy"] = parse_strategy(body.placement_strategy or _DEFAULT_STRATEGY)
-    if body.on_preempted is not UNSET:
-        changes["on_preempted"] = parse_on_preempted(body.on_preempted or "drop")
-    if body.queueing is not UNSET:
-        changes["queueing"] = parse_queueing(body.queueing or QUEUEING[0])
-    if body.pg_pool_config is not UNSET:
-        changes["pg_pool_config"] = _groups(body.pg_pool_config)
-    return {**changes, "lending": _lending(body), "name": given.name("name")}
+    fields = {
+        name: value
+        for name in given.body.__struct_fields__
+        if (value := getattr(given.body, name)) is not UNSET
+    }
+    lending = {name: fields.pop(name) for name in _LENDING if name in fields}
+    groups = {}
+    if "pg_pool_config" in fields:
+        groups["pg_pool_config"] = _groups(fields.pop("pg_pool_config"))
+    if fields.get("resources") is not None:
+        fields["resources"] = fields["resources"].amounts()
+    changes = parse_changes(fields)
+    return {**changes, **groups, "lending": parse_lending(lending), "name": given.name("name")}
 
 
 def _groups(config: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -96,15 +89,8 @@ def _groups(config: dict[str, Any] | None) -> dict[str, Any] | None:
         raise InvalidRequestError("warm hosts load a class, which is given to the Python call only")
     plain = plain_data(config, "pg_pool_config")
     # What is wrong in itself is reported here; what contradicts the pool, by the supervisor.
-    parse_groups(plain, _DEFAULT_STRATEGY)
+    parse_groups(plain, DEFAULT_STRATEGY)
     return dict(plain)
-
-
-def _lending(body: bodies.PoolChange) -> Lending:
-    names = ("cohort", "lending_limit", "borrowing_limit", "weight")
-    return parse_lending(
-        {name: getattr(body, name) for name in names if getattr(body, name) is not UNSET}
-    )
 
 
 def _resized(given: Given) -> r.ResizePool:
