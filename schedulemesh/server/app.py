@@ -133,7 +133,7 @@ class _Calls:
                 if row[key] == name:
                     return json_response({"success": True, **row})
             error = f"there is nothing of the name {name!r} in {listing.path}"
-            raise Problem(404, listing.missing or "not_found", error)
+            raise Problem(404, str(listing.missing), error)
 
         return answer
 

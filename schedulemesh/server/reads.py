@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.drain_requests import GetDrainStatus
 from schedulemesh.protocol.queue_requests import GetQueuePolicy, ListQueue
@@ -29,7 +30,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
     key: tuple[str, ...]
     request: AnyRequest
     #: The code of the error where a row is asked for that does not exist; None: single rows are not offered.
-    missing: str | None = None
+    missing: Reason | None = None
 
 
 class Single(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +50,7 @@ LISTINGS = (
         row=schemas.Pool,
         key=("name",),
         request=r.ListPools(),
-        missing="pool_not_found",
+        missing=Reason.POOL_NOT_FOUND,
     ),
     Listing(
         path="/cohorts",
@@ -57,7 +58,7 @@ LISTINGS = (
         row=schemas.Cohort,
         key=("name",),
         request=r.ListCohorts(),
-        missing="cohort_not_found",
+        missing=Reason.COHORT_NOT_FOUND,
     ),
     Listing(
         path="/agents",
@@ -65,7 +66,7 @@ LISTINGS = (
         row=schemas.Agent,
         key=("name",),
         request=r.ListAgents(),
-        missing="agent_not_found",
+        missing=Reason.AGENT_NOT_FOUND,
     ),
     Listing(
         path="/tasks",
@@ -87,7 +88,7 @@ LISTINGS = (
         row=schemas.Node,
         key=("node_id",),
         request=r.ListNodes(),
-        missing="node_not_found",
+        missing=Reason.NODE_NOT_FOUND,
     ),
     Listing(
         path="/drains",
