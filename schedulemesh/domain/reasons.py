@@ -146,6 +146,18 @@ class Reason(Code):
     )
     STATE_NOT_FOUND = ("state_not_found", "No state of the task is stored.")
 
+    # Tokens.
+    NOT_ALLOWED = (
+        "not_allowed",
+        "The token's role or its limits do not allow it; `error` says which would.",
+    )
+    TOKEN_EXISTS = ("token_exists", "A token of this name is valid. Rotate it, or revoke it first.")
+    TOKEN_NOT_FOUND = ("token_not_found", "There is no such token.")
+    LAST_OPERATOR = (
+        "last_operator",
+        "It is the only token of an operator. Issue another one before it is revoked.",
+    )
+
     # The queue.
     HELD_FOR_QUEUE = (
         "held_for_queue",

@@ -47,6 +47,7 @@ from schedulemesh.protocol.queue_requests import (
 from schedulemesh.protocol.request_base import Request, RequestWithBlobs
 from schedulemesh.protocol.submission_checks import check_submission
 from schedulemesh.protocol.task_requests import CancelTask, GetResult, WaitTasks
+from schedulemesh.protocol.token_requests import AnyTokenChange, AnyTokenQuery
 
 
 class CreatePool(RequestWithBlobs, tag="create_pool", frozen=True, kw_only=True):
@@ -237,13 +238,17 @@ class PreemptTask(Request, tag="preempt_task", frozen=True, kw_only=True):
         parse_name(self.request_id, "request_id")
 
 
-class SaveTaskState(Request, tag="save_task_state", frozen=True, kw_only=True):
-    """Save the state of a running task, which continues."""
+class OfTask(Request, frozen=True, kw_only=True):
+    """Base of requests about one task."""
 
     task_id: str
 
     def __post_init__(self) -> None:
         parse_name(self.task_id, "task_id")
+
+
+class SaveTaskState(OfTask, tag="save_task_state", frozen=True, kw_only=True):
+    """Save the state of a running task, which continues."""
 
 
 class RestoreTask(Request, tag="restore_task", frozen=True, kw_only=True):
@@ -297,22 +302,12 @@ class EvaluatePreemption(Request, tag="evaluate_preemption", frozen=True, kw_onl
         parse_count(self.limit, "limit", 0, MAX_COUNT)
 
 
-class ExplainTask(Request, tag="explain_task", frozen=True, kw_only=True):
+class ExplainTask(OfTask, tag="explain_task", frozen=True, kw_only=True):
     """Explain a task: why it waits, where it runs, by whom it was evicted."""
 
-    task_id: str
 
-    def __post_init__(self) -> None:
-        parse_name(self.task_id, "task_id")
-
-
-class GetSavedState(Request, tag="get_saved_state", frozen=True, kw_only=True):
+class GetSavedState(OfTask, tag="get_saved_state", frozen=True, kw_only=True):
     """Get the last saved state of a task."""
-
-    task_id: str
-
-    def __post_init__(self) -> None:
-        parse_name(self.task_id, "task_id")
 
 
 class OfPool(Request, frozen=True, kw_only=True):
@@ -427,6 +422,7 @@ AnyChange = Union[
     RestoreTask,
     EndOrphans,
     EnsureAgentHealth,
+    AnyTokenChange,
 ]
 
 #: Requests that do not change the state.
@@ -441,6 +437,7 @@ AnyQuery = Union[
     ListQueue,
     GetQueuePolicy,
     ListStrategies,
+    AnyTokenQuery,
     GetAbout,
 ]
 

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
 from typing import get_args
 
+from schedulemesh.domain.tokens import Role
 from schedulemesh.protocol import queue_requests as q
 from schedulemesh.protocol import requests as r
 from schedulemesh.protocol import task_requests as t
 from schedulemesh.protocol.drain_requests import Drain
-
-
-class Role(str, Enum):
-    """What the holder of a token may do. Each role may do what those before it may."""
-
-    #: Look at everything, except for results and saved states.
-    VIEWER = "viewer"
-    #: Submit tasks, and change and cancel those of the same owner.
-    SUBMITTER = "submitter"
-    #: Everything.
-    OPERATOR = "operator"
-
-    def may(self, request: type) -> bool:
-        """Whether the role may make requests of this class. A submitter's are restricted further."""
-        return _RANKS[self] >= _RANKS[LEAST_ROLE[request]]
-
+from schedulemesh.protocol.token_requests import (
+    CreateToken,
+    GetTokenHashes,
+    ListTokens,
+    RevokeToken,
+    RotateToken,
+)
 
 _RANKS = {role: rank for rank, role in enumerate(Role)}
 
@@ -58,6 +49,11 @@ _OPERATORS = (
     r.PreemptTask,
     r.EndOrphans,
     r.EnsureAgentHealth,
+    CreateToken,
+    RotateToken,
+    RevokeToken,
+    ListTokens,
+    GetTokenHashes,
 )
 
 #: The lowest role that may make a request of each class. Queries that are not named are for every role.
@@ -66,3 +62,8 @@ LEAST_ROLE: Mapping[type, Role] = {
     **dict.fromkeys(_OWN_TASKS, Role.SUBMITTER),
     **dict.fromkeys(_OPERATORS, Role.OPERATOR),
 }
+
+
+def allows(role: Role, request: type) -> bool:
+    """Whether a role may make requests of this class. A submitter's are restricted further."""
+    return _RANKS[role] >= _RANKS[LEAST_ROLE[request]]

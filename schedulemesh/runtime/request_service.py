@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Mapping
 
+import msgspec
 from typing_extensions import assert_never
 
 from schedulemesh.config.policy import changed_policy
@@ -17,6 +18,7 @@ from schedulemesh.errors import InvalidRequestError, JournalError, shown
 from schedulemesh.protocol import queue_requests as q
 from schedulemesh.protocol import requests as r
 from schedulemesh.protocol import task_requests
+from schedulemesh.protocol import token_requests as tokens
 from schedulemesh.protocol.answers import (
     AnyAnswer,
     Details,
@@ -27,10 +29,12 @@ from schedulemesh.protocol.answers import (
     Response,
     WithHandles,
 )
+from schedulemesh.protocol.callers import Caller
 from schedulemesh.protocol.drain_requests import Drain, GetDrainStatus
 from schedulemesh.runtime.backend import Refs
 from schedulemesh.runtime.health import HealthCheck
 from schedulemesh.runtime.journal_opening import journal_address
+from schedulemesh.runtime.permissions import refusal, token_change
 from schedulemesh.runtime.pool_service import PoolService
 from schedulemesh.runtime.preemption_service import PreemptionService
 from schedulemesh.runtime.queries import View
@@ -61,9 +65,16 @@ class RequestService(Service):
         self._queue = QueueService(running)
         self.states = StateService(running, self._submissions)
 
-    async def answer(self, request: r.AnyRequest, refs: Refs) -> AnyAnswer | WithHandles:
-        """Execute a request. Whatever fails becomes the answer, and concerns this caller alone."""
+    async def answer(
+        self, request: r.AnyRequest, refs: Refs, caller: Caller | None = None
+    ) -> AnyAnswer | WithHandles:
+        """Execute a request. Whatever fails becomes the answer, and concerns this caller alone.
+
+        ``caller``: the holder of a token, whose role and limits are checked; None: who calls through Ray.
+        """
         try:
+            if caller is not None and (refused := await self._not_allowed(request, caller)):
+                return Refusal(refused=refused)
             return await self._execute(request, refs)
         except JournalError as error:
             return Refusal(refused=unavailable(error))
@@ -71,6 +82,10 @@ class RequestService(Service):
             return Malformed(error=str(error))
         except Exception as error:  # noqa: BLE001  # a broken promise; it is logged and answered
             return _failed(request, error)
+
+    async def _not_allowed(self, request: r.AnyRequest, caller: Caller) -> Refused | None:
+        reactor = self._reactor
+        return await reactor.read(lambda: refusal(reactor.state, caller, request, reactor.now()))
 
     async def _execute(self, request: r.AnyRequest, refs: Refs) -> AnyAnswer | WithHandles:
         match request:
@@ -138,6 +153,12 @@ class RequestService(Service):
                 return await self.states.saved_state(request.task_id)
             case r.GetGroupStats():
                 return await self._pools.group_stats(request.pool_name)
+            case tokens.CreateToken() | tokens.RotateToken() | tokens.RevokeToken():
+                return await self._decided(token_change(request))
+            case tokens.ListTokens():
+                return Listed(rows=await self._reactor.read(self._public_tokens))
+            case tokens.GetTokenHashes():
+                return Details(facts={"tokens": await self._reactor.read(self._valid_tokens)})
             case r.ListStrategies():
                 return Listed(rows=self._plugins.status())
             case r.GetAbout():
@@ -236,6 +257,13 @@ class RequestService(Service):
 
     def _queue_policy(self) -> dict[str, object]:
         return {"policy": self._reactor.state.queue.policy.public()}
+
+    def _public_tokens(self) -> list[dict[str, object]]:
+        return [token.public() for token in self._reactor.state.tokens.values()]
+
+    def _valid_tokens(self) -> list[object]:
+        now = self._reactor.now()
+        return [msgspec.to_builtins(t) for t in self._reactor.state.tokens.values() if t.valid(now)]
 
     def _about(self) -> dict[str, object]:
         state = self._reactor.state

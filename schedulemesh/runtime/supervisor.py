@@ -17,6 +17,7 @@ from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.errors import InvalidRequestError, JournalError, SchedulerUnavailableError
 from schedulemesh.protocol.agents import MessageError, Report, pack, unpack
 from schedulemesh.protocol.answers import Hello, Malformed, WithHandles, encode_answer
+from schedulemesh.protocol.callers import Caller
 from schedulemesh.protocol.requests import decode_request
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.answers import Answers
@@ -104,11 +105,20 @@ class SupervisorService:
         """Answer an encoded request, whose object references come beside it: an encoded answer, with the
         handles that belong to it beside it, if any do.
         """
+        return await self._answered(data, refs, None)
+
+    async def ask_as(self, caller: bytes, data: bytes) -> bytes | tuple[bytes, list[Handle]]:
+        """As ``ask``, for the holder of a token: a packed Caller."""
+        return await self._answered(data, NO_REFS, unpack(caller, Caller))
+
+    async def _answered(
+        self, data: bytes, refs: Refs, caller: Caller | None
+    ) -> bytes | tuple[bytes, list[Handle]]:
         try:
             request = decode_request(data)
         except InvalidRequestError as error:
             return encode_answer(Malformed(error=str(error)))
-        answer = await (await self.ready()).answer(request, refs)
+        answer = await (await self.ready()).answer(request, refs, caller)
         if isinstance(answer, WithHandles):
             return encode_answer(answer.answer), answer.handles
         return encode_answer(answer)

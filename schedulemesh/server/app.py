@@ -15,11 +15,14 @@ from starlette.routing import Route
 
 from schedulemesh.config.http import HttpSettings
 from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError
 from schedulemesh.protocol.answers import encode_answer
+from schedulemesh.protocol.callers import Caller
 from schedulemesh.protocol.requests import decode_request
+from schedulemesh.protocol.roles import LEAST_ROLE, allows
+from schedulemesh.protocol.token_requests import CreateToken, RevokeToken, RotateToken
 from schedulemesh.server.answers import plain, rows_of
-from schedulemesh.server.callers import Caller
 from schedulemesh.server.changes import CHANGES, Change, Given, new_request_id
 from schedulemesh.server.gateway import Gateway
 from schedulemesh.server.guard import Guard, Tokens
@@ -34,10 +37,13 @@ from schedulemesh.server.problems import (
 )
 from schedulemesh.server.reads import LISTINGS, SINGLES, Listing, Single
 from schedulemesh.server.shared_reads import SharedReads
+from schedulemesh.server.tokens import hash_of, new_secret
 
 API = "/api/v1"
 #: The type of requests and answers in the form in which the supervisor takes and gives them.
 MSGPACK = "application/msgpack"
+#: Requests after which tokens are read again.
+TOKEN_CHANGES = (CreateToken, RotateToken, RevokeToken)
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -45,7 +51,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 def application(gateway: Gateway, tokens: Tokens, settings: HttpSettings) -> Starlette:
     """The HTTP API of the scheduler behind a gateway."""
     return Starlette(
-        routes=list(_routes(_Calls(gateway))),
+        routes=_routes(_Calls(gateway, tokens)),
         middleware=[Middleware(Guard, settings=settings, tokens=tokens)],
         exception_handlers={
             Problem: answer_problem,
@@ -82,8 +88,8 @@ def _route(path: str, endpoint: Endpoint, method: str) -> Route:
 class _Calls:
     """The endpoints."""
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
+    def __init__(self, gateway: Gateway, tokens: Tokens) -> None:
+        self._gateway, self._tokens = gateway, tokens
         self._reads = SharedReads(gateway)
         self._document = document(API)
 
@@ -100,15 +106,17 @@ class _Calls:
         if request.headers.get("content-type") != MSGPACK:
             raise Problem(415, "media_type_not_supported", f"this call takes {MSGPACK}")
         decoded = decode_request(await request.body())
-        _caller(request).check(decoded)
-        answer = await self._gateway.ask(decoded)
+        caller = _allowed(request, type(decoded))
+        answer = await self._gateway.ask(decoded, caller)
+        if type(decoded) in TOKEN_CHANGES:
+            self._tokens.outdated()
         return Response(encode_answer(answer), media_type=MSGPACK)
 
     def listing(self, listing: Listing) -> Endpoint:
         """The endpoint of a listing."""
 
         async def answer(request: Request) -> Response:
-            _caller(request).check(listing.request)
+            _allowed(request, type(listing.request))
             rows = rows_of(await self._reads.ask(listing.request))
             page = page_of(rows, listing.row, listing.key, request.query_params)
             return json_response(
@@ -127,7 +135,7 @@ class _Calls:
         key = listing.key[0]
 
         async def answer(request: Request) -> Response:
-            _caller(request).check(listing.request)
+            _allowed(request, type(listing.request))
             name = parse_name(request.path_params[key], key)
             for row in rows_of(await self._reads.ask(listing.request)):
                 if row[key] == name:
@@ -142,7 +150,7 @@ class _Calls:
 
         async def answer(request: Request) -> Response:
             asked = single.request(request.path_params)
-            _caller(request).check(asked)
+            _allowed(request, type(asked))
             return json_response(plain(await self._reads.ask(asked)))
 
         return answer
@@ -151,25 +159,34 @@ class _Calls:
         """The endpoint of a change."""
 
         async def answer(request: Request) -> Response:
-            caller = _caller(request)
-            caller.check_class(change.asks)
+            caller = _allowed(request, change.asks)
+            secret = new_secret()
             given = Given(
                 path=request.path_params,
                 body=_body(await request.body(), change.body),
                 client=caller.client,
-                request_id=_request_id(request),
+                secret_hash=hash_of(secret),
+                request_id=new_request_id() if change.reveals else _request_id(request),
             )
-            asked = change.request(given)
-            caller.check(asked)
-            return json_response(plain(await self._gateway.ask(asked)))
+            told = plain(await self._gateway.ask(change.request(given), caller))
+            if change.asks in TOKEN_CHANGES:
+                self._tokens.outdated()
+            return json_response({**told, "token": secret} if change.reveals else told)
 
         return answer
 
 
-def _caller(request: Request) -> Caller:
-    """Who sent a request; the guard lets nobody else through."""
-    found: Caller = request.state.caller
-    return found
+def _allowed(request: Request, kind: type) -> Caller:
+    """Who sent a request. Raises Problem where the role may not make requests of this class."""
+    caller: Caller = request.state.caller
+    if allows(caller.role, kind):
+        return caller
+    raise Problem(
+        403,
+        Reason.NOT_ALLOWED.value,
+        f"token {caller.token.name!r} has the role {caller.role.value}; this call needs the role "
+        f"{LEAST_ROLE[kind].value}",
+    )
 
 
 def _body(data: bytes, kind: Any) -> Any:

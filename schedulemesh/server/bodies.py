@@ -110,6 +110,29 @@ class HealthCheck(Body, frozen=True, kw_only=True):
     timeout: float = 120.0
 
 
+class NewToken(Body, frozen=True, kw_only=True):
+    """A token to be issued."""
+
+    name: str
+    #: "viewer", "submitter" or "operator".
+    role: str
+    #: Of a submitter: the pools that it may submit to; empty: all.
+    pools: list[str] = []
+    #: Of a submitter: the highest priority of its tasks; null: any.
+    max_priority: float | None = None
+    #: Of a submitter: the owner of its tasks.
+    owner: str = ""
+    #: Seconds after which it expires; null: it does not.
+    expires_in: float | None = None
+
+
+class Rotation(Body, frozen=True, kw_only=True):
+    """How a token's secret is replaced."""
+
+    #: Seconds after which it expires; null: it does not.
+    expires_in: float | None = None
+
+
 class IncomingTask(Body, frozen=True, kw_only=True):
     """A task for which evictions are evaluated; nothing changes."""
 

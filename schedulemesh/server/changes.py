@@ -19,11 +19,13 @@ from schedulemesh.domain.labels import parse_labels
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_count, parse_priority, parse_timeout
 from schedulemesh.domain.resources import parse_resources
+from schedulemesh.domain.tokens import TokenSpec, parse_lifetime, parse_role
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.drain_requests import Drain
 from schedulemesh.protocol.queue_requests import CancelTasks, ChangeQueuedTask, ChangeQueuePolicy
 from schedulemesh.protocol.task_requests import CancelTask
+from schedulemesh.protocol.token_requests import CreateToken, RevokeToken, RotateToken
 from schedulemesh.server import bodies, schemas
 
 _LENDING = ("cohort", "lending_limit", "borrowing_limit", "weight")
@@ -37,6 +39,8 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     body: Any
     #: Who asks, as the scheduler records it.
     client: str
+    #: The hash of a secret that is made for this request, if it issues a token.
+    secret_hash: str
     #: The header Idempotency-Key, or a new one.
     request_id: str
 
@@ -56,6 +60,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     answer: Any = schemas.Done
     #: The class of the request, which decides who may make it.
     asks: type
+    #: Whether the answer has the secret of the token that it issues, as ``token``.
+    reveals: bool = False
     request: Callable[[Given], r.AnyRequest]
 
 
@@ -182,7 +188,63 @@ def _orphans(given: Given) -> r.EndOrphans:
     )
 
 
+def _token(given: Given) -> CreateToken:
+    body = given.body
+    priority = body.max_priority
+    spec = TokenSpec(
+        name=parse_name(body.name, "the token's name"),
+        role=parse_role(body.role),
+        secret_hash=given.secret_hash,
+        pools=tuple(parse_name(pool, "the pool's name") for pool in body.pools),
+        max_priority=None if priority is None else parse_priority(priority, "max_priority"),
+        owner=body.owner,
+    )
+    return CreateToken(
+        spec=spec,
+        lifetime_s=parse_lifetime(body.expires_in),
+        client=given.client,
+        request_id=given.request_id,
+    )
+
+
+def _rotation(given: Given) -> RotateToken:
+    return RotateToken(
+        name=given.name("name"),
+        secret_hash=given.secret_hash,
+        lifetime_s=parse_lifetime(given.body.expires_in),
+        client=given.client,
+        request_id=given.request_id,
+    )
+
+
 CHANGES = (
+    Change(
+        method="POST",
+        path="/tokens",
+        summary="Issue a token; the answer has its secret, which is not shown again",
+        body=bodies.NewToken,
+        answer=schemas.IssuedToken,
+        asks=CreateToken,
+        reveals=True,
+        request=_token,
+    ),
+    Change(
+        method="POST",
+        path="/tokens/{name:path}/rotate",
+        summary="Give a token another secret; the former one is accepted no more",
+        body=bodies.Rotation,
+        answer=schemas.IssuedToken,
+        asks=RotateToken,
+        reveals=True,
+        request=_rotation,
+    ),
+    Change(
+        method="DELETE",
+        path="/tokens/{name:path}",
+        summary="Revoke a token",
+        asks=RevokeToken,
+        request=lambda given: RevokeToken(name=given.name("name"), client=given.client),
+    ),
     Change(
         method="PUT",
         path="/pools/{pool_name:path}/drain",

@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import Protocol
 
 from schedulemesh.protocol.answers import AnyAnswer
+from schedulemesh.protocol.callers import Caller
 from schedulemesh.protocol.requests import AnyRequest
 
 
 class Gateway(Protocol):
     """The way to the supervisor of one scheduler."""
 
-    async def ask(self, request: AnyRequest) -> AnyAnswer:
-        """The answer to a request. Raises SchedulerUnavailableError where the supervisor does not answer."""
+    async def ask(self, request: AnyRequest, caller: Caller | None = None) -> AnyAnswer:
+        """The answer to a request. ``caller``: on whose behalf it is made, whose role and limits are checked;
+        None: this process itself makes it.
+
+        Raises SchedulerUnavailableError where the supervisor does not answer.
+        """

@@ -15,7 +15,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from schedulemesh.config.http import HttpSettings, is_address
-from schedulemesh.server.callers import Caller
+from schedulemesh.protocol.callers import Caller
 from schedulemesh.server.problems import Problem, json_response
 
 #: The most bytes of the body of a request, and the seconds in which they have to arrive.
@@ -30,6 +30,9 @@ class Tokens(Protocol):
 
     async def caller(self, token: str, address: str) -> Caller | None:
         """Who has this token and sends a request from this address; None: nobody."""
+
+    def outdated(self) -> None:
+        """The tokens have changed."""
 
 
 class Guard:

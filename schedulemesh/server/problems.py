@@ -22,10 +22,12 @@ _NOT_FOUND = {
     Reason.TASK_NOT_FOUND,
     Reason.STATE_NOT_FOUND,
     Reason.RESULT_EXPIRED,
+    Reason.TOKEN_NOT_FOUND,
 }
 #: The codes of refusals that are not conflicts with what exists (409).
 _STATUS: Mapping[str, int] = {
     **dict.fromkeys(_NOT_FOUND, 404),
+    Reason.NOT_ALLOWED: 403,
     Reason.INTERNAL_ERROR: 500,
     Reason.JOURNAL_UNAVAILABLE: 503,
     Reason.WAIT_TIMEOUT: 504,

@@ -13,6 +13,7 @@ from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.drain_requests import GetDrainStatus
 from schedulemesh.protocol.queue_requests import GetQueuePolicy, ListQueue
 from schedulemesh.protocol.requests import AnyRequest
+from schedulemesh.protocol.token_requests import ListTokens
 from schedulemesh.server import schemas
 
 #: Preemptions that the supervisor keeps a record of are no more than this.
@@ -124,6 +125,13 @@ LISTINGS = (
         row=schemas.Strategy,
         key=("name",),
         request=r.ListStrategies(),
+    ),
+    Listing(
+        path="/tokens",
+        summary="List the tokens, without their secrets",
+        row=schemas.Token,
+        key=("name",),
+        request=ListTokens(),
     ),
 )
 

@@ -199,6 +199,27 @@ class Strategy(TypedDict, total=False):
     disabled: str
 
 
+class Token(TypedDict, total=False):
+    """A token, without its secret; times are seconds since 1970."""
+
+    name: str
+    role: str
+    pools: list[str]
+    max_priority: float | None
+    owner: str
+    created_at: float
+    created_by: str
+    expires_at: float | None
+
+
+class IssuedToken(TypedDict, total=False):
+    """A token that was issued, with its secret."""
+
+    success: bool
+    detail: str
+    token: str
+
+
 class Status(TypedDict, total=False):
     """The supervisor, its journal, and how much there is."""
 

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import hashlib
-import hmac
 import logging
 import os
-import secrets
 import socket
 
 import uvicorn
 
 from schedulemesh.config.http import HttpSettings
-from schedulemesh.protocol.roles import Role
 from schedulemesh.server.app import application
-from schedulemesh.server.callers import Caller
 from schedulemesh.server.connections import PatientProtocol
 from schedulemesh.server.discovery import Discovered, forget, found, write
 from schedulemesh.server.gateway import Gateway
+from schedulemesh.server.tokens import TokenTable
 
 logger = logging.getLogger(__name__)
 
@@ -29,23 +25,6 @@ _PORTS = 20
 _CONNECTIONS = 1_000
 #: Seconds that open requests have to end when the server ends.
 _END_S = 2
-
-
-class OneToken:
-    """Accepts one token, that of the discovery file."""
-
-    def __init__(self, token: str) -> None:
-        self._hash = _hash(token)
-
-    async def caller(self, token: str, address: str) -> Caller | None:
-        """See Tokens."""
-        if not hmac.compare_digest(_hash(token), self._hash):
-            return None
-        return Caller(name="local", role=Role.OPERATOR, address=address)
-
-
-def _hash(token: str) -> bytes:
-    return hashlib.sha256(token.encode()).digest()
 
 
 class HttpServer:
@@ -61,7 +40,8 @@ class HttpServer:
         """Serve until ``end`` is called. Raises OSError where no port is free."""
         earlier = found(self._settings.folder, self._namespace, self._name)
         listening = listen(self._settings, None if earlier is None else earlier.url)
-        token = secrets.token_urlsafe(32) if earlier is None else earlier.token
+        tokens = TokenTable(self._gateway)
+        token = await tokens.local_secret(None if earlier is None else earlier.token)
         host, port = listening.getsockname()[:2]
         discovered = Discovered(
             name=self._name,
@@ -70,7 +50,7 @@ class HttpServer:
             token=token,
             pid=os.getpid(),
         )
-        app = application(self._gateway, OneToken(token), self._settings)
+        app = application(self._gateway, tokens, self._settings)
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app,

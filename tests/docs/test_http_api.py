@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 
-from schedulemesh.protocol.roles import LEAST_ROLE, Role
+from schedulemesh.domain.tokens import Role
+from schedulemesh.protocol.roles import LEAST_ROLE
 from schedulemesh.server.app import API
 from schedulemesh.server.changes import CHANGES
 from schedulemesh.server.openapi import document

@@ -515,6 +515,7 @@ def pictures(state: MeshState) -> dict[str, object]:
     shown["holds"] = state.ledger.holds
     shown["loans"] = state.ledger.loans
     shown["promises"] = state.ledger.promises
+    shown["tokens"] = state.tokens
     shown["cohorts"] = (state.ledger.cohorts.specs, state.ledger.cohorts._cohort_of)
     shown["nodes"] = {
         name: [

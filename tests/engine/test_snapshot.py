@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from schedulemesh.domain.tokens import Role, TokenSpec
 from schedulemesh.engine.codec import decode_chunk, encode_chunk
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.state.invariants import check
@@ -36,6 +37,8 @@ def busy():
     mesh.submit("no", "q", priority=0.0, cpu=4, more={"request_id": "s"})
     mesh.handle(s.StateHandlersGiven(pool_name="p", preserver_key="save", restorer_key=None))
     mesh.cordon("a")
+    token = TokenSpec(name="t", role=Role.VIEWER, secret_hash="a" * 64)
+    mesh.handle(s.TokenRequested(spec=token, lifetime_s=60.0, client="c"))
     mesh.handle(s.SupervisorBegan(epoch=7))
     return mesh
 

@@ -9,8 +9,10 @@ import httpx
 
 from schedulemesh.config.http import HttpSettings
 from schedulemesh.errors import SchedulerUnavailableError
+from schedulemesh.protocol.agents import pack
 from schedulemesh.protocol.answers import read_answer
 from schedulemesh.protocol.requests import encode_request
+from schedulemesh.protocol.token_requests import GetTokenHashes
 from schedulemesh.server.discovery import found
 from schedulemesh.server.serving import HttpServer
 
@@ -20,14 +22,18 @@ class LocalGateway:
 
     def __init__(self, mesh):
         self.mesh = mesh
-        self.asked = []
+        #: Requests of clients, and how many all were, those about tokens included.
+        self.asked, self.all_asked = [], 0
         self.cut_off = False
 
-    async def ask(self, request):
-        self.asked.append(request)
+    async def ask(self, request, caller=None):
+        if not isinstance(request, GetTokenHashes):
+            self.asked.append(request)
+        self.all_asked += 1
         if self.cut_off:
             raise SchedulerUnavailableError("the supervisor of scheduler 'mesh' cannot be reached")
-        work = self.mesh.service.ask(encode_request(request))
+        service, data = self.mesh.service, encode_request(request)
+        work = service.ask(data) if caller is None else service.ask_as(pack(caller), data)
         answer = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.mesh.loop))
         return read_answer(answer[0] if isinstance(answer, tuple) else answer)
 
@@ -50,6 +56,7 @@ class Api:
         self.url = self.do(self.server.address())
         self.token = found(self.folder, "space", "mesh").token
         self.client = self.client_with(self.token)
+        self.gateway.asked.clear()
 
     async def _made(self):
         return HttpServer(self.gateway, self.settings, "space", "mesh")

@@ -18,7 +18,7 @@ class HeldGateway:
     def __init__(self):
         self.held = []
 
-    async def ask(self, request):
+    async def ask(self, request, caller=None):
         answer = asyncio.get_running_loop().create_future()
         self.held.append(answer)
         return await answer

@@ -7,10 +7,9 @@ from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.protocol import requests as r
-from schedulemesh.protocol.agents import RunReport, key_of
+from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.answers import read_answer
 from schedulemesh.runtime.backend import NodeView
-from tests.runtime.fake_backend import NOTHING_RETURNED
 
 CLASS = b"class"
 CPU = parse_resources({"cpu": 1})
@@ -22,21 +21,25 @@ def ask(mesh, request):
     return read_answer(answer[0] if isinstance(answer, tuple) else answer)
 
 
-def submit(mesh, task_id, *, priority=5.0, pool="p", owner="ada", queue=True, run=""):
-    """Submit a task of one CPU; the outcome."""
-    submission = TaskSubmitted(
+def submission(task_id, *, priority=5.0, pool="p", owner="ada", queue=True):
+    """The submission of a task of one CPU."""
+    return TaskSubmitted(
         agent=AgentSpec(
             name=f"{task_id}-agent", pool_name=pool, resources=CPU, class_key=key_of(CLASS)
         ),
         task=TaskSpec(
-            task_id=task_id, pool_name=pool, priority=priority, owner=owner, labels={"team": "x"},
-            run=run,
+            task_id=task_id, pool_name=pool, priority=priority, owner=owner, labels={"team": "x"}
         ),
         queue=queue,
         until_runs=False,
         request_id=f"submit {task_id}",
-    )  # fmt: skip
-    return ask(mesh, r.SubmitTask(submission=submission, blobs={key_of(CLASS): CLASS})).outcome
+    )
+
+
+def submit(mesh, task_id, **how):
+    """Submit a task of one CPU; the outcome."""
+    blobs = {key_of(CLASS): CLASS}
+    return ask(mesh, r.SubmitTask(submission=submission(task_id, **how), blobs=blobs)).outcome
 
 
 def filled(mesh):
@@ -50,10 +53,3 @@ def filled(mesh):
     submit(mesh, "second", priority=6.0, queue=False)
     submit(mesh, "waits-1", priority=2.0)
     submit(mesh, "waits-2", priority=3.0)
-
-
-def ends(mesh):
-    """Have every run that is ordered from now on end at once."""
-    mesh.backend.start = lambda actor: actor.answers.update(
-        run_task=RunReport(kept=NOTHING_RETURNED)
-    )

@@ -15,9 +15,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from schedulemesh.core.transport.handles import as_future
 from schedulemesh.errors import SchedulerUnavailableError
+from schedulemesh.protocol.agents import pack
 
 if TYPE_CHECKING:
     from schedulemesh.protocol.answers import AnyAnswer
+    from schedulemesh.protocol.callers import Caller
     from schedulemesh.protocol.requests import AnyRequest
 
 logger = logging.getLogger(__name__)
@@ -72,12 +74,17 @@ class RayGateway:
     def __init__(self, supervisor: Any, name: str) -> None:
         self._supervisor, self._name = supervisor, name
 
-    async def ask(self, request: AnyRequest) -> AnyAnswer:
+    async def ask(self, request: AnyRequest, caller: Caller | None = None) -> AnyAnswer:
         """See Gateway."""
         from schedulemesh.protocol.answers import read_answer
         from schedulemesh.protocol.requests import encode_request
 
-        ref = self._supervisor.ask.remote(encode_request(request))
+        data, supervisor = encode_request(request), self._supervisor
+        ref = (
+            supervisor.ask.remote(data)
+            if caller is None
+            else supervisor.ask_as.remote(pack(caller), data)
+        )
         try:
             answer = await asyncio.wait_for(as_future(ref), _ANSWER_S)
         except (asyncio.TimeoutError, TimeoutError) as error:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 CALLS = (
     "alive",
     "ask",
+    "ask_as",
     "command_done",
     "hello",
     "http_serves",

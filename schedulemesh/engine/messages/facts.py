@@ -32,6 +32,7 @@ from schedulemesh.engine.messages.queue_facts import (
     TaskCancelled,
     TaskQueued,
 )
+from schedulemesh.engine.messages.token_facts import TokenIssued, TokenRevoked
 
 #: Incremented when the meaning of a stored fact changes; an older journal is migrated, a newer one refused.
 FORMAT_VERSION = 1
@@ -463,4 +464,6 @@ AnyFact = Union[
     RequestAnswered,
     AnswersForgotten,
     EpochBegun,
+    TokenIssued,
+    TokenRevoked,
 ]

@@ -17,6 +17,7 @@ from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import TaskSpec
+from schedulemesh.domain.tokens import TokenSpec
 
 
 class Stimulus(
@@ -333,6 +334,24 @@ class RecoveryObserved(Stimulus, frozen=True, kw_only=True):
     groups: frozenset[str] = frozenset()
 
 
+class TokenRequested(Stimulus, frozen=True, kw_only=True):
+    """A client requested a token, or another secret for one."""
+
+    #: Of a rotation only the name and the hash count.
+    spec: TokenSpec
+    rotate: bool = False
+    #: Seconds after which it expires; None: it does not.
+    lifetime_s: float | None = None
+    client: str
+
+
+class TokenRevocationRequested(Stimulus, frozen=True, kw_only=True):
+    """A client requested that a token is accepted no more."""
+
+    name: str
+    client: str
+
+
 class SupervisorBegan(Stimulus, frozen=True, kw_only=True):
     """A supervisor has started with this state."""
 
@@ -376,6 +395,8 @@ AnyStimulus = Union[
     StatesOutlived,
     RecoveryObserved,
     SupervisorBegan,
+    TokenRequested,
+    TokenRevocationRequested,
 ]
 
 #: The stimuli that are requests.

@@ -44,6 +44,7 @@ from schedulemesh.engine.state.queue_updates import QueueFacts
 from schedulemesh.engine.state.quota import Ledger
 from schedulemesh.engine.state.request_updates import RequestFacts
 from schedulemesh.engine.state.tasks import Preempting, RunningTask, RunningTasks
+from schedulemesh.engine.state.tokens import Tokens
 
 #: Classes that are known to load; one that is forgotten is probed again before anyone is evicted for it.
 LOADED = 10_000
@@ -91,6 +92,7 @@ class MeshState:
         #: The incarnation that the next agent gets; never given twice.
         self.next_incarnation = 1
         self.epoch = 0
+        self.tokens = Tokens()
         queue = QueueFacts(self.queue, self.past, self.evictions, self.requests)
         requests = RequestFacts(self.answers, self.requests)
         groups = self._group_facts = GroupFacts(self.groups, self.cluster)
@@ -99,6 +101,7 @@ class MeshState:
         )
         self._apply: dict[type[Fact], Callable[[Any], None]] = {
             f.PoolEnsured: self._pool_ensured,
+            **self.tokens.updates,
             CohortEnsured: lambda fact: self.ledger.ensure_cohort(fact.spec),
             f.StateHandlersRegistered: lambda fact: self.handlers.update({fact.pool_name: fact}),
             f.PolicyChanged: self._policy_changed,

@@ -19,6 +19,7 @@ from schedulemesh.domain.cohort import CohortSpec
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import Resources
+from schedulemesh.domain.tokens import TokenSpec
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages.drain_facts import DrainStarted
 from schedulemesh.engine.preemption.rules import PreemptionRules
@@ -89,6 +90,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     requests: list[tuple[str, str]] = []
     #: (request id, answer).
     answers: list[tuple[str, Answer]] = []
+    tokens: list[TokenSpec] = []
 
 
 def take_snapshot(state: MeshState) -> Snapshot:
@@ -99,6 +101,7 @@ def take_snapshot(state: MeshState) -> Snapshot:
         next_incarnation=state.next_incarnation,
         preemption_counts=dict(state.preemption_counts),
         policy_changes=list(state.policy_changes),
+        tokens=list(state.tokens.values()),
         handlers=list(state.handlers.values()),
         loaded=list(state.loaded),
         cohorts=list(state.ledger.cohorts.specs.values()),
@@ -311,3 +314,4 @@ def _put_lives(state: MeshState, part: Snapshot) -> None:
     state.former.update(dict.fromkeys(part.former))
     state.requests.update(part.requests)
     state.answers.update(part.answers)
+    state.tokens.update((token.name, token) for token in part.tokens)

@@ -1,0 +1,92 @@
+"""Tokens: who may call the scheduler, in which role, and within which limits."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+from schedulemesh.domain.names import as_text, parse_key, parse_name
+from schedulemesh.domain.numbers import MAX_DURATION_S, parse_positive, parse_priority
+from schedulemesh.errors import InvalidRequestError, shown
+
+
+class Role(str, Enum):
+    """What the holder of a token may do. Each role may do what those before it may."""
+
+    #: Look at everything, except for results and saved states.
+    VIEWER = "viewer"
+    #: Submit tasks, and change and cancel those of the same owner.
+    SUBMITTER = "submitter"
+    #: Everything.
+    OPERATOR = "operator"
+
+
+class TokenSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A token as it is recorded: its secret is known to its holder only."""
+
+    name: str
+    role: Role
+    #: The SHA-256 of the secret in hex.
+    secret_hash: str
+    #: Of a submitter: the pools that it may submit to; empty: all.
+    pools: tuple[str, ...] = ()
+    #: Of a submitter: the highest priority of its tasks; None: any.
+    max_priority: float | None = None
+    #: Of a submitter: the owner of its tasks.
+    owner: str = ""
+    #: In seconds since 1970, and by whom.
+    created_at: float = 0.0
+    created_by: str = ""
+    #: In seconds since 1970; None: never.
+    expires_at: float | None = None
+
+    def valid(self, now: float) -> bool:
+        """Whether it has not expired."""
+        return self.expires_at is None or now < self.expires_at
+
+    def public(self) -> dict[str, object]:
+        """The token as listings show it: without the hash of its secret."""
+        return {
+            "name": self.name,
+            "role": self.role.value,
+            "pools": list(self.pools),
+            "max_priority": self.max_priority,
+            "owner": self.owner,
+            "created_at": self.created_at,
+            "created_by": self.created_by,
+            "expires_at": self.expires_at,
+        }
+
+
+def parse_role(given: object) -> Role:
+    """A role by its name. Raises InvalidRequestError."""
+    word = as_text(given)
+    if word not in list(Role):
+        allowed = ", ".join(role.value for role in Role)
+        raise InvalidRequestError(f"role is {shown(given)}; allowed are {allowed}")
+    return Role(word)
+
+
+def check_token(spec: TokenSpec) -> None:
+    """Raise InvalidRequestError for a token that contradicts itself."""
+    parse_name(spec.name, "the token's name")
+    parse_key(spec.secret_hash, "the hash of the token's secret")
+    for pool in spec.pools:
+        parse_name(pool, "the pool's name")
+    if spec.max_priority is not None:
+        parse_priority(spec.max_priority, "max_priority")
+    if spec.owner:
+        parse_name(spec.owner, "owner")
+    limited = spec.pools or spec.owner or spec.max_priority is not None
+    if spec.role is Role.SUBMITTER and not spec.owner:
+        raise InvalidRequestError("a submitter's token needs the owner of its tasks")
+    if spec.role is not Role.SUBMITTER and limited:
+        raise InvalidRequestError(
+            f"pools, max_priority and owner limit submitters, not the role {spec.role.value}"
+        )
+
+
+def parse_lifetime(given: object) -> float | None:
+    """The seconds after which a token expires; None: it does not. Raises InvalidRequestError."""
+    return None if given is None else parse_positive(given, "expires_in", MAX_DURATION_S)

@@ -1,0 +1,57 @@
+"""Tokens are issued, rotated and revoked."""
+
+from __future__ import annotations
+
+import msgspec
+
+from schedulemesh.domain.reasons import Change, Reason
+from schedulemesh.domain.tokens import Role, TokenSpec
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.outcomes import Done, Refused, RequestOutcome
+from schedulemesh.engine.messages.token_facts import TokenIssued, TokenRevoked
+from schedulemesh.engine.transaction import Transaction
+
+
+def issue_token(tx: Transaction, stimulus: s.TokenRequested) -> RequestOutcome:
+    """A new token, or a new secret for one that exists, whose role and limits stay."""
+    known = tx.state.tokens.get(stimulus.spec.name)
+    if stimulus.rotate and known is None:
+        return _not_found(tx, stimulus.spec.name)
+    if not stimulus.rotate and known is not None and known.valid(tx.now):
+        return Refused(
+            reason=Reason.TOKEN_EXISTS,
+            error=f"there is a token {known.name!r} already; rotate it, or revoke it first",
+        )
+    tx.emit(TokenIssued(spec=_issued(tx, stimulus, known if stimulus.rotate else None)))
+    return Done(change=Change.CHANGED if stimulus.rotate else Change.CREATED)
+
+
+def _issued(tx: Transaction, stimulus: s.TokenRequested, known: TokenSpec | None) -> TokenSpec:
+    lifetime_s, given = stimulus.lifetime_s, stimulus.spec
+    base = msgspec.structs.replace(known, secret_hash=given.secret_hash) if known else given
+    expires_at = None if lifetime_s is None else tx.now + lifetime_s
+    return msgspec.structs.replace(
+        base, created_at=tx.now, created_by=stimulus.client, expires_at=expires_at
+    )
+
+
+def revoke_token(tx: Transaction, stimulus: s.TokenRevocationRequested) -> RequestOutcome:
+    """A token is accepted no more. The last operator's stays, so that somebody can issue others."""
+    known = tx.state.tokens.get(stimulus.name)
+    if known is None:
+        return _not_found(tx, stimulus.name)
+    others = [t for t in tx.state.tokens.values() if t.name != known.name and t.valid(tx.now)]
+    if known.role is Role.OPERATOR and not any(t.role is Role.OPERATOR for t in others):
+        return Refused(
+            reason=Reason.LAST_OPERATOR,
+            error=f"token {known.name!r} is the only one of an operator; issue another one first",
+        )
+    tx.emit(TokenRevoked(name=known.name, at=tx.now, client=stimulus.client))
+    return Done()
+
+
+def _not_found(tx: Transaction, name: str) -> Refused:
+    known = ", ".join(sorted(tx.state.tokens)) or "none"
+    return Refused(
+        reason=Reason.TOKEN_NOT_FOUND, error=f"there is no token {name!r}; there are {known}"
+    )

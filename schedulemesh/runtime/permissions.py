@@ -1,0 +1,139 @@
+"""What the holders of tokens may request: submitters are limited to their own tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from typing_extensions import assert_never
+
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.task import TaskSpec
+from schedulemesh.domain.tokens import Role, TokenSpec
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.engine.messages.stimuli import TaskSubmitted
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.protocol import queue_requests as q
+from schedulemesh.protocol import requests as r
+from schedulemesh.protocol import task_requests as t
+from schedulemesh.protocol.callers import Caller
+from schedulemesh.protocol.roles import LEAST_ROLE, allows
+from schedulemesh.protocol.token_requests import CreateToken, RevokeToken, RotateToken
+
+
+def refusal(state: MeshState, caller: Caller, request: r.AnyRequest, now: float) -> Refused | None:
+    """Why a caller may not make a request; None: it may."""
+    known = state.tokens.get(caller.token.name)
+    if known is None or known.secret_hash != caller.token.secret_hash or not known.valid(now):
+        return _refused(f"token {caller.token.name!r} was revoked or rotated, or has expired")
+    if not allows(known.role, type(request)):
+        return _refused(
+            f"token {known.name!r} has the role {known.role.value}; this needs the role "
+            f"{LEAST_ROLE[type(request)].value}"
+        )
+    if known.role is not Role.SUBMITTER or LEAST_ROLE[type(request)] is not Role.SUBMITTER:
+        return None
+    error = _beyond(state, known, request)
+    return None if error is None else _refused(error)
+
+
+def _beyond(state: MeshState, token: TokenSpec, request: r.AnyRequest) -> str | None:
+    """Why a request is beyond the limits of a submitter's token; None: it is not."""
+    match request:
+        case r.SubmitTask():
+            return _submission(token, request.submission)
+        case q.SubmitMany():
+            return _first(_submission(token, one) for one in request.submissions)
+        case r.RegisterTask():
+            return _task(token, request.task)
+        case r.RestoreTask():
+            return _task(token, request.saved.task)
+        case q.CancelTasks():
+            return _first(_own(state, token, task_id) for task_id in request.task_ids)
+        case q.ChangeQueuedTask():
+            if request.to_front:
+                return "only an operator moves tasks to the front"
+            return _own(state, token, request.task_id) or _priority(token, request.priority)
+        case (
+            t.CancelTask()
+            | t.GetResult()
+            | r.CompleteTask()
+            | r.SaveTaskState()
+            | r.GetSavedState()
+        ):
+            return _own(state, token, request.task_id)
+        case _:
+            return "this is not for submitters"
+
+
+def _submission(token: TokenSpec, submission: TaskSubmitted) -> str | None:
+    if submission.task is None:
+        return "a submitter's agents run a task"
+    if token.pools and submission.agent.pool_name not in token.pools:
+        return f"token {token.name!r} submits to the pools {', '.join(token.pools)} only"
+    return _task(token, submission.task)
+
+
+def _task(token: TokenSpec, task: TaskSpec) -> str | None:
+    if task.owner != token.owner:
+        return f"token {token.name!r} is for tasks of {token.owner!r}, not of {task.owner!r}"
+    if token.pools and task.pool_name and task.pool_name not in token.pools:
+        return f"token {token.name!r} is for the pools {', '.join(token.pools)} only"
+    return _priority(token, task.priority)
+
+
+def _priority(token: TokenSpec, priority: float | None) -> str | None:
+    if priority is None or token.max_priority is None or priority <= token.max_priority:
+        return None
+    return f"token {token.name!r} is for priorities up to {token.max_priority:g}, not {priority:g}"
+
+
+def _own(state: MeshState, token: TokenSpec, task_id: str) -> str | None:
+    """Whether a task is one of the token's owner; one that is not on record is, so that it is not found."""
+    task = _known(state, task_id)
+    if task is None or task.owner == token.owner:
+        return None
+    return f"task {task_id!r} is not one of {token.owner!r}"
+
+
+def _known(state: MeshState, task_id: str) -> TaskSpec | None:
+    running = state.running.by_id.get(task_id)
+    if running is not None:
+        return running.spec
+    waiting = state.queue.by_id.get(task_id)
+    if waiting is not None:
+        return waiting.spec
+    past = state.preempted.get(task_id)
+    if past is not None:
+        return past.fact.task
+    ended = state.ended.get(task_id)
+    if ended is not None:
+        return ended.spec
+    lost = (spec for agent in state.lost.values() for spec, _ in agent.tasks)
+    return next((spec for spec in lost if spec.task_id == task_id), None)
+
+
+def _first(errors: Iterable[str | None]) -> str | None:
+    return next((error for error in errors if error is not None), None)
+
+
+def _refused(error: str) -> Refused:
+    return Refused(reason=Reason.NOT_ALLOWED, error=error)
+
+
+def token_change(request: CreateToken | RotateToken | RevokeToken) -> s.AnyStimulus:
+    """A change of the tokens as the engine takes it."""
+    match request:
+        case CreateToken():
+            return s.TokenRequested(
+                spec=request.spec, lifetime_s=request.lifetime_s, client=request.client
+            )
+        case RotateToken():
+            spec = TokenSpec(name=request.name, role=Role.VIEWER, secret_hash=request.secret_hash)
+            return s.TokenRequested(
+                spec=spec, rotate=True, lifetime_s=request.lifetime_s, client=request.client
+            )
+        case RevokeToken():
+            return s.TokenRevocationRequested(name=request.name, client=request.client)
+        case _:
+            assert_never(request)

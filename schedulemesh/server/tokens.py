@@ -1,0 +1,123 @@
+"""The tokens that the supervisor accepts, as this process knows them.
+
+So a request with a token that is not accepted costs the supervisor nothing. The supervisor itself checks each
+request again, with the tokens of that moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import secrets
+import time
+from collections.abc import Mapping
+
+import msgspec
+
+from schedulemesh.domain.tokens import Role, TokenSpec
+from schedulemesh.errors import SchedulerUnavailableError
+from schedulemesh.protocol.answers import Details, Response
+from schedulemesh.protocol.callers import Caller
+from schedulemesh.protocol.token_requests import CreateToken, GetTokenHashes, RotateToken
+from schedulemesh.server.gateway import Gateway
+
+logger = logging.getLogger(__name__)
+
+#: The name of the token in the discovery file.
+LOCAL = "local"
+#: Seconds after which the tokens are read again when a request comes, and the shortest time between two
+#: such reads where an unknown token is given.
+_FRESH_S, _PAUSE_S = 2.0, 0.5
+#: Seconds that the supervisor may take to tell the tokens.
+_ANSWER_S = 2.0
+#: Seconds between two attempts to reach the supervisor.
+_RETRY_S = 0.2
+
+
+def new_secret() -> str:
+    """The secret of a new token: 256 random bits."""
+    return f"sm_{secrets.token_urlsafe(32)}"
+
+
+def hash_of(secret: str) -> str:
+    """The hash under which a secret is recorded. A secret is too random to be guessed from it."""
+    return hashlib.sha256(secret.encode(errors="surrogatepass")).hexdigest()
+
+
+class TokenTable:
+    """Tells who has a token."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._by_hash: Mapping[str, TokenSpec] = {}
+        self._read_at = float("-inf")
+        self._reading: asyncio.Task[None] | None = None
+
+    async def caller(self, token: str, address: str) -> Caller | None:
+        """Who has this token and sends a request from this address; None: nobody."""
+        hashed = hash_of(token)
+        age_s = time.monotonic() - self._read_at
+        if age_s > (_FRESH_S if hashed in self._by_hash else _PAUSE_S):
+            await self.read()
+        found = self._by_hash.get(hashed)
+        if found is None or not found.valid(time.time()):
+            return None
+        return Caller(token=found, address=address)
+
+    def outdated(self) -> None:
+        """The tokens have changed."""
+        self._read_at = float("-inf")
+
+    async def read(self) -> None:
+        """Read the tokens again; while the supervisor does not answer, those that are known stay."""
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.ensure_future(self._read())
+        await asyncio.shield(self._reading)
+
+    async def _read(self) -> None:
+        try:
+            answer = await asyncio.wait_for(self._gateway.ask(GetTokenHashes()), _ANSWER_S)
+        except (SchedulerUnavailableError, asyncio.TimeoutError, TimeoutError) as error:
+            logger.info("the tokens are not read again now: %s", error)
+        else:
+            if isinstance(answer, Details):
+                tokens = msgspec.convert(answer.facts["tokens"], list[TokenSpec])
+                self._by_hash = {token.secret_hash: token for token in tokens}
+        self._read_at = time.monotonic()
+
+    async def local_secret(self, earlier: str | None) -> str:
+        """The secret of this machine's token: the earlier one while it is accepted, else a new one.
+
+        Returns when the supervisor has recorded it.
+        """
+        while True:
+            try:
+                return await self._local_secret(earlier)
+            except SchedulerUnavailableError as error:
+                logger.info("the token of this machine is not recorded yet: %s", error)
+            await asyncio.sleep(_RETRY_S)
+
+    async def _local_secret(self, earlier: str | None) -> str:
+        answer = await self._gateway.ask(GetTokenHashes())
+        if not isinstance(answer, Details):
+            raise SchedulerUnavailableError(f"the supervisor answered {answer!r}")
+        tokens = msgspec.convert(answer.facts["tokens"], list[TokenSpec])
+        known = {token.name: token for token in tokens}
+        if earlier is not None and any(t.secret_hash == hash_of(earlier) for t in tokens):
+            return earlier
+        secret = new_secret()
+        request: CreateToken | RotateToken
+        client, request_id = "http server", secrets.token_hex(16)
+        if LOCAL in known:
+            request = RotateToken(
+                name=LOCAL, secret_hash=hash_of(secret), client=client, request_id=request_id
+            )
+        else:
+            spec = TokenSpec(name=LOCAL, role=Role.OPERATOR, secret_hash=hash_of(secret))
+            request = CreateToken(spec=spec, client=client, request_id=request_id)
+        done = await self._gateway.ask(request)
+        if not isinstance(done, Response):
+            raise SchedulerUnavailableError(f"the supervisor answered {done!r}")
+        self.outdated()
+        return secret

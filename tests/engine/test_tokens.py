@@ -1,0 +1,89 @@
+"""Tokens are issued, rotated, revoked, and expire."""
+
+from __future__ import annotations
+
+import pytest
+
+from schedulemesh.domain.reasons import Change, Reason
+from schedulemesh.domain.tokens import Role, TokenSpec, check_token
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.errors import InvalidRequestError
+from tests.engine.builders import Mesh
+
+FIRST, SECOND = "a" * 64, "b" * 64
+
+
+@pytest.fixture
+def mesh():
+    return Mesh()
+
+
+def issue(mesh, name="t", role=Role.VIEWER, secret=FIRST, rotate=False, lifetime_s=None, **limits):
+    spec = TokenSpec(name=name, role=role, secret_hash=secret, **limits)
+    stimulus = s.TokenRequested(spec=spec, rotate=rotate, lifetime_s=lifetime_s, client="c")
+    return mesh.handle(stimulus).outcome
+
+
+def revoke(mesh, name):
+    return mesh.handle(s.TokenRevocationRequested(name=name, client="c")).outcome
+
+
+def test_a_token_is_issued_once(mesh):
+    assert issue(mesh).change is Change.CREATED
+    refused = issue(mesh, secret=SECOND)
+    assert refused.reason is Reason.TOKEN_EXISTS
+    assert mesh.state.tokens["t"].secret_hash == FIRST
+    assert mesh.state.tokens["t"].created_by == "c"
+
+
+def test_a_rotation_replaces_the_secret_and_keeps_role_and_limits(mesh):
+    issue(mesh, role=Role.SUBMITTER, owner="ada", pools=("p",), max_priority=3.0)
+    assert issue(mesh, secret=SECOND, rotate=True).change is Change.CHANGED
+    token = mesh.state.tokens["t"]
+    assert (token.secret_hash, token.role, token.owner) == (SECOND, Role.SUBMITTER, "ada")
+    assert issue(mesh, name="none", rotate=True).reason is Reason.TOKEN_NOT_FOUND
+
+
+def test_the_name_of_an_expired_token_is_free(mesh):
+    issue(mesh, lifetime_s=10.0)
+    token = mesh.state.tokens["t"]
+    assert token.valid(token.created_at + 9.9)
+    assert not token.valid(token.created_at + 10.0)
+    mesh.tick(11.0)
+    assert issue(mesh, secret=SECOND).change is Change.CREATED
+
+
+def test_the_last_operator_cannot_be_revoked(mesh):
+    issue(mesh, name="local", role=Role.OPERATOR)
+    issue(mesh, name="v")
+    assert revoke(mesh, "local").reason is Reason.LAST_OPERATOR
+    issue(mesh, name="other", role=Role.OPERATOR)
+    revoke(mesh, "local")
+    assert list(mesh.state.tokens) == ["v", "other"]
+    assert revoke(mesh, "local").reason is Reason.TOKEN_NOT_FOUND
+
+
+def test_an_operator_that_has_expired_does_not_count(mesh):
+    issue(mesh, name="short", role=Role.OPERATOR, lifetime_s=10.0)
+    issue(mesh, name="local", role=Role.OPERATOR)
+    mesh.tick(11.0)
+    assert revoke(mesh, "local").reason is Reason.LAST_OPERATOR
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"role": Role.SUBMITTER},
+        {"role": Role.VIEWER, "owner": "ada"},
+        {"role": Role.OPERATOR, "pools": ("p",)},
+        {"role": Role.VIEWER, "secret_hash": "secret"},
+    ],
+)
+def test_a_token_that_contradicts_itself_is_refused(fields):
+    with pytest.raises(InvalidRequestError):
+        check_token(TokenSpec(**{"name": "t", "secret_hash": FIRST, **fields}))
+
+
+def test_what_is_shown_has_nothing_of_the_secret(mesh):
+    issue(mesh)
+    assert FIRST not in str(mesh.state.tokens["t"].public())
