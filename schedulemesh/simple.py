@@ -408,6 +408,10 @@ class SimpleScheduler(SimplePoolCalls, SimpleQueueCalls, SimpleTaskFollower, Sim
         """Print an overview: the supervisor, the pools with their quota, and the last preemptions."""
         self.scheduler.dashboard()
 
+    def metrics_text(self) -> str:
+        """Return all metrics in the Prometheus text format; see docs/metrics.md."""
+        return self.scheduler.metrics_text()
+
     def about(self) -> AboutResult:
         """Return what serves this scheduler, and where: name, node, process, journal, counts."""
         return self.scheduler.about()

@@ -131,7 +131,7 @@ class Engine:
         except BaseException:
             self.torn = self.torn or bool(tx.facts)
             raise
-        return tx.done(outcome)
+        return tx.done(outcome, stimulus)
 
     def _answer(self, tx: Transaction, request: s.AnyRequest) -> RequestOutcome | None:
         """The outcome of a request. A final one is remembered, and is the outcome of every repetition."""

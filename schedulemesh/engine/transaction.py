@@ -7,6 +7,7 @@ import msgspec
 from schedulemesh.engine.messages.facts import AnyFact, RequestAnswered, Share
 from schedulemesh.engine.messages.instructions import AnswerRequest, AnyInstruction
 from schedulemesh.engine.messages.outcomes import RequestOutcome
+from schedulemesh.engine.messages.stimuli import AnyStimulus
 from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.state.mesh_state import MeshState
 
@@ -19,6 +20,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     facts: tuple[AnyFact, ...] = ()
     instructions: tuple[AnyInstruction, ...] = ()
     outcome: RequestOutcome | None = None
+    #: None: nothing was decided.
+    stimulus: AnyStimulus | None = None
 
 
 class Transaction:
@@ -64,6 +67,11 @@ class Transaction:
             self.instruct(AnswerRequest(request_id=request_id))
         return outcome
 
-    def done(self, outcome: RequestOutcome | None) -> Step:
+    def done(self, outcome: RequestOutcome | None, stimulus: AnyStimulus) -> Step:
         """The finished step."""
-        return Step(facts=tuple(self.facts), instructions=tuple(self.instructions), outcome=outcome)
+        return Step(
+            facts=tuple(self.facts),
+            instructions=tuple(self.instructions),
+            outcome=outcome,
+            stimulus=stimulus,
+        )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from schedulemesh.domain.names import parse_name
+
 
 class Request(
     msgspec.Struct,
@@ -22,3 +24,12 @@ class RequestWithBlobs(Request, frozen=True, kw_only=True):
 
     #: By their SHA-256.
     blobs: dict[str, bytes] = {}
+
+
+class OfTask(Request, frozen=True, kw_only=True):
+    """Base of requests about one task."""
+
+    task_id: str
+
+    def __post_init__(self) -> None:
+        parse_name(self.task_id, "task_id")

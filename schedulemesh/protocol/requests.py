@@ -34,8 +34,9 @@ from schedulemesh.domain.resources import Resources, check_resources
 from schedulemesh.domain.task import TaskSpec, check_task, parse_on_preempted
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.errors import InvalidRequestError, shown
-from schedulemesh.protocol.agents import SavedState, key_of
+from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.drain_requests import Drain, GetDrainStatus
+from schedulemesh.protocol.metric_requests import GetMetrics
 from schedulemesh.protocol.queue_requests import (
     CancelTasks,
     ChangeQueuedTask,
@@ -44,7 +45,8 @@ from schedulemesh.protocol.queue_requests import (
     ListQueue,
     SubmitMany,
 )
-from schedulemesh.protocol.request_base import Request, RequestWithBlobs
+from schedulemesh.protocol.request_base import OfTask, Request, RequestWithBlobs
+from schedulemesh.protocol.state_requests import GetSavedState, RestoreTask, SaveTaskState
 from schedulemesh.protocol.submission_checks import check_submission
 from schedulemesh.protocol.task_requests import CancelTask, GetResult, WaitTasks
 from schedulemesh.protocol.token_requests import AnyTokenChange, AnyTokenQuery
@@ -238,36 +240,6 @@ class PreemptTask(Request, tag="preempt_task", frozen=True, kw_only=True):
         parse_name(self.request_id, "request_id")
 
 
-class OfTask(Request, frozen=True, kw_only=True):
-    """Base of requests about one task."""
-
-    task_id: str
-
-    def __post_init__(self) -> None:
-        parse_name(self.task_id, "task_id")
-
-
-class SaveTaskState(OfTask, tag="save_task_state", frozen=True, kw_only=True):
-    """Save the state of a running task, which continues."""
-
-
-class RestoreTask(Request, tag="restore_task", frozen=True, kw_only=True):
-    """Restart a preempted task from this state."""
-
-    saved: SavedState
-    #: The client as host:pid; quota that it freed with ``preempt_task`` is used for the task.
-    client: str | None = None
-    request_id: str
-
-    def __post_init__(self) -> None:
-        if self.client is not None:
-            parse_name(self.client, "the client's name")
-        check_task(self.saved.task)
-        if self.saved.agent_name:
-            parse_name(self.saved.agent_name, "saved_state['agent_name']")
-        parse_name(self.request_id, "request_id")
-
-
 class EndOrphans(Request, tag="end_orphans", frozen=True, kw_only=True):
     """Terminate actors of this scheduler that its journal does not know."""
 
@@ -304,10 +276,6 @@ class EvaluatePreemption(Request, tag="evaluate_preemption", frozen=True, kw_onl
 
 class ExplainTask(OfTask, tag="explain_task", frozen=True, kw_only=True):
     """Explain a task: why it waits, where it runs, by whom it was evicted."""
-
-
-class GetSavedState(OfTask, tag="get_saved_state", frozen=True, kw_only=True):
-    """Get the last saved state of a task."""
 
 
 class OfPool(Request, frozen=True, kw_only=True):
@@ -439,6 +407,7 @@ AnyQuery = Union[
     ListStrategies,
     AnyTokenQuery,
     GetAbout,
+    GetMetrics,
 ]
 
 AnyRequest = Union[AnyChange, AnyQuery]

@@ -285,7 +285,7 @@ class View:
 
     def preemption_stats(self) -> dict[str, object]:
         """The counts of preemptions by reason, and the most recent ones, newest last."""
-        counts, evictions = self._state.preemption_counts, self._state.evictions
+        counts, evictions = self._state.past.preemption_counts, self._state.evictions
         finished = [r for r in evictions.records.values() if r.evicted_at is not None]
         return {
             "total_preemptions": sum(counts.values()),

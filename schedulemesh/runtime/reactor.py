@@ -19,6 +19,7 @@ from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.transaction import Step
 from schedulemesh.errors import JournalError, JournalTakenOverError, NotStorableError
+from schedulemesh.metrics.reactor_times import ReactorTimes
 from schedulemesh.runtime.clock import SteadyClock
 from schedulemesh.runtime.journal_recovery import (
     ClockNotes,
@@ -75,6 +76,8 @@ class Reactor:
         self._snapshots = Snapshots(self, journal, self._writer, settings)
         self._clock_notes = ClockNotes(journal, clock)
         self._subscribers: list[Subscriber] = []
+        #: How long decisions and commits take.
+        self.times = ReactorTimes()
         #: Clear while the journal cannot be written; then ``_trouble`` says why.
         self._healthy = asyncio.Event()
         self._healthy.set()
@@ -182,8 +185,11 @@ class Reactor:
 
     async def _durable(self, kept: asyncio.Future[None] | None) -> None:
         """Return once facts are durable; None: those on which a step without facts was decided."""
+        began = time.perf_counter()
         try:
             await (kept if kept is not None else self._writer.flushed())
+            if kept is not None:
+                self.times.written(time.perf_counter() - began)
         except JournalError:
             self._fall_back()
             raise
@@ -208,7 +214,7 @@ class Reactor:
         steps: list[Step] = []
         try:
             now = self.now()
-            steps += [self.engine.handle(stimulus, now) for stimulus in stimuli]
+            steps += [self._handled(stimulus, now) for stimulus in stimuli]
             facts = [fact for step in steps for fact in step.facts]
             return steps, self._writer.append(facts, blobs) if facts else None
         except Exception:
@@ -221,7 +227,7 @@ class Reactor:
     ) -> tuple[Step, asyncio.Future[None] | None]:
         """The step, and a future for its facts, None if it has none. A failed step changes nothing."""
         try:
-            step = self.engine.handle(stimulus, self.now())
+            step = self._handled(stimulus, self.now())
             if not step.facts:
                 return step, None
             # The bytes of a refused request are not needed again.
@@ -235,6 +241,13 @@ class Reactor:
             if self.engine.torn:
                 self._start_over()
             raise
+
+    def _handled(self, stimulus: AnyStimulus, now: float) -> Step:
+        """The engine's decision, with its time measured."""
+        began = time.perf_counter()
+        step = self.engine.handle(stimulus, now)
+        self.times.decided(time.perf_counter() - began)
+        return step
 
     async def report(self, stimulus: AnyStimulus, blobs: Mapping[str, bytes] | None = None) -> Step:
         """As ``step``, for results of the executor: they have happened, so writing them is retried until it
@@ -319,6 +332,7 @@ class Reactor:
         if not self._healthy.is_set() or not self._writer.broken:
             return
         self._healthy.clear()
+        self.times.failed()
         self.engine = Engine(self._writer.stored.fold(), strategies=self._strategies)
         self._healing = asyncio.ensure_future(self._heal())
 
@@ -360,6 +374,7 @@ class Reactor:
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _RETRY_MAX_S)
         self._healthy.set()
+        self.times.healed()
         logger.warning("the journal can be written again")
 
     def _small_enough(self, stimulus: StateStored, blobs: Mapping[str, bytes]) -> bool:

@@ -17,7 +17,7 @@ from schedulemesh.engine.messages.outcomes import Done, Pending, Refused, Reques
 from schedulemesh.errors import InvalidRequestError, JournalError, shown
 from schedulemesh.protocol import queue_requests as q
 from schedulemesh.protocol import requests as r
-from schedulemesh.protocol import task_requests
+from schedulemesh.protocol import state_requests, task_requests
 from schedulemesh.protocol import token_requests as tokens
 from schedulemesh.protocol.answers import (
     AnyAnswer,
@@ -31,9 +31,11 @@ from schedulemesh.protocol.answers import (
 )
 from schedulemesh.protocol.callers import Caller
 from schedulemesh.protocol.drain_requests import Drain, GetDrainStatus
+from schedulemesh.protocol.metric_requests import GetMetrics
 from schedulemesh.runtime.backend import Refs
 from schedulemesh.runtime.health import HealthCheck
 from schedulemesh.runtime.journal_opening import journal_address
+from schedulemesh.runtime.metrics_service import MetricsService
 from schedulemesh.runtime.permissions import refusal, token_change
 from schedulemesh.runtime.pool_service import PoolService
 from schedulemesh.runtime.preemption_service import PreemptionService
@@ -63,6 +65,7 @@ class RequestService(Service):
         self._preemptions = PreemptionService(running)
         self._tasks = TaskService(running)
         self._queue = QueueService(running)
+        self._metrics = MetricsService(running)
         self.states = StateService(running, self._submissions)
 
     async def answer(
@@ -137,9 +140,9 @@ class RequestService(Service):
                 return await self._preemptions.execute(request)
             case r.PreemptTask():
                 return await self._preemptions.preempt(request)
-            case r.SaveTaskState():
+            case state_requests.SaveTaskState():
                 return await self.states.checkpoint(request.task_id)
-            case r.RestoreTask():
+            case state_requests.RestoreTask():
                 return await self.states.restore(request)
             case r.EndOrphans():
                 return Details(facts={"ended": await self._orphans.end(request.names)})
@@ -149,7 +152,7 @@ class RequestService(Service):
                 return await self._preemptions.evaluate(request)
             case r.ExplainTask():
                 return await self._explained(request.task_id)
-            case r.GetSavedState():
+            case state_requests.GetSavedState():
                 return await self.states.saved_state(request.task_id)
             case r.GetGroupStats():
                 return await self._pools.group_stats(request.pool_name)
@@ -161,6 +164,8 @@ class RequestService(Service):
                 return Details(facts={"tokens": await self._reactor.read(self._valid_tokens)})
             case r.ListStrategies():
                 return Listed(rows=self._plugins.status())
+            case GetMetrics():
+                return await self._metrics.exposition()
             case r.GetAbout():
                 return Details(facts=await self._reactor.read(self._about))
             case (

@@ -8,6 +8,7 @@ from schedulemesh.config.settings import SchedulerSettings
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import JournalError
+from schedulemesh.metrics.recorder import Recorder
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.answers import Answers
 from schedulemesh.runtime.backend import Backend
@@ -34,6 +35,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     monitor: ClusterMonitor
     plugins: PluginWatchdog
     http: HttpProcess
+    recorder: Recorder
 
 
 class Service:

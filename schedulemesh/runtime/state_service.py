@@ -12,7 +12,7 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.tasks import Preempting
 from schedulemesh.protocol.agents import key_of, pack
 from schedulemesh.protocol.answers import Refusal, Response, SavedBytes, WithHandles
-from schedulemesh.protocol.requests import RestoreTask
+from schedulemesh.protocol.state_requests import RestoreTask
 from schedulemesh.runtime.queries import past_of, saved_key
 from schedulemesh.runtime.references import NO_REFS
 from schedulemesh.runtime.running import Running, Service

@@ -15,6 +15,7 @@ from schedulemesh.engine.lifecycle.agents import current
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.errors import InvalidRequestError, JournalError, SchedulerUnavailableError
+from schedulemesh.metrics.recorder import Recorder
 from schedulemesh.protocol.agents import MessageError, Report, pack, unpack
 from schedulemesh.protocol.answers import Hello, Malformed, WithHandles, encode_answer
 from schedulemesh.protocol.callers import Caller
@@ -282,6 +283,8 @@ class SupervisorService:
         reactor = executor.reactor
         answers = Answers(reactor)
         reactor.subscribe(log_step)
+        recorder = Recorder(reactor.state, reactor.now)
+        reactor.subscribe(recorder)
         orphans = Orphans(agents, groups, journal)
         monitor = ClusterMonitor(backend, agents, executor, orphans, self._witness)
         if reactor.rolled_back:
@@ -310,6 +313,7 @@ class SupervisorService:
                 monitor=monitor,
                 plugins=plugins,
                 http=self._http,
+                recorder=recorder,
             )
         )
 

@@ -77,6 +77,8 @@ class WarmPool:
         self._failed: dict[str, int] = {}
         self._errors: dict[str, str] = {}
         self._at_once = asyncio.Semaphore(_AT_A_TIME)
+        #: By pool: how many agents were started by a warm host.
+        self.warm_starts: dict[str, int] = {}
 
     def take(self, order: StartAgent) -> ReadyWarmHost | None:
         """A warm host for this agent, which nobody else gets; None: the agent starts cold."""
@@ -88,6 +90,8 @@ class WarmPool:
             if host.handle is not None and host.ready and same:
                 self._hosts[order.group_id].remove(host)
                 self._not_before[order.group_id] = time.monotonic() + REPLACED_AFTER_S
+                started = self.warm_starts.get(agent.pool_name, 0)
+                self.warm_starts[agent.pool_name] = started + 1
                 return ReadyWarmHost(handle=host.handle, name=host.name)
         return None
 

@@ -28,6 +28,7 @@ from schedulemesh.protocol.answers import (
     decode_answer,
     encode_answer,
 )
+from schedulemesh.protocol.state_requests import RestoreTask
 
 KEY = key_of(b"class")
 AGENT = AgentSpec(name="a", pool_name="p", resources=parse_resources({"cpu": 1}), class_key=KEY)
@@ -152,7 +153,7 @@ def wrong_limit():
         (lambda: r.ListAgents(pool_name=""), "pool"),
         (lambda: r.EnsurePool(name="p", resources=Resources(gpu=-1)), "resources"),
         (
-            lambda: r.RestoreTask(
+            lambda: RestoreTask(
                 saved=SavedState(
                     task=TaskSpec(task_id="t", priority=1e300),
                     agent_name="",

@@ -32,7 +32,7 @@ def test_evicting_saves_and_counts_once_under_its_reason():
 
     mesh.leave("low", saved=True)
 
-    assert mesh.state.preemption_counts == {"same_pool_preemption": 1}
+    assert mesh.state.past.preemption_counts == {"same_pool_preemption": 1}
     past = mesh.state.preempted["low"]
     assert (past.state_key, past.fact.preempt_score) == ("state-low", 9.0)
     assert past.fact.agent is not None
@@ -68,7 +68,7 @@ def test_a_task_preempted_alone_leaves_its_agent_behind():
     assert mesh.state.answers["r"].outcome == outcome
     assert isinstance(mesh.state.agents["t"].phase, Running)
     assert mesh.free() == amount()
-    assert mesh.state.preemption_counts == {"same_pool_preemption": 1}
+    assert mesh.state.past.preemption_counts == {"same_pool_preemption": 1}
     assert cancel(mesh, "t") is None
 
 
@@ -87,7 +87,7 @@ def test_an_agent_is_preempted_on_request_with_all_its_tasks():
     assert mesh.preempt(agent_name="t") == Pending(agent_name="t")
     assert mesh.ends["t"].task_ids == ("t", "u")
     mesh.leave("t")
-    assert mesh.state.preemption_counts == {"manual": 2}
+    assert mesh.state.past.preemption_counts == {"manual": 2}
     assert mesh.free() == amount(cpu=2)
 
 
@@ -98,7 +98,7 @@ def test_a_task_already_preempted_alone_keeps_its_reason_when_its_agent_is():
     mesh.preempt(task_id="u", reason=PreemptionReason.CROSS_POOL)
     mesh.preempt(agent_name="t", end_agent=True)
     mesh.leave("t")
-    assert mesh.state.preemption_counts == {"cross_pool_preemption": 1, "manual": 1}
+    assert mesh.state.past.preemption_counts == {"cross_pool_preemption": 1, "manual": 1}
 
 
 def test_the_score_of_an_eviction_on_request_belongs_to_the_task_that_was_named():
@@ -169,7 +169,7 @@ def test_a_task_that_cannot_be_cancelled_runs_on_and_is_not_counted():
     evicted = cancelled(mesh, "t", cancel_success=False, runs_on=True, error="no cancel()")
     assert (evicted.runs_on, evicted.state_key) == (True, "state-t")
     assert mesh.told == ["r"]
-    assert mesh.state.preemption_counts == {}
+    assert mesh.state.past.preemption_counts == {}
     assert mesh.state.running.by_id["t"].phase is TaskPhase.RUNNING
     assert [c.task_id for c in mesh.evaluate(9.0).candidates] == ["t"]
 
@@ -203,7 +203,7 @@ def test_a_task_that_could_not_be_cancelled_because_its_agent_is_unknown_is_off_
     mesh.announce("t", "elsewhere")
     mesh.preempt(task_id="t", request_id="r")
     assert not cancelled(mesh, "t", cancel_success=False, runs_on=True).runs_on
-    assert mesh.state.preemption_counts == {}
+    assert mesh.state.past.preemption_counts == {}
     assert mesh.state.running.by_id == {}
 
 
@@ -259,7 +259,7 @@ def test_a_preempted_task_that_ran_again_is_no_longer_to_be_restored():
     mesh.report("t")
     assert mesh.state.preempted["t"].ran_again
     assert "state-t" not in referenced(mesh.state)
-    assert mesh.state.preemption_counts == {"manual": 1}
+    assert mesh.state.past.preemption_counts == {"manual": 1}
 
 
 def test_a_victim_that_ran_again_elsewhere_is_not_restarted_when_its_incoming_agent_fails():

@@ -197,7 +197,7 @@ def test_deleting_an_incoming_agent_that_waits_lets_go_of_everything_at_once():
     assert mesh.state.answers["r"].outcome.reason == "agent_deleted"
     mesh.leave("low")
     assert mesh.free() == amount(cpu=2)
-    assert mesh.state.preemption_counts == {"same_pool_preemption": 1}
+    assert mesh.state.past.preemption_counts == {"same_pool_preemption": 1}
 
 
 def test_an_incoming_agent_of_the_same_name_inherits_no_victims():
@@ -229,7 +229,7 @@ def test_an_agent_that_is_lost_frees_its_claim_and_its_tasks():
     mesh.run("t", cpu=2)
     mesh.die("t")
     assert (mesh.free(), mesh.state.running.by_id) == (amount(cpu=2), {})
-    assert mesh.state.preemption_counts == {}
+    assert mesh.state.past.preemption_counts == {}
 
 
 def test_an_agent_that_is_lost_while_it_waits_answers_its_request():

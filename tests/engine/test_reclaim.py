@@ -40,7 +40,7 @@ def test_the_owner_gets_its_quota_back_whatever_the_priorities():
     mesh.slot("own")
     assert paid(mesh, "own") == {"p": 2.0}
     assert mesh.state.ledger.loans == {("p", "q"): amount(cpu=2)}
-    assert mesh.state.preemption_counts == {"reclaim": 2}
+    assert mesh.state.past.preemption_counts == {"reclaim": 2}
 
 
 def test_the_least_lost_work_goes_first_and_no_more_than_is_needed():

@@ -52,7 +52,7 @@ def test_an_eviction_goes_on_and_the_incoming_agent_starts():
     assert mesh.starts == {}
     mesh.leave("low", saved=True)
     assert mesh.report("high").preempted[0].task_id == "low"
-    assert mesh.state.preemption_counts == {"same_pool_preemption": 1}
+    assert mesh.state.past.preemption_counts == {"same_pool_preemption": 1}
 
 
 def test_a_victim_that_is_gone_already_lets_its_incoming_agent_start_once():
@@ -63,7 +63,7 @@ def test_a_victim_that_is_gone_already_lets_its_incoming_agent_start_once():
     recover(mesh)
     assert mesh.starts["high"].adopt is False
     assert isinstance(mesh.state.agents["high"].phase, Starting)
-    assert mesh.state.preemption_counts == {"same_pool_preemption": 1}
+    assert mesh.state.past.preemption_counts == {"same_pool_preemption": 1}
 
 
 def test_a_victim_that_is_gone_and_was_not_saved_is_evicted_to_the_end_so_that_its_payload_is_kept():

@@ -62,7 +62,7 @@ def test_the_oldest_preemptions_are_forgotten(monkeypatch):
         mesh.preempt(task_id=task_id)
         mesh.handle(s.CancelAnswered(task_id=task_id, cancel_success=True))
     assert list(mesh.state.preempted) == ["c", "a"]
-    assert mesh.state.preemption_counts == {"manual": 4}
+    assert mesh.state.past.preemption_counts == {"manual": 4}
 
 
 def test_an_incarnation_is_never_given_twice():

@@ -402,6 +402,10 @@ class RayScheduler(PoolCalls, GangCalls, QueueCalls, DrainCalls, TaskFollower):
         """
         return cluster.strategies(self._connection)
 
+    def metrics_text(self) -> str:
+        """Return all metrics in the Prometheus text format; docs/metrics.md lists them."""
+        return cluster.metrics_text(self._connection)
+
     def cluster_snapshot(self) -> listings.NodesResult:
         """Return ``nodes``: every living node with its total and free resources, what Ray work that is not
         the scheduler's uses, whether it is cordoned, and its agents.

@@ -26,12 +26,10 @@ from schedulemesh.protocol.agents import SavedState, key_of
 from schedulemesh.protocol.answers import Response, SavedBytes
 from schedulemesh.protocol.requests import (
     AnyRequest,
-    GetSavedState,
     ListSavedStates,
     RegisterStateHandlers,
-    RestoreTask,
-    SaveTaskState,
 )
+from schedulemesh.protocol.state_requests import GetSavedState, RestoreTask, SaveTaskState
 
 #: Returns the state of a task that is about to be evicted.
 Preserver = Callable[[TaskState], dict[str, UserValue]]

@@ -84,7 +84,6 @@ class MeshState:
             self.past.former,
             self.past.ended,
         )
-        self.preemption_counts = self.past.preemption_counts
         #: By request id, the first given first.
         self.answers: dict[str, Answer] = {}
         #: Which agent's start will answer a request.

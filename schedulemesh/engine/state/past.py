@@ -25,7 +25,7 @@ FORMER = 10_000
 ENDED = 10_000
 
 #: How a task ends that is left when its agent has ended, by the reason of the agent's end.
-_WITH_AGENT: dict[EndReason, tuple[EndState, TaskEndReason | None]] = {
+WITH_AGENT: dict[EndReason, tuple[EndState, TaskEndReason | None]] = {
     EndReason.COMPLETED: (EndState.COMPLETED, None),
     EndReason.DELETED: (EndState.CANCELLED, TaskEndReason.DELETED),
     EndReason.PREEMPTED: (EndState.CANCELLED, TaskEndReason.PREEMPTED),
@@ -86,15 +86,24 @@ class Past:
         self.former: OrderedDict[str, None] = OrderedDict()
         #: Tasks that have ended, by id, oldest first.
         self.ended: dict[str, EndedTask] = {}
-        #: Preemptions so far, by reason.
-        self.preemption_counts: dict[PreemptionReason, int] = {}
+        #: Preemptions so far, by the pool of the evicted task and the reason.
+        self.preemptions: dict[tuple[str, PreemptionReason], int] = {}
+
+    @property
+    def preemption_counts(self) -> dict[PreemptionReason, int]:
+        """Preemptions so far, by reason."""
+        counts: dict[PreemptionReason, int] = {}
+        for (_, reason), count in self.preemptions.items():
+            counts[reason] = counts.get(reason, 0) + count
+        return counts
 
     def note_preempted(self, task: RunningTask, fact: TaskPreempted) -> None:
         """Remember a preemption; only those that count are in the statistics. The task has ended unless it
         joins the queue again.
         """
         if fact.counted:
-            self.preemption_counts[fact.reason] = self.preemption_counts.get(fact.reason, 0) + 1
+            key = (fact.task.pool_name, fact.reason)
+            self.preemptions[key] = self.preemptions.get(key, 0) + 1
         self.note_ended(
             EndedTask(
                 spec=fact.task,
@@ -148,7 +157,7 @@ class Past:
 
     def note_ended_with_agent(self, task: RunningTask, fact: AgentEnded) -> None:
         """Remember a task that was left when its agent ended."""
-        state, reason = _WITH_AGENT[fact.reason]
+        state, reason = WITH_AGENT[fact.reason]
         self.note_ended(
             EndedTask(
                 spec=task.spec,

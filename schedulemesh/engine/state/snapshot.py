@@ -48,7 +48,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     policy: PreemptionPolicy | None = None
     epoch: int | None = None
     next_incarnation: int | None = None
-    preemption_counts: dict[PreemptionReason, int] = {}
+    #: (pool of the evicted tasks, reason, how many).
+    preemptions: list[tuple[str, PreemptionReason, int]] = []
     policy_changes: list[f.PolicyChanged] = []
     handlers: list[f.StateHandlersRegistered] = []
     loaded: list[str] = []
@@ -99,7 +100,7 @@ def take_snapshot(state: MeshState) -> Snapshot:
         policy=state.policy,
         epoch=state.epoch,
         next_incarnation=state.next_incarnation,
-        preemption_counts=dict(state.preemption_counts),
+        preemptions=[(*key, n) for key, n in state.past.preemptions.items()],
         policy_changes=list(state.policy_changes),
         tokens=list(state.tokens.values()),
         handlers=list(state.handlers.values()),
@@ -247,7 +248,8 @@ def _put_head(state: MeshState, part: Snapshot) -> None:
         state.queue.order_by(part.queue_policy)
     if part.next_task_number is not None:
         state.queue.next_number = part.next_task_number
-    state.preemption_counts.update(part.preemption_counts)
+    for pool_name, reason, n in part.preemptions:
+        state.past.preemptions[pool_name, reason] = n
     state.policy_changes += part.policy_changes
 
 

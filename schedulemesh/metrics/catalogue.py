@@ -1,0 +1,317 @@
+"""The catalogue: every metric once, with its name, kind, unit, labels and help text.
+
+The exposition, the page ``docs/metrics.md`` and its test are made from it. Two names end in ``_count`` or
+``_ms`` although Prometheus recommends otherwise: they are part of the public interface.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+
+class Kind(str, Enum):
+    """What a metric's values mean, by the name that the text format has for it."""
+
+    #: Never decreases while the supervisor's process runs.
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class Metric(msgspec.Struct, frozen=True, kw_only=True):
+    """A metric."""
+
+    name: str
+    kind: Kind
+    #: What one means: "seconds", "tasks"; the text after a "1/" is the denominator.
+    unit: str
+    labels: tuple[str, ...] = ()
+    help: str
+    #: Of a histogram: the upper bounds of its buckets, ascending.
+    buckets: tuple[float, ...] = ()
+
+
+#: Every metric by its name, in the order of the exposition.
+CATALOGUE: dict[str, Metric] = {}
+
+
+def _defined(metric: Metric) -> Metric:
+    if metric.name in CATALOGUE:
+        raise ValueError(f"metric {metric.name!r} is defined twice")
+    CATALOGUE[metric.name] = metric
+    return metric
+
+
+def _counter(name: str, unit: str, labels: str, text: str) -> Metric:
+    metric = Metric(
+        name=f"schedulemesh_{name}",
+        kind=Kind.COUNTER,
+        unit=unit,
+        labels=tuple(labels.split()),
+        help=text,
+    )
+    return _defined(metric)
+
+
+def _gauge(name: str, unit: str, labels: str, text: str) -> Metric:
+    metric = Metric(
+        name=f"schedulemesh_{name}",
+        kind=Kind.GAUGE,
+        unit=unit,
+        labels=tuple(labels.split()),
+        help=text,
+    )
+    return _defined(metric)
+
+
+def _histogram(name: str, unit: str, labels: str, text: str, buckets: tuple[float, ...]) -> Metric:
+    metric = Metric(
+        name=f"schedulemesh_{name}",
+        kind=Kind.HISTOGRAM,
+        unit=unit,
+        labels=tuple(labels.split()),
+        help=text,
+        buckets=buckets,
+    )
+    return _defined(metric)
+
+
+_MS = (1.0, 5.0, 10.0, 50.0, 100.0, 500.0, 1e3, 2e3, 5e3, 10e3, 30e3, 60e3, 300e3, 1800e3)
+_WAIT_S = (0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0)
+_FAST_S = (50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 0.1, 0.5, 2.5)
+
+PREEMPTIONS = _counter(
+    "preemption_count",
+    "tasks",
+    "pool reason",
+    "Tasks that were preempted, by the pool of the evicted task and the rule that allowed it. Counted since "
+    "the scheduler was created, restarts of the supervisor included.",
+)
+PREEMPTION_MS = _histogram(
+    "preemption_execution_latency_ms",
+    "milliseconds",
+    "pool reason",
+    "From the decision to evict a task until what it held can be used: until the incoming agent has all "
+    "its resources, its placement group included; for an eviction by request, until the task's agent has "
+    "ended, or the task if its agent stays.",
+    _MS,
+)
+SCHEDULE_MS = _histogram(
+    "task_schedule_latency_ms",
+    "milliseconds",
+    "pool",
+    "From the submission of a task until it runs on its agent, the time in the queue included; after an "
+    "eviction or a failure, from its return to the queue.",
+    _MS,
+)
+SUBMISSIONS = _counter(
+    "submissions_total",
+    "submissions",
+    "pool outcome reason",
+    "Submissions by outcome: admitted, queued or refused, with the code of the refusal. Dry runs and "
+    "repeated requests are not counted. The pool is empty where it is not known.",
+)
+SUCCESS = _gauge(
+    "submission_success_ratio",
+    "ratio",
+    "",
+    "The part of the submissions of the last 5 minutes that was not refused; 1 without any.",
+)
+QUEUE_DEPTH = _gauge("queue_depth", "tasks", "pool", "Tasks that wait in the queue.")
+QUEUE_OLDEST = _gauge(
+    "queue_oldest_wait_seconds",
+    "seconds",
+    "pool",
+    "How long the task has waited that joined the pool's queue first; 0 without any.",
+)
+QUEUE_WAIT = _histogram(
+    "queue_wait_seconds",
+    "seconds",
+    "pool",
+    "How long tasks waited in the queue that were admitted from it.",
+    _WAIT_S,
+)
+TASKS = _gauge(
+    "tasks",
+    "tasks",
+    "pool state",
+    "Tasks by state: queued, starting, running, preempting or ending.",
+)
+ENDED = _counter(
+    "tasks_ended_total",
+    "runs",
+    "pool state reason",
+    "Runs of tasks that have ended: completed, failed, cancelled, lost or preempted, with the code of the "
+    "reason. A task that is run again counts each time.",
+)
+THROUGHPUT = _gauge(
+    "throughput_tasks_per_minute",
+    "tasks/minute",
+    "",
+    "Tasks completed per minute, the mean of the last 5 minutes.",
+)
+LOST_WORK = _counter(
+    "lost_work_gpu_seconds_total",
+    "GPU-seconds",
+    "pool cause",
+    "Work that was lost: GPUs times the time since the start or the last saved state of tasks that were "
+    "preempted, or lost with their agents.",
+)
+SAVED_WORK = _counter(
+    "saved_work_gpu_seconds_total",
+    "GPU-seconds",
+    "pool cause",
+    "Work of the same tasks that was not lost, because their state had been saved.",
+)
+LOST_TIME = _counter(
+    "lost_work_seconds_total",
+    "seconds",
+    "pool cause",
+    "As schedulemesh_lost_work_gpu_seconds_total, without the factor of GPUs.",
+)
+POOL_QUOTA = _gauge(
+    "pool_quota",
+    "CPUs, MB, GPUs",
+    "pool resource",
+    "The quota of the pool: CPUs, MB of memory, GPUs and custom resources.",
+)
+POOL_USED = _gauge(
+    "pool_quota_used",
+    "CPUs, MB, GPUs",
+    "pool resource",
+    "What running agents hold of the pool's quota, loans to other pools included.",
+)
+POOL_RESERVED = _gauge(
+    "pool_quota_reserved",
+    "CPUs, MB, GPUs",
+    "pool resource",
+    "What agents that do not run yet, and holds, have reserved of the pool's quota.",
+)
+POOL_LENT = _gauge(
+    "pool_quota_lent",
+    "CPUs, MB, GPUs",
+    "pool resource",
+    "What claims of other pools hold of the pool's quota; part of used and reserved.",
+)
+POOL_BORROWED = _gauge(
+    "pool_quota_borrowed",
+    "CPUs, MB, GPUs",
+    "pool resource",
+    "What the pool's claims hold of the quota of other pools.",
+)
+AGENTS = _gauge(
+    "agents", "agents", "pool state", "Agents by state: waiting, starting, running or ending."
+)
+AGENTS_STARTED = _counter("agents_started_total", "agents", "pool", "Agents that have started.")
+WARM_STARTS = _counter(
+    "warm_starts_total",
+    "agents",
+    "pool",
+    "Those of them that a host started which had loaded the class before.",
+)
+AGENTS_ENDED = _counter(
+    "agents_ended_total",
+    "agents",
+    "pool reason",
+    "Agents that have ended, by the code of the reason.",
+)
+HEARTBEAT = _gauge(
+    "agent_heartbeat_age_seconds",
+    "seconds",
+    "pool agent",
+    "The time since the process of an agent last contacted the supervisor. Each polls at least every 113 s.",
+)
+GROUPS = _gauge(
+    "placement_groups",
+    "groups",
+    "pool kind state",
+    "Placement groups by kind (reserved or dynamic) and state: planned, creating, free, in_use or ending.",
+)
+GROUPS_CREATED = _counter(
+    "placement_groups_created_total", "groups", "pool", "Placement groups that were created."
+)
+GROUPS_REUSED = _counter(
+    "placement_groups_reused_total",
+    "agents",
+    "pool",
+    "Agents that were assigned to a placement group which had been used before.",
+)
+GROUPS_DESTROYED = _counter(
+    "placement_groups_destroyed_total", "groups", "pool", "Placement groups that were removed."
+)
+GROUP_ASSIGNMENTS = _counter(
+    "placement_group_assignments_total",
+    "agents",
+    "pool",
+    "Agents that were assigned to a placement group.",
+)
+GROUP_WAIT = _counter(
+    "placement_group_wait_seconds_total",
+    "seconds",
+    "pool",
+    "How long those agents waited for their placement groups, altogether.",
+)
+NODES = _gauge("nodes", "nodes", "state", "Alive nodes by state: open, cordoned or draining.")
+NODE_TOTAL = _gauge("node_resources", "CPUs, MB, GPUs", "node resource", "The resources of a node.")
+NODE_FREE = _gauge(
+    "node_resources_free",
+    "CPUs, MB, GPUs",
+    "node resource",
+    "The part of a node's resources that neither agents nor other Ray work hold.",
+)
+NODE_EXTERNAL = _gauge(
+    "node_external_usage",
+    "CPUs, MB, GPUs",
+    "node resource",
+    "What Ray work that does not belong to the scheduler uses of a node.",
+)
+ORPHANS = _gauge(
+    "orphans",
+    "actors and groups",
+    "kind",
+    "Actors and placement groups with the scheduler's mark that its journal does not know.",
+)
+DECISION = _histogram(
+    "decision_seconds",
+    "seconds",
+    "",
+    "How long the engine took for one decision, the journal not included.",
+    _FAST_S,
+)
+JOURNAL_WRITE = _histogram(
+    "journal_write_seconds",
+    "seconds",
+    "",
+    "How long it took after a decision until its facts were durable in the journal.",
+    _FAST_S,
+)
+JOURNAL_ERRORS = _counter(
+    "journal_errors_total", "errors", "", "How often the journal could not be written."
+)
+JOURNAL_WRITABLE = _gauge(
+    "journal_writable", "flag", "", "1 while the journal can be written, else 0."
+)
+PLUGIN_CALLS = _counter("plugin_calls_total", "calls", "plugin", "Calls of a scheduling strategy.")
+PLUGIN_FAILURES = _counter(
+    "plugin_failures_total", "calls", "plugin", "Calls of a scheduling strategy that raised."
+)
+PLUGIN_SLOW = _counter(
+    "plugin_slow_calls_total",
+    "calls",
+    "plugin",
+    "Calls of a scheduling strategy that took too long.",
+)
+PLUGIN_DISABLED = _gauge(
+    "plugin_disabled", "flag", "plugin", "1 where a scheduling strategy is disabled, else 0."
+)
+EPOCH = _gauge(
+    "supervisor_epoch", "number", "", "How often a supervisor has taken over this scheduler."
+)
+STARTED_AT = _gauge(
+    "supervisor_start_time_seconds",
+    "seconds since 1970",
+    "",
+    "When the supervisor's process took over.",
+)

@@ -1,0 +1,66 @@
+"""Answers requests for metrics: what the recorder counted, what the state says, and what only the runtime
+knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.metrics import catalogue as c
+from schedulemesh.metrics import gauges
+from schedulemesh.metrics.exposition import written
+from schedulemesh.metrics.values import Family, Sample
+from schedulemesh.protocol.answers import Details
+from schedulemesh.runtime.running import Running, Service
+
+
+class MetricsService(Service):
+    """Writes the metrics of one scheduler."""
+
+    def __init__(self, running: Running) -> None:
+        super().__init__(running)
+        self._recorder = running.recorder
+        self._started_at = self._reactor.now()
+
+    async def exposition(self) -> Details:
+        """All metrics in the Prometheus text format; decisions are made while it is written."""
+        while True:
+            await self._reactor.whole()
+            seen = self._reactor.engine
+            text = await written(self._families(seen.state))
+            await self._reactor.flushed()
+            if self._reactor.engine is seen:
+                return Details(facts={"text": text})
+
+    def _families(self, state: MeshState) -> Iterator[Family]:
+        yield from gauges.families(state)
+        yield from self._recorder.families()
+        yield from self._reactor.times.families()
+        warm = list(self._executor.ready.warm_starts.items())
+        yield c.WARM_STARTS, (Sample((pool,), n) for pool, n in warm)
+        yield c.HEARTBEAT, self._heartbeats(state)
+        orphans = (("actor", self._agents.orphans), ("placement_group", self._groups.orphans))
+        yield c.ORPHANS, [Sample((kind,), len(found)) for kind, found in orphans]
+        yield from self._plugin_families()
+        yield c.STARTED_AT, [Sample((), self._started_at)]
+
+    def _heartbeats(self, state: MeshState) -> Iterator[Sample | None]:
+        for name, agent in list(state.agents.items()):
+            age = self._agents.commands.seconds_since_contact(name, agent.incarnation)
+            if agent.process is not None and age < float("inf"):
+                yield Sample((agent.spec.pool_name, name), round(age, 3))
+            else:
+                yield None
+
+    def _plugin_families(self) -> Iterator[Family]:
+        rows = self._plugins.status()
+        shown = (
+            (c.PLUGIN_CALLS, "calls"),
+            (c.PLUGIN_FAILURES, "failures"),
+            (c.PLUGIN_SLOW, "slow_calls"),
+        )
+        for metric, key in shown:
+            yield metric, [Sample((str(row["name"]),), float(str(row[key]))) for row in rows]
+        disabled = [Sample((str(row["name"]),), float(bool(row["disabled"]))) for row in rows]
+        yield c.PLUGIN_DISABLED, disabled
