@@ -7,6 +7,7 @@ that was recovered.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,9 +24,20 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.past import WITH_AGENT
 from schedulemesh.engine.transaction import Step
 from schedulemesh.metrics import catalogue as c
+from schedulemesh.metrics.catalogue import Metric
 from schedulemesh.metrics.evictions import EvictionTimes
-from schedulemesh.metrics.values import Counter, Family, Histogram, Sample, Window, family_of
+from schedulemesh.metrics.values import (
+    Counter,
+    Family,
+    Histogram,
+    Labels,
+    Sample,
+    Window,
+    family_of,
+)
 
+#: Observations of one histogram that are kept between two calls of ``observed``.
+_OBSERVATIONS = 10_000
 #: Seconds over which the success ratio and the throughput are means.
 _SPAN_S = 300.0
 
@@ -126,6 +138,13 @@ class Recorder:
             yield family_of(kept)
         yield family_of(self._agents_started)
         yield family_of(self._agents_ended)
+
+    def observed(self) -> Iterator[tuple[Metric, Labels, float]]:
+        """The observations of both latencies since the last call; of very many, the last ones."""
+        for kept in (self._evictions.latency_ms, self._schedule_ms):
+            recent, kept.recent = kept.recent, deque(maxlen=_OBSERVATIONS)
+            for labels, value in recent or ():
+                yield kept.metric, labels, value
 
     def _begin(self, state: MeshState) -> None:
         """Begin with what exists."""

@@ -40,11 +40,13 @@ class Distribution:
 class Histogram:
     """A histogram for each combination of label values."""
 
-    __slots__ = ("metric", "values")
+    __slots__ = ("metric", "recent", "values")
 
     def __init__(self, metric: Metric) -> None:
         self.metric = metric
         self.values: dict[Labels, Distribution] = {}
+        #: The last observations, for who needs them one by one, and removes them; None: nobody does.
+        self.recent: deque[tuple[Labels, float]] | None = None
 
     def observe(self, labels: Labels, value: float) -> None:
         """Add an observation."""
@@ -53,6 +55,8 @@ class Histogram:
             found = self.values[labels] = Distribution(len(self.metric.buckets))
         found.counts[bisect_left(self.metric.buckets, value)] += 1
         found.sum += value
+        if self.recent is not None:
+            self.recent.append((labels, value))
 
 
 class Window:

@@ -15,6 +15,7 @@ import msgspec
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import Resources
 from schedulemesh.errors import ScheduleMeshError
+from schedulemesh.metrics.catalogue import Metric
 from schedulemesh.protocol.agents import Accelerators
 
 #: An actor as the backend refers to it. Only the backend looks inside.
@@ -193,6 +194,12 @@ class Backend(Protocol):
 
     def end_supervisor(self) -> None:
         """End this process at once, without a restart."""
+
+    def export_metric(self, metric: Metric, labels: tuple[str, ...], value: float) -> None:
+        """Pass the present value of a metric, or an observation of a histogram, to the cluster's exporter.
+
+        Raises BackendError where it takes none.
+        """
 
     def start_http(self, settings: bytes, name: str, namespace: str) -> None:
         """Start the process that serves a scheduler's HTTP API, with packed SchedulerSettings, unless it

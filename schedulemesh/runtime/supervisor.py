@@ -32,6 +32,7 @@ from schedulemesh.runtime.gangs import every_process
 from schedulemesh.runtime.http_process import HttpProcess
 from schedulemesh.runtime.journal_opening import OpenJournal, cannot_begin, mark_path, opened
 from schedulemesh.runtime.journal_recovery import EarlierLives
+from schedulemesh.runtime.metrics_export import export_for_ever
 from schedulemesh.runtime.orphans import Orphans
 from schedulemesh.runtime.pg_manager import Groups
 from schedulemesh.runtime.plugin_watchdog import LoadStrategy, PluginWatchdog
@@ -333,6 +334,7 @@ class SupervisorService:
         executor = requests.running.executor
         self._http.start()
         executor.spawn(self._monitor_cluster(requests.running))
+        executor.spawn(export_for_ever(requests.running))
         if self._settings.health_interval_s is not None:
             executor.spawn(_check_health(requests, self._settings.health_interval_s))
 

@@ -17,6 +17,7 @@ from typing import TypeVar, cast
 import msgspec
 
 from schedulemesh.domain.resources import Resources
+from schedulemesh.metrics.catalogue import Metric
 from schedulemesh.protocol.agents import (
     Accelerators,
     Handled,
@@ -206,6 +207,8 @@ class FakeBackend:
         self.control = control or Control()
         self.restarted = False
         self.ended = False
+        #: What was passed to the cluster's exporter: (name, labels, value).
+        self.exported: list[tuple[str, tuple[str, ...], float]] = []
         self.jobs: set[str] = set()
         self.folder = Path("/tmp/session_of_the_fake")
         #: The cluster's nodes; those that are not in it are lost.
@@ -268,6 +271,9 @@ class FakeBackend:
 
     def end_supervisor(self) -> None:
         self.ended = True
+
+    def export_metric(self, metric: Metric, labels: tuple[str, ...], value: float) -> None:
+        self.exported.append((metric.name, labels, value))
 
     def start_http(self, settings: bytes, name: str, namespace: str) -> None:
         if self.control.refuses("start_http", name):

@@ -23,9 +23,11 @@ from schedulemesh.core.backend.http_actor import http_actor_name, start_http_act
 from schedulemesh.core.backend.node_cleaner import OwnNodeCleaner, RemoteNodeCleaner
 from schedulemesh.core.backend.ray_errors import refused, translated
 from schedulemesh.core.backend.ray_groups import RayGroups, scheduling_strategy_of
+from schedulemesh.core.backend.ray_metrics import RayMetrics
 from schedulemesh.core.backend.ray_resources import ray_amounts, resources_of
 from schedulemesh.core.transport.handles import as_future
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources
+from schedulemesh.metrics.catalogue import Metric
 from schedulemesh.runtime.backend import (
     ActorView,
     AgentRequest,
@@ -52,6 +54,7 @@ class RayBackend(RayGroups):
         super().__init__()
         self._supervisor: Any = ray.get_runtime_context().current_actor
         self._hosts = HostClasses()
+        self._metrics = RayMetrics()
 
     # the supervisor's own process
 
@@ -71,6 +74,11 @@ class RayBackend(RayGroups):
     def was_restarted(self) -> bool:
         """See Backend."""
         return restarted_by_ray()
+
+    def export_metric(self, metric: Metric, labels: tuple[str, ...], value: float) -> None:
+        """See Backend."""
+        with refused():
+            self._metrics.record(metric, labels, value)
 
     def end_supervisor(self) -> None:
         """See Backend."""

@@ -30,7 +30,11 @@ logger = logging.getLogger(__name__)
 #: Seconds that checking one address may take, and connecting to it.
 ATTEMPT_S, _CONNECT_S = 10.0, 4.0
 
+#: The port of Ray's metrics on a local Ray that is started here, and how many ports are tried from there.
+METRICS_PORT, _PORTS = 8080, 100
+
 _ADDRESS = "RAY_ADDRESS"
+_EXPORT_PORT = "_metrics_export_port"
 
 
 class NoRayHereError(ConnectionError):
@@ -99,11 +103,32 @@ def join(address: str, **options: object) -> str:
 
 def _start(options: Mapping[str, object]) -> None:
     """Start a local Ray, and log where its dashboard is."""
+    wanted = options.get(_EXPORT_PORT) or METRICS_PORT
+    options = {**options, _EXPORT_PORT: _free_port(int(str(wanted)))}
     with _quiet(), _without_address():
         context = ray.init(address="local", logging_level=logging.ERROR, **options)
     cpus = ray.cluster_resources().get("CPU", 0.0)
     dashboard = f", dashboard at http://{context.dashboard_url}" if context.dashboard_url else ""
     logger.info("started a local Ray with %g CPUs%s", cpus, dashboard)
+
+
+def _free_port(wanted: int) -> int:
+    """The port for Ray's metrics: this one, or the next that is free, with a warning."""
+    for port in range(wanted, min(wanted + _PORTS, 2**16)):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue
+        if port != wanted:
+            logger.warning(
+                "port %d for the metrics is taken; they are at http://127.0.0.1:%d/metrics",
+                wanted,
+                port,
+            )
+        return port
+    raise OSError(f"no port from {wanted} on is free for the metrics of a local Ray")
 
 
 def _resolved(address: str) -> str:
