@@ -40,6 +40,7 @@ LOOKS = {
     "queue": [],
     "explain": ["排队"],
     "preemptions": ["--since", "1h"],
+    "metrics": [],
     "policy get": [],
     "policy diff": [],
     "policy history": ["--since", "1d"],
