@@ -23,6 +23,7 @@ from schedulemesh.core.client.scheduler import RayScheduler
 from schedulemesh.core.client.simple_calls import SimpleQueueCalls
 from schedulemesh.core.client.simple_drain import SimpleDrainCalls
 from schedulemesh.core.client.simple_follower import SimpleTaskFollower
+from schedulemesh.core.client.simple_history import SimpleHistoryCalls
 from schedulemesh.core.client.simple_pools import SimplePoolCalls
 from schedulemesh.core.client.states import Preserver, Restorer
 from schedulemesh.core.client.task_fields import (
@@ -81,7 +82,9 @@ class SimpleTaskSpec:
 
 
 @public_calls
-class SimpleScheduler(SimplePoolCalls, SimpleQueueCalls, SimpleTaskFollower, SimpleDrainCalls):
+class SimpleScheduler(
+    SimplePoolCalls, SimpleQueueCalls, SimpleTaskFollower, SimpleDrainCalls, SimpleHistoryCalls
+):
     """A scheduler for one job: pools, policy, submit, complete. Starts a local Ray where none runs.
 
     Ray is looked for at ``RAY_ADDRESS``, then on this machine; else a local one is started, with

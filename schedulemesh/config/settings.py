@@ -11,7 +11,12 @@ import msgspec
 from schedulemesh.config.http import HttpSettings
 from schedulemesh.domain.kinds import is_a
 from schedulemesh.domain.names import as_text
-from schedulemesh.domain.numbers import MAX_DURATION_S, parse_count, parse_positive
+from schedulemesh.domain.numbers import (
+    MAX_DURATION_S,
+    parse_count,
+    parse_flag,
+    parse_positive,
+)
 from schedulemesh.errors import InvalidRequestError, shown
 
 #: Version of the protocol between client and supervisor; incremented by each incompatible change.
@@ -102,6 +107,37 @@ def _fspath(given: os.PathLike[Any]) -> object:
         return None
 
 
+class HistorySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How much a history keeps, and for how long. Raises ValueError for values that are not above 0."""
+
+    #: False: no history is written, and what was written before is left as it is.
+    enabled: bool = True
+    #: Seconds for which a task that has ended, and an event, are kept (default 90 days).
+    keep_s: float = 90 * 24 * 3600.0
+    #: The maximum number of attempts to run a task that are kept; above it the oldest are removed. One takes
+    #: about 500 bytes on disk.
+    keep_tasks: int = 5_000_000
+    #: Seconds for which the sums of what was used in each hour are kept (default 2 years).
+    keep_usage_s: float = 730 * 24 * 3600.0
+
+    def __post_init__(self) -> None:
+        """Convert to exact numbers and check the ranges."""
+        force = msgspec.structs.force_setattr
+        force(self, "enabled", parse_flag(self.enabled, "enabled"))
+        force(self, "keep_tasks", parse_count(self.keep_tasks, "keep_tasks", 1, _MOST_BYTES))
+        for name in ("keep_s", "keep_usage_s"):
+            force(self, name, parse_positive(getattr(self, name), name, MAX_DURATION_S))
+
+
+def parse_history_settings(given: object) -> HistorySettings:
+    """Parse the argument ``history``; None: the defaults. Raises InvalidRequestError."""
+    if given is None:
+        return HistorySettings()
+    if not is_a(given, HistorySettings):
+        raise InvalidRequestError(f"history must be HistorySettings(...), not {shown(given)}")
+    return given
+
+
 #: A scheduling strategy that has not returned after this many seconds is disabled, and the supervisor, which
 #: it blocks, is restarted.
 STRATEGY_HANG_S = 5.0
@@ -133,6 +169,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: (``postgresql+psycopg://…``); None: Ray's session folder.
     state_path: str | None = None
     journal: JournalSettings = JournalSettings()
+    history: HistorySettings = HistorySettings()
     #: Selects among the nodes on which an agent fits: "bin_pack" (fullest), "spread" (emptiest), "best_fit"
     #: (smallest remainder), "dominant_share" (scarcest resource stays freest) or "fragmentation_aware".
     node_strategy: str = "bin_pack"

@@ -304,6 +304,13 @@ class Reason(Code):
             "when it can."
         ),
     )
+    HISTORY_UNAVAILABLE = (
+        "history_unavailable",
+        (
+            "The history cannot be read: it is switched off, or its database fails; `error` says "
+            "why. Decisions do not depend on it."
+        ),
+    )
     INTERNAL_ERROR = (
         "internal_error",
         (

@@ -36,6 +36,7 @@ from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.drain_requests import Drain, GetDrainStatus
+from schedulemesh.protocol.history_requests import QueryEvents, QueryHistory, QueryUsage
 from schedulemesh.protocol.metric_requests import GetMetrics
 from schedulemesh.protocol.queue_requests import (
     CancelTasks,
@@ -406,6 +407,9 @@ AnyQuery = Union[
     GetQueuePolicy,
     ListStrategies,
     AnyTokenQuery,
+    QueryHistory,
+    QueryUsage,
+    QueryEvents,
     GetAbout,
     GetMetrics,
 ]

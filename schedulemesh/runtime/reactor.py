@@ -7,7 +7,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from typing_extensions import Self
 
@@ -49,6 +49,16 @@ _FETCH_S = 15.0
 _GAP = 1_000_000
 
 
+class CommitFollower(Protocol):
+    """Reads the journal's commits once they are durable."""
+
+    def keep_after(self) -> int | None:
+        """The number of the commit after which it still reads them; None: it needs none."""
+
+    async def close(self, *, destroy: bool) -> None:
+        """Read nothing any more; ``destroy``: remove what was made of them."""
+
+
 class Reactor:
     """Holds the engine and its journal; made by ``recover``. All of it runs on one event loop.
 
@@ -78,6 +88,7 @@ class Reactor:
         self._subscribers: list[Subscriber] = []
         #: How long decisions and commits take.
         self.times = ReactorTimes()
+        self._follower: CommitFollower | None = None
         #: Clear while the journal cannot be written; then ``_trouble`` says why.
         self._healthy = asyncio.Event()
         self._healthy.set()
@@ -134,6 +145,18 @@ class Reactor:
         raises.
         """
         self._subscribers.append(subscriber)
+
+    def keep_commits_for(self, follower: CommitFollower) -> None:
+        """Have snapshots leave the commits in the journal that this one still reads; it is closed before the
+        journal.
+        """
+        self._snapshots.keep_after = follower.keep_after
+        self._follower = follower
+
+    @property
+    def last(self) -> int:
+        """The number of the last durable commit. Any thread may ask."""
+        return self._journal.last
 
     @property
     def state(self) -> MeshState:
@@ -313,6 +336,8 @@ class Reactor:
                 task.cancel()
         self._clock_notes.cancel()
         self._snapshots.cancel()
+        if self._follower is not None:
+            await self._follower.close(destroy=destroy)
         await self._writer.close()
         if destroy:
             self._journal.destroy()

@@ -15,6 +15,7 @@ from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Pending, Refused, RequestOutcome
 from schedulemesh.errors import InvalidRequestError, JournalError, shown
+from schedulemesh.protocol import history_requests as h
 from schedulemesh.protocol import queue_requests as q
 from schedulemesh.protocol import requests as r
 from schedulemesh.protocol import state_requests, task_requests
@@ -34,6 +35,7 @@ from schedulemesh.protocol.drain_requests import Drain, GetDrainStatus
 from schedulemesh.protocol.metric_requests import GetMetrics
 from schedulemesh.runtime.backend import Refs
 from schedulemesh.runtime.health import HealthCheck
+from schedulemesh.runtime.history_service import HistoryService
 from schedulemesh.runtime.journal_opening import journal_address
 from schedulemesh.runtime.metrics_service import MetricsService
 from schedulemesh.runtime.permissions import refusal, token_change
@@ -66,6 +68,7 @@ class RequestService(Service):
         self._tasks = TaskService(running)
         self._queue = QueueService(running)
         self._metrics = MetricsService(running)
+        self._history = HistoryService(running)
         self.states = StateService(running, self._submissions)
 
     async def answer(
@@ -162,6 +165,12 @@ class RequestService(Service):
                 return Listed(rows=await self._reactor.read(self._public_tokens))
             case tokens.GetTokenHashes():
                 return Details(facts={"tokens": await self._reactor.read(self._valid_tokens)})
+            case h.QueryHistory():
+                return await self._history.attempts(request)
+            case h.QueryUsage():
+                return await self._history.usage(request)
+            case h.QueryEvents():
+                return await self._history.events(request)
             case r.ListStrategies():
                 return Listed(rows=self._plugins.status())
             case GetMetrics():

@@ -14,6 +14,7 @@ from schedulemesh.runtime.answers import Answers
 from schedulemesh.runtime.backend import Backend
 from schedulemesh.runtime.cluster_monitor import ClusterMonitor
 from schedulemesh.runtime.executor import Executor
+from schedulemesh.runtime.history_recorder import HistoryRecorder
 from schedulemesh.runtime.http_process import HttpProcess
 from schedulemesh.runtime.orphans import Orphans
 from schedulemesh.runtime.pg_manager import Groups
@@ -36,6 +37,8 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     plugins: PluginWatchdog
     http: HttpProcess
     recorder: Recorder
+    #: None: no history is written.
+    history: HistoryRecorder | None
 
 
 class Service:

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import logging
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from schedulemesh.config.settings import JournalSettings
@@ -58,6 +59,8 @@ class Snapshots:
         self._journal = journal
         self._writer = writer
         self._settings = settings
+        #: After which commit the journal keeps what the history has not got; None: it keeps nothing for it.
+        self.keep_after: Callable[[], int | None] = lambda: None
         self.taking: asyncio.Task[None] | None = None
         self._taken_at = time.monotonic()
 
@@ -84,7 +87,7 @@ class Snapshots:
             snapshot, keep = take_snapshot(self._decider.state), referenced(self._decider.state)
             upto = await self._writer.mark()
             written = await in_thread(functools.partial(_encoded, snapshot))
-            await self._writer.compact(written, upto, keep)
+            await self._writer.compact(written, upto, keep, self.keep_after())
         except JournalError as error:
             logger.warning("no snapshot of the journal could be made: %s", error)
 

@@ -29,6 +29,7 @@ from schedulemesh.runtime.command_queue import POLL_S
 from schedulemesh.runtime.decision_log import log_step
 from schedulemesh.runtime.executor import Executor
 from schedulemesh.runtime.gangs import every_process
+from schedulemesh.runtime.history_recorder import history_of
 from schedulemesh.runtime.http_process import HttpProcess
 from schedulemesh.runtime.journal_opening import OpenJournal, cannot_begin, mark_path, opened
 from schedulemesh.runtime.journal_recovery import EarlierLives
@@ -286,6 +287,7 @@ class SupervisorService:
         reactor.subscribe(log_step)
         recorder = Recorder(reactor.state, reactor.now)
         reactor.subscribe(recorder)
+        history = history_of(journal, reactor, self._settings.history)
         orphans = Orphans(agents, groups, journal)
         monitor = ClusterMonitor(backend, agents, executor, orphans, self._witness)
         if reactor.rolled_back:
@@ -301,6 +303,8 @@ class SupervisorService:
         agents.commands.begin_epoch(reactor.epoch)
         await monitor.observe()
         await monitor.recover()
+        if history is not None:
+            history.start()
         return RequestService(
             Running(
                 settings=self._settings,
@@ -315,6 +319,7 @@ class SupervisorService:
                 plugins=plugins,
                 http=self._http,
                 recorder=recorder,
+                history=history,
             )
         )
 

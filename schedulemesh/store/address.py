@@ -39,6 +39,14 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
         return URL.create("sqlite", database=file, query={"mode": "rw", "uri": "true"})
 
 
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a journal is stored; its history is in the same database, or in a file beside it."""
+
+    address: Address
+    #: The journal's number in its database.
+    journal: int
+
+
 def address_of(state_path: str | None, default: Path, namespace: str, name: str) -> Address:
     """The address of this scheduler's journal under ``state_path``, or in the folder ``default``.
 

@@ -12,6 +12,7 @@ from collections.abc import Set as AbstractSet
 from typing import Protocol
 
 from schedulemesh.errors import JournalTakenOverError
+from schedulemesh.store.address import Place
 from schedulemesh.store.recovery import Stored
 
 
@@ -37,9 +38,17 @@ class Journal(Protocol):
         removes what may have become durable of the failed one. Raises JournalTakenOverError after a takeover.
         """
 
-    def compact(self, parts: Sequence[bytes], upto: int, keep: AbstractSet[str]) -> None:
+    def compact(
+        self,
+        parts: Sequence[bytes],
+        upto: int,
+        keep: AbstractSet[str],
+        keep_after: int | None = None,
+    ) -> None:
         """Replace all commits up to number ``upto`` by a snapshot.
 
+        Those after number ``keep_after`` stay stored for the history, though ``load`` does not return them
+        (None: none stays); a later call removes them.
         Removes the blobs that are not in ``keep`` and were last given before the previous snapshot; newer
         ones may belong to a commit that is still to come.
         """
@@ -55,6 +64,9 @@ class Journal(Protocol):
 
     def put_note(self, name: str, data: bytes) -> None:
         """Make a note durable, replacing the one of this name. Any thread may call it, whatever its epoch."""
+
+    def place(self) -> Place | None:
+        """Where it is stored, for the history that follows it; None: in memory."""
 
     def close(self) -> None:
         """Close files and connections."""
@@ -103,7 +115,13 @@ class MemoryJournal:
             self.stored.records.append(record)
         self._blobs.update((key, (self.last, data)) for key, data in blobs.items())
 
-    def compact(self, parts: Sequence[bytes], upto: int, keep: AbstractSet[str]) -> None:
+    def compact(
+        self,
+        parts: Sequence[bytes],
+        upto: int,
+        keep: AbstractSet[str],
+        keep_after: int | None = None,  # noqa: ARG002  # no history follows a journal in memory
+    ) -> None:
         """See Journal."""
         before = self.stored.base
         self.stored.compact(parts, upto)
@@ -125,6 +143,10 @@ class MemoryJournal:
     def put_note(self, name: str, data: bytes) -> None:
         """See Journal."""
         self._notes[name] = data
+
+    def place(self) -> Place | None:
+        """See Journal."""
+        return None
 
     def close(self) -> None:
         """See Journal."""

@@ -49,7 +49,7 @@ def engine_of(address: Address) -> Engine:
         return engine
     arguments = {"check_same_thread": False}
     engine = create_engine(address.engine_url, poolclass=NullPool, connect_args=arguments)
-    event.listen(engine, "connect", _set_pragmas)
+    event.listen(engine, "connect", set_pragmas)
     event.listen(engine, "begin", _begin)
     return engine
 
@@ -155,7 +155,7 @@ def _enter_new(connection: Connection, address: Address, **values: int) -> int:
     return int(connection.execute(made.returning(journals.c.id)).scalar_one())
 
 
-def _set_pragmas(connection: Any, _record: object) -> None:
+def set_pragmas(connection: Any, _record: object) -> None:
     """Use a write-ahead log that is truncated after a large transaction, synchronise every commit to disk,
     and wait instead of failing while a reader holds the file. SQLAlchemy begins the transactions.
     """

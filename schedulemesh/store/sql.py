@@ -37,7 +37,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from schedulemesh.errors import JournalError, JournalTakenOverError
 from schedulemesh.store import notes, schema
-from schedulemesh.store.address import Address
+from schedulemesh.store.address import Address, Place
 from schedulemesh.store.damage import refused
 from schedulemesh.store.disk import reason_of
 from schedulemesh.store.files import SUFFIXES, WriterLock, beside
@@ -127,7 +127,7 @@ class SqlJournal:
             ).all()
             records = connection.execute(
                 select(commits.c.number, commits.c.crc, commits.c.facts)
-                .where(commits.c.journal == self._id)
+                .where(commits.c.journal == self._id, commits.c.number > found.base)
                 .order_by(commits.c.number)
             ).all()
         self._check("part {} of the snapshot", parts, 1, found.parts)
@@ -156,7 +156,13 @@ class SqlJournal:
         self._mark_height(number)
         self._last, self._doubt = number, False
 
-    def compact(self, parts: Sequence[bytes], upto: int, keep: AbstractSet[str]) -> None:
+    def compact(
+        self,
+        parts: Sequence[bytes],
+        upto: int,
+        keep: AbstractSet[str],
+        keep_after: int | None = None,
+    ) -> None:
         """See Journal."""
         with self._transaction("be compacted") as connection:
             self._claim(connection, _COMPACT, upto=upto, number_of_parts=len(parts))
@@ -164,8 +170,9 @@ class SqlJournal:
             for number, part in enumerate(parts, 1):
                 stored = {"number": number, "crc": zlib.crc32(part), "part": part}
                 connection.execute(insert(snapshots), {"journal": self._id, **stored})
-            told = (commits.c.journal == self._id) & (commits.c.number <= upto)
-            connection.execute(delete(commits).where(told))
+            last = upto if keep_after is None else min(upto, keep_after)
+            covered = (commits.c.journal == self._id) & (commits.c.number <= last)
+            connection.execute(delete(commits).where(covered))
             self._drop_blobs(connection, keep)
         self._base = upto
         if self._high_mark is not None:
@@ -202,6 +209,10 @@ class SqlJournal:
         """See Journal."""
         with self._transaction("be written") as connection:
             notes.write(connection, self._id, name, data)
+
+    def place(self) -> Place | None:
+        """See Journal."""
+        return Place(address=self.address, journal=self._id)
 
     def close(self) -> None:
         """See Journal."""

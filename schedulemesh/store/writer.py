@@ -77,10 +77,16 @@ class GroupWriter:
         return self._put(_Call, self._number)
 
     def compact(
-        self, parts: Sequence[bytes], upto: int, keep: AbstractSet[str]
+        self,
+        parts: Sequence[bytes],
+        upto: int,
+        keep: AbstractSet[str],
+        keep_after: int | None = None,
     ) -> asyncio.Future[None]:
-        """Done once the snapshot has replaced all commits up to this number; fails with JournalError."""
-        return self._put(_Call, lambda: self._compact(parts, upto, keep))
+        """Done once the snapshot has replaced all commits up to this number, of which those after
+        ``keep_after`` stay stored; fails with JournalError.
+        """
+        return self._put(_Call, lambda: self._compact(parts, upto, keep, keep_after))
 
     def resume(self) -> asyncio.Future[None]:
         """Try to write again after a failure; the caller has returned to what is durable.
@@ -164,9 +170,15 @@ class GroupWriter:
         if self._broken is not None:
             raise JournalError(self._broken)
 
-    def _compact(self, parts: Sequence[bytes], upto: int, keep: AbstractSet[str]) -> None:
+    def _compact(
+        self,
+        parts: Sequence[bytes],
+        upto: int,
+        keep: AbstractSet[str],
+        keep_after: int | None,
+    ) -> None:
         self._insist_it_works()
-        self._journal.compact(parts, upto, keep)
+        self._journal.compact(parts, upto, keep, keep_after)
         self.stored.compact(parts, upto)
 
     def _resume(self) -> None:

@@ -260,6 +260,16 @@ CALLS: dict[str, dict[str, Kind]] = {
     "drain_pool": {"pool_name": one_of("no-such-pool"), "deadline": one_of(None, 1.0)},
     "undrain_pool": {"pool_name": one_of("no-such-pool")},
     "drain_status": {},
+    "history": {
+        "task_id": given_or_not(name),
+        "pool": given_or_not(pool),
+        "since": one_of(None, 0.0, "1h", "2026-01-01"),
+        "limit": one_of(1, 100),
+        "with_events": flag,
+    },
+    "usage": {"by": one_of("pool", "owner", "label"), "since": one_of("24h", 0.0)},
+    "events": {"after": one_of(None, 0, 5), "limit": one_of(1, 1000), "wait_s": one_of(0.0, 0.1)},
+    "export_history": {"path": one_of("/dev/null/no-such-folder/jobs.txt")},
     "cordon_node": {"node_id": one_of("no-such-node"), "cordoned": flag},
 }
 #: Not asked here: they end the scheduler, or this object's use of it, or answer with no dict.

@@ -8,6 +8,7 @@ from schedulemesh.config.http import parse_http
 from schedulemesh.config.settings import (
     DEFAULT_NAMESPACE,
     SchedulerSettings,
+    parse_history_settings,
     parse_journal_settings,
     parse_state_path,
 )
@@ -29,6 +30,7 @@ def parse_settings(
     health_interval_s: object = None,
     journal: object = None,
     http: object = None,
+    history: object = None,
     what: str = "the scheduler's name",
 ) -> SchedulerSettings:
     """The settings that these arguments say. Raises InvalidRequestError naming what is wrong.
@@ -50,4 +52,5 @@ def parse_settings(
         ),
         journal=parse_journal_settings(journal),
         http=parse_http(http, os.environ),
+        history=parse_history_settings(history),
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing_extensions import Self, Unpack
 
 from schedulemesh.config.policy import PreemptionAggressiveness
-from schedulemesh.config.settings import JournalSettings
+from schedulemesh.config.settings import HistorySettings, JournalSettings
 from schedulemesh.core.client import (
     agents,
     cluster,
@@ -27,6 +27,7 @@ from schedulemesh.core.client.connection import connect, find
 from schedulemesh.core.client.console import show_log
 from schedulemesh.core.client.drain_calls import DrainCalls
 from schedulemesh.core.client.gang_calls import GangCalls
+from schedulemesh.core.client.history_calls import HistoryCalls
 from schedulemesh.core.client.new_settings import parse_settings
 from schedulemesh.core.client.pool_calls import PoolCalls
 from schedulemesh.core.client.queue_calls import QueueCalls
@@ -45,7 +46,7 @@ from schedulemesh.plugins.scheduling import SchedulingStrategyPlugin
 
 
 @public_calls
-class RayScheduler(PoolCalls, GangCalls, QueueCalls, DrainCalls, TaskFollower):
+class RayScheduler(PoolCalls, GangCalls, QueueCalls, DrainCalls, HistoryCalls, TaskFollower):
     """The scheduler of one name in one Ray namespace: finds its supervisor or creates it, and calls it.
 
     ``detached`` False: the scheduler ends with this job, and nothing of it stays in Ray. True: it outlives
@@ -56,9 +57,9 @@ class RayScheduler(PoolCalls, GangCalls, QueueCalls, DrainCalls, TaskFollower):
     of SchedulingStrategyPlugin, import paths "module:Class", or names of installed ones (see
     docs/plugins.md).
     ``health_interval_s``: seconds between two health checks that the scheduler makes by itself, as
-    ``ensure_agent_health`` does on request (None: it makes none). ``journal`` limits what the journal keeps.
-    ``http`` is where the HTTP API listens: a port, "host:port", or True for 127.0.0.1:8090 (None: there is
-    none; see docs/http_api.md).
+    ``ensure_agent_health`` does on request (None: it makes none). ``journal`` limits what the journal keeps,
+    ``history`` what is kept of tasks that have ended. ``http`` is where the HTTP API listens: a port,
+    "host:port", or True for 127.0.0.1:8090 (None: there is none; see docs/http_api.md).
 
     Every call returns a dict with ``success``. A refusal has ``success`` False, ``error`` (a sentence) and
     ``reason`` (a code), and changes nothing. A malformed request raises InvalidRequestError (a ValueError)
@@ -82,6 +83,7 @@ class RayScheduler(PoolCalls, GangCalls, QueueCalls, DrainCalls, TaskFollower):
         health_interval_s: float | None = None,
         journal: JournalSettings | None = None,
         http: bool | int | str | None = None,
+        history: HistorySettings | None = None,
     ) -> None:
         settings = parse_settings(
             name,
@@ -94,6 +96,7 @@ class RayScheduler(PoolCalls, GangCalls, QueueCalls, DrainCalls, TaskFollower):
             health_interval_s=health_interval_s,
             journal=journal,
             http=http,
+            history=history,
         )
         show_log()
         self._connection = connect(settings)

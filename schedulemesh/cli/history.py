@@ -1,0 +1,289 @@
+"""The commands history, usage and events: what happened, and what was used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from schedulemesh.cli.command import Output, Select, Since, Target, View, command, note
+from schedulemesh.cli.output import emit, emit_stream, show
+from schedulemesh.cli.rows import Column, Listing, Row, selected
+from schedulemesh.cli.texts import data, duration, labels, local_time, moment, names, number
+
+app = typer.Typer()
+
+#: Seconds that one request of ``events --follow`` waits.
+_WAIT_S = 20.0
+
+Until = Annotated[
+    str | None, typer.Option("--until", metavar="TIME", help="Until then; see --since.")
+]
+
+
+@command(app)
+def history(
+    target: Target,
+    view: View,
+    select: Select,
+    task: Annotated[str | None, typer.Argument(help="A task's id: its attempts alone.")] = None,
+    pool: Annotated[str | None, typer.Option(help="Only those in this pool.")] = None,
+    owner: Annotated[str | None, typer.Option(help="Only those of this owner.")] = None,
+    state: Annotated[str | None, typer.Option(help="Only those in this state.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="The last so many.")] = 50,
+    since: Since = None,
+    until: Until = None,
+    export: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write all of them to a file as a job trace."),
+    ] = None,
+    export_format: Annotated[
+        str | None,
+        typer.Option("--format", help="csv, jsonl or parquet; default: as the file's name ends."),
+    ] = None,
+) -> int | None:
+    """List past and present attempts to run tasks: who, where, how long, how they ended.
+
+    Of one task its events are in JSON and YAML; `events --task` prints them.
+    """
+    begin, end = _moment(since), _moment(until)
+    if export is not None:
+        return _export(target, export, export_format, begin, end)
+    from schedulemesh.protocol.answers import Details
+    from schedulemesh.protocol.history_requests import QueryHistory
+
+    request = QueryHistory(
+        task_id=task,
+        pool_name=pool,
+        owner=owner,
+        state=state,
+        labels=_wanted(select),
+        since=begin,
+        until=end,
+        limit=limit,
+        with_events=task is not None,
+    )
+
+    def look(gateway: Any) -> Listing:
+        return attempt_listing(gateway.ask(request, Details).facts)
+
+    show(target, view, look, select)
+    return None
+
+
+@command(app)
+def usage(
+    target: Target,
+    view: View,
+    by: Annotated[str, typer.Option(help="pool, owner or label.")] = "pool",
+    label: Annotated[
+        str | None, typer.Option(help="With --by label: only the values of this label.")
+    ] = None,
+    since: Since = "24h",
+    until: Until = None,
+) -> None:
+    """Sum up GPU-hours, CPU-hours, waiting and lost work, in whole hours."""
+    from schedulemesh.protocol.answers import Details
+    from schedulemesh.protocol.history_requests import QueryUsage
+
+    request = QueryUsage(by=by, since=_moment(since) or 0.0, until=_moment(until), label=label)
+
+    def look(gateway: Any) -> Listing:
+        return usage_listing(by, gateway.ask(request, Details).facts)
+
+    show(target, view, look)
+
+
+@command(app)
+def events(
+    target: Target,
+    output: Output,
+    select: Select,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-F", help="Go on with what happens, until interrupted.")
+    ] = False,
+    after: Annotated[
+        int | None, typer.Option(min=0, help="Those after this cursor; 0: from the beginning.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many.")] = 1000,
+    task: Annotated[str | None, typer.Option(help="Only those of this task.")] = None,
+    kind: Annotated[
+        list[str] | None, typer.Option(help="Only those of this kind; repeatable.")
+    ] = None,
+) -> None:
+    """Print what happened, in its order.
+
+    With --follow what happens from now on, unless --after says where to continue.
+    """
+    from schedulemesh.cli.gateway import gateway_to
+
+    begin = after if follow else after or 0
+    asked = {"limit": limit, "task_id": task, "kinds": tuple(kind or ())}
+    with gateway_to(target) as gateway:
+        if follow:
+            emit_stream(_followed(gateway, begin, asked, select), output)
+        else:
+            emit(selected(_page(gateway, begin, 0.0, asked)[0], select), output)
+
+
+def _followed(
+    gateway: Any, after: int | None, asked: dict[str, Any], select: Select
+) -> Iterator[Listing]:
+    """What happened after one event, and then what happens."""
+    wait_s = 0.0
+    while True:
+        page, after = _page(gateway, after, wait_s, asked)
+        if page.rows or not wait_s:
+            yield selected(page, select)
+        wait_s = _WAIT_S
+
+
+def _page(
+    gateway: Any, after: int | None, wait_s: float, asked: dict[str, Any]
+) -> tuple[Listing, int]:
+    from schedulemesh.protocol.answers import Details
+    from schedulemesh.protocol.history_requests import QueryEvents
+
+    request = QueryEvents(after=after, wait_s=wait_s, **asked)
+    facts = gateway.ask(request, Details).facts
+    return event_listing(facts["events"]), facts["cursor"]
+
+
+def _export(
+    target: Target, path: str, kind: str | None, since: float | None, until: float | None
+) -> int | None:
+    """Write all attempts to a file."""
+    from schedulemesh.cli.ray_gateway import attached
+
+    with attached(target) as scheduler:
+        done = scheduler.export_history(path, format=kind, since=since, until=until)
+    if not done["success"]:
+        note(done["error"])
+        return 1
+    print(done["path"])
+    note(f"{done['jobs']} attempts to run tasks were written")
+    return None
+
+
+def attempt_listing(facts: dict[str, Any]) -> Listing:
+    """The answer to QueryHistory."""
+    notes = ("there are older ones; --limit shows more",) if facts["more"] else ()
+    return Listing(
+        kind="attempts",
+        rows=facts["attempts"],
+        columns=_ATTEMPTS,
+        name="task_id",
+        notes=(*notes, *_delay(facts)),
+    )
+
+
+def usage_listing(by: str, facts: dict[str, Any]) -> Listing:
+    """The answer to QueryUsage."""
+    span = f"{local_time(facts['since'])} to {local_time(facts['until'])}"
+    return Listing(
+        kind="usage",
+        rows=facts["usage"],
+        columns=(Column(heading=by, key=by), *_USAGE),
+        name=by,
+        notes=(span, *_delay(facts)),
+    )
+
+
+def event_listing(rows: list[dict[str, Any]]) -> Listing:
+    """Events in their order."""
+    return Listing(kind="events", rows=rows, columns=_EVENTS, name="cursor")
+
+
+def _delay(facts: dict[str, Any]) -> tuple[str, ...]:
+    behind = facts["behind"]
+    return (f"the last {behind} commits are not in the history yet",) if behind else ()
+
+
+def _moment(given: str | None) -> float | None:
+    return None if given is None else max(0.0, moment(given))
+
+
+def _wanted(select: Select) -> dict[str, str]:
+    """The labels that an attempt must have, for the scheduler; the rest is left to ``selected``."""
+    given = [text.partition("=") for text in select.labels or () if "!=" not in text]
+    return {key: value for key, equals, value in given if equals}
+
+
+def _how(row: Row) -> str:
+    """How it ended, with the reason, or for whom it was evicted."""
+    by = row["by_task"] or row["by_agent"] or row["by_client"]
+    if row["state"] == "preempted" and by:
+        return f"preempted for {by}"
+    return f"{row['state']} ({row['reason']})" if row["reason"] else str(row["state"])
+
+
+def _ran(row: Row) -> str:
+    return duration(row["ran_s"]) if row["started_at"] is not None else "-"
+
+
+def _about(row: Row) -> str:
+    return str(row["task_id"] or row["agent_name"] or row["subject"])
+
+
+def _details(given: dict[str, Any]) -> str:
+    return " ".join(f"{key}={data(value)}" for key, value in given.items())
+
+
+def _hours(value: float) -> str:
+    return f"{value:,.1f}"
+
+
+def _wide(heading: str, key: str, show: Any = number) -> Column:
+    return Column(heading=heading, key=key, show=show, wide=True)
+
+
+_ATTEMPTS = (
+    Column(heading="task", key="task_id"),
+    Column(heading="#", key="attempt", right=True),
+    Column(heading="pool", key="pool_name"),
+    Column(heading="owner", key="owner"),
+    Column(heading="submitted", key="submitted_at", show=local_time),
+    Column(heading="waited", key="waited_s", show=duration, right=True),
+    Column(heading="ran", key="", show=_ran, right=True),
+    Column(heading="state", key="", show=_how),
+    Column(heading="state", key="state", wide=True),
+    Column(heading="reason", key="reason", wide=True),
+    Column(heading="agent", key="agent_name", wide=True),
+    _wide("GPU", "gpu"),
+    _wide("CPU", "cpu"),
+    _wide("GPU-s", "gpu_s"),
+    _wide("started", "started_at", local_time),
+    _wide("ended", "ended_at", local_time),
+    _wide("ran s", "ran_s"),
+    _wide("lost s", "lost_s"),
+    _wide("nodes", "node_ids", names),
+    _wide("labels", "labels", labels),
+)
+
+_USAGE = (
+    Column(heading="GPU-h", key="gpu_hours", show=_hours, right=True),
+    Column(heading="CPU-h", key="cpu_hours", show=_hours, right=True),
+    Column(heading="waited h", key="waiting_hours", show=_hours, right=True),
+    Column(heading="lost GPU-h", key="lost_gpu_hours", show=_hours, right=True),
+    Column(heading="done", key="completed", right=True),
+    Column(heading="failed", key="failed", right=True),
+    Column(heading="evicted", key="preempted", right=True),
+    _wide("started", "started"),
+    _wide("cancelled", "cancelled"),
+    _wide("lost", "lost"),
+    _wide("lost h", "lost_hours", _hours),
+    _wide("memory GB-h", "memory_gb_hours", _hours),
+)
+
+_EVENTS = (
+    Column(heading="time", key="at", show=local_time),
+    Column(heading="event", key="kind"),
+    Column(heading="about", key="", show=_about),
+    Column(heading="details", key="detail", show=_details),
+    Column(heading="cursor", key="cursor", wide=True, right=True),
+    Column(heading="task", key="task_id", wide=True),
+    Column(heading="pool", key="pool_name", wide=True),
+    Column(heading="owner", key="owner", wide=True),
+    Column(heading="subject", key="subject", wide=True),
+)

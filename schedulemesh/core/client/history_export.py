@@ -1,0 +1,225 @@
+"""Exports the history as a job trace: CSV, JSON Lines or Parquet.
+
+The columns begin with those that public cluster traces have in common, in seconds from the trace's start,
+so that a simulator reads an export as it reads those.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from schedulemesh.core.client.history_results import AttemptInfo, HistoryResult
+from schedulemesh.core.client.results import Result
+from schedulemesh.domain.names import as_text
+from schedulemesh.errors import InvalidRequestError, shown
+
+#: The columns of a job trace, then our own. Empty: not known, or it has not happened.
+COLUMNS: dict[str, type] = {
+    "job_id": str,
+    "submit_s": float,
+    "duration_s": float,
+    "gpus": float,
+    "cpus": float,
+    "memory_gb": float,
+    "user": str,
+    "group_or_vc": str,
+    "job_type": str,
+    "original_queue_s": float,
+    "status": str,
+    "attempt": int,
+    "priority": float,
+    "queued_s": float,
+    "start_s": float,
+    "end_s": float,
+    "reason": str,
+    "nodes": str,
+    "labels": str,
+    "preempted_by": str,
+    "rule": str,
+    "lost_s": float,
+    "gpu_s": float,
+    "cpu_s": float,
+    "submitted_at": float,
+}
+_MB_PER_GB = 1024.0
+#: Attempts that one request asks for.
+_PAGE = 5_000
+#: Rows of one group of a Parquet file.
+_GROUP = 50_000
+
+
+class ExportResult(Result, total=False):
+    """The answer of ``export_history``."""
+
+    path: str
+    #: How many attempts to run a task were written.
+    jobs: int
+    #: What time 0 of the file is, in seconds since 1970.
+    begin: float
+
+
+class _RefusedError(Exception):
+    """A page of the history was refused."""
+
+    def __init__(self, answer: HistoryResult) -> None:
+        super().__init__(answer["error"])
+        self.answer = answer
+
+
+def export(
+    history: Callable[[int, int], HistoryResult], path: str | os.PathLike[str], kind: object
+) -> ExportResult:
+    """Write all attempts that ``history(after, limit)`` lists page by page, or return its refusal."""
+    target = _path(path)
+    write = _writer(kind, target)
+    trace = _Trace(history)
+    draft = target.with_name(f".{target.name}-{os.getpid()}")
+    try:
+        write(draft, trace.jobs())
+        draft.replace(target)
+    except _RefusedError as refusal:
+        answer = refusal.answer
+        return ExportResult(success=False, error=answer["error"], reason=answer["reason"])
+    finally:
+        draft.unlink(missing_ok=True)
+    return ExportResult(success=True, path=str(target), jobs=trace.written, begin=trace.begin)
+
+
+class _Trace:
+    """The attempts to run tasks as rows of a job trace, read page by page."""
+
+    def __init__(self, history: Callable[[int, int], HistoryResult]) -> None:
+        self._history = history
+        self.written, self.begin = 0, 0.0
+
+    def jobs(self) -> Iterator[dict[str, Any]]:
+        """The rows, the oldest first. Raises _RefusedError."""
+        after, more = 0, True
+        while more:
+            page = self._history(after, _PAGE)
+            if not page["success"]:
+                raise _RefusedError(page)
+            for attempt in page["attempts"]:
+                after = attempt["cursor"]
+                if not attempt["task_id"]:
+                    continue
+                if not self.written:
+                    self.begin = attempt["submitted_at"] or 0.0
+                self.written += 1
+                yield job_of(attempt, self.begin)
+            more = page["more"]
+
+
+def job_of(attempt: AttemptInfo, begin: float) -> dict[str, Any]:
+    """The row of an attempt in a trace that starts at ``begin`` (seconds since 1970)."""
+
+    def from_begin(at: float | None) -> float | None:
+        return None if at is None else round(at - begin, 6)
+
+    started, ended = attempt["started_at"], attempt["ended_at"]
+    ran = None if started is None or ended is None else round(ended - started, 6)
+    queue = None if started is None else attempt["waited_s"]
+    return {
+        "job_id": attempt["task_id"],
+        "submit_s": from_begin(attempt["submitted_at"]),
+        "duration_s": ran,
+        "gpus": attempt["gpu"],
+        "cpus": attempt["cpu"],
+        "memory_gb": attempt["memory_mb"] / _MB_PER_GB,
+        "user": attempt["owner"],
+        "group_or_vc": attempt["pool_name"],
+        "job_type": attempt["labels"].get("job_type", ""),
+        "original_queue_s": None if queue is None else round(queue, 6),
+        "status": attempt["state"],
+        "attempt": attempt["attempt"],
+        "priority": attempt["priority"],
+        "queued_s": from_begin(attempt["queued_at"]),
+        "start_s": from_begin(started),
+        "end_s": from_begin(ended),
+        "reason": attempt["reason"],
+        "nodes": " ".join(attempt["node_ids"]),
+        "labels": msgspec.json.encode(attempt["labels"]).decode() if attempt["labels"] else "",
+        "preempted_by": attempt["by_task"] or attempt["by_agent"] or attempt["by_client"],
+        "rule": attempt["rule"],
+        "lost_s": attempt["lost_s"],
+        "gpu_s": round(attempt["gpu_s"], 6),
+        "cpu_s": round(attempt["cpu_s"], 6),
+        "submitted_at": attempt["submitted_at"],
+    }
+
+
+Rows = Iterable[dict[str, Any]]
+
+
+def write_csv(path: Path, rows: Rows) -> None:
+    """Write rows as CSV with a heading; None is an empty field."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(COLUMNS))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def write_jsonl(path: Path, rows: Rows) -> None:
+    """Write rows as JSON Lines."""
+    encoder = msgspec.json.Encoder()
+    with path.open("wb") as file:
+        for row in rows:
+            file.write(encoder.encode(row) + b"\n")
+
+
+def write_parquet(path: Path, rows: Rows) -> None:
+    """Write rows as Parquet. Raises InvalidRequestError where pyarrow is not installed."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise InvalidRequestError(
+            "Parquet needs pyarrow: pip install 'schedulemesh-core[parquet]', or choose csv or jsonl"
+        ) from error
+    kinds = {str: pa.string(), float: pa.float64(), int: pa.int64()}
+    schema = pa.schema([(name, kinds[kind]) for name, kind in COLUMNS.items()])
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        for group in _groups(rows):
+            writer.write_table(pa.Table.from_pylist(group, schema=schema))
+
+
+def _groups(rows: Rows) -> Iterator[list[dict[str, Any]]]:
+    """The rows in groups of limited size."""
+    group: list[dict[str, Any]] = []
+    for row in rows:
+        group.append(row)
+        if len(group) == _GROUP:
+            yield group
+            group = []
+    yield group
+
+
+#: How a file is written, by its format, which is also how its name may end.
+WRITERS: dict[str, Callable[[Path, Rows], None]] = {
+    "csv": write_csv,
+    "jsonl": write_jsonl,
+    "parquet": write_parquet,
+}
+
+
+def _path(given: object) -> Path:
+    """Raises InvalidRequestError for what is no path."""
+    text = as_text(os.fspath(given) if isinstance(given, os.PathLike) else given)
+    if not text or not text.isprintable():
+        raise InvalidRequestError(f"path is {shown(given)}; it names the file to write")
+    return Path(text).expanduser()
+
+
+def _writer(kind: object, path: Path) -> Callable[[Path, Rows], None]:
+    name = path.suffix.lstrip(".").lower() if kind is None else as_text(kind)
+    if name not in WRITERS:
+        allowed = ", ".join(WRITERS)
+        told = f"format is {shown(kind)}" if kind is not None else f"{path.name!r} names no format"
+        raise InvalidRequestError(f"{told}; allowed are {allowed}")
+    return WRITERS[name]

@@ -1,0 +1,106 @@
+"""Requests about the history."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.errors import JournalError
+from schedulemesh.protocol.answers import Details, Refusal
+from schedulemesh.protocol.history_requests import QueryEvents, QueryHistory, QueryUsage
+from schedulemesh.runtime.running import Running
+from schedulemesh.store.history.queries import Filters, History, Span, whole_hours
+from schedulemesh.store.history.usage import Dimension
+
+#: Seconds that a request waits until the history contains what was durable when it came.
+_PATIENCE_S = 2.0
+
+
+class HistoryService:
+    """Lists attempts and events, and sums up what was used."""
+
+    def __init__(self, running: Running) -> None:
+        self._history = running.history
+        self._reactor = running.reactor
+
+    async def attempts(self, request: QueryHistory) -> Details | Refusal:
+        """The attempts that match, the newest first."""
+        filters = Filters(
+            task_id=request.task_id,
+            pool_name=request.pool_name,
+            owner=request.owner,
+            agent_name=request.agent_name,
+            state=request.state,
+            labels=request.labels,
+            since=request.since,
+            until=request.until,
+        )
+
+        def look(history: History) -> dict[str, Any]:
+            # One more than is answered shows whether there are further ones.
+            span = Span(before=request.before, after=request.after)
+            rows = history.attempts(filters, request.limit + 1, span)
+            more = len(rows) > request.limit
+            rows = rows[: request.limit]
+            if request.with_events:
+                events = history.events_of([row["cursor"] for row in rows])
+                rows = [row | {"events": events[row["cursor"]]} for row in rows]
+            return {"attempts": rows, "more": more}
+
+        return await self._answered(look)
+
+    async def usage(self, request: QueryUsage) -> Details | Refusal:
+        """What was used, by pool, owner or label."""
+        now = self._reactor.now()
+        until = now if request.until is None else request.until
+        since, until = whole_hours(request.since, max(until, request.since))
+        by = Dimension[request.by.upper()]
+
+        def look(history: History) -> dict[str, Any]:
+            rows = history.usage(by, since, until, request.label)
+            return {"usage": rows, "since": since, "until": min(until, now)}
+
+        return await self._answered(look)
+
+    async def events(self, request: QueryEvents) -> Details | Refusal:
+        """The events after one, waiting for the next where there is none."""
+        until = time.monotonic() + request.wait_s
+        after = request.after
+
+        def look(history: History) -> dict[str, Any]:
+            begin = history.last_event() if after is None else after
+            rows = history.events(begin, request.limit, request.task_id, request.kinds)
+            # Where all events were looked at, what did not match need not be looked at again.
+            newest = history.last_event() if len(rows) < request.limit else rows[-1]["cursor"]
+            return {"events": rows, "cursor": max(begin, newest)}
+
+        while True:
+            answer = await self._answered(look)
+            if isinstance(answer, Refusal) or answer.facts["events"] or self._history is None:
+                return answer
+            after = answer.facts["cursor"]
+            left_s = until - time.monotonic()
+            if left_s <= 0.0:
+                return answer
+            await self._history.wait(left_s)
+
+    async def _answered(self, look: Any) -> Details | Refusal:
+        """The answer of a query, with how many commits of the journal the history does not contain yet."""
+        history = self._history
+        if history is None:
+            return _unavailable("it is switched off (HistorySettings.enabled)")
+        behind = await history.caught_up(_PATIENCE_S)
+        try:
+            return Details(facts=await history.read(look) | {"behind": behind})
+        except JournalError as error:
+            return _unavailable(str(error))
+
+
+def _unavailable(why: str) -> Refusal:
+    return Refusal(
+        refused=Refused(
+            reason=Reason.HISTORY_UNAVAILABLE, error=f"the history cannot be read: {why}"
+        )
+    )

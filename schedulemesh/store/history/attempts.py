@@ -1,0 +1,102 @@
+"""An attempt to run a task, as the history keeps it; an agent that runs without a task is one, too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from sqlalchemy import Row
+
+from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.resources import Resources
+from schedulemesh.domain.task import TaskSpec
+
+#: The states of an attempt that has not ended; those of one that has are ``ENDS``.
+QUEUED, STARTING, RUNNING, PREEMPTING = "queued", "starting", "running", "preempting"
+#: How an attempt ends. ``unknown``: the history has a gap there.
+ENDS = ("completed", "failed", "cancelled", "lost", "preempted", "unknown")
+
+
+class Attempt(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+    """See the columns of ``schema.attempts``, which its fields are; None and "" are stored as NULL."""
+
+    id: int
+    task_id: str = ""
+    number: int = 1
+    agent_name: str = ""
+    pool_name: str = ""
+    owner: str = ""
+    client: str = ""
+    priority: float | None = None
+    labels: str = ""
+    cpu: int = 0
+    memory: int = 0
+    gpu: int = 0
+    custom: str = ""
+    submitted_at: float | None = None
+    queued_at: float | None = None
+    admitted_at: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    released_at: float | None = None
+    state: str = QUEUED
+    reason: str = ""
+    error: str = ""
+    nodes: str = ""
+    rule: str = ""
+    evicted_at: float | None = None
+    by_task: str = ""
+    by_agent: str = ""
+    by_pool: str = ""
+    by_owner: str = ""
+    by_client: str = ""
+    saved_at: float | None = None
+    save_error: str = ""
+    lost_s: float | None = None
+    restored: bool | None = None
+    charged: bool = False
+    open: bool = True
+
+    @property
+    def ended(self) -> bool:
+        """Whether the task has ended; its agent may still hold its resources."""
+        return self.ended_at is not None
+
+    def describe(self, task: TaskSpec | None, agent: AgentSpec | None) -> None:
+        """Take what these specifications say of it; the agent holds the resources."""
+        if agent is not None:
+            self.agent_name, self.pool_name = agent.name, agent.pool_name
+            self.labels = text_of(agent.labels)
+            self.charge(agent.resources)
+        if task is None:
+            return
+        self.task_id, self.owner, self.priority = task.task_id, task.owner, task.priority
+        self.pool_name = task.pool_name or self.pool_name
+        self.labels = text_of(task.labels) or self.labels
+
+    def charge(self, resources: Resources) -> None:
+        """Count the use of these resources for it."""
+        self.cpu, self.memory, self.gpu = resources.cpu, resources.memory, resources.gpu
+        self.custom = text_of(dict(resources.custom))
+
+    def row(self, journal: int) -> dict[str, Any]:
+        """Its row in the table."""
+        found: dict[str, Any] = {"journal": journal}
+        for name in FIELDS:
+            value = getattr(self, name)
+            found[name] = None if value == "" else value
+        return found
+
+
+FIELDS = Attempt.__struct_fields__
+
+
+def text_of(values: object) -> str:
+    """A JSON text; empty for what is empty."""
+    return msgspec.json.encode(values).decode() if values else ""
+
+
+def attempt_of(row: Row[Any]) -> Attempt:
+    """The attempt of a row of the table."""
+    given = {name: value for name in FIELDS if (value := getattr(row, name)) is not None}
+    return Attempt(**given)

@@ -1,0 +1,102 @@
+"""Reads the commits of a journal for the history, on a connection of its own."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Protocol
+
+from sqlalchemy import Connection, select
+
+from schedulemesh.errors import JournalError
+from schedulemesh.store.address import Address
+from schedulemesh.store.opening import engine_of
+from schedulemesh.store.recovery import Stored
+from schedulemesh.store.schema import commits, journals, snapshots
+
+
+class Commits(Protocol):
+    """The commits of one journal, read by another thread than the one that writes them."""
+
+    def between(self, after: int, upto: int, limit: int) -> list[tuple[int, bytes]]:
+        """The numbers and records of the next commits after one number, up to another one, that the journal
+        still has.
+        """
+
+    def base(self) -> int:
+        """The number of the last commit that the snapshot covers."""
+
+    def upto(self, number: int) -> Stored:
+        """The snapshot, and the commits after it up to this number."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+class SqlCommits:
+    """The commits of a journal in a database; one thread may use it."""
+
+    def __init__(self, address: Address, journal: int) -> None:
+        engine = engine_of(address)
+        if address.url is not None:
+            # All statements of a transaction see the same rows, as in SQLite.
+            engine = engine.execution_options(isolation_level="REPEATABLE READ")
+        self._engine, self._journal = engine, journal
+        self._connection: Connection | None = None
+
+    def between(self, after: int, upto: int, limit: int) -> list[tuple[int, bytes]]:
+        """See Commits."""
+        mine = (commits.c.journal == self._journal) & commits.c.number.between(after + 1, upto)
+        wanted = select(commits.c.number, commits.c.crc, commits.c.facts).where(mine)
+        with self._connected() as connection, connection.begin():
+            rows = connection.execute(wanted.order_by(commits.c.number).limit(limit)).all()
+        return [(row.number, _checked(row.number, row.crc, row.facts)) for row in rows]
+
+    def base(self) -> int:
+        """See Commits."""
+        wanted = select(journals.c.base).where(journals.c.id == self._journal)
+        with self._connected() as connection, connection.begin():
+            return int(connection.execute(wanted).scalar_one())
+
+    def upto(self, number: int) -> Stored:
+        """See Commits."""
+        mine = (commits.c.journal == self._journal) & (commits.c.number <= number)
+        chunks = select(snapshots.c.part).where(snapshots.c.journal == self._journal)
+        with self._connected() as connection, connection.begin():
+            found = select(journals.c.base).where(journals.c.id == self._journal)
+            base = int(connection.execute(found).scalar_one())
+            parts = connection.execute(chunks.order_by(snapshots.c.number)).scalars().all()
+            wanted = select(commits.c.facts).where(mine, commits.c.number > base)
+            records = connection.execute(wanted.order_by(commits.c.number)).scalars().all()
+        return Stored(base=base, parts=list(map(bytes, parts)), records=list(map(bytes, records)))
+
+    def close(self) -> None:
+        """See Commits."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _connected(self) -> _Kept:
+        if self._connection is None or self._connection.closed:
+            self._connection = self._engine.connect()
+        return _Kept(self._connection)
+
+
+class _Kept:
+    """A connection that stays open after the block, unless that raises."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> Connection:
+        return self._connection
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._connection.close()
+
+
+def _checked(number: int, crc: int, record: bytes) -> bytes:
+    record = bytes(record)
+    if zlib.crc32(record) != crc:
+        raise JournalError(f"commit {number} of the journal is not what was written")
+    return record

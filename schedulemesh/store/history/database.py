@@ -1,0 +1,115 @@
+"""Writes the history of one journal, and reads back what continues after a restart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from schedulemesh.store.history.attempts import attempt_of
+from schedulemesh.store.history.fold import Event, Fold, SeenNode
+from schedulemesh.store.history.schema import attempts, events, nodes, progress, usage
+from schedulemesh.store.history.usage import NAMES
+
+#: Every table with rows of one journal.
+TABLES = (progress, attempts, events, usage, nodes)
+
+_NEW_ATTEMPT = insert(attempts)
+_NEW_EVENT = insert(events)
+#: Rows that one statement names.
+_AT_ONCE = 500
+
+
+class Loaded:
+    """A fold that continues where the tables are."""
+
+    def __init__(self, fold: Fold, upto: int | None) -> None:
+        self.fold = fold
+        #: The number of the last commit that the tables contain; None: the history begins.
+        self.upto = upto
+
+
+def load(connection: Connection, journal: int) -> Loaded:
+    """What the tables say."""
+    found = connection.execute(select(progress).where(progress.c.journal == journal)).first()
+    if found is None:
+        return Loaded(Fold(), None)
+    rows = connection.execute(select(nodes).where(nodes.c.journal == journal))
+    seen = {row.node_id: SeenNode(id=row.id, present=row.present) for row in rows}
+    still_open = (attempts.c.journal == journal) & attempts.c.open
+    rows = connection.execute(select(attempts).where(still_open).order_by(attempts.c.id))
+    fold = Fold(
+        map(attempt_of, rows),
+        seen,
+        next_attempt=found.next_attempt,
+        next_event=found.next_event,
+        at=found.at,
+    )
+    return Loaded(fold, found.upto)
+
+
+def write(connection: Connection, journal: int, fold: Fold, upto: int) -> None:
+    """Write what the fold has noted. Call in a transaction; afterwards ``fold.saved``."""
+    _write_attempts(connection, journal, fold)
+    if fold.events:
+        connection.execute(_NEW_EVENT, [_event_row(journal, event) for event in fold.events])
+    if fold.booking.sums:
+        connection.execute(_add_usage(connection), fold.booking.rows(journal))
+    for node_id in fold.changed_nodes:
+        node = fold.nodes[node_id]
+        values = {"id": node.id, "node_id": node_id, "present": node.present}
+        connection.execute(delete(nodes).where(nodes.c.journal == journal, nodes.c.id == node.id))
+        connection.execute(insert(nodes), {"journal": journal, **values})
+    _write_progress(connection, journal, fold, upto)
+
+
+def _write_attempts(connection: Connection, journal: int, fold: Fold) -> None:
+    changed = [n for n in fold.changed if n not in fold.new]
+    if changed:
+        # Few: an attempt that begins and ends between two writes is written once.
+        gone = delete(attempts).where(attempts.c.journal == journal)
+        for first in range(0, len(changed), _AT_ONCE):
+            some = changed[first : first + _AT_ONCE]
+            connection.execute(gone.where(attempts.c.id.in_(some)))
+    if fold.changed:
+        rows = [attempt.row(journal) for attempt in fold.changed.values()]
+        connection.execute(_NEW_ATTEMPT, rows)
+
+
+def _write_progress(connection: Connection, journal: int, fold: Fold, upto: int) -> None:
+    values = {
+        "upto": upto,
+        "next_attempt": fold.next_attempt,
+        "next_event": fold.next_event,
+        "at": fold.at,
+    }
+    mine = update(progress).where(progress.c.journal == journal).values(**values)
+    if connection.execute(mine).rowcount == 0:
+        connection.execute(insert(progress), {"journal": journal, **values})
+
+
+def _event_row(journal: int, event: Event) -> dict[str, Any]:
+    return {
+        "journal": journal,
+        "number": event.number,
+        "at": event.at,
+        "kind": event.kind,
+        "attempt": event.attempt,
+        "subject": event.subject or None,
+        "detail": event.detail or None,
+    }
+
+
+def _add_usage(connection: Connection) -> Any:
+    """The statement that adds sums to those of the same hour."""
+    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
+    added = dialect.insert(usage)
+    sums = {name: usage.c[name] + added.excluded[name] for name in NAMES}
+    return added.on_conflict_do_update(index_elements=list(usage.primary_key), set_=sums)
+
+
+def forget(connection: Connection, journal: int) -> None:
+    """Remove everything of a journal."""
+    for table in TABLES:
+        connection.execute(delete(table).where(table.c.journal == journal))

@@ -1,0 +1,472 @@
+"""Derives the history from facts: attempts, events and the use of resources.
+
+What it remembers of earlier facts are the attempts that are still open, and the nodes; both are in the
+tables, so it continues after a restart where the tables are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from schedulemesh.domain.end_reasons import EndReason
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.engine.messages import drain_facts as d
+from schedulemesh.engine.messages import facts as f
+from schedulemesh.engine.messages import queue_facts as q
+from schedulemesh.engine.messages.cohort_facts import CohortEnsured
+from schedulemesh.engine.messages.fact import Fact
+from schedulemesh.store.history.attempts import (
+    PREEMPTING,
+    QUEUED,
+    RUNNING,
+    STARTING,
+    Attempt,
+    text_of,
+)
+from schedulemesh.store.history.usage import Booking
+
+#: How a task ends that is left when its agent has ended, with the reason.
+_WITH_AGENT: dict[EndReason, tuple[str, str]] = {
+    EndReason.COMPLETED: ("completed", ""),
+    EndReason.DELETED: ("cancelled", "deleted"),
+    EndReason.PREEMPTED: ("preempted", ""),
+    EndReason.RUN_FAILED: ("failed", "run_raised"),
+    EndReason.LOST: ("lost", "lost"),
+    EndReason.START_FAILED: ("failed", "not_started"),
+}
+#: Reasons for which a task that waits is removed from the queue other than by a failure.
+_CANCELLED = frozenset((Reason.CANCELLED, Reason.WAIT_TIMEOUT))
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """See the columns of ``schema.events``."""
+
+    number: int
+    at: float
+    kind: str
+    attempt: int | None = None
+    subject: str = ""
+    detail: str = ""
+
+
+class SeenNode(msgspec.Struct, kw_only=True, gc=False):
+    """See the columns of ``schema.nodes``."""
+
+    id: int
+    present: bool
+
+
+class Fold:
+    """The open attempts, and what has changed since ``saved``. ``add`` takes facts in their order."""
+
+    def __init__(
+        self,
+        attempts: Iterable[Attempt] = (),
+        nodes: dict[str, SeenNode] | None = None,
+        *,
+        next_attempt: int = 1,
+        next_event: int = 1,
+        at: float = 0.0,
+    ) -> None:
+        self.next_attempt, self.next_event = next_attempt, next_event
+        #: By node id.
+        self.nodes = {} if nodes is None else nodes
+        #: The attempt of each task that has not ended, by task.
+        self.tasks: dict[str, Attempt] = {}
+        #: The attempts on each agent that have not ended, and the one that its use of resources is counted
+        #: for, by agent.
+        self.on_agent: dict[str, list[Attempt]] = {}
+        self.charged: dict[str, Attempt] = {}
+        #: The time of the last fact that has one.
+        self.at = at
+        #: What is to be written: attempts by id, those of them that are new, events, nodes and sums.
+        self.changed: dict[int, Attempt] = {}
+        self.new: set[int] = set()
+        self.events: list[Event] = []
+        self.changed_nodes: set[str] = set()
+        self.booking = Booking()
+        for attempt in attempts:
+            self._adopt(attempt)
+        self._apply: dict[type[Fact], Callable[[Any], None]] = {
+            q.TaskQueued: self._task_queued,
+            q.QueuePlaceChanged: self._queue_place_changed,
+            q.TaskCancelled: self._task_cancelled,
+            q.QueuePolicyChanged: self._policy_changed,
+            f.PolicyChanged: self._policy_changed,
+            f.RequestAnswered: self._request_answered,
+            f.AgentAdmitted: self._agent_admitted,
+            f.AgentStarted: self._agent_started,
+            f.AgentProcessRestarted: self._agent_restarted,
+            f.AgentEnded: self._agent_ended,
+            f.TaskRegistered: self._task_registered,
+            f.TaskEnded: self._task_ended,
+            f.EvictionStarted: self._eviction_started,
+            f.StateSaved: self._state_saved,
+            f.SavingFailed: self._saving_failed,
+            f.TaskPreempted: self._task_preempted,
+            f.EvictionFailed: self._eviction_failed,
+            f.PoolEnsured: lambda fact: self._note("pool_defined", fact.spec.name),
+            CohortEnsured: lambda fact: self._note("cohort_defined", fact.spec.name),
+            f.NodeSeen: self._node_seen,
+            f.NodeLost: self._node_lost,
+            f.NodeCordoned: self._node_cordoned,
+            d.DrainStarted: self._drain_started,
+            d.DrainEnded: self._drain_ended,
+            f.GroupReady: lambda fact: self._note("group_created", fact.group_id),
+            f.GroupEnded: self._group_ended,
+            f.EpochBegun: lambda fact: self._note("supervisor_started", epoch=fact.epoch),
+        }
+
+    def add(self, fact: f.AnyFact) -> None:
+        """Note what a fact changes."""
+        self.at = getattr(fact, "at", None) or self.at
+        apply = self._apply.get(type(fact))
+        if apply is not None:
+            apply(fact)
+
+    def saved(self) -> None:
+        """Everything noted so far is in the tables."""
+        self.changed, self.new, self.events = {}, set(), []
+        self.changed_nodes, self.booking = set(), Booking()
+
+    def event(
+        self, kind: str, attempt: Attempt | None, subject: str = "", **detail: object
+    ) -> None:
+        """Note an event now. Empty details are left out."""
+        given = {name: value for name, value in detail.items() if value not in (None, "", ())}
+        self.events.append(
+            Event(
+                number=self.next_event,
+                at=self.at,
+                kind=kind,
+                attempt=None if attempt is None else attempt.id,
+                subject=subject,
+                detail=text_of(given),
+            )
+        )
+        self.next_event += 1
+
+    def begin(self, **fields: Any) -> Attempt:
+        """A new attempt."""
+        attempt = Attempt(id=self.next_attempt, **fields)
+        self.next_attempt += 1
+        self.new.add(attempt.id)
+        self.touch(attempt)
+        return attempt
+
+    def touch(self, attempt: Attempt) -> None:
+        """Have an attempt written."""
+        self.changed[attempt.id] = attempt
+
+    def end(self, attempt: Attempt, state: str, reason: str = "", error: str = "") -> None:
+        """A task has ended now."""
+        if attempt.ended:
+            return
+        attempt.state, attempt.reason, attempt.error = state, reason, error
+        attempt.ended_at = self.at
+        if self.tasks.get(attempt.task_id) is attempt:
+            del self.tasks[attempt.task_id]
+        self._leave(attempt)
+        if attempt.task_id:
+            self.booking.end(attempt)
+        self.event(state, attempt, reason=reason, error=error)
+        self._close_if_over(attempt)
+
+    def release(self, attempt: Attempt) -> None:
+        """What an attempt held is free, or counted for another one from now on."""
+        self.charged.pop(attempt.agent_name, None)
+        attempt.charged, attempt.released_at = False, self.at
+        self.booking.release(attempt)
+        self._close_if_over(attempt)
+
+    def place(self, attempt: Attempt, agent_name: str) -> None:
+        """An attempt is on an agent from now on."""
+        attempt.agent_name = agent_name
+        self.on_agent.setdefault(agent_name, []).append(attempt)
+
+    def charge(self, attempt: Attempt) -> None:
+        """The use of its agent's resources is counted for this attempt from now on."""
+        attempt.charged = True
+        self.charged[attempt.agent_name] = attempt
+
+    def _leave(self, attempt: Attempt) -> None:
+        """An attempt is on its agent no longer."""
+        others = self.on_agent.get(attempt.agent_name, [])
+        if attempt in others:
+            others.remove(attempt)
+            if not others:
+                del self.on_agent[attempt.agent_name]
+
+    def _adopt(self, attempt: Attempt) -> None:
+        """An attempt that the tables have."""
+        if attempt.task_id and not attempt.ended:
+            self.tasks[attempt.task_id] = attempt
+        if attempt.admitted_at is not None and not attempt.ended:
+            self.on_agent.setdefault(attempt.agent_name, []).append(attempt)
+        if attempt.charged:
+            self.charged[attempt.agent_name] = attempt
+
+    def _close_if_over(self, attempt: Attempt) -> None:
+        if attempt.ended and not attempt.charged:
+            attempt.open = False
+        self.touch(attempt)
+
+    def _note(self, kind: str, subject: str = "", **detail: object) -> None:
+        self.event(kind, None, subject, **detail)
+
+    # -- the queue ----------------------------------------------------------------------------------------
+
+    def _task_queued(self, fact: q.TaskQueued) -> None:
+        given, attempts = fact.submission, fact.attempts
+        again = attempts.preemptions + attempts.failures
+        arrived = attempts.arrived_at
+        attempt = self.begin(
+            number=1 + again,
+            client=given.client or "",
+            submitted_at=fact.at if arrived is None else arrived,
+            queued_at=fact.at,
+        )
+        attempt.describe(given.task, given.agent)
+        self.tasks[attempt.task_id] = attempt
+        self.event("requeued" if arrived is not None else "queued", attempt)
+
+    def _queue_place_changed(self, fact: q.QueuePlaceChanged) -> None:
+        attempt = self.tasks.get(fact.task_id)
+        if attempt is None:
+            return
+        before, attempt.priority = attempt.priority, fact.priority
+        self.touch(attempt)
+        held = attempt.reason == Reason.HELD_BY_USER.value
+        if fact.held != held:
+            attempt.reason = Reason.HELD_BY_USER.value if fact.held else ""
+            self.event("held" if fact.held else "released", attempt)
+        elif fact.priority != before:
+            self.event("priority_changed", attempt, before=before, priority=fact.priority)
+        else:
+            self.event("moved_to_front", attempt)
+
+    def _task_cancelled(self, fact: q.TaskCancelled) -> None:
+        attempt = self.tasks.get(fact.task_id)
+        if attempt is not None:
+            state = "cancelled" if fact.reason in _CANCELLED else "failed"
+            self.end(attempt, state, fact.reason.value, fact.error)
+
+    def _request_answered(self, fact: f.RequestAnswered) -> None:
+        """The answer to a submission says why the task waits at first."""
+        outcome = fact.outcome
+        reason = getattr(outcome, "reason", None)
+        attempt = self.tasks.get(getattr(outcome, "task_id", ""))
+        if attempt is not None and attempt.state == QUEUED and isinstance(reason, Reason):
+            self.waits(attempt, reason.value)
+
+    def waits(self, attempt: Attempt, reason: str) -> None:
+        """Why a task waits now; an event only where that is another reason than before."""
+        if attempt.state == QUEUED and attempt.reason != reason:
+            attempt.reason = reason
+            self.touch(attempt)
+            self.event("waiting", attempt, reason=reason)
+
+    # -- agents --------------------------------------------------------------------------------------------
+
+    def _agent_admitted(self, fact: f.AgentAdmitted) -> None:
+        spec, task = fact.agent, fact.task
+        attempt = None if task is None else self.tasks.get(task.task_id)
+        if attempt is None:
+            attempt = self.begin(submitted_at=fact.at, queued_at=fact.at)
+            if task is not None:
+                self.tasks[task.task_id] = attempt
+        attempt.describe(task, spec)
+        attempt.admitted_at, attempt.state, attempt.reason = fact.at, STARTING, ""
+        self.touch(attempt)
+        self.place(attempt, spec.name)
+        self.charge(attempt)
+        victims = [victim.task_id for victim in fact.evicting]
+        self.event("admitted", attempt, evicting=victims or None)
+
+    def _agent_started(self, fact: f.AgentStarted) -> None:
+        members = [m.node_id for m in fact.members] or [fact.node_id]
+        node_ids = [node_id for node_id in dict.fromkeys(members) if node_id]
+        for attempt in self.on_agent.get(fact.agent_name, ()):
+            if attempt.state != STARTING:
+                continue
+            attempt.state, attempt.started_at = RUNNING, fact.at
+            attempt.restored = fact.state_restored
+            attempt.nodes = text_of([self.node(node_id).id for node_id in node_ids])
+            self.touch(attempt)
+            if attempt.task_id:
+                self.booking.start(attempt)
+            self.event("started", attempt, restored=fact.state_restored)
+
+    def _agent_restarted(self, fact: f.AgentProcessRestarted) -> None:
+        for attempt in self.on_agent.get(fact.agent_name, ()):
+            self.event("restarted", attempt)
+
+    def _agent_ended(self, fact: f.AgentEnded) -> None:
+        state, reason = _WITH_AGENT[fact.reason]
+        for attempt in self.on_agent.pop(fact.agent_name, ()):
+            self.end(attempt, state, reason, fact.error)
+        holder = self.charged.get(fact.agent_name)
+        if holder is not None:
+            self.release(holder)
+
+    # -- tasks ---------------------------------------------------------------------------------------------
+
+    def _task_registered(self, fact: f.TaskRegistered) -> None:
+        runs = self._registered_on(fact)
+        attempt = self.begin(
+            submitted_at=fact.at,
+            queued_at=fact.at,
+            admitted_at=fact.at,
+            started_at=fact.at if runs else None,
+            state=RUNNING if runs else STARTING,
+        )
+        attempt.describe(fact.task, None)
+        self.tasks[attempt.task_id] = attempt
+        holder = self.charged.get(fact.agent_name)
+        self.place(attempt, fact.agent_name)
+        if holder is not None:
+            attempt.nodes = holder.nodes
+            if not holder.task_id:
+                self._take_over(holder, attempt)
+        if runs:
+            self.booking.start(attempt)
+        self.event("registered", attempt, agent_name=fact.agent_name)
+
+    def _registered_on(self, fact: f.TaskRegistered) -> bool:
+        """Whether the agent runs; one that is not known is taken to."""
+        holder = self.charged.get(fact.agent_name)
+        return holder is None or holder.started_at is not None
+
+    def _take_over(self, holder: Attempt, attempt: Attempt) -> None:
+        """The first task that is registered on an agent without one is charged for it from now on."""
+        attempt.cpu, attempt.memory, attempt.gpu = holder.cpu, holder.memory, holder.gpu
+        attempt.custom = holder.custom
+        attempt.pool_name = attempt.pool_name or holder.pool_name
+        holder.state, holder.ended_at = "completed", self.at
+        self._leave(holder)
+        self.release(holder)
+        self.charge(attempt)
+
+    def _task_ended(self, fact: f.TaskEnded) -> None:
+        attempt = self.tasks.get(fact.task_id)
+        if attempt is not None:
+            _forget_eviction(attempt)
+            reason = "" if fact.reason is None else fact.reason.value
+            self.end(attempt, fact.state.value, reason, fact.error)
+
+    def _eviction_started(self, fact: f.EvictionStarted) -> None:
+        attempt = self.tasks.get(fact.task_id)
+        if attempt is None:
+            return
+        attempt.state, attempt.evicted_at = PREEMPTING, fact.at
+        attempt.rule, attempt.by_client = fact.reason.value, fact.client
+        attempt.save_error = ""
+        by = self.charged.get(fact.for_agent or "")
+        if by is not None:
+            attempt.by_task, attempt.by_agent = by.task_id, by.agent_name
+            attempt.by_pool, attempt.by_owner = by.pool_name, by.owner
+        self.touch(attempt)
+        self.event(
+            "preempting",
+            attempt,
+            rule=attempt.rule,
+            by_task=attempt.by_task,
+            by_pool=attempt.by_pool,
+            by_owner=attempt.by_owner,
+            by_client=attempt.by_client,
+            score=fact.preempt_score,
+        )
+
+    def _state_saved(self, fact: f.StateSaved) -> None:
+        attempt = self.tasks.get(fact.task_id)
+        if attempt is None:
+            return
+        attempt.saved_at = fact.at
+        self.touch(attempt)
+        if attempt.state == PREEMPTING:
+            self.event("saved", attempt)
+
+    def _saving_failed(self, fact: f.SavingFailed) -> None:
+        attempt = self.tasks.get(fact.task_id)
+        if attempt is not None:
+            attempt.save_error = fact.error
+            self.touch(attempt)
+            self.event("not_saved", attempt, error=fact.error)
+
+    def _task_preempted(self, fact: f.TaskPreempted) -> None:
+        attempt = self.tasks.get(fact.task.task_id)
+        if attempt is None:
+            return
+        attempt.save_error = fact.save_error
+        attempt.lost_s = _lost_s(attempt)
+        self.end(attempt, "preempted" if fact.counted else "cancelled", fact.reason.value)
+
+    def _eviction_failed(self, fact: f.EvictionFailed) -> None:
+        attempt = self.tasks.get(fact.task_id)
+        if attempt is not None:
+            attempt.state = RUNNING
+            _forget_eviction(attempt)
+            self.touch(attempt)
+            self.event("eviction_failed", attempt)
+
+    # -- the cluster ----------------------------------------------------------------------------------------
+
+    def node(self, node_id: str) -> SeenNode:
+        """A node, by which attempts refer to it."""
+        found = self.nodes.get(node_id)
+        if found is None:
+            found = self.nodes[node_id] = SeenNode(id=len(self.nodes) + 1, present=False)
+            self.changed_nodes.add(node_id)
+        return found
+
+    def _node_seen(self, fact: f.NodeSeen) -> None:
+        node = self.node(fact.report.node_id)
+        if not node.present:
+            node.present = True
+            self.changed_nodes.add(fact.report.node_id)
+            self._note("node_joined", fact.report.node_id)
+
+    def _node_lost(self, fact: f.NodeLost) -> None:
+        self.node(fact.node_id).present = False
+        self.changed_nodes.add(fact.node_id)
+        self._note("node_lost", fact.node_id)
+
+    def _node_cordoned(self, fact: f.NodeCordoned) -> None:
+        self._note("node_cordoned" if fact.cordoned else "node_uncordoned", fact.node_id)
+
+    def _drain_started(self, fact: d.DrainStarted) -> None:
+        self._note(
+            "drain_started",
+            fact.node_id or fact.pool_name or "",
+            deadline=fact.deadline,
+            by_client=fact.client,
+        )
+
+    def _drain_ended(self, fact: d.DrainEnded) -> None:
+        self._note("drain_ended", fact.node_id or fact.pool_name or "")
+
+    def _group_ended(self, fact: f.GroupEnded) -> None:
+        self._note("group_removed", fact.group_id, error=fact.error)
+
+    def _policy_changed(self, fact: f.PolicyChanged | q.QueuePolicyChanged) -> None:
+        kind = "policy_changed" if isinstance(fact, f.PolicyChanged) else "queue_policy_changed"
+        shown = fact.policy.public()
+        changes = {name: shown[name] for name in fact.changes if name in shown}
+        self._note(kind, by_client=fact.client, changes=changes)
+
+
+def _lost_s(attempt: Attempt) -> float | None:
+    """The seconds of work that an eviction lost: from its start, or the last saved state, to the decision."""
+    if attempt.started_at is None or attempt.evicted_at is None:
+        return None
+    return max(0.0, attempt.evicted_at - max(attempt.started_at, attempt.saved_at or 0.0))
+
+
+def _forget_eviction(attempt: Attempt) -> None:
+    """The task was not evicted after all."""
+    attempt.rule = attempt.by_task = attempt.by_agent = attempt.by_pool = ""
+    attempt.by_owner = attempt.by_client = attempt.save_error = ""
+    attempt.evicted_at = None

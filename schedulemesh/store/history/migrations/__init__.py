@@ -1,0 +1,1 @@
+"""Alembic's scripts, which create and change the tables of the history."""

@@ -1,0 +1,239 @@
+"""Answers questions about the history: attempts, the use of resources, and events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, Row, func, select
+from sqlalchemy.sql import and_
+
+from schedulemesh.domain.resources import UNIT
+from schedulemesh.store.history.attempts import FIELDS, Attempt, attempt_of
+from schedulemesh.store.history.schema import attempts, events, nodes, usage
+from schedulemesh.store.history.usage import (
+    HOUR_S,
+    NAMES,
+    Dimension,
+    Sums,
+    names_of,
+)
+
+#: The most rows that one answer has.
+MOST = 10_000
+#: How the columns of an attempt that are not shown as they are stored are called.
+_HIDDEN = frozenset(
+    ("id", "number", "cpu", "memory", "gpu", "custom", "labels", "nodes", "charged", "open")
+)
+
+
+class Filters(msgspec.Struct, frozen=True, kw_only=True):
+    """Which attempts are wanted; None: all."""
+
+    task_id: str | None = None
+    pool_name: str | None = None
+    owner: str | None = None
+    agent_name: str | None = None
+    state: str | None = None
+    #: Labels that it has.
+    labels: Mapping[str, str] = {}
+    #: Those that had not ended before, and those that were submitted before: seconds since 1970.
+    since: float | None = None
+    until: float | None = None
+
+
+class Span(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a list: the attempts before this ``cursor``, the newest first; or, where ``after`` is given,
+    those after that one, the oldest first.
+    """
+
+    before: int | None = None
+    after: int | None = None
+
+
+class History:
+    """The history of one journal, read on a connection. ``now`` is in seconds since 1970."""
+
+    def __init__(self, connection: Connection, journal: int, now: float) -> None:
+        self._connection, self._journal, self._now = connection, journal, now
+
+    def attempts(self, filters: Filters, limit: int, span: Span) -> list[dict[str, Any]]:
+        """The first attempts of a part of the list."""
+        wanted = select(attempts).where(*self._wanted(filters))
+        if span.before is not None:
+            wanted = wanted.where(attempts.c.id < span.before)
+        if span.after is not None:
+            wanted = wanted.where(attempts.c.id > span.after).order_by(attempts.c.id)
+        else:
+            wanted = wanted.order_by(attempts.c.id.desc())
+        node_ids = self._node_ids()
+        found: list[dict[str, Any]] = []
+        # Labels are compared here, so rows are read until there are enough that have them.
+        rows = self._connection.execution_options(yield_per=500).execute(wanted)
+        for row in rows:
+            attempt = attempt_of(row)
+            if _has(attempt, filters.labels):
+                found.append(self._shown(attempt, node_ids))
+                if len(found) == limit:
+                    break
+        rows.close()
+        return found
+
+    def events_of(self, ids: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
+        """The events of these attempts, in their order, by attempt."""
+        found: dict[int, list[dict[str, Any]]] = {number: [] for number in ids}
+        mine = (events.c.journal == self._journal) & events.c.attempt.in_(ids)
+        for row in self._connection.execute(select(events).where(mine).order_by(events.c.number)):
+            found[row.attempt].append(_event(row))
+        return found
+
+    def events(
+        self, after: int, limit: int, task_id: str | None, kinds: Iterable[str]
+    ) -> list[dict[str, Any]]:
+        """The events after the one with this ``cursor``, in their order."""
+        joined = events.outerjoin(
+            attempts,
+            and_(attempts.c.journal == events.c.journal, attempts.c.id == events.c.attempt),
+        )
+        named = ("task_id", "agent_name", "pool_name", "owner")
+        wanted = select(events, *(attempts.c[name] for name in named)).select_from(joined)
+        wanted = wanted.where(events.c.journal == self._journal, events.c.number > after)
+        if task_id is not None:
+            wanted = wanted.where(attempts.c.task_id == task_id)
+        if chosen := tuple(kinds):
+            wanted = wanted.where(events.c.kind.in_(chosen))
+        rows = self._connection.execute(wanted.order_by(events.c.number).limit(limit))
+        return [_event(row) | {name: getattr(row, name) or "" for name in named} for row in rows]
+
+    def last_event(self) -> int:
+        """The cursor of the newest event; 0: there is none."""
+        mine = events.c.journal == self._journal
+        return self._connection.execute(select(func.max(events.c.number)).where(mine)).scalar() or 0
+
+    def usage(
+        self, by: Dimension, since: float, until: float, label: str | None
+    ) -> list[dict[str, Any]]:
+        """What was used in the hours from ``since`` to ``until``, by name; most GPUs first.
+
+        Both are whole hours. ``label``: only of the labels with this key.
+        """
+        found = self._ended_usage(by, since, until, label)
+        self._add_open(found, by, since, min(until, self._now), label)
+        rows = [{str(by.name).lower(): name} | _public(sums) for name, sums in found.items()]
+        return sorted(rows, key=lambda row: (-row["gpu_hours"], -row["cpu_hours"]))
+
+    def _ended_usage(
+        self, by: Dimension, since: float, until: float, label: str | None
+    ) -> dict[str, Sums]:
+        mine = (usage.c.journal == self._journal) & (usage.c.dimension == int(by))
+        span = usage.c.hour.between(int(since // HOUR_S), int(-(-until // HOUR_S)) - 1)
+        sums = [func.sum(usage.c[name]).label(name) for name in NAMES]
+        wanted = select(usage.c.name, *sums).where(mine, span).group_by(usage.c.name)
+        if label is not None:
+            wanted = wanted.where(usage.c.name.startswith(f"{label}=", autoescape=True))
+        found = {}
+        for row in self._connection.execute(wanted):
+            values = {name: getattr(row, name) for name in NAMES}
+            counts = {n: int(values[n]) for n in NAMES if isinstance(getattr(Sums(), n), int)}
+            found[str(row.name)] = Sums(**(values | counts))
+        return found
+
+    def _add_open(
+        self, found: dict[str, Sums], by: Dimension, since: float, until: float, label: str | None
+    ) -> None:
+        """Add what is being used, up to now."""
+        running = attempts.c.open & attempts.c.charged & (attempts.c.started_at < until)
+        wanted = select(attempts).where(attempts.c.journal == self._journal, running)
+        for row in self._connection.execute(wanted):
+            attempt = attempt_of(row)
+            seconds = until - max(since, attempt.started_at or until)
+            for dimension, name in names_of(attempt):
+                if dimension != by or (label is not None and not name.startswith(f"{label}=")):
+                    continue
+                found.setdefault(name, Sums()).use(attempt, max(0.0, seconds))
+
+    def _wanted(self, filters: Filters) -> list[ColumnElement[bool]]:
+        found = [attempts.c.journal == self._journal]
+        for name in ("task_id", "pool_name", "owner", "agent_name", "state"):
+            value = getattr(filters, name)
+            if value is not None:
+                found.append(attempts.c[name] == value)
+        if filters.since is not None:
+            found.append(attempts.c.ended_at.is_(None) | (attempts.c.ended_at >= filters.since))
+        if filters.until is not None:
+            found.append(attempts.c.submitted_at < filters.until)
+        return found
+
+    def _node_ids(self) -> dict[int, str]:
+        mine = nodes.c.journal == self._journal
+        return {row.id: row.node_id for row in self._connection.execute(select(nodes).where(mine))}
+
+    def _shown(self, attempt: Attempt, node_ids: Mapping[int, str]) -> dict[str, Any]:
+        """An attempt as it is answered: what is not known is None, or an empty text."""
+        shown: dict[str, Any] = {
+            name: getattr(attempt, name) for name in FIELDS if name not in _HIDDEN
+        }
+        numbers = msgspec.json.decode(attempt.nodes, type=list[int]) if attempt.nodes else []
+        used_until = attempt.released_at or (self._now if attempt.charged else attempt.ended_at)
+        used_s = _span(attempt.started_at, used_until)
+        waits_until = attempt.started_at or attempt.ended_at or self._now
+        return shown | {
+            "cursor": attempt.id,
+            "attempt": attempt.number,
+            "cpu": attempt.cpu / UNIT,
+            "memory_mb": attempt.memory / UNIT,
+            "gpu": attempt.gpu / UNIT,
+            "custom": {n: units / UNIT for n, units in _object(attempt.custom).items()},
+            "labels": _object(attempt.labels),
+            "node_ids": [node_ids.get(number, "") for number in numbers],
+            "waited_s": _span(attempt.queued_at, waits_until),
+            "ran_s": _span(attempt.started_at, attempt.ended_at or self._now),
+            "cpu_s": used_s * attempt.cpu / UNIT,
+            "gpu_s": used_s * attempt.gpu / UNIT,
+        }
+
+
+def _has(attempt: Attempt, labels: Mapping[str, str]) -> bool:
+    if not labels:
+        return True
+    own = _object(attempt.labels)
+    return all(own.get(key) == value for key, value in labels.items())
+
+
+def _object(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.json.decode(text) if text else {}
+    return found
+
+
+def _span(begin: float | None, end: float | None) -> float:
+    return 0.0 if begin is None or end is None else max(0.0, end - begin)
+
+
+def _event(row: Row[Any]) -> dict[str, Any]:
+    """An event as it is answered."""
+    found = {"cursor": row.number, "at": row.at, "kind": row.kind, "subject": row.subject or ""}
+    return found | {"detail": _object(row.detail or "")}
+
+
+def _public(sums: Sums) -> dict[str, Any]:
+    """Sums as they are answered: hours, and counts."""
+    return {
+        "gpu_hours": sums.gpu_s / HOUR_S,
+        "cpu_hours": sums.cpu_s / HOUR_S,
+        "memory_gb_hours": sums.memory_mb_s / 1024 / HOUR_S,
+        "waiting_hours": sums.waited_s / HOUR_S,
+        "lost_hours": sums.lost_s / HOUR_S,
+        "lost_gpu_hours": sums.lost_gpu_s / HOUR_S,
+        "started": sums.started,
+        "completed": sums.completed,
+        "failed": sums.failed,
+        "cancelled": sums.cancelled,
+        "lost": sums.lost,
+        "preempted": sums.preempted,
+    }
+
+
+def whole_hours(since: float, until: float) -> tuple[float, float]:
+    """The time span in whole hours that contains this one."""
+    return since // HOUR_S * HOUR_S, -(-until // HOUR_S) * HOUR_S

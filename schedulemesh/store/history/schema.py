@@ -1,0 +1,145 @@
+"""The tables of the history. One database may hold the histories of many schedulers.
+
+They are created and changed by Alembic (``migrations``); these definitions are what queries are built from.
+Times are seconds since 1970, amounts are in units of 1/10,000. Text that is empty is stored as NULL.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    Integer,
+    MetaData,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+)
+
+metadata = MetaData()
+
+#: How far the history of a journal is.
+progress = Table(
+    "schedulemesh_history",
+    metadata,
+    Column("journal", BigInteger, primary_key=True, autoincrement=False),
+    #: The number of the last commit of the journal whose facts are in the history.
+    Column("upto", BigInteger, nullable=False),
+    #: The numbers that the next attempt and the next event get.
+    Column("next_attempt", BigInteger, nullable=False),
+    Column("next_event", BigInteger, nullable=False),
+    #: The time of the last fact that has one.
+    Column("at", Float, nullable=False),
+)
+
+#: One row for each attempt to run a task, and for each agent that runs without a task.
+attempts = Table(
+    "schedulemesh_history_attempts",
+    metadata,
+    Column("journal", BigInteger, primary_key=True, autoincrement=False),
+    Column("id", BigInteger, primary_key=True, autoincrement=False),
+    #: NULL: an agent without a task.
+    Column("task_id", Text),
+    #: Which attempt of the task it is: 1 for the first.
+    Column("number", Integer, nullable=False),
+    Column("agent_name", Text),
+    Column("pool_name", Text),
+    Column("owner", Text),
+    Column("client", Text),
+    Column("priority", Float),
+    #: A JSON object.
+    Column("labels", Text),
+    Column("cpu", BigInteger, nullable=False),
+    Column("memory", BigInteger, nullable=False),
+    Column("gpu", BigInteger, nullable=False),
+    #: Custom resources: a JSON object.
+    Column("custom", Text),
+    Column("submitted_at", Float),
+    Column("queued_at", Float),
+    Column("admitted_at", Float),
+    Column("started_at", Float),
+    #: When the task ended, and when what it held was free; the latter only where it held something.
+    Column("ended_at", Float),
+    Column("released_at", Float),
+    Column("state", String(12), nullable=False),
+    Column("reason", String(48)),
+    Column("error", Text),
+    #: The ids of its nodes in ``nodes``: a JSON list.
+    Column("nodes", Text),
+    #: Its eviction: the rule, when it was decided, and for whom.
+    Column("rule", String(48)),
+    Column("evicted_at", Float),
+    Column("by_task", Text),
+    Column("by_agent", Text),
+    Column("by_pool", Text),
+    Column("by_owner", Text),
+    Column("by_client", Text),
+    Column("saved_at", Float),
+    Column("save_error", Text),
+    #: Seconds of work that its eviction lost.
+    Column("lost_s", Float),
+    #: Whether it began with a restored state; NULL: there was none.
+    Column("restored", Boolean),
+    #: Whether its use of resources is counted: one attempt of each agent at a time.
+    Column("charged", Boolean, nullable=False),
+    #: Whether it may still change.
+    Column("open", Boolean, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+#: One row for each event, in the order in which they happened.
+events = Table(
+    "schedulemesh_history_events",
+    metadata,
+    Column("journal", BigInteger, primary_key=True, autoincrement=False),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("at", Float, nullable=False),
+    Column("kind", String(24), nullable=False),
+    #: The attempt that it belongs to; NULL: none.
+    Column("attempt", BigInteger),
+    #: The pool, node or group that it is about, where it belongs to no attempt.
+    Column("subject", Text),
+    #: A JSON object.
+    Column("detail", Text),
+    sqlite_with_rowid=False,
+)
+
+#: What was used in each hour, by pool, owner and label.
+usage = Table(
+    "schedulemesh_history_usage",
+    metadata,
+    Column("journal", BigInteger, primary_key=True, autoincrement=False),
+    #: See ``usage.Dimension``.
+    Column("dimension", SmallInteger, primary_key=True, autoincrement=False),
+    #: Hours since 1970.
+    Column("hour", Integer, primary_key=True, autoincrement=False),
+    Column("name", Text, primary_key=True),
+    Column("cpu_s", Float, nullable=False),
+    Column("gpu_s", Float, nullable=False),
+    Column("memory_mb_s", Float, nullable=False),
+    Column("waited_s", Float, nullable=False),
+    Column("lost_s", Float, nullable=False),
+    Column("lost_gpu_s", Float, nullable=False),
+    Column("started", BigInteger, nullable=False),
+    Column("completed", BigInteger, nullable=False),
+    Column("failed", BigInteger, nullable=False),
+    Column("cancelled", BigInteger, nullable=False),
+    Column("lost", BigInteger, nullable=False),
+    Column("preempted", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+#: The nodes that were ever seen, by a short number.
+nodes = Table(
+    "schedulemesh_history_nodes",
+    metadata,
+    Column("journal", BigInteger, primary_key=True, autoincrement=False),
+    Column("id", BigInteger, primary_key=True, autoincrement=False),
+    Column("node_id", Text, nullable=False),
+    #: Whether it is part of the cluster, as far as the history is.
+    Column("present", Boolean, nullable=False),
+    sqlite_with_rowid=False,
+)

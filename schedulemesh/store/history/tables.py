@@ -1,0 +1,91 @@
+"""Opens the database of the history, and brings its tables to the present version."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    Select,
+    String,
+    column,
+    create_engine,
+    event,
+    inspect,
+    select,
+    table,
+    text,
+)
+from sqlalchemy.pool import NullPool
+
+from schedulemesh.errors import JournalError
+from schedulemesh.store.address import Address
+from schedulemesh.store.files import beside, opened
+from schedulemesh.store.opening import LOCK_SPACE, engine_of, set_pragmas
+
+VERSION_TABLE = "schedulemesh_history_version"
+#: The newest version of the tables: the revision of the newest script in ``migrations/versions``.
+HEAD = "0001"
+_SCRIPTS = Path(__file__).with_name("migrations")
+_FOUND: Select[str] = select(column("version_num", String)).select_from(table(VERSION_TABLE))
+#: The suffix of the history's file beside a journal's file, and those of the files beside that one.
+SUFFIX = ".history"
+FILES = (SUFFIX, f"{SUFFIX}-wal", f"{SUFFIX}-shm")
+
+
+def history_path(address: Address) -> Path | None:
+    """The file of the history of a journal in a file; None: the journal is in a database, and so is it."""
+    return None if address.path is None else beside(address.path, SUFFIX)
+
+
+def history_engine(address: Address) -> Engine:
+    """The SQLAlchemy engine of the history of a journal; a file is created where there is none."""
+    path = history_path(address)
+    if path is None:
+        return engine_of(address)
+    os.close(opened(path, os.O_RDWR | os.O_CREAT))
+    url = URL.create("sqlite", database=str(path))
+    engine = create_engine(url, poolclass=NullPool, connect_args={"check_same_thread": False})
+    event.listen(engine, "connect", set_pragmas)
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+    return engine
+
+
+def migrate(connection: Connection) -> None:
+    """Bring the tables to the present version, or create them. Call in a transaction.
+
+    Raises JournalError where a newer ScheduleMesh wrote them.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:space, 1)"), {"space": LOCK_SPACE})
+    found = _version(connection)
+    if found == HEAD:
+        return
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    # Imported only where there is something to do: it takes longer than all of the rest.
+    from alembic import command  # noqa: PLC0415
+    from alembic.config import Config  # noqa: PLC0415
+    from alembic.script import ScriptDirectory  # noqa: PLC0415
+
+    config = Config()
+    config.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    if found is not None and found not in known:
+        raise JournalError(
+            f"the history has version {found}, this ScheduleMesh knows versions up to {HEAD}; it was left as "
+            "it is: use the version that wrote it"
+        )
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+
+
+def _version(connection: Connection) -> str | None:
+    """The version of the tables; None: there are none."""
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return None
+    version: str | None = connection.execute(_FOUND).scalar()
+    return version

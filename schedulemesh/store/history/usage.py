@@ -1,0 +1,130 @@
+"""Sums up what was used in each hour, by pool, owner and label.
+
+The use of an attempt is counted when its resources have become free, in each hour in which it ran; waiting
+when it starts, in that hour; its end, and the work that its eviction lost, when it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Any
+
+import msgspec
+
+from schedulemesh.domain.resources import UNIT
+from schedulemesh.store.history.attempts import Attempt
+
+HOUR_S = 3600.0
+
+
+class Dimension(IntEnum):
+    """By what the use of resources is summed up."""
+
+    POOL = 0
+    OWNER = 1
+    LABEL = 2
+
+
+class Sums(msgspec.Struct, kw_only=True, gc=False):
+    """What was used; see the columns of ``schema.usage``."""
+
+    cpu_s: float = 0.0
+    gpu_s: float = 0.0
+    memory_mb_s: float = 0.0
+    waited_s: float = 0.0
+    lost_s: float = 0.0
+    lost_gpu_s: float = 0.0
+    started: int = 0
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    lost: int = 0
+    preempted: int = 0
+
+    def use(self, attempt: Attempt, seconds: float) -> None:
+        """Add the resources of an attempt for so many seconds."""
+        self.cpu_s += attempt.cpu * seconds / UNIT
+        self.gpu_s += attempt.gpu * seconds / UNIT
+        self.memory_mb_s += attempt.memory * seconds / UNIT
+
+    def start(self, attempt: Attempt) -> None:
+        """Add a start, and the time for which it was waited."""
+        self.started += 1
+        if attempt.started_at is not None and attempt.queued_at is not None:
+            self.waited_s += max(0.0, attempt.started_at - attempt.queued_at)
+
+    def end(self, attempt: Attempt) -> None:
+        """Add the end of an attempt."""
+        if attempt.state in ("completed", "failed", "cancelled", "lost", "preempted"):
+            setattr(self, attempt.state, getattr(self, attempt.state) + 1)
+        if attempt.lost_s is not None:
+            self.lost_s += attempt.lost_s
+            self.lost_gpu_s += attempt.lost_s * attempt.gpu / UNIT
+
+
+#: (dimension, hour, name).
+Key = tuple[int, int, str]
+NAMES = Sums.__struct_fields__
+
+
+class Booking:
+    """Collects what is to be added to the table."""
+
+    def __init__(self) -> None:
+        self.sums: dict[Key, Sums] = {}
+
+    def start(self, attempt: Attempt) -> None:
+        """A task has started."""
+        for sums in self._at(attempt, attempt.started_at):
+            sums.start(attempt)
+
+    def end(self, attempt: Attempt) -> None:
+        """A task has ended."""
+        for sums in self._at(attempt, attempt.ended_at):
+            sums.end(attempt)
+
+    def release(self, attempt: Attempt) -> None:
+        """The resources of an attempt are free."""
+        if attempt.started_at is None or attempt.released_at is None:
+            return
+        for hour, seconds in hours(attempt.started_at, attempt.released_at):
+            for sums in self._of(attempt, hour):
+                sums.use(attempt, seconds)
+
+    def rows(self, journal: int) -> list[dict[str, Any]]:
+        """The rows to add to the table."""
+        return [
+            {"journal": journal, "dimension": dimension, "hour": hour, "name": name}
+            | msgspec.structs.asdict(sums)
+            for (dimension, hour, name), sums in self.sums.items()
+        ]
+
+    def _at(self, attempt: Attempt, at: float | None) -> Iterator[Sums]:
+        return self._of(attempt, int((at or 0.0) // HOUR_S))
+
+    def _of(self, attempt: Attempt, hour: int) -> Iterator[Sums]:
+        for dimension, name in names_of(attempt):
+            key = (dimension, hour, name)
+            sums = self.sums.get(key)
+            if sums is None:
+                sums = self.sums[key] = Sums()
+            yield sums
+
+
+def names_of(attempt: Attempt) -> list[tuple[int, str]]:
+    """What the use of an attempt is counted for: its pool, its owner and each of its labels."""
+    found = [(int(Dimension.POOL), attempt.pool_name), (int(Dimension.OWNER), attempt.owner)]
+    if attempt.labels:
+        labels: dict[str, str] = msgspec.json.decode(attempt.labels)
+        found += [(int(Dimension.LABEL), f"{key}={value}") for key, value in labels.items()]
+    return found
+
+
+def hours(begin: float, end: float) -> Iterator[tuple[int, float]]:
+    """The hours since 1970 that a time span touches, each with how many seconds of it."""
+    hour = int(begin // HOUR_S)
+    while begin < end:
+        until = min(end, (hour + 1) * HOUR_S)
+        yield hour, until - begin
+        begin, hour = until, hour + 1

@@ -1,0 +1,149 @@
+"""The history as a supervisor writes and answers it, on a fake backend."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from schedulemesh.config.settings import HistorySettings, JournalSettings
+from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.pool import PoolSpec
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.resources import parse_resources
+from schedulemesh.domain.task import TaskSpec
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.protocol.history_requests import QueryEvents, QueryHistory, QueryUsage
+from tests.runtime.composition import InThread
+
+
+@pytest.fixture
+def journal_file(tmp_path):
+    return tmp_path / "mesh.sqlite"
+
+
+@pytest.fixture
+def begin(journal_file):
+    made = []
+
+    def supervisor(**settings):
+        made.append(InThread(journal_file, **settings))
+        return made[-1]
+
+    yield supervisor
+    for one in made:
+        if one.loop.is_running():
+            one.close()
+
+
+def ask(mesh, request):
+    answer = mesh.do(mesh.requests.answer(request, ((), ())))
+    return answer.facts if hasattr(answer, "facts") else answer.refused
+
+
+def step(mesh, stimulus):
+    return mesh.do(mesh.running.reactor.step(stimulus))
+
+
+def run_task(mesh, name, *, pool="p", owner="ann", labels=(), ends=True):
+    resources = parse_resources({"cpu": 1})
+    agent = AgentSpec(name=name, pool_name=pool, resources=resources, class_key="class")
+    task = TaskSpec(task_id=name, pool_name=pool, owner=owner, labels=dict(labels))
+    step(mesh, s.TaskSubmitted(agent=agent, task=task, queue=True, client="host:1"))
+    found = mesh.running.reactor.state.agents[name]
+    step(
+        mesh,
+        s.AgentReported(agent_name=name, incarnation=found.incarnation, node_id=None),
+    )
+    if ends:
+        step(mesh, s.TaskFinished(task_id=name, end_agent=True))
+        step(mesh, s.AgentGone(agent_name=name, incarnation=found.incarnation))
+
+
+def make_pool(mesh, name="p", cpu=4):
+    spec = PoolSpec(name=name, resources=parse_resources({"cpu": cpu}))
+    step(mesh, s.PoolRequested(spec=spec))
+
+
+def test_a_task_is_found_with_its_events(begin):
+    mesh = begin()
+    make_pool(mesh)
+    run_task(mesh, "t", labels={"team": "a"})
+    answer = ask(mesh, QueryHistory(task_id="t", with_events=True))
+    (attempt,) = answer["attempts"]
+    assert (attempt["state"], attempt["owner"], attempt["pool_name"]) == ("completed", "ann", "p")
+    assert attempt["labels"] == {"team": "a"}
+    assert attempt["cpu"] == 1.0
+    kinds = [event["kind"] for event in attempt["events"]]
+    assert kinds[0] in ("queued", "admitted")
+    assert kinds[-3:] == ["admitted", "started", "completed"]
+    assert answer["behind"] == 0
+
+
+def test_use_is_summed_up_by_pool_owner_and_label(begin):
+    mesh = begin()
+    make_pool(mesh)
+    run_task(mesh, "t", labels={"team": "a"})
+    run_task(mesh, "u", owner="bob", labels={"team": "b", "model": "x"})
+    now = mesh.running.reactor.now()
+    by = {
+        kind: ask(mesh, QueryUsage(by=kind, since=now))["usage"]
+        for kind in ("pool", "owner", "label")
+    }
+    assert [(row["pool"], row["completed"]) for row in by["pool"]] == [("p", 2)]
+    assert {row["owner"]: row["started"] for row in by["owner"]} == {"ann": 1, "bob": 1}
+    assert {row["label"] for row in by["label"]} == {"team=a", "team=b", "model=x"}
+    assert all(row["cpu_hours"] > 0.0 for rows in by.values() for row in rows)
+    of_team = ask(mesh, QueryUsage(by="label", since=now, label="team"))["usage"]
+    assert {row["label"] for row in of_team} == {"team=a", "team=b"}
+
+
+def test_events_are_followed_by_their_cursor(begin):
+    mesh = begin()
+    make_pool(mesh)
+    first = ask(mesh, QueryEvents())
+    assert "pool_defined" in [event["kind"] for event in first["events"]]
+    assert ask(mesh, QueryEvents(after=first["cursor"]))["events"] == []
+    waiting = asyncio.run_coroutine_threadsafe(
+        mesh.requests.answer(QueryEvents(after=first["cursor"], wait_s=20.0), ((), ())), mesh.loop
+    )
+    run_task(mesh, "t")
+    events = waiting.result(25).facts["events"]
+    assert events[0]["task_id"] == "t"
+    assert events[0]["cursor"] > first["cursor"]
+
+
+def test_a_later_process_continues_where_the_history_is(begin):
+    mesh = begin(journal=JournalSettings(snapshot_facts=5))
+    make_pool(mesh)
+    run_task(mesh, "t", ends=False)
+    before = ask(mesh, QueryHistory())["attempts"]
+    mesh.close()
+    again = begin(journal=JournalSettings(snapshot_facts=5))
+    events = ask(again, QueryEvents())["events"]
+    cursors = [event["cursor"] for event in events]
+    assert cursors == list(range(1, len(cursors) + 1))
+    assert [event["kind"] for event in events].count("supervisor_started") == 2
+    assert "gap" not in [event["kind"] for event in events]
+    (attempt,) = ask(again, QueryHistory(task_id="t"))["attempts"]
+    assert attempt["cursor"] == before[0]["cursor"]
+
+
+def test_without_a_history_its_requests_are_refused(begin, journal_file):
+    mesh = begin(history=HistorySettings(enabled=False))
+    assert ask(mesh, QueryHistory()).reason is Reason.HISTORY_UNAVAILABLE
+    assert not journal_file.with_name("mesh.sqlite.history").exists()
+
+
+def test_a_damaged_history_is_set_aside_and_decisions_go_on(begin, journal_file):
+    mesh = begin()
+    make_pool(mesh)
+    mesh.close()
+    history = journal_file.with_name("mesh.sqlite.history")
+    history.write_bytes(b"this is no database" * 1000)
+    later = begin()
+    run_task(later, "t")
+    while ask(later, QueryHistory()) == []:
+        pass
+    kept = list(journal_file.parent.glob("mesh.sqlite.history.damaged-*"))
+    assert len(kept) == 1
