@@ -9,7 +9,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from schedulemesh.store.history.attempts import attempt_of
 from schedulemesh.store.history.fold import Event, Fold, SeenNode
-from schedulemesh.store.history.schema import attempts, events, nodes, progress, usage
+from schedulemesh.store.history.schema import attempts, by_index, events, nodes, progress, usage
 from schedulemesh.store.history.usage import NAMES
 
 #: Every table with rows of one journal.
@@ -37,7 +37,7 @@ def load(connection: Connection, journal: int) -> Loaded:
         return Loaded(Fold(), None)
     rows = connection.execute(select(nodes).where(nodes.c.journal == journal))
     seen = {row.node_id: SeenNode(id=row.id, present=row.present) for row in rows}
-    still_open = (attempts.c.journal == journal) & attempts.c.open
+    still_open = by_index(attempts, journal) & attempts.c.open
     rows = connection.execute(select(attempts).where(still_open).order_by(attempts.c.id))
     fold = Fold(
         map(attempt_of, rows),

@@ -11,7 +11,7 @@ from sqlalchemy.sql import and_
 
 from schedulemesh.domain.resources import UNIT
 from schedulemesh.store.history.attempts import FIELDS, Attempt, attempt_of
-from schedulemesh.store.history.schema import attempts, events, nodes, usage
+from schedulemesh.store.history.schema import attempts, by_index, events, nodes, usage
 from schedulemesh.store.history.usage import (
     HOUR_S,
     NAMES,
@@ -83,7 +83,7 @@ class History:
     def events_of(self, ids: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
         """The events of these attempts, in their order, by attempt."""
         found: dict[int, list[dict[str, Any]]] = {number: [] for number in ids}
-        mine = (events.c.journal == self._journal) & events.c.attempt.in_(ids)
+        mine = by_index(events, self._journal) & events.c.attempt.in_(ids)
         for row in self._connection.execute(select(events).where(mine).order_by(events.c.number)):
             found[row.attempt].append(_event(row))
         return found
@@ -98,13 +98,21 @@ class History:
         )
         named = ("task_id", "agent_name", "pool_name", "owner")
         wanted = select(events, *(attempts.c[name] for name in named)).select_from(joined)
-        wanted = wanted.where(events.c.journal == self._journal, events.c.number > after)
-        if task_id is not None:
-            wanted = wanted.where(attempts.c.task_id == task_id)
+        if task_id is None:
+            wanted = wanted.where(events.c.journal == self._journal)
+        else:
+            mine = by_index(events, self._journal)
+            wanted = wanted.where(mine, events.c.attempt.in_(self._attempts_of(task_id)))
+        wanted = wanted.where(events.c.number > after)
         if chosen := tuple(kinds):
             wanted = wanted.where(events.c.kind.in_(chosen))
         rows = self._connection.execute(wanted.order_by(events.c.number).limit(limit))
         return [_event(row) | {name: getattr(row, name) or "" for name in named} for row in rows]
+
+    def _attempts_of(self, task_id: str) -> Sequence[int]:
+        """The numbers of the attempts of a task."""
+        mine = by_index(attempts, self._journal) & (attempts.c.task_id == task_id)
+        return self._connection.execute(select(attempts.c.id).where(mine)).scalars().all()
 
     def last_event(self) -> int:
         """The cursor of the newest event; 0: there is none."""
@@ -144,7 +152,7 @@ class History:
     ) -> None:
         """Add what is being used, up to now."""
         running = attempts.c.open & attempts.c.charged & (attempts.c.started_at < until)
-        wanted = select(attempts).where(attempts.c.journal == self._journal, running)
+        wanted = select(attempts).where(by_index(attempts, self._journal), running)
         for row in self._connection.execute(wanted):
             attempt = attempt_of(row)
             seconds = until - max(since, attempt.started_at or until)
@@ -154,7 +162,10 @@ class History:
                 found.setdefault(name, Sums()).use(attempt, max(0.0, seconds))
 
     def _wanted(self, filters: Filters) -> list[ColumnElement[bool]]:
-        found = [attempts.c.journal == self._journal]
+        by_task = filters.task_id is not None
+        found = [
+            by_index(attempts, self._journal) if by_task else attempts.c.journal == self._journal
+        ]
         for name in ("task_id", "pool_name", "owner", "agent_name", "state"):
             value = getattr(filters, name)
             if value is not None:

@@ -7,7 +7,7 @@ import threading
 from sqlalchemy import Column, Connection, delete, func, select
 
 from schedulemesh.config.settings import HistorySettings
-from schedulemesh.store.history.schema import attempts, events, usage
+from schedulemesh.store.history.schema import attempts, by_index, events, usage
 from schedulemesh.store.history.usage import HOUR_S
 
 #: Rows that one transaction removes, so that writing never waits for long.
@@ -51,7 +51,7 @@ class Retention:
         """Remove these attempts, sorted by id, with their events."""
         for first in range(0, len(ids), 500):
             some = ids[first : first + 500]
-            mine = (events.c.journal == self._journal) & events.c.attempt.in_(some)
+            mine = by_index(events, self._journal) & events.c.attempt.in_(some)
             connection.execute(delete(events).where(mine))
             gone = (attempts.c.journal == self._journal) & attempts.c.id.in_(some)
             connection.execute(delete(attempts).where(gone))

@@ -10,6 +10,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    ColumnElement,
     Float,
     Integer,
     MetaData,
@@ -143,3 +144,12 @@ nodes = Table(
     Column("present", Boolean, nullable=False),
     sqlite_with_rowid=False,
 )
+
+
+def by_index(table: Table, journal: int) -> ColumnElement[bool]:
+    """The rows of a journal, for a query that another column restricts to few.
+
+    SQLite searches by the primary key where a query names its first column, and that finds all rows of the
+    journal; a sum hides the column from it.
+    """
+    return table.c.journal + 0 == journal

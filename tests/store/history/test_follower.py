@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
+import msgspec
 import pytest
 from sqlalchemy import select
 
+from schedulemesh.config.settings import HistorySettings
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.resources import parse_resources
@@ -15,8 +19,11 @@ from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.errors import JournalError
 from schedulemesh.store.history.commits import SqlCommits
 from schedulemesh.store.history.follower import Follower
+from schedulemesh.store.history.queries import History
+from schedulemesh.store.history.retention import Retention
 from schedulemesh.store.history.schema import attempts, events
 from schedulemesh.store.history.tables import history_engine, migrate
+from schedulemesh.store.history.usage import Dimension
 from schedulemesh.store.sql import SqlJournal
 from tests.store.builders import ensured, write, written
 
@@ -33,9 +40,12 @@ STARTED = f.AgentStarted(agent_name="a", incarnation=1, at=11.0)
 ENDED = f.AgentEnded(agent_name="a", incarnation=1, at=12.0, reason=EndReason.COMPLETED)
 
 
-@pytest.fixture
-def journal(tmp_path):
-    made = SqlJournal(tmp_path / "j.sqlite")
+@pytest.fixture(params=["sqlite", "postgres"])
+def journal(request, tmp_path):
+    if request.param == "sqlite":
+        made = SqlJournal(tmp_path / "j.sqlite")
+    else:
+        made = SqlJournal(request.getfixturevalue("database")("mesh"))
     made.begin()
     yield made
     made.close()
@@ -46,6 +56,7 @@ def connection(journal):
     with history_engine(journal.address).connect() as made:
         with made.begin():
             migrate(made)
+        made.info["journal"] = journal.place().journal
         yield made
 
 
@@ -71,19 +82,16 @@ def compacted(journal, keep_after=None):
 
 def kinds(connection):
     with connection.begin():
-        return list(connection.execute(select(events.c.kind).order_by(events.c.number)).scalars())
+        wanted = select(events.c.kind).where(events.c.journal == connection.info["journal"])
+        return list(connection.execute(wanted.order_by(events.c.number)).scalars())
 
 
 def found(connection):
+    names = ("task_id", "owner", "state", "started_at")
+    mine = attempts.c.journal == connection.info["journal"]
     with connection.begin():
-        return [
-            tuple(row)
-            for row in connection.execute(
-                select(
-                    attempts.c.task_id, attempts.c.owner, attempts.c.state, attempts.c.started_at
-                )
-            )
-        ]
+        rows = connection.execute(select(*(attempts.c[name] for name in names)).where(mine))
+        return [tuple(row) for row in rows]
 
 
 def test_one_that_begins_later_contains_what_runs(journal, connection):
@@ -155,7 +163,7 @@ def test_a_missing_commit_is_an_error(journal, connection):
         def base(self):
             return 0
 
-    follower = Follower(connection, 1, Nothing(), lambda: 3)
+    follower = Follower(connection, journal.place().journal, Nothing(), lambda: 3)
     with pytest.raises(JournalError, match="commit 1"):
         follower.write_next()
 
@@ -171,3 +179,36 @@ def test_why_a_task_waits_has_a_line_when_the_reason_changes(journal, connection
     assert not again.write_waits([("q", "insufficient_quota")])
     assert again.write_waits([("q", "held_by_user")])
     assert kinds(connection) == ["pool_defined", "queued", "waiting", "waiting"]
+
+
+def test_use_is_summed_up_and_old_attempts_are_removed(journal, connection):
+    write(journal, ensured("p"), ADMITTED, STARTED, ENDED)
+    follow(journal, connection)
+    number = journal.place().journal
+    with connection.begin():
+        asked = History(connection, number, 20.0)
+        (row,) = asked.usage(Dimension.OWNER, 0.0, 3600.0, None)
+    assert (row["owner"], row["completed"]) == ("ann", 1)
+    assert row["cpu_hours"] == pytest.approx(1.0 / 3600.0)
+    young = Retention(number, HistorySettings(keep_s=100.0))
+    assert young.apply(connection, 50.0, threading.Event()) == 0
+    assert found(connection) != []
+    assert young.apply(connection, 200.0, threading.Event()) == 1
+    assert found(connection) == []
+    assert kinds(connection) == []
+    with connection.begin():
+        assert len(History(connection, number, 20.0).usage(Dimension.POOL, 0.0, 3600.0, None)) == 1
+
+
+def test_more_attempts_than_wanted_are_removed_the_oldest_first(journal, connection):
+    for at in (10.0, 20.0, 30.0):
+        admitted = msgspec.structs.replace(ADMITTED, at=at, incarnation=int(at))
+        ended = msgspec.structs.replace(ENDED, at=at + 1.0, incarnation=int(at))
+        write(journal, ensured("p"), admitted, ended)
+    follow(journal, connection)
+    kept = Retention(journal.place().journal, HistorySettings(keep_tasks=1))
+    assert kept.apply(connection, 40.0, threading.Event()) == 2
+    with connection.begin():
+        assert connection.execute(
+            select(attempts.c.admitted_at).where(attempts.c.journal == connection.info["journal"])
+        ).scalars().all() == [30.0]

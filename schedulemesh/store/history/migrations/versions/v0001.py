@@ -61,12 +61,12 @@ def upgrade() -> None:
         sa.Column("open", sa.Boolean, nullable=False),
         sqlite_with_rowid=False,
     )
-    op.create_index(f"{_PREFIX}_by_task", f"{_PREFIX}_attempts", ["journal", "task_id"])
+    op.create_index(f"{_PREFIX}_by_task", f"{_PREFIX}_attempts", ["task_id"])
     op.create_index(
         f"{_PREFIX}_open",
         f"{_PREFIX}_attempts",
-        ["journal"],
-        sqlite_where=sa.text("open"),
+        ["id"],
+        sqlite_where=sa.text("open = 1"),
         postgresql_where=sa.text("open"),
     )
     op.create_table(
@@ -82,7 +82,7 @@ def upgrade() -> None:
     op.create_index(
         f"{_PREFIX}_of_attempt",
         f"{_PREFIX}_events",
-        ["journal", "attempt"],
+        ["attempt"],
         sqlite_where=sa.text("attempt IS NOT NULL"),
         postgresql_where=sa.text("attempt IS NOT NULL"),
     )
