@@ -8,6 +8,7 @@ from typing import get_args
 from schedulemesh.domain.tokens import Role
 from schedulemesh.protocol import queue_requests as q
 from schedulemesh.protocol import requests as r
+from schedulemesh.protocol import state_requests
 from schedulemesh.protocol import task_requests as t
 from schedulemesh.protocol.drain_requests import Drain
 from schedulemesh.protocol.token_requests import (
@@ -30,9 +31,9 @@ _OWN_TASKS = (
     t.GetResult,
     r.RegisterTask,
     r.CompleteTask,
-    r.SaveTaskState,
-    r.GetSavedState,
-    r.RestoreTask,
+    state_requests.SaveTaskState,
+    state_requests.GetSavedState,
+    state_requests.RestoreTask,
 )
 _OPERATORS = (
     r.CreatePool,

@@ -15,6 +15,7 @@ from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.protocol import queue_requests as q
 from schedulemesh.protocol import requests as r
+from schedulemesh.protocol import state_requests
 from schedulemesh.protocol import task_requests as t
 from schedulemesh.protocol.callers import Caller
 from schedulemesh.protocol.roles import LEAST_ROLE, allows
@@ -46,7 +47,7 @@ def _beyond(state: MeshState, token: TokenSpec, request: r.AnyRequest) -> str | 
             return _first(_submission(token, one) for one in request.submissions)
         case r.RegisterTask():
             return _task(token, request.task)
-        case r.RestoreTask():
+        case state_requests.RestoreTask():
             return _task(token, request.saved.task)
         case q.CancelTasks():
             return _first(_own(state, token, task_id) for task_id in request.task_ids)
@@ -58,8 +59,8 @@ def _beyond(state: MeshState, token: TokenSpec, request: r.AnyRequest) -> str | 
             t.CancelTask()
             | t.GetResult()
             | r.CompleteTask()
-            | r.SaveTaskState()
-            | r.GetSavedState()
+            | state_requests.SaveTaskState()
+            | state_requests.GetSavedState()
         ):
             return _own(state, token, request.task_id)
         case _:

@@ -24,6 +24,7 @@ from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.drain_requests import Drain
 from schedulemesh.protocol.queue_requests import CancelTasks, ChangeQueuedTask, ChangeQueuePolicy
+from schedulemesh.protocol.state_requests import SaveTaskState
 from schedulemesh.protocol.task_requests import CancelTask
 from schedulemesh.protocol.token_requests import CreateToken, RevokeToken, RotateToken
 from schedulemesh.server import bodies, schemas
@@ -355,8 +356,8 @@ CHANGES = (
         path="/tasks/{task_id:path}/save",
         summary="Save the state of a running task, which continues",
         answer=schemas.Saved,
-        asks=r.SaveTaskState,
-        request=lambda given: r.SaveTaskState(task_id=given.name("task_id")),
+        asks=SaveTaskState,
+        request=lambda given: SaveTaskState(task_id=given.name("task_id")),
     ),
     Change(
         method="POST",
