@@ -17,8 +17,10 @@ from schedulemesh.config.http import HttpSettings
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError
+from schedulemesh.metrics.exposition import CONTENT_TYPE
 from schedulemesh.protocol.answers import encode_answer
 from schedulemesh.protocol.callers import Caller
+from schedulemesh.protocol.metric_requests import GetMetrics
 from schedulemesh.protocol.requests import decode_request
 from schedulemesh.protocol.roles import LEAST_ROLE, allows
 from schedulemesh.protocol.token_requests import CreateToken, RevokeToken, RotateToken
@@ -67,6 +69,7 @@ def _routes(calls: _Calls) -> list[Route]:
     """Paths in the order in which they are tried: those that end in a name match most, so they come last."""
     routes = [
         Route("/healthz", calls.healthz, methods=["GET"]),
+        Route("/metrics", calls.metrics, methods=["GET"]),
         _route("/requests", calls.packed, "POST"),
         _route("/openapi.json", calls.openapi, "GET"),
     ]
@@ -96,6 +99,11 @@ class _Calls:
     async def healthz(self, _request: Request) -> Response:
         """Whether this process serves; it says nothing about the supervisor."""
         return json_response({"success": True})
+
+    async def metrics(self, _request: Request) -> Response:
+        """All metrics for a Prometheus server, which needs no token on this machine."""
+        facts = plain(await self._reads.ask(GetMetrics()))
+        return Response(facts["text"], media_type=CONTENT_TYPE)
 
     async def openapi(self, _request: Request) -> Response:
         """The OpenAPI document."""

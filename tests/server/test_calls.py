@@ -173,6 +173,15 @@ def test_the_document_has_every_call_and_only_types_that_it_defines(api):
         assert f"#/components/schemas/{name}" in text
 
 
+def test_metrics_are_scraped_on_this_machine_without_a_token(busy):
+    with busy.client_with(None) as client:
+        answer = client.get("/metrics")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    counted = 'schedulemesh_preemption_count{pool="p",reason="same_pool_preemption"} 1'
+    assert counted in answer.text.replace(" 1.0\n", " 1\n")
+
+
 def test_bodies_refuse_what_they_do_not_know():
     for change in CHANGES:
         if isinstance(change.body, type) and issubclass(change.body, bodies.Body):
