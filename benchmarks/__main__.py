@@ -24,6 +24,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
     from benchmarks.growth import growth
     from benchmarks.journal import recovery
     from benchmarks.lending import lending
+    from benchmarks.metrics import metrics
     from benchmarks.openb import openb
     from benchmarks.queueing import queueing
     from benchmarks.rules import rules
@@ -42,6 +43,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
         "journal": through_journal,
         "recovery": recovery,
         "queue": queueing,
+        "metrics": metrics,
         "dispatch": dispatch,
         "openb": openb,
         "ray": _on_ray,

@@ -12,6 +12,7 @@ from benchmarks.dispatch import dispatch
 from benchmarks.groups import groups
 from benchmarks.journal import recovery
 from benchmarks.lending import lending
+from benchmarks.metrics import metrics
 from benchmarks.queueing import queueing
 from benchmarks.rows import at_least, at_most, note, print_table
 from benchmarks.throughput import engine_alone, through_journal
@@ -26,6 +27,7 @@ TINY = [
     lambda: through_journal(nodes=20, running=50, pairs=20, rounds=2, in_flight=8),
     lambda: recovery(submissions=700, facts=200, agents=50, in_flight=4),
     lambda: queueing(tasks=900, waiting=2_000, classes=60, nodes=5, rounds=1),
+    lambda: metrics(running=60, pools=4, pairs=50, decisions=800),
     lambda: dispatch(moves=1, ranks=[8]),
 ]
 
@@ -42,6 +44,7 @@ TINY = [
         "journal",
         "recovery",
         "queue",
+        "metrics",
         "dispatch",
     ],
 )

@@ -11,7 +11,7 @@ from schedulemesh.metrics import catalogue as c
 from schedulemesh.metrics.values import Histogram
 
 
-class _Eviction(msgspec.Struct, frozen=True, kw_only=True):
+class _Eviction(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An eviction whose resources cannot be used yet."""
 
     decided_at: float
@@ -19,7 +19,7 @@ class _Eviction(msgspec.Struct, frozen=True, kw_only=True):
     for_agent: str | None
 
 
-class _Freed(msgspec.Struct, frozen=True, kw_only=True):
+class _Freed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A task that was evicted, whose resources cannot be used yet."""
 
     decided_at: float

@@ -42,7 +42,7 @@ _OBSERVATIONS = 10_000
 _SPAN_S = 300.0
 
 
-class _Agent(msgspec.Struct, kw_only=True):
+class _Agent(msgspec.Struct, kw_only=True, gc=False):
     """What is kept of an agent until it has ended."""
 
     pool: str
@@ -51,7 +51,7 @@ class _Agent(msgspec.Struct, kw_only=True):
     since: float | None
 
 
-class _Task(msgspec.Struct, kw_only=True):
+class _Task(msgspec.Struct, kw_only=True, gc=False):
     """What is kept of a task that was admitted or registered, until it has ended."""
 
     pool: str

@@ -1,0 +1,179 @@
+"""What metrics cost: recording them, writing them while decisions are made, reporting them."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.mesh import POOLS, amounts, finished, gone, opening, reported, submitted
+from benchmarks.rows import Row, at_most, note, spread
+from schedulemesh.core.agent.metrics_sender import MetricsSender
+from schedulemesh.domain.pool import PoolSpec
+from schedulemesh.engine.engine import Engine
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.transaction import Step
+from schedulemesh.metrics import gauges
+from schedulemesh.metrics.catalogue import HEARTBEAT
+from schedulemesh.metrics.exposition import written
+from schedulemesh.metrics.reactor_times import ReactorTimes
+from schedulemesh.metrics.recorder import Recorder
+from schedulemesh.metrics.values import Family, Sample
+from schedulemesh.runtime.reactor import Reactor
+from schedulemesh.store.sql import SqlJournal
+
+NEED = amounts(cpu=1)
+
+
+def metrics(
+    running: int = 10_000, pools: int = 1_000, pairs: int = 3_000, decisions: int = 1_500
+) -> list[Row]:
+    """The marks of metrics."""
+    return [
+        _reporting(pairs),
+        asyncio.run(_recording(running, pairs)),
+        *asyncio.run(_scraping(pools, running, decisions)),
+    ]
+
+
+def _reporting(reports: int) -> Row:
+    """``report_metrics`` in the caller: the metrics of a training step."""
+    sender = MetricsSender("agent", 1, lambda _data: None)  # type: ignore[arg-type,return-value]
+    sender._wait = lambda _ref: None  # noqa: SLF001  # nothing is sent
+    values = {"step": 1, "loss": 0.25, "progress": 0.5, "stage": "train"}
+    taken = []
+    for step in range(reports):
+        values["step"] = step
+        began = time.perf_counter()
+        sender.report(values, 1.0, at_once=False)
+        taken.append((time.perf_counter() - began) * 1e6)
+    return at_most("report_metrics in the caller, four values", statistics.median(taken), 20, " µs")
+
+
+async def _recording(agents: int, pairs: int, in_flight: int = 64) -> Row:
+    """The part of the time of the loop's thread, for agents' whole lives with the journal, that recording
+    takes.
+    """
+    steps: list[Step] = []
+    times, parts = ReactorTimes(), []
+    with tempfile.TemporaryDirectory() as folder:
+        reactor = await Reactor.recover(SqlJournal(Path(folder) / "journal.sqlite"))
+        await _fill(reactor, POOLS, agents)
+        reactor.subscribe(steps.append)
+        numbers = itertools.count(agents)
+        for _ in range(3):
+            steps.clear()
+            recorder = Recorder(reactor.state, reactor.now)
+            began = time.thread_time()
+            share = pairs // in_flight + 1
+            await asyncio.gather(*(_live(reactor, numbers, share) for _ in range(in_flight)))
+            decided, began = time.thread_time() - began, time.thread_time()
+            for step in steps:
+                recorder(step)
+                times.decided(1e-4)
+                times.written(1e-3)
+            parts.append((time.thread_time() - began) / decided * 100)
+        await reactor.close(destroy=False)
+    return at_most(
+        "recording, as a part of the time of the loop that decides",
+        statistics.median(parts),
+        5,
+        " %",
+        f"{min(parts):.2g}-{max(parts):.2g}",
+    )
+
+
+async def _live(reactor: Reactor, numbers: Iterator[int], lives: int) -> None:
+    """Whole lives of agents, one after the other."""
+    async for _ in _lives(reactor, itertools.islice(numbers, lives), POOLS):
+        pass
+
+
+async def _scraping(pools: int, agents: int, decisions: int) -> list[Row]:
+    """The 99th percentile of the time of decisions, with scrapes in progress all the time and without."""
+    with tempfile.TemporaryDirectory() as folder:
+        reactor = await Reactor.recover(SqlJournal(Path(folder) / "journal.sqlite"))
+        recorder = Recorder(reactor.state, reactor.now)
+        reactor.subscribe(recorder)
+        await _fill(reactor, pools, agents)
+        gc.collect()
+        gc.freeze()
+        lives = _lives(reactor, itertools.count(agents), pools)
+        plain, scraped, took, size = [], [], [], 0
+        for _ in range(4):
+            plain += [await anext(lives) for _ in range(decisions // 4)]
+            scraping = asyncio.ensure_future(_scrape_for_ever(reactor, recorder, took))
+            done = len(took)
+            while len(took) == done:
+                scraped.append(await anext(lives))
+            scraping.cancel()
+        size = len(await written(_families(reactor.engine, recorder)))
+        await reactor.close(destroy=False)
+    before, during = (statistics.quantiles(t, n=100)[98] * 1e3 for t in (plain, scraped))
+    return [
+        at_most(
+            f"scrapes without pause, {pools:,} pools, {agents:,} agents: added to the p99 of decisions",
+            during - before,
+            10,
+            " ms",
+            f"{before:.3g} ms without",
+        ),
+        note("one such scrape", f"{spread(took)}, {size / 1e6:.3g} MB"),
+    ]
+
+
+async def _fill(reactor: Reactor, pools: int, agents: int) -> None:
+    quota = amounts(cpu=10_000)
+    await reactor.step(next(opening(1_000)))
+    for number in range(pools):
+        await reactor.step(s.PoolRequested(spec=PoolSpec(name=f"pool-{number}", resources=quota)))
+    for first in range(0, agents, 500):
+        batch = range(first, min(first + 500, agents))
+        steps = await reactor.steps([_submission(n, pools) for n in batch], {})
+        await reactor.steps([reported(reactor.engine, step) for step in steps], {})
+
+
+async def _lives(reactor: Reactor, numbers: Iterator[int], pools: int) -> AsyncIterator[float]:
+    """The time of each decision in the lives of agents, one after the other, in seconds."""
+    for number in numbers:
+        began = time.perf_counter()
+        step = await reactor.step(_submission(number, pools))
+        yield time.perf_counter() - began
+        report = reported(reactor.engine, step)
+        for stimulus in (report, finished(number), gone(number, report.incarnation)):
+            began = time.perf_counter()
+            await reactor.step(stimulus)
+            yield time.perf_counter() - began
+
+
+def _submission(number: int, pools: int) -> s.TaskSubmitted:
+    stimulus = submitted(number, NEED, 1.0)
+    pool = f"pool-{number % pools}"
+    replace = msgspec.structs.replace
+    return replace(
+        stimulus,
+        agent=replace(stimulus.agent, pool_name=pool),
+        task=replace(stimulus.task, pool_name=pool),
+    )
+
+
+async def _scrape_for_ever(reactor: Reactor, recorder: Recorder, took: list[float]) -> None:
+    while True:
+        began = time.perf_counter()
+        await written(_families(reactor.engine, recorder))
+        took.append((time.perf_counter() - began) * 1e3)
+
+
+def _families(engine: Engine, recorder: Recorder) -> Iterator[Family]:
+    state = engine.state
+    yield from gauges.families(state)
+    yield from recorder.families()
+    names = [(agent.spec.pool_name, name) for name, agent in state.agents.items()]
+    yield HEARTBEAT, (Sample(labels, 12.5) for labels in names)
