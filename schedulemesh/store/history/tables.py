@@ -25,8 +25,11 @@ from sqlalchemy.pool import NullPool
 from schedulemesh.errors import JournalError
 from schedulemesh.store.address import Address
 from schedulemesh.store.files import beside, opened
-from schedulemesh.store.opening import LOCK_SPACE, engine_of, set_pragmas
+from schedulemesh.store.opening import engine_of, set_pragmas
 
+#: PostgreSQL's advisory lock while tables are created or changed. Locks of one number are others than those
+#: of two numbers, which journals take.
+_LOCK = 0x5343484D48495354
 VERSION_TABLE = "schedulemesh_history_version"
 #: The newest version of the tables: the revision of the newest script in ``migrations/versions``.
 HEAD = "0001"
@@ -61,7 +64,7 @@ def migrate(connection: Connection) -> None:
     Raises JournalError where a newer ScheduleMesh wrote them.
     """
     if connection.dialect.name == "postgresql":
-        connection.execute(text("SELECT pg_advisory_xact_lock(:space, 1)"), {"space": LOCK_SPACE})
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
     found = _version(connection)
     if found == HEAD:
         return
