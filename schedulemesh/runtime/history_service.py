@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Callable
 
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import Refused
@@ -38,7 +38,7 @@ class HistoryService:
             until=request.until,
         )
 
-        def look(history: History) -> dict[str, Any]:
+        def look(history: History) -> dict[str, object]:
             # One more than is answered shows whether there are further ones.
             span = Span(before=request.before, after=request.after)
             rows = history.attempts(filters, request.limit + 1, span)
@@ -58,7 +58,7 @@ class HistoryService:
         since, until = whole_hours(request.since, max(until, request.since))
         by = Dimension[request.by.upper()]
 
-        def look(history: History) -> dict[str, Any]:
+        def look(history: History) -> dict[str, object]:
             rows = history.usage(by, since, until, request.label)
             return {"usage": rows, "since": since, "until": min(until, now)}
 
@@ -69,7 +69,7 @@ class HistoryService:
         until = time.monotonic() + request.wait_s
         after = request.after
 
-        def look(history: History) -> dict[str, Any]:
+        def look(history: History) -> dict[str, object]:
             begin = history.last_event() if after is None else after
             rows = history.events(begin, request.limit, request.task_id, request.kinds)
             # Where all events were looked at, what did not match need not be looked at again.
@@ -86,7 +86,7 @@ class HistoryService:
                 return answer
             await self._history.wait(left_s)
 
-    async def _answered(self, look: Any) -> Details | Refusal:
+    async def _answered(self, look: Callable[[History], dict[str, object]]) -> Details | Refusal:
         """The answer of a query, with how many commits of the journal the history does not contain yet."""
         history = self._history
         if history is None:

@@ -79,6 +79,12 @@ class Attempt(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
         self.cpu, self.memory, self.gpu = resources.cpu, resources.memory, resources.gpu
         self.custom = text_of(dict(resources.custom))
 
+    def forget_eviction(self) -> None:
+        """The task was not evicted after all."""
+        self.rule = self.by_task = self.by_agent = self.by_pool = ""
+        self.by_owner = self.by_client = self.save_error = ""
+        self.evicted_at = None
+
     def row(self, journal: int) -> dict[str, Any]:
         """Its row in the table."""
         found: dict[str, Any] = {"journal": journal}

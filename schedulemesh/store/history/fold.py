@@ -353,7 +353,7 @@ class Fold:
     def _task_ended(self, fact: f.TaskEnded) -> None:
         attempt = self.tasks.get(fact.task_id)
         if attempt is not None:
-            _forget_eviction(attempt)
+            attempt.forget_eviction()
             reason = "" if fact.reason is None else fact.reason.value
             self.end(attempt, fact.state.value, reason, fact.error)
 
@@ -408,7 +408,7 @@ class Fold:
         attempt = self.tasks.get(fact.task_id)
         if attempt is not None:
             attempt.state = RUNNING
-            _forget_eviction(attempt)
+            attempt.forget_eviction()
             self.touch(attempt)
             self.event("eviction_failed", attempt)
 
@@ -463,10 +463,3 @@ def _lost_s(attempt: Attempt) -> float | None:
     if attempt.started_at is None or attempt.evicted_at is None:
         return None
     return max(0.0, attempt.evicted_at - max(attempt.started_at, attempt.saved_at or 0.0))
-
-
-def _forget_eviction(attempt: Attempt) -> None:
-    """The task was not evicted after all."""
-    attempt.rule = attempt.by_task = attempt.by_agent = attempt.by_pool = ""
-    attempt.by_owner = attempt.by_client = attempt.save_error = ""
-    attempt.evicted_at = None
