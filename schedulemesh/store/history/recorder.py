@@ -191,7 +191,7 @@ class Recorder:
 
 
 def _is_damage(error: Exception | None) -> bool:
-    """Whether SQLite cannot read the file, other than for want of space, rights or a lock."""
+    """Whether SQLite cannot read the file for other reasons than space, rights and locks."""
     if isinstance(error, OperationalError) or not isinstance(error, DatabaseError):
         return False
     return type(error.orig) is sqlite3.DatabaseError
