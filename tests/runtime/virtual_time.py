@@ -91,7 +91,9 @@ def run(story, within_s=10_000.0):
     loop = VirtualLoop()
     with pytest.MonkeyPatch.context() as patch:
         for module in _TIMED:
-            patch.setattr(module, "time", SimpleNamespace(monotonic=loop.time))
+            patch.setattr(
+                module, "time", SimpleNamespace(monotonic=loop.time, perf_counter=loop.time)
+            )
         patch.setattr(reactor, "GroupWriter", InlineWriter)
         try:
             return loop.run_until_complete(asyncio.wait_for(story, within_s))
