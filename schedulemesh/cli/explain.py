@@ -6,7 +6,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 from unicodedata import east_asian_width
 
 import typer
@@ -44,16 +44,18 @@ def explain(
 ) -> None:
     """Say why a task waits, where it runs, by whom it was evicted or how it ended."""
     from schedulemesh.cli.gateway import gateway_to
-    from schedulemesh.core.client.explanations import explained
     from schedulemesh.protocol.answers import Explained
+    from schedulemesh.protocol.public import explained
     from schedulemesh.protocol.requests import ExplainTask
 
     view = replace(view, output=Format.JSON) if as_json else view
     with gateway_to(target) as gateway:
 
         def look() -> Record:
-            answer = explained(gateway.ask(ExplainTask(task_id=task), Explained).explanation)
-            return Record(facts=answer, name="task_id", text=text_of(answer, time.time()))
+            found = explained(gateway.ask(ExplainTask(task_id=task), Explained).explanation)
+            # The keys are those of ExplainResult, whose module needs Ray.
+            text = text_of(cast("ExplainResult", found), time.time())
+            return Record(facts=found, name="task_id", text=text)
 
         repeat(view, look)
 

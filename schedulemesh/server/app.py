@@ -36,6 +36,7 @@ from schedulemesh.server.problems import (
     answer_problem,
     answer_unknown,
     json_response,
+    unavailable,
 )
 from schedulemesh.server.reads import LISTINGS, SINGLES, Listing, Single
 from schedulemesh.server.shared_reads import SharedReads
@@ -211,8 +212,7 @@ def _request_id(request: Request) -> str:
 
 
 def _unavailable(request: Request, error: Exception) -> Response:
-    problem = Problem(503, "scheduler_unavailable", str(error), {"retry-after": "1"})
-    return answer_problem(request, problem)
+    return answer_problem(request, unavailable(error))
 
 
 def _invalid(request: Request, error: Exception) -> Response:

@@ -15,8 +15,9 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from schedulemesh.config.http import HttpSettings, is_address
+from schedulemesh.errors import SchedulerUnavailableError
 from schedulemesh.protocol.callers import Caller
-from schedulemesh.server.problems import Problem, json_response
+from schedulemesh.server.problems import Problem, json_response, unavailable
 
 #: The most bytes of the body of a request, and the seconds in which they have to arrive.
 MAX_BODY, BODY_S = 16 * 1024 * 1024, 30.0
@@ -29,7 +30,10 @@ class Tokens(Protocol):
     """Knows the tokens that are accepted."""
 
     async def caller(self, token: str, address: str) -> Caller | None:
-        """Who has this token and sends a request from this address; None: nobody."""
+        """Who has this token and sends a request from this address; None: nobody.
+
+        Raises SchedulerUnavailableError while it is not known which tokens are accepted.
+        """
 
     def outdated(self) -> None:
         """The tokens have changed."""
@@ -78,7 +82,11 @@ class Guard:
         path = scope["path"]
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and token:
-            if (caller := await self._tokens.caller(token.strip(), _address(scope))) is not None:
+            try:
+                caller = await self._tokens.caller(token.strip(), _address(scope))
+            except SchedulerUnavailableError as error:
+                raise unavailable(error) from None
+            if caller is not None:
                 return caller
         elif path == _OPEN or (path == _OPEN_ON_LOOPBACK and _from_loopback(scope)):
             return None

@@ -51,6 +51,11 @@ class Problem(Exception):
         self.headers = dict(headers or {})
 
 
+def unavailable(error: Exception) -> Problem:
+    """The supervisor does not answer."""
+    return Problem(503, "scheduler_unavailable", str(error), {"retry-after": "1"})
+
+
 def status_of(reason: str) -> int:
     """The HTTP status of a refusal with this code."""
     return _STATUS.get(reason, 409)

@@ -50,16 +50,24 @@ class TokenTable:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._by_hash: Mapping[str, TokenSpec] = {}
+        #: None: they have never been read.
+        self._by_hash: Mapping[str, TokenSpec] | None = None
         self._read_at = float("-inf")
         self._reading: asyncio.Task[None] | None = None
 
     async def caller(self, token: str, address: str) -> Caller | None:
-        """Who has this token and sends a request from this address; None: nobody."""
+        """Who has this token and sends a request from this address; None: nobody.
+
+        Raises SchedulerUnavailableError while the tokens have never been read.
+        """
         hashed = hash_of(token)
         age_s = time.monotonic() - self._read_at
-        if age_s > (_FRESH_S if hashed in self._by_hash else _PAUSE_S):
+        if age_s > (_FRESH_S if hashed in (self._by_hash or ()) else _PAUSE_S):
             await self.read()
+        if self._by_hash is None:
+            raise SchedulerUnavailableError(
+                "the scheduler cannot be reached, so it is not known which tokens it accepts"
+            )
         found = self._by_hash.get(hashed)
         if found is None or not found.valid(time.time()):
             return None

@@ -40,6 +40,7 @@ LOOKS = (
     ["nodes"],
     ["tasks"],
     ["queue"],
+    ["explain", "甲"],
     ["preemptions"],
     ["policy", "get"],
     ["export"],
