@@ -232,6 +232,7 @@ class Status(TypedDict, total=False):
     journal: str
     epoch: int
     http: str | None
+    time: float
     pools: int
     agents: int
     running_tasks: int

@@ -330,7 +330,7 @@ def test_quota_by_reclaim_and_room_by_priority_are_decided_together():
     mesh.slot("own")
     assert mesh.state.agents["own"].node_id == "a"
     assert paid(mesh, "own") == {"p": 4.0}
-    assert mesh.state.preemption_counts == {"reclaim": 1, "same_pool_preemption": 1}
+    assert mesh.state.past.preemption_counts == {"reclaim": 1, "same_pool_preemption": 1}
 
 
 def test_evaluate_shows_victims_of_both_kinds():

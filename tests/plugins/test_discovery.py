@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 
 import pytest
+from typer.testing import CliRunner
 
+from schedulemesh.cli.app import app
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.plugins import DispatchStrategyPlugin, SchedulingStrategyPlugin
 from schedulemesh.plugins.discovery import (
@@ -129,12 +131,11 @@ def test_a_missing_dispatch_hook_is_an_error():
         plugin.torch_dispatch_fn(None, None, None)
 
 
-def test_the_command_lists_them_in_80_columns(outsiders, capsys, monkeypatch):
-    from schedulemesh.cli.plugins import show
-
+def test_the_command_lists_them_in_80_columns(outsiders, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    assert show() == 1  # one of them is broken
-    lines = capsys.readouterr().out.splitlines()
+    done = CliRunner().invoke(app, ["plugins"])
+    assert done.exit_code == 1  # one of them is broken
+    lines = done.stdout.splitlines()
     assert max(len(line.rstrip()) for line in lines) <= 80
     told = {line.split()[0]: line for line in lines if line[:1].strip()}
     assert "built in" in told["fragmentation_aware"]
