@@ -23,6 +23,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
     from benchmarks.groups import groups
     from benchmarks.growth import growth
     from benchmarks.journal import recovery
+    from benchmarks.history import history
     from benchmarks.lending import lending
     from benchmarks.metrics import metrics
     from benchmarks.openb import openb
@@ -44,6 +45,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
         "recovery": recovery,
         "queue": queueing,
         "metrics": metrics,
+        "history": history,
         "dispatch": dispatch,
         "openb": openb,
         "ray": _on_ray,

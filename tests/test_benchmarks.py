@@ -10,6 +10,7 @@ from benchmarks.__main__ import _groups
 from benchmarks.decision import decision
 from benchmarks.dispatch import dispatch
 from benchmarks.groups import groups
+from benchmarks.history import history
 from benchmarks.journal import recovery
 from benchmarks.lending import lending
 from benchmarks.metrics import metrics
@@ -28,6 +29,7 @@ TINY = [
     lambda: recovery(submissions=700, facts=200, agents=50, in_flight=4),
     lambda: queueing(tasks=900, waiting=2_000, classes=60, nodes=5, rounds=1),
     lambda: metrics(running=60, pools=4, pairs=50, decisions=800),
+    lambda: history(tasks=200, questions=2, pairs=30, rounds=2),
     lambda: dispatch(moves=1, ranks=[8]),
 ]
 
@@ -45,6 +47,7 @@ TINY = [
         "recovery",
         "queue",
         "metrics",
+        "history",
         "dispatch",
     ],
 )
