@@ -273,7 +273,7 @@ CALLS: dict[str, dict[str, Kind]] = {
     "cordon_node": {"node_id": one_of("no-such-node"), "cordoned": flag},
 }
 #: Not asked here: they end the scheduler, or this object's use of it, or answer with no dict.
-ENDING = {"detach", "shutdown", "supervisor_handle", "future"}
+ENDING = {"detach", "shutdown", "supervisor_handle", "future", "dashboard", "metrics_text"}
 #: Tags of all requests.
 TAGS = [str(kind.__struct_config__.tag) for kind in requests.Request.__subclasses__()]
 
