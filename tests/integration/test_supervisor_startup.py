@@ -78,12 +78,12 @@ def test_a_scheduler_that_cannot_start_is_stopped_from_the_command_line(crippled
     scheduler, path, _ = crippled
     refuses(scheduler.list_pools)
     told = command("status", namespace)
-    assert told.returncode == 1
+    assert told.returncode == 5
     assert "has format 99" in told.stderr
     told = command("stop", namespace, "--yes")
     assert (told.returncode, told.stdout) == (0, "scheduler 'mesh' has ended\n"), told.stderr
     assert path.exists()
-    assert command("stop", namespace, "--yes").returncode == 1
+    assert command("stop", namespace, "--yes").returncode == 3
 
 
 def test_a_scheduler_that_cannot_start_is_stopped_by_the_head(crippled, namespace):
