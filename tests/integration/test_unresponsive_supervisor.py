@@ -95,7 +95,7 @@ def test_arguments_that_contradict_the_running_scheduler_are_reported(
 
 def test_status_without_a_scheduler_is_one_sentence(namespace):
     told = command("status", namespace)
-    assert told.returncode == 1
+    assert told.returncode == 3
     assert told.stdout == ""
     (sentence,) = told.stderr.splitlines()
     assert "no scheduler 'mesh' lives" in sentence
