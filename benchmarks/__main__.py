@@ -22,8 +22,8 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
     from benchmarks.explain import explain
     from benchmarks.groups import groups
     from benchmarks.growth import growth
-    from benchmarks.journal import recovery
     from benchmarks.history import history
+    from benchmarks.journal import recovery
     from benchmarks.lending import lending
     from benchmarks.metrics import metrics
     from benchmarks.openb import openb
