@@ -17,13 +17,13 @@ from schedulemesh.core.client import explanations, listings, results
 from schedulemesh.core.client.about_results import AboutResult
 from schedulemesh.core.client.arguments import public, public_calls
 from schedulemesh.core.client.gangs import GangMember
+from schedulemesh.core.client.history_calls import HistoryCalls
 from schedulemesh.core.client.ray_cluster import join_or_start, join_running
 from schedulemesh.core.client.results import SubmitResult
 from schedulemesh.core.client.scheduler import RayScheduler
 from schedulemesh.core.client.simple_calls import SimpleQueueCalls
 from schedulemesh.core.client.simple_drain import SimpleDrainCalls
 from schedulemesh.core.client.simple_follower import SimpleTaskFollower
-from schedulemesh.core.client.simple_history import SimpleHistoryCalls
 from schedulemesh.core.client.simple_pools import SimplePoolCalls
 from schedulemesh.core.client.states import Preserver, Restorer
 from schedulemesh.core.client.task_fields import (
@@ -83,7 +83,7 @@ class SimpleTaskSpec:
 
 @public_calls
 class SimpleScheduler(
-    SimplePoolCalls, SimpleQueueCalls, SimpleTaskFollower, SimpleDrainCalls, SimpleHistoryCalls
+    SimplePoolCalls, SimpleQueueCalls, SimpleTaskFollower, SimpleDrainCalls, HistoryCalls
 ):
     """A scheduler for one job: pools, policy, submit, complete. Starts a local Ray where none runs.
 
@@ -123,6 +123,7 @@ class SimpleScheduler(
             strategies=strategies,
             http=http,
         )
+        self._connection = self.scheduler._connection  # noqa: SLF001  # the calls of both share it
 
     @classmethod
     def attach(
@@ -144,6 +145,7 @@ class SimpleScheduler(
         simple = cls.__new__(cls)
         simple._started_ray, simple._detached = False, True  # noqa: SLF001  # its own class
         simple.scheduler = RayScheduler.attach(name, namespace=namespace, state_path=state_path)
+        simple._connection = simple.scheduler._connection  # noqa: SLF001  # as above
         return simple
 
     def __repr__(self) -> str:

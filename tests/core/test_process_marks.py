@@ -46,10 +46,10 @@ child.wait()
 print(0, flush=True)
 """
 NOTHING = "print(0, flush=True)"
-# The child sleeps, because it is there to be killed.
 IGNORES = """
 child = subprocess.Popen([sys.executable, "-c",
-    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"])
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+    "time.sleep(600)"])  # there to be killed
 print(child.pid, flush=True)
 """
 

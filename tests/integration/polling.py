@@ -19,7 +19,7 @@ def until(
     while not (found := condition()):
         if time.monotonic() > end:
             pytest.fail(f"after {deadline_s:g} s: {what if isinstance(what, str) else what()}")
-        time.sleep(0.02)
+        time.sleep(0.02)  # between two looks at what has no event
     return found
 
 

@@ -29,7 +29,7 @@ class Training(MetricsReportingAgent):
         while time.monotonic() < end:
             count += 1
             self.report_metrics({"step": count}, at_once=True)
-            time.sleep(0.0005)
+            time.sleep(0.0005)  # the rate at which it reports
         return count
 
     def report_as(self, name: str) -> bool:
@@ -102,7 +102,7 @@ def latencies(pool, seconds):
         began = time.perf_counter()
         pool.get_preemption_policy()
         found.append(time.perf_counter() - began)
-        time.sleep(0.005)
+        time.sleep(0.005)  # the rate at which it asks
     return found
 
 

@@ -36,7 +36,7 @@ class Broken(SchedulingStrategyPlugin):
 
 class Slow(SchedulingStrategyPlugin):
     def priority(self, task):
-        time.sleep(0.03)
+        time.sleep(0.03)  # a slow plugin
         return 7.0
 
 

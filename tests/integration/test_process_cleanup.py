@@ -40,7 +40,7 @@ class Parent(Counter):
             os.setsid()
             grandchild = os.fork()
             if grandchild == 0:
-                time.sleep(600)
+                time.sleep(600)  # there to be killed
                 os._exit(0)
             os.write(writing, str(grandchild).encode())
             os._exit(0)

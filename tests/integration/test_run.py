@@ -217,7 +217,7 @@ def waits_for(go_on, runs):
     with Path(runs).open("a", encoding="utf-8") as file:
         file.write("run\n")
     while not Path(go_on).exists():
-        time.sleep(0.02)
+        time.sleep(0.02)  # a run that ends when the test says so
     return "went on"
 
 

@@ -159,7 +159,7 @@ def test_a_task_whose_class_has_no_cancel_keeps_running(scheduler, tmp_path):
         def spin(self, mark, stop):
             Path(mark).touch()
             while not Path(stop).exists():
-                time.sleep(0.01)
+                time.sleep(0.01)  # a method that ends when the test says so
 
     scheduler.create_pool("pool", resources=ONE)
     agent = submit(scheduler, "t", Deaf)["agent"]

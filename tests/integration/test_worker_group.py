@@ -72,7 +72,7 @@ class Worker(ShardHolder, AgentActor):
         raise ValueError(f"{self.name} will not")
 
     def sleep(self, seconds):
-        time.sleep(seconds)
+        time.sleep(seconds)  # a call that takes its time
 
     def pid(self):
         return os.getpid()

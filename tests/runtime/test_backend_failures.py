@@ -198,7 +198,7 @@ def test_a_start_that_a_former_supervisor_began_is_taken_over_once_the_actor_is_
         mesh.failures.fail(find_actor=(REFUSED, LOST))
         await mesh.begin()
         again = asyncio.ensure_future(mesh.submit("a"))
-        await asyncio.sleep(5.0)
+        await asyncio.sleep(5.0)  # virtual time
         loading.set_result(None)
         assert isinstance(await again, Accepted)
         assert len(mesh.backend.actors) == 1

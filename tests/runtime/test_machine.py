@@ -173,7 +173,7 @@ class Story:
             try:
                 answer = await service.ask(data)
             except BackendError:
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(0.5)  # virtual time
                 continue
             encoded = answer[0] if isinstance(answer, tuple) else answer
             assert b"internal_error" not in encoded, encoded
@@ -320,7 +320,7 @@ class Story:
         self.held.refused = set(calls)
 
     async def wait(self, seconds):
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(seconds)  # virtual time
 
     async def crash(self):
         """The supervisor's process dies; clients repeat what was not answered to the next one. One that has
@@ -356,7 +356,7 @@ class Story:
         self.held.refused = set()
         self.held.through |= CALLS
         await self.let_all(Verdict.DONE)
-        await asyncio.sleep(SETTLES_S)
+        await asyncio.sleep(SETTLES_S)  # virtual time
         assert not self.broken
         assert not self.held.pending
         assert not self.open, f"not answered: {list(self.open.values())}"
@@ -429,7 +429,7 @@ async def told(journal_file, seed, count):
     await story.begin()
     for name, arguments in happenings(seed, count):
         await getattr(story, name)(**arguments)
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # virtual time
         story.sound()
     await story.settled()
 

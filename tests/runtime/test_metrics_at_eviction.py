@@ -56,7 +56,7 @@ async def host(service, answers_after_s):
     """The agent's process: it answers each command after so many seconds; its newest metrics come with it."""
     while True:
         for command in unpack(await service.poll("t", 1), list[Command]):
-            await asyncio.sleep(answers_after_s)
+            await asyncio.sleep(answers_after_s)  # virtual time
             able = command.kind == "ping"
             answer = Result(able=able, metrics=report(60))
             await service.command_done(command.command_id, pack(answer))

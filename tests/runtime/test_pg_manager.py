@@ -103,7 +103,7 @@ def test_removing_one_that_is_being_made_ends_the_wait(backend, groups):
 
     async def story():
         making = asyncio.ensure_future(groups.create(order(wait_s=3600.0)))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # until it waits, which has no event
         await groups.remove("g")
         assert await making is None
 
@@ -177,7 +177,7 @@ def test_at_the_end_nothing_of_ours_is_left(backend, groups):
     async def story():
         assert isinstance(await groups.create(order()), GroupCreated)
         making = asyncio.ensure_future(groups.create(order("h", ("c", "c"), 3600.0)))
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)  # until it waits, which has no event
         making.cancel()
         await groups.remove_all()
 

@@ -169,7 +169,7 @@ def test_a_shutdown_leaves_nothing(backend, journal_file, monkeypatch):
         await create_pool(service)
         backend.others = {("space", "a user's")}
         await service.shutdown()
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # it ends itself shortly after its answer
         assert backend.ended
         assert backend.kept == {}
         assert not journal_file.exists()
@@ -201,7 +201,7 @@ def test_it_ends_with_its_job(backend, journal_file):
         assert not backend.ended
         backend.jobs = set()
         while not backend.ended:  # noqa: ASYNC110  # the backend has no event for it
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # between two looks
         assert not journal_file.exists()
 
     run(story())

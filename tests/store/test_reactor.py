@@ -116,7 +116,7 @@ async def test_reads_continue_and_changes_are_refused_until_the_journal_recovers
     journal.fails = lambda: "before"
     with pytest.raises(JournalError, match="disk is full"):
         await reactor.step(wanted("q"))
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # time in which a wrong change would show
     await reactor.flushed()
     assert list(reactor.state.ledger.accounts) == ["p"]
     with pytest.raises(JournalError, match="nothing can be changed now: the disk is full"):
@@ -287,7 +287,7 @@ async def test_waiting_callers_are_answered_after_recovery(reactor, journal, ord
     ending = asyncio.ensure_future(answers.end_of("a"))
     journal.fails = lambda: "before"
     report = asyncio.ensure_future(reactor.report(reported(orders.pop())))
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.1)  # time in which a wrong answer would come
     assert not waiting.done()
     assert not report.done()
     journal.fails = None
@@ -311,7 +311,7 @@ async def test_a_result_that_is_not_durable_is_not_returned(reactor, journal, or
     await asyncio.sleep(0)
     assert "r-a" in reactor.state.answers  # decided
     asked = asyncio.ensure_future(Answers(reactor).outcome("r-a"))
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # time in which a wrong answer would come
     assert not asked.done()
     journal.fails = None
     await asyncio.wait_for(report, 10)
@@ -341,7 +341,7 @@ def test_random_failures_neither_lose_nor_duplicate(seed, tmp_path):
                     kept += 1
                 except JournalError:
                     refused.add(name)
-                await asyncio.sleep(rng.random() * 0.01)
+                await asyncio.sleep(rng.random() * 0.01)  # calls come at random moments
                 assert acknowledged <= set(reactor.state.ledger.accounts)
 
         await asyncio.gather(*(caller(number) for number in range(8)))

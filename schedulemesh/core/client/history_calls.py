@@ -1,4 +1,4 @@
-"""The calls of a scheduler object about what has happened: attempts, events, and the use of resources."""
+"""The calls of both scheduler objects about what has happened: attempts, events, and the use of resources."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from collections.abc import Iterable, Mapping
 
 from schedulemesh.core.client import history
 from schedulemesh.core.client.arguments import public_calls
+from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.history_export import ExportResult
 from schedulemesh.core.client.history_results import EventsResult, HistoryResult, UsageResult
-from schedulemesh.core.client.lifecycle import SchedulerObject
 
 
 @public_calls
-class HistoryCalls(SchedulerObject):
-    """A scheduler object that answers what has happened."""
+class HistoryCalls:
+    """Answers what has happened, for both kinds of scheduler objects."""
+
+    _connection: Connection
 
     def history(
         self,
