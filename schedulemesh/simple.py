@@ -18,6 +18,7 @@ from schedulemesh.core.client.about_results import AboutResult
 from schedulemesh.core.client.arguments import public, public_calls
 from schedulemesh.core.client.gangs import GangMember
 from schedulemesh.core.client.history_calls import HistoryCalls
+from schedulemesh.core.client.metric_calls import MetricCalls
 from schedulemesh.core.client.ray_cluster import join_or_start, join_running
 from schedulemesh.core.client.results import SubmitResult
 from schedulemesh.core.client.scheduler import RayScheduler
@@ -83,7 +84,12 @@ class SimpleTaskSpec:
 
 @public_calls
 class SimpleScheduler(
-    SimplePoolCalls, SimpleQueueCalls, SimpleTaskFollower, SimpleDrainCalls, HistoryCalls
+    SimplePoolCalls,
+    SimpleQueueCalls,
+    SimpleTaskFollower,
+    SimpleDrainCalls,
+    HistoryCalls,
+    MetricCalls,
 ):
     """A scheduler for one job: pools, policy, submit, complete. Starts a local Ray where none runs.
 
@@ -412,10 +418,6 @@ class SimpleScheduler(
     def dashboard(self) -> None:
         """Print an overview: the supervisor, the pools with their quota, and the last preemptions."""
         self.scheduler.dashboard()
-
-    def metrics_text(self) -> str:
-        """Return all metrics in the Prometheus text format; see docs/metrics.md."""
-        return self.scheduler.metrics_text()
 
     def about(self) -> AboutResult:
         """Return what serves this scheduler, and where: name, node, process, journal, counts."""

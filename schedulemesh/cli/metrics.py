@@ -1,4 +1,4 @@
-"""The command metrics: what the scheduler counted and measured."""
+"""The command metrics: what the scheduler counted and measured, and what agents reported."""
 
 from __future__ import annotations
 
@@ -20,11 +20,23 @@ Prometheus = Annotated[
     typer.Option("--prometheus", help="Print the Prometheus text format, all metrics as they are."),
 ]
 
+By = Annotated[
+    str | None,
+    typer.Option("--by", help="Show what agents have reported, by agent, pool or label."),
+]
+
 
 @command(app)
-def metrics(target: Target, view: View, select: Select, prometheus: Prometheus = False) -> None:
-    """Show the metrics: counts, amounts and mean latencies by pool, agent and node."""
-    if prometheus:
+def metrics(
+    target: Target, view: View, select: Select, prometheus: Prometheus = False, by: By = None
+) -> None:
+    """Show the metrics: counts, amounts and mean latencies by pool, agent and node.
+
+    With --by the numbers that agents have reported in the last minutes, aggregated.
+    """
+    if by is not None:
+        show(target, view, lambda gateway: _reported(gateway, by), select)
+    elif prometheus:
         _print_text(target)
     else:
         show(target, view, lambda gateway: metric_listing(_text(gateway)), select)
@@ -33,6 +45,18 @@ def metrics(target: Target, view: View, select: Select, prometheus: Prometheus =
 def metric_listing(text: str) -> Listing:
     """One row per value; of a histogram its mean."""
     return Listing(kind="metrics", rows=list(_rows(text)), columns=_COLUMNS)
+
+
+def reported_listing(by: str, rows: list[dict[str, Any]]) -> Listing:
+    """One row per metric of an agent, a pool or a label's value."""
+    return Listing(kind="metrics", rows=rows, columns=(*_GROUPS[by], *_AGGREGATES), name="metric")
+
+
+def _reported(gateway: Gateway, by: str) -> Listing:
+    from schedulemesh.protocol.answers import Listed
+    from schedulemesh.protocol.metric_requests import GetReportedMetrics
+
+    return reported_listing(by, gateway.ask(GetReportedMetrics(by=by), Listed).rows)
 
 
 def _print_text(target: Target) -> None:
@@ -68,4 +92,30 @@ _COLUMNS = (
     Column(heading="labels", key="labels", show=_labels),
     Column(heading="value", key="value", show=lambda value: f"{value:.6g}", right=True),
     Column(heading="unit", key="unit", wide=True),
+)
+
+
+def _amount(value: float) -> str:
+    return f"{value:.4g}"
+
+
+_GROUPS = {
+    "agent": (
+        Column(heading="agent", key="agent_name"),
+        Column(heading="pool", key="pool_name", wide=True),
+    ),
+    "pool": (Column(heading="pool", key="pool_name"),),
+    "label": (
+        Column(heading="label", key="label"),
+        Column(heading="value", key="label_value"),
+    ),
+}
+_AGGREGATES = (
+    Column(heading="metric", key="metric"),
+    Column(heading="agents", key="agents", right=True, wide=True),
+    Column(heading="count", key="count", right=True),
+    *(
+        Column(heading=name, key=name, show=_amount, right=True)
+        for name in ("last", "mean", "min", "max", "p50", "p95")
+    ),
 )

@@ -267,6 +267,12 @@ NODE_EXTERNAL = _gauge(
     "node resource",
     "What Ray work that does not belong to the scheduler uses of a node.",
 )
+REPORTED_DROPPED = _counter(
+    "reported_values_dropped_total",
+    "values",
+    "",
+    "Values reported by agents that were not aggregated, because there were too many metrics.",
+)
 ORPHANS = _gauge(
     "orphans",
     "actors and groups",

@@ -185,6 +185,8 @@ class MetricsReport(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: int | None
     #: Encoded by ``metric_values.encode_metrics``.
     metrics: msgspec.Raw
+    #: Distinguishes reports of a process: one may be sent again. 0: not numbered.
+    number: int = 0
 
 
 class RunOrder(msgspec.Struct, frozen=True, kw_only=True):

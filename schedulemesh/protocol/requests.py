@@ -37,7 +37,7 @@ from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.drain_requests import Drain, GetDrainStatus
 from schedulemesh.protocol.history_requests import QueryEvents, QueryHistory, QueryUsage
-from schedulemesh.protocol.metric_requests import GetMetrics
+from schedulemesh.protocol.metric_requests import GetMetrics, GetReportedMetrics
 from schedulemesh.protocol.queue_requests import (
     CancelTasks,
     ChangeQueuedTask,
@@ -412,6 +412,7 @@ AnyQuery = Union[
     QueryEvents,
     GetAbout,
     GetMetrics,
+    GetReportedMetrics,
 ]
 
 AnyRequest = Union[AnyChange, AnyQuery]

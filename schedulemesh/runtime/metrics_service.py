@@ -4,14 +4,18 @@ knows.
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Iterator
 
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.metrics import catalogue as c
 from schedulemesh.metrics import gauges
-from schedulemesh.metrics.exposition import written
+from schedulemesh.metrics.exposition import PAUSE_S, PIECE_S, written
 from schedulemesh.metrics.values import Family, Sample
-from schedulemesh.protocol.answers import Details
+from schedulemesh.protocol.answers import Details, Listed
+from schedulemesh.protocol.metric_requests import GetReportedMetrics
+from schedulemesh.runtime import metric_groups
 from schedulemesh.runtime.running import Running, Service
 
 
@@ -33,6 +37,24 @@ class MetricsService(Service):
             if self._reactor.engine is seen:
                 return Details(facts={"text": text})
 
+    async def reported(self, request: GetReportedMetrics) -> Listed:
+        """The reported metrics of each group; decisions are made while they are aggregated."""
+        aggregates, reactor = self._agents.metrics.aggregates, self._reactor
+
+        def look() -> list[metric_groups.MetricGroup]:
+            return metric_groups.groups(reactor.state, aggregates.agents(), request)
+
+        rows, now = [], reactor.now()
+        until = time.perf_counter() + PIECE_S
+        for group in await reactor.read(look):
+            for row in aggregates.rows(group.agents, now, request.names):
+                if row is not None:
+                    rows.append(group.fields | row)
+                if time.perf_counter() > until:
+                    await asyncio.sleep(PAUSE_S)
+                    until = time.perf_counter() + PIECE_S
+        return Listed(rows=rows)
+
     def _families(self, state: MeshState) -> Iterator[Family]:
         yield from gauges.families(state)
         yield from self._recorder.families()
@@ -41,6 +63,7 @@ class MetricsService(Service):
         yield c.WARM_STARTS, (Sample((pool,), n) for pool, n in warm)
         yield c.HEARTBEAT, self._heartbeats(state)
         orphans = (("actor", self._agents.orphans), ("placement_group", self._groups.orphans))
+        yield c.REPORTED_DROPPED, [Sample((), self._agents.metrics.aggregates.dropped)]
         yield c.ORPHANS, [Sample((kind,), len(found)) for kind, found in orphans]
         yield from self._plugin_families()
         yield c.STARTED_AT, [Sample((), self._started_at)]

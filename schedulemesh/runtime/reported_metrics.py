@@ -1,4 +1,4 @@
-"""Keeps the last metrics that each agent's process reported."""
+"""Keeps the last metrics that each agent's process reported, and aggregates the numbers among them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import msgspec
 
 from schedulemesh.engine.lifecycle.agents import current
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.metrics.aggregation import Aggregates
 from schedulemesh.protocol.agents import MessageError, MetricsReport, unpack
 from schedulemesh.protocol.metric_values import MAX_METRICS_BYTES, decode_metrics
 
@@ -30,9 +31,9 @@ def _runs(state: MeshState, name: str, incarnation: int) -> bool:
 class _Last(msgspec.Struct, kw_only=True):
     #: None: an agent that ScheduleMesh did not start.
     incarnation: int | None
-    #: As received; decoded when it is read, so that a report that is never read costs almost nothing.
-    encoded: msgspec.Raw
-    metrics: dict[str, object] | None = None
+    #: Distinguishes it from other reports of the process; 0: it does not.
+    number: int
+    metrics: dict[str, object]
 
 
 class ReportedMetrics:
@@ -40,12 +41,16 @@ class ReportedMetrics:
 
     def __init__(self) -> None:
         self._last: dict[str, _Last] = {}
+        self.aggregates = Aggregates()
         self._outside: set[str] = set()
         #: Agents started by a previous supervisor, whose earlier reports are unknown.
         self._unknown: set[str] = set()
 
-    def take(self, state: MeshState, message: object) -> bool:
-        """Store an encoded MetricsReport; False: it is malformed, or not from an agent that may report."""
+    def take(self, state: MeshState, message: object, now: float) -> bool:
+        """Store an encoded MetricsReport; False: it is malformed, or not from an agent that may report.
+
+        A report that was sent again is aggregated once.
+        """
         if type(message) is bytes and len(message) > MAX_METRICS_BYTES + _ENVELOPE:
             return False
         try:
@@ -59,21 +64,18 @@ class ReportedMetrics:
         if incarnation is not None and not _runs(state, name, incarnation):
             return False
         self._unknown.discard(name)
-        self._last[name] = _Last(incarnation=incarnation, encoded=report.metrics.copy())
+        last = self._last.get(name)
+        if last is not None and report.number and last.number == report.number:
+            return True
+        metrics = _decoded(name, report.metrics)
+        self._last[name] = _Last(incarnation=incarnation, number=report.number, metrics=metrics)
+        self.aggregates.add(name, metrics, now)
         return True
 
     def of(self, name: str) -> dict[str, object]:
         """The last metrics of the agent; empty: none, or they cannot be decoded."""
         last = self._last.get(name)
-        if last is None:
-            return {}
-        if last.metrics is None:
-            try:
-                last.metrics = decode_metrics(last.encoded)
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-                logger.warning("metrics of agent %s cannot be read: %s", name, error)
-                last.metrics = {}
-        return last.metrics
+        return {} if last is None else last.metrics
 
     def take_over(self, name: str) -> None:
         """Register an agent that a previous supervisor started."""
@@ -102,4 +104,14 @@ class ReportedMetrics:
 
     def _drop(self, name: str) -> None:
         self._last.pop(name, None)
+        self.aggregates.forget(name)
         self._outside.discard(name)
+
+
+def _decoded(name: str, encoded: msgspec.Raw) -> dict[str, object]:
+    """The metrics of a report; empty: they cannot be decoded."""
+    try:
+        return decode_metrics(encoded)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        logger.debug("metrics of agent %s cannot be read: %s", name, error)
+        return {}

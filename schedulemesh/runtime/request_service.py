@@ -32,7 +32,7 @@ from schedulemesh.protocol.answers import (
 )
 from schedulemesh.protocol.callers import Caller
 from schedulemesh.protocol.drain_requests import Drain, GetDrainStatus
-from schedulemesh.protocol.metric_requests import GetMetrics
+from schedulemesh.protocol.metric_requests import GetMetrics, GetReportedMetrics
 from schedulemesh.runtime.backend import Refs
 from schedulemesh.runtime.health import HealthCheck
 from schedulemesh.runtime.history_service import HistoryService
@@ -175,6 +175,8 @@ class RequestService(Service):
                 return Listed(rows=self._plugins.status())
             case GetMetrics():
                 return await self._metrics.exposition()
+            case GetReportedMetrics():
+                return await self._metrics.reported(request)
             case r.GetAbout():
                 return Details(facts=await self._reactor.read(self._about))
             case (

@@ -185,7 +185,7 @@ class SupervisorService:
         reactor = (await self.ready()).running.reactor
         done = self._agents.commands.done(command_id, result)
         if done is not None and done.metrics is not None:
-            self._agents.metrics.take(reactor.state, done.metrics)
+            self._agents.metrics.take(reactor.state, done.metrics, reactor.now())
 
     async def result_part(self, command_id: int, begin: int, data: bytes) -> bool:
         """A host sends a part of a large result before the result; False: it need not send more."""
@@ -195,7 +195,7 @@ class SupervisorService:
     async def report_metrics(self, message: bytes) -> bool:
         """An agent reports metrics: a MetricsReport. Returns whether they were accepted."""
         reactor = (await self.ready()).running.reactor
-        return self._agents.metrics.take(reactor.state, message)
+        return self._agents.metrics.take(reactor.state, message, reactor.now())
 
     async def http_serves(self, url: str) -> None:
         """The process that serves the HTTP API says at which address it does."""

@@ -11,6 +11,7 @@ from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.drain_requests import GetDrainStatus
+from schedulemesh.protocol.metric_requests import GetReportedMetrics
 from schedulemesh.protocol.queue_requests import GetQueuePolicy, ListQueue
 from schedulemesh.protocol.requests import AnyRequest
 from schedulemesh.protocol.token_requests import ListTokens
@@ -111,6 +112,27 @@ LISTINGS = (
         row=schemas.SavedState,
         key=("task_id",),
         request=r.ListSavedStates(),
+    ),
+    Listing(
+        path="/metrics/agents",
+        summary="Aggregate the metrics that agents reported in the last minutes, by agent",
+        row=schemas.ReportedMetric,
+        key=("agent_name", "metric"),
+        request=GetReportedMetrics(by="agent"),
+    ),
+    Listing(
+        path="/metrics/pools",
+        summary="Aggregate the metrics that agents reported in the last minutes, by pool",
+        row=schemas.ReportedMetric,
+        key=("pool_name", "metric"),
+        request=GetReportedMetrics(by="pool"),
+    ),
+    Listing(
+        path="/metrics/labels",
+        summary="Aggregate the metrics that agents reported in the last minutes, by label",
+        row=schemas.ReportedMetric,
+        key=("label", "label_value", "metric"),
+        request=GetReportedMetrics(by="label"),
     ),
     Listing(
         path="/orphans",

@@ -70,6 +70,26 @@ class Agent(TypedDict, total=False):
     members: list[dict[str, Any]]
 
 
+class ReportedMetric(TypedDict, total=False):
+    """The newest values of a metric that agents have reported, aggregated."""
+
+    agent_name: str
+    pool_name: str
+    label: str
+    label_value: str
+    metric: str
+    agents: int
+    count: int
+    last: float
+    last_at: float
+    since: float
+    mean: float
+    min: float
+    max: float
+    p50: float
+    p95: float
+
+
 class Pool(TypedDict, total=False):
     """A pool, its quota by use, and the names of its agents."""
 

@@ -6,8 +6,12 @@ import csv
 import io
 import json
 
+import msgspec
 import pytest
 
+from schedulemesh.errors import InvalidRequestError
+from schedulemesh.protocol.agents import MetricsReport, pack
+from schedulemesh.protocol.metric_values import encode_metrics
 from tests.metrics.metered import parsed
 
 FORMATS = ("table", "wide", "json", "yaml", "csv", "name")
@@ -49,5 +53,78 @@ def test_every_format(busy, run, form):
     done = run("metrics", "-o", form)
     assert (done.exit_code, done.stderr) == (0, "")
     assert "schedulemesh_pool_quota" in done.stdout.replace("\n", "")
+    if form == "table":
+        assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def report(scheduler, task_id, **values):
+    """Report as the process of a task's agent does."""
+    service = scheduler.connection.service
+    state = service.running.reactor.state
+    agent = state.agents[state.running.by_id[task_id].agent_name]
+    message = pack(
+        MetricsReport(
+            agent_name=agent.spec.name,
+            incarnation=agent.incarnation,
+            metrics=msgspec.Raw(encode_metrics(values)),
+        )
+    )
+    assert service.do(service.service.report_metrics(message))
+
+
+@pytest.fixture
+def reported(busy):
+    """Two agents of a pool and one of another that have reported; labels are of agents and tasks."""
+    busy.pool("other", cpu=4, labels={"team": "b"})
+    busy.submit("乙", labels={"team": "a"})
+    busy.submit("c", "other", labels={"team": "a"})
+    for step in (1, 2, 3):
+        report(busy, "甲", step=step, stage="train")
+    report(busy, "乙", step=5)
+    report(busy, "c", step=7, loss=0.5)
+    return busy
+
+
+def test_reported_metrics_are_aggregated_by_agent_pool_and_label(reported, run):
+    def rows(*words):
+        return json.loads(run("metrics", *words, "-o", "json").stdout)
+
+    names = {task["task_id"]: task["agent_name"] for task in reported.calls.list_tasks()["tasks"]}
+    by_agent = {(row["agent_name"], row["metric"]): row for row in rows("--by", "agent")}
+    seen = [("甲", "step"), ("乙", "step"), ("c", "step"), ("c", "loss")]
+    assert by_agent.keys() == {(names[task], metric) for task, metric in seen}
+    own = by_agent[names["甲"], "step"]
+    assert (own["pool_name"], own["count"], own["last"], own["mean"]) == ("研究", 3, 3, 2)
+    by_pool = {(row["pool_name"], row["metric"]): row for row in rows("--by", "pool")}
+    pool = by_pool["研究", "step"]
+    assert (pool["agents"], pool["count"], pool["max"], pool["p50"]) == (2, 4, 5, 2)
+    (label,) = rows("--by", "label", "-f", "metric=step", "-f", "label=team")
+    assert (label["label_value"], label["agents"], label["mean"]) == ("a", 2, 6)
+    calls = reported.calls
+    assert calls.get_metrics("label", label="team")["metrics"] == rows(
+        "--by", "label", "-f", "label=team"
+    )
+    assert [row["metric"] for row in calls.get_metrics(names=["loss"])["metrics"]] == ["loss"]
+    assert calls.get_metrics(pool="研究", agent=names["c"])["metrics"] == []
+    reported.calls.delete_agent(names["c"])
+    assert [row["agent_name"] for row in calls.get_metrics(names=["loss"])["metrics"]] == []
+
+
+def test_an_unknown_grouping_is_refused(reported, run):
+    done = run("metrics", "--by", "node")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "allowed are agent, pool, label" in " ".join(done.stderr.split())
+    with pytest.raises(InvalidRequestError, match="by is 'node'"):
+        reported.calls.get_metrics("node")
+    with pytest.raises(InvalidRequestError, match="only where metrics are aggregated by label"):
+        reported.calls.get_metrics("pool", label="team")
+
+
+@pytest.mark.parametrize("by", ["agent", "pool", "label"])
+@pytest.mark.parametrize("form", FORMATS)
+def test_reported_metrics_in_every_format(reported, run, form, by):
+    done = run("metrics", "--by", by, "-o", form)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "step" in done.stdout
     if form == "table":
         assert max(map(len, done.stdout.splitlines())) <= 80

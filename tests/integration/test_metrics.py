@@ -119,3 +119,20 @@ def test_an_agent_that_reports_continuously_does_not_slow_others(pool, record_pr
     # A busy agent takes one of the machine's cores; a backlog would take seconds.
     assert disturbed < 5 * quiet + 0.05
     until(lambda: metrics_of(pool, "t") == {"step": reports}, "the last report does not arrive")
+
+
+def test_reports_are_aggregated_by_agent_and_by_pool(pool):
+    for task_id in ("t", "u"):
+        handle = submit(pool, task_id, actor_kwargs={"report_interval": 0.0})
+        ray.get(handle.train.remote(3, loss=0.5))
+        until(
+            lambda task=task_id: metrics_of(pool, task).get("step") == 3, "not all reports arrive"
+        )
+    entries = pool.get_metrics("pool", names=["loss", "step"])["metrics"]
+    assert [entry["metric"] for entry in entries] == ["loss", "step"]
+    loss, step = entries
+    assert (loss["pool_name"], loss["agents"], loss["p95"], loss["min"]) == ("pool", 2, 0.5, 0.5)
+    assert (step["last"], step["max"]) == (3, 3)
+    single = pool.get_metrics(names=["step"])["metrics"]
+    assert [entry["agents"] for entry in single] == [1, 1]
+    assert sum(entry["count"] for entry in single) == step["count"]

@@ -48,7 +48,7 @@ def test_the_last_report_counts(state):
     metrics = ReportedMetrics()
     assert metrics.of("a") == {}
     for step in (1, 2):
-        assert metrics.take(state, message({"step": step}))
+        assert metrics.take(state, message({"step": step}), 1.0)
         assert metrics.of("a") == {"step": step}
 
 
@@ -58,8 +58,8 @@ def test_the_last_report_counts(state):
 )
 def test_a_report_of_another_agent_or_incarnation_is_refused(state, name, incarnation):
     metrics = ReportedMetrics()
-    assert metrics.take(state, message({"step": 1}))
-    assert not metrics.take(state, message({"step": 9}, name, incarnation))
+    assert metrics.take(state, message({"step": 1}), 1.0)
+    assert not metrics.take(state, message({"step": 9}, name, incarnation), 1.0)
     assert metrics.of("a") == {"step": 1}
     assert metrics.of(name if name != "a" else "b") == {}
 
@@ -78,20 +78,20 @@ def test_a_report_of_another_agent_or_incarnation_is_refused(state, name, incarn
 )
 def test_what_is_no_report_is_refused(state, given):
     metrics = ReportedMetrics()
-    assert not metrics.take(state, given)
+    assert not metrics.take(state, given, 1.0)
     assert metrics.of("a") == {}
 
 
 @pytest.mark.parametrize("encoded", [b"\x01", b"\x81\x01\x01", b"\x81\xa1a\xa1\xff"])
 def test_metrics_that_cannot_be_read_are_none(state, encoded):
     metrics = ReportedMetrics()
-    metrics.take(state, message(encoded))
+    metrics.take(state, message(encoded), 1.0)
     assert metrics.of("a") == {}
 
 
 def test_they_go_with_their_process(state):
     metrics = ReportedMetrics()
-    metrics.take(state, message({"step": 1}))
+    metrics.take(state, message({"step": 1}), 1.0)
     metrics.forget("a", 1)
     assert metrics.of("a") == {"step": 1}, "another life of it ended"
     metrics.forget("a", 2)
@@ -105,18 +105,41 @@ def test_an_agent_that_never_reported_holds_nothing_back(state):
     assert metrics.may_have_newer("a"), "a former supervisor may have heard of it"
     metrics.forget("a", 2)
     assert not metrics.may_have_newer("a")
-    metrics.take(state, message({"step": 1}))
+    metrics.take(state, message({"step": 1}), 1.0)
     assert metrics.may_have_newer("a")
 
 
 def test_an_external_agent_may_report_while_a_task_is_registered_on_it(state, monkeypatch):
     monkeypatch.setattr(reported_metrics, "_OUTSIDE", 2)
     metrics = ReportedMetrics()
-    assert metrics.take(state, message({"step": 1}, "elsewhere", None))
+    assert metrics.take(state, message({"step": 1}, "elsewhere", None), 1.0)
     assert metrics.of("elsewhere") == {"step": 1}
     state.running.remove("t")
     for n in range(3):
         register(state, f"u{n}", f"other{n}")
-        assert metrics.take(state, message({"step": n}, f"other{n}", None))
+        assert metrics.take(state, message({"step": n}, f"other{n}", None), 1.0)
     assert metrics.of("elsewhere") == {}, "nothing of it runs any more"
     assert metrics.of("other2") == {"step": 2}
+
+
+def counted(metrics, name="a"):
+    return [row["count"] for row in metrics.aggregates.rows([name], 1.0) if row is not None]
+
+
+def test_a_report_that_is_sent_again_is_aggregated_once(state):
+    metrics = ReportedMetrics()
+    numbered = pack(
+        MetricsReport(
+            agent_name="a",
+            incarnation=2,
+            metrics=msgspec.Raw(encode_metrics({"step": 1})),
+            number=7,
+        )
+    )
+    for _ in range(3):
+        assert metrics.take(state, numbered, 1.0)
+    assert counted(metrics) == [1]
+    assert metrics.take(state, message({"step": 1}), 1.0)
+    assert counted(metrics) == [2]
+    metrics.forget("a", 2)
+    assert counted(metrics) == []

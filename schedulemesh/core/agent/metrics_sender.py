@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -25,6 +26,9 @@ _GAP_FACTOR = 10
 #: Seconds after which a message that did not arrive is sent again, unless there is a newer one.
 _RETRY_S = 1.0
 
+#: A report's number, and its encoded metrics.
+_Numbered = tuple[int, bytes]
+
 
 class MetricsSender:
     """Sends one message at a time; of the reports made meanwhile, the newest is sent next.
@@ -43,10 +47,12 @@ class MetricsSender:
         self._send = send
         self._wait: Callable[[ObjectRef], object] = ray.get
         self._changed = threading.Condition()
-        #: The newest report, encoded; None: it was sent.
-        self._newest: bytes | None = None
+        #: Numbers that no earlier process of this agent has used.
+        self._numbers = itertools.count(time.time_ns())
+        #: The newest report, numbered and encoded; None: it was sent.
+        self._newest: _Numbered | None = None
         #: The last report that was sent, for a supervisor that has lost it.
-        self._sent: bytes | None = None
+        self._sent: _Numbered | None = None
         #: When the newest is to be sent, on the monotonic clock.
         self._due = 0.0
         #: When the last report was due that was not held back.
@@ -70,7 +76,7 @@ class MetricsSender:
             if idle or due < self._due:
                 self._due = due
                 self._changed.notify()
-            self._newest = data
+            self._newest = next(self._numbers), data
             if due <= now:
                 self._last_due = now
             if self._thread is None:
@@ -100,16 +106,16 @@ class MetricsSender:
 
     def _run(self) -> None:
         while True:
-            data, began = self._next(), time.monotonic()
+            report, began = self._next(), time.monotonic()
             try:
-                self._wait(self._send(self._message(data)))
+                self._wait(self._send(self._message(report)))
             except RayError as error:
                 logger.debug("metrics did not arrive: %s", error)
-                self._put_back(data)
+                self._put_back(report)
                 time.sleep(_RETRY_S)
             time.sleep(max(_GAP_S, _GAP_FACTOR * (time.monotonic() - began)))
 
-    def _next(self) -> bytes:
+    def _next(self) -> _Numbered:
         """The newest report, once it is due."""
         with self._changed:
             while True:
@@ -121,17 +127,19 @@ class MetricsSender:
                     return self._sent
                 self._changed.wait(None if self._newest is None else left)
 
-    def _put_back(self, data: bytes) -> None:
+    def _put_back(self, report: _Numbered) -> None:
         with self._changed:
             if self._newest is None:
-                self._newest, self._due = data, time.monotonic()
+                self._newest, self._due = report, time.monotonic()
 
-    def _message(self, data: bytes) -> bytes:
+    def _message(self, report: _Numbered) -> bytes:
+        number, data = report
         return pack(
             MetricsReport(
                 agent_name=self._agent_name,
                 incarnation=self._incarnation,
                 metrics=msgspec.Raw(data),
+                number=number,
             )
         )
 

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from schedulemesh.core.client import results
 from schedulemesh.core.client.about_results import AboutResult
-from schedulemesh.core.client.asking import ask, details, listed, respond
+from schedulemesh.core.client.asking import details, listed, respond
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.listings import NodesResult, Stats, StrategiesResult
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_flag
-from schedulemesh.engine.messages.outcomes import Refused
-from schedulemesh.errors import SchedulerUnavailableError
-from schedulemesh.protocol.answers import Details
-from schedulemesh.protocol.metric_requests import GetMetrics
 from schedulemesh.protocol.requests import (
     CordonNode,
     GetAbout,
@@ -48,11 +44,3 @@ def stats(connection: Connection) -> Stats:
 def about(connection: Connection) -> AboutResult:
     """What serves this scheduler, and where."""
     return details(connection, GetAbout(), AboutResult)
-
-
-def metrics_text(connection: Connection) -> str:
-    """All metrics in the Prometheus text format."""
-    answer = ask(connection, GetMetrics(), Details)
-    if isinstance(answer, Refused):
-        raise SchedulerUnavailableError(answer.error)
-    return str(answer.facts["text"])

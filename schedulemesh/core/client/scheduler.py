@@ -28,6 +28,7 @@ from schedulemesh.core.client.console import show_log
 from schedulemesh.core.client.drain_calls import DrainCalls
 from schedulemesh.core.client.gang_calls import GangCalls
 from schedulemesh.core.client.history_calls import HistoryCalls
+from schedulemesh.core.client.metric_calls import MetricCalls
 from schedulemesh.core.client.new_settings import parse_settings
 from schedulemesh.core.client.pool_calls import PoolCalls
 from schedulemesh.core.client.queue_calls import QueueCalls
@@ -46,7 +47,9 @@ from schedulemesh.plugins.scheduling import SchedulingStrategyPlugin
 
 
 @public_calls
-class RayScheduler(PoolCalls, GangCalls, QueueCalls, DrainCalls, HistoryCalls, TaskFollower):
+class RayScheduler(
+    PoolCalls, GangCalls, QueueCalls, DrainCalls, HistoryCalls, MetricCalls, TaskFollower
+):
     """The scheduler of one name in one Ray namespace: finds its supervisor or creates it, and calls it.
 
     ``detached`` False: the scheduler ends with this job, and nothing of it stays in Ray. True: it outlives
@@ -404,10 +407,6 @@ class RayScheduler(PoolCalls, GangCalls, QueueCalls, DrainCalls, HistoryCalls, T
         and was slow, and why it is ``disabled`` (empty: it is not).
         """
         return cluster.strategies(self._connection)
-
-    def metrics_text(self) -> str:
-        """Return all metrics in the Prometheus text format; docs/metrics.md lists them."""
-        return cluster.metrics_text(self._connection)
 
     def cluster_snapshot(self) -> listings.NodesResult:
         """Return ``nodes``: every living node with its total and free resources, what Ray work that is not

@@ -1,0 +1,72 @@
+"""Calls about metrics. MetricCalls documents each call."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from schedulemesh.core.client.asking import ask, listed
+from schedulemesh.core.client.connection import Connection
+from schedulemesh.core.client.results import Result
+from schedulemesh.domain.containers import as_elements
+from schedulemesh.domain.names import as_text, parse_name
+from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError, shown
+from schedulemesh.protocol.answers import Details
+from schedulemesh.protocol.metric_requests import GetMetrics, GetReportedMetrics
+
+
+class ReportedMetric(TypedDict, total=False):
+    """The newest values of one metric of an agent, or of all agents of a pool or with a label."""
+
+    agent_name: str
+    pool_name: str
+    label: str
+    label_value: str
+    metric: str
+    #: How many agents have reported it.
+    agents: int
+    #: How many values the following are made from.
+    count: int
+    last: float
+    #: When the last and the first of these values arrived, in seconds since 1970.
+    last_at: float
+    since: float
+    mean: float
+    min: float
+    max: float
+    p50: float
+    p95: float
+
+
+class ReportedMetricsResult(Result, total=False):
+    """The answer of ``get_metrics``."""
+
+    metrics: list[ReportedMetric]
+
+
+def get_metrics(
+    connection: Connection, by: object, pool: object, agent: object, label: object, names: object
+) -> ReportedMetricsResult:
+    """What agents have reported, aggregated."""
+    grouping = as_text(by)
+    if grouping is None:
+        raise InvalidRequestError(f"by is {shown(by)}; it is a text")
+    request = GetReportedMetrics(
+        by=grouping,
+        pool_name=None if pool is None else parse_name(pool, "the pool's name"),
+        agent_name=None if agent is None else parse_name(agent, "the agent's name"),
+        label=None if label is None else parse_name(label, "label"),
+        names=tuple(
+            parse_name(name, "each of names")
+            for name in as_elements(names, "names", "a list of names of metrics", sets=True)
+        ),
+    )
+    return listed(connection, request, "metrics", ReportedMetricsResult)
+
+
+def metrics_text(connection: Connection) -> str:
+    """All metrics in the Prometheus text format."""
+    answer = ask(connection, GetMetrics(), Details)
+    if isinstance(answer, Refused):
+        raise SchedulerUnavailableError(answer.error)
+    return str(answer.facts["text"])
