@@ -87,6 +87,8 @@ class QueryEvents(Request, tag="query_events", frozen=True, kw_only=True):
     #: Seconds to wait for an event where there is none.
     wait_s: float = 0.0
     task_id: str | None = None
+    #: Those about this pool and its tasks.
+    pool_name: str | None = None
     kinds: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -94,8 +96,9 @@ class QueryEvents(Request, tag="query_events", frozen=True, kw_only=True):
             parse_count(self.after, "after", 0, HIGHEST_CURSOR)
         parse_count(self.limit, "limit", 1, MAX_ROWS)
         parse_number(self.wait_s, "wait_s", 0.0, MAX_WAIT_S)
-        if self.task_id is not None:
-            parse_name(self.task_id, "task_id")
+        for name in ("task_id", "pool_name"):
+            if (given := getattr(self, name)) is not None:
+                parse_name(given, name)
         for kind in self.kinds:
             parse_name(kind, "kind")
 

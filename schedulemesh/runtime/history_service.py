@@ -71,7 +71,9 @@ class HistoryService:
 
         def look(history: History) -> dict[str, object]:
             begin = history.last_event() if after is None else after
-            rows = history.events(begin, request.limit, request.task_id, request.kinds)
+            rows = history.events(
+                begin, request.limit, request.task_id, request.kinds, request.pool_name
+            )
             # Where all events were looked at, what did not match need not be looked at again.
             newest = history.last_event() if len(rows) < request.limit else rows[-1]["cursor"]
             return {"events": rows, "cursor": max(begin, newest)}

@@ -28,6 +28,7 @@ from schedulemesh.server.answers import plain, rows_of
 from schedulemesh.server.changes import CHANGES, Change, Given, new_request_id
 from schedulemesh.server.gateway import Gateway
 from schedulemesh.server.guard import Guard, Tokens
+from schedulemesh.server.history import QUESTIONS, Question
 from schedulemesh.server.listings import page_of
 from schedulemesh.server.openapi import document
 from schedulemesh.server.problems import (
@@ -77,6 +78,7 @@ def _routes(calls: _Calls) -> list[Route]:
     routes += [_route(change.path, calls.change(change), change.method) for change in CHANGES]
     routes += [_route(listing.path, calls.listing(listing), "GET") for listing in LISTINGS]
     routes += [_route(single.path, calls.single(single), "GET") for single in SINGLES]
+    routes += [_route(question.path, calls.question(question), "GET") for question in QUESTIONS]
     routes += [
         _route(f"{listing.path}/{{{listing.key[0]}:path}}", calls.row(listing), "GET")
         for listing in LISTINGS
@@ -161,6 +163,18 @@ class _Calls:
             asked = single.request(request.path_params)
             _allowed(request, type(asked))
             return json_response(plain(await self._reads.ask(asked)))
+
+        return answer
+
+    def question(self, question: Question) -> Endpoint:
+        """The endpoint of a question about the history."""
+
+        async def answer(request: Request) -> Response:
+            _allowed(request, question.asks)
+            query = request.query_params
+            given = question.given(query)
+            facts = plain(await self._reads.ask(question.request(given)))
+            return json_response({"success": True, **question.answer(facts, given, query)})
 
         return answer
 

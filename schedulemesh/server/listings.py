@@ -63,7 +63,8 @@ def page_of(rows: Sequence[Row], row: type, key: Sequence[str], query: QueryPara
     """
     fields = scalar_fields(row)
     limit = _limit(query)
-    kept = [found for found in rows if all(test(found) for test in _filters(query, row, fields))]
+    tests = _filters(query, row, fields)
+    kept = [found for found in rows if all(test(found) for test in tests)]
     order = _order(query.get("sort", ""), fields, key)
     kept.sort(key=lambda found: _place(found, order))
     first = 0 if "cursor" not in query else _after(kept, order, _read(query["cursor"], order))
@@ -83,8 +84,9 @@ def _filters(
     query: QueryParams, row: type, fields: Mapping[str, type]
 ) -> list[Callable[[Row], bool]]:
     """What a row has to fulfil: one of the values given for each field, and each label."""
-    named = [name for name in dict.fromkeys(query.keys()) if name not in CONTROLS]
-    labels = query.getlist("label")
+    controls = [name for name in CONTROLS if name not in fields]
+    named = [name for name in dict.fromkeys(query.keys()) if name not in controls]
+    labels = query.getlist("label") if "label" in controls else []
     if labels and "labels" not in get_type_hints(row):
         raise _invalid("these rows have no labels")
     tests = [_one_of(name, query.getlist(name), fields) for name in named]

@@ -11,7 +11,9 @@ import msgspec
 from schedulemesh.protocol.roles import LEAST_ROLE
 from schedulemesh.server import bodies, schemas
 from schedulemesh.server.changes import CHANGES, Change
+from schedulemesh.server.history import QUESTIONS, Question
 from schedulemesh.server.listings import DEFAULT_LIMIT, MAX_LIMIT, scalar_fields
+from schedulemesh.server.parameters import Parameter
 from schedulemesh.server.reads import LISTINGS, SINGLES, Listing, Single
 
 Json = dict[str, Any]
@@ -46,6 +48,8 @@ def document(prefix: str) -> Json:
             _add(paths, path, "get", _row(listing, path, schemas_by_type))
     for single in SINGLES:
         _add(paths, single.path, "get", _single(single, schemas_by_type))
+    for question in QUESTIONS:
+        _add(paths, question.path, "get", _question(question, schemas_by_type))
     for change in CHANGES:
         _add(paths, change.path, change.method.lower(), _change(change, schemas_by_type))
     return {
@@ -65,6 +69,7 @@ def _components() -> tuple[Mapping[Any, Json], Json]:
     """The schema of each type, and the schemas to which they refer."""
     types: list[Any] = [schemas.Error]
     types += [listing.row for listing in LISTINGS]
+    types += [question.row for question in QUESTIONS]
     types += [single.answer for single in SINGLES if single.answer is not None]
     types += [c.answer for c in CHANGES if c.answer is not None]
     types += [c.body for c in CHANGES if _is_body(c) and c.body is not bodies.Nothing]
@@ -111,30 +116,47 @@ def _content(description: str, schema: Json) -> Json:
 
 
 def _listing(listing: Listing, known: Mapping[Any, Json]) -> Json:
-    answer = {
-        "type": "object",
-        "required": ["success", "items", "total", "next"],
-        "properties": {
-            "success": {"const": True},
-            "items": {"type": "array", "items": known[listing.row]},
-            "total": {"type": "integer"},
-            "next": {"type": ["string", "null"]},
-        },
-    }
-    operation = _operation("get", listing.path, listing.summary, answer)
-    operation["parameters"] = list(_query(listing))
+    beside: Json = {"total": {"type": "integer"}, "next": {"type": ["string", "null"]}}
+    operation = _operation("get", listing.path, listing.summary, _rows(known[listing.row], beside))
+    operation["parameters"] = list(_query(listing.row))
     return operation
 
 
-def _query(listing: Listing) -> Iterable[Json]:
+def _question(question: Question, known: Mapping[Any, Json]) -> Json:
+    answer = _rows(known[question.row], question.beside)
+    operation = _operation("get", question.path, question.summary, answer)
+    operation["parameters"] = [_parameter(parameter) for parameter in question.parameters]
+    if question.listed:
+        operation["parameters"] += _query(question.row)
+    return operation
+
+
+def _rows(row: Json, beside: Mapping[str, Json]) -> Json:
+    """The answer of a listing: its rows, and what it has beside them."""
+    return {
+        "type": "object",
+        "required": ["success", "items", *beside],
+        "properties": {
+            "success": {"const": True},
+            "items": {"type": "array", "items": row},
+            **beside,
+        },
+    }
+
+
+def _parameter(parameter: Parameter) -> Json:
+    return _in_query(parameter.name, parameter.means, parameter.schema)
+
+
+def _query(row: Any) -> Iterable[Json]:
     """The parameters by which a listing is filtered, sorted and cut into pages."""
     limit = {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}
     yield _in_query("limit", "How many rows a page has.", limit)
     yield _in_query("cursor", "`next` of the page before.", {"type": "string"})
     yield _in_query("sort", "Fields, separated by commas; `-` before one: descending.", _STRING)
-    if "labels" in listing.row.__annotations__:
+    if "labels" in row.__annotations__:
         yield _in_query("label", "KEY=VALUE or KEY; every one has to hold.", _MANY)
-    for name, kind in scalar_fields(listing.row).items():
+    for name, kind in scalar_fields(row).items():
         schema = {"type": "array", "items": {"type": _TYPES[kind]}}
         yield _in_query(name, "Only rows with one of these values.", schema)
 

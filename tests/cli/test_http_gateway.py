@@ -42,6 +42,10 @@ LOOKS = (
     ["explain", "甲"],
     ["preemptions"],
     ["policy", "get"],
+    ["history"],
+    ["history", "甲"],
+    ["usage", "--by", "owner"],
+    ["events"],
     ["export"],
     ["top", "--count", "1"],
 )

@@ -8,7 +8,6 @@ from schedulemesh.core.client.asking import details
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.history_export import ExportResult, export
 from schedulemesh.core.client.history_results import EventsResult, HistoryResult, UsageResult
-from schedulemesh.core.client.times import parse_time
 from schedulemesh.domain.containers import as_elements
 from schedulemesh.domain.labels import parse_labels
 from schedulemesh.domain.names import as_text, parse_name
@@ -22,6 +21,7 @@ from schedulemesh.protocol.history_requests import (
     QueryHistory,
     QueryUsage,
 )
+from schedulemesh.protocol.times import parse_time
 
 
 def history(connection: Connection, given: dict[str, object]) -> HistoryResult:

@@ -14,10 +14,11 @@ from typing import Any
 
 import msgspec
 
-from schedulemesh.core.client.history_results import AttemptInfo, HistoryResult
+from schedulemesh.core.client.history_results import HistoryResult
 from schedulemesh.core.client.results import Result
 from schedulemesh.domain.names import as_text
 from schedulemesh.errors import InvalidRequestError, shown
+from schedulemesh.protocol.history_rows import AttemptInfo
 
 #: The columns of a job trace, then our own. Empty: not known, or it has not happened.
 COLUMNS: dict[str, type] = {

@@ -89,7 +89,12 @@ class History:
         return found
 
     def events(
-        self, after: int, limit: int, task_id: str | None, kinds: Iterable[str]
+        self,
+        after: int,
+        limit: int,
+        task_id: str | None = None,
+        kinds: Iterable[str] = (),
+        pool_name: str | None = None,
     ) -> list[dict[str, Any]]:
         """The events after the one with this ``cursor``, in their order."""
         joined = events.outerjoin(
@@ -104,6 +109,9 @@ class History:
             mine = by_index(events, self._journal)
             wanted = wanted.where(mine, events.c.attempt.in_(self._attempts_of(task_id)))
         wanted = wanted.where(events.c.number > after)
+        if pool_name is not None:
+            itself = events.c.attempt.is_(None) & (events.c.subject == pool_name)
+            wanted = wanted.where(itself | (attempts.c.pool_name == pool_name))
         if chosen := tuple(kinds):
             wanted = wanted.where(events.c.kind.in_(chosen))
         rows = self._connection.execute(wanted.order_by(events.c.number).limit(limit))

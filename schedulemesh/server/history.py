@@ -1,0 +1,194 @@
+"""The calls that read the history, which the supervisor filters and cuts into pages: it may be very long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+from starlette.datastructures import QueryParams
+
+from schedulemesh.protocol.history_requests import (
+    GROUPINGS,
+    QueryEvents,
+    QueryHistory,
+    QueryUsage,
+)
+from schedulemesh.protocol.history_rows import AttemptInfo, HistoryEvent, UsageInfo
+from schedulemesh.protocol.requests import AnyRequest
+from schedulemesh.server import parameters as p
+from schedulemesh.server.listings import DEFAULT_LIMIT, MAX_LIMIT, page_of
+from schedulemesh.server.parameters import Parameter, read_parameters
+
+Json = dict[str, Any]
+
+_NEWEST_FIRST, _OLDEST_FIRST = "-cursor", "cursor"
+_MOST_GPUS_FIRST = "-gpu_hours,-cpu_hours"
+_LIMIT = p.count("limit", "How many rows a page has.", MAX_LIMIT, least=1, default=DEFAULT_LIMIT)
+_BEHIND: Json = {
+    "type": "integer",
+    "description": "How many commits of the journal the history does not contain yet.",
+}
+_NEXT: Json = {"type": ["string", "null"]}
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that lists rows of the history."""
+
+    path: str
+    summary: str
+    #: The type of a row.
+    row: type
+    parameters: tuple[Parameter, ...]
+    #: Whether the answer is filtered, sorted and cut into pages as those of other listings are; its
+    #: parameters are those of a listing then, beside its own.
+    listed: bool = False
+    #: The class of the request, which decides who may make it.
+    asks: type
+    request: Callable[[Mapping[str, Any]], AnyRequest]
+    #: The answer, from what the supervisor answered and the whole query.
+    answer: Callable[[Json, Mapping[str, Any], QueryParams], Json]
+    #: The schemas of what the answer has beside its rows.
+    beside: Mapping[str, Json]
+
+    def given(self, query: QueryParams) -> Mapping[str, Any]:
+        """The value of each parameter. Raises InvalidRequestError."""
+        return read_parameters(self._own(query) if self.listed else query, self.parameters)
+
+    def _own(self, query: QueryParams) -> QueryParams:
+        """The parameters that a listing does not have; what neither has is left to the listing."""
+        own = {parameter.name for parameter in self.parameters}
+        return QueryParams([(key, value) for key, value in query.multi_items() if key in own])
+
+
+def _history(given: Mapping[str, Any]) -> QueryHistory:
+    cursor, oldest_first = given["cursor"], given["sort"] == _OLDEST_FIRST
+    return QueryHistory(
+        task_id=given["task_id"],
+        pool_name=given["pool_name"],
+        owner=given["owner"],
+        agent_name=given["agent_name"],
+        state=given["state"],
+        labels=dict(given["label"]),
+        since=given["since"],
+        until=given["until"],
+        limit=given["limit"],
+        before=None if oldest_first else cursor,
+        after=(cursor or 0) if oldest_first else None,
+        with_events=given["with_events"],
+    )
+
+
+def _attempts(facts: Json, _given: Mapping[str, Any], _query: QueryParams) -> Json:
+    rows = facts["attempts"]
+    following = str(rows[-1]["cursor"]) if facts["more"] else None
+    return {"items": rows, "next": following, "behind": facts["behind"]}
+
+
+def _usage(given: Mapping[str, Any]) -> QueryUsage:
+    return QueryUsage(
+        by=given["by"], since=given["since"], until=given["until"], label=given["label_key"]
+    )
+
+
+def _sums(facts: Json, given: Mapping[str, Any], query: QueryParams) -> Json:
+    own = {parameter.name for parameter in _USAGE}
+    left = [(key, value) for key, value in query.multi_items() if key not in own]
+    if "sort" not in query:
+        left.append(("sort", _MOST_GPUS_FIRST))
+    page = page_of(facts["usage"], UsageInfo, (given["by"],), QueryParams(left))
+    told = {name: facts[name] for name in ("since", "until", "behind")}
+    return {"items": page.items, "total": page.total, "next": page.following, **told}
+
+
+def _events_after(given: Mapping[str, Any]) -> QueryEvents:
+    return QueryEvents(
+        after=given["cursor"],
+        limit=given["limit"],
+        task_id=given["task_id"],
+        pool_name=given["pool_name"],
+        kinds=given["kind"],
+    )
+
+
+def _happened(facts: Json, given: Mapping[str, Any], _query: QueryParams) -> Json:
+    rows, cursor = facts["events"], facts["cursor"]
+    following = str(cursor) if len(rows) == given["limit"] else None
+    return {"items": rows, "next": following, "cursor": cursor, "behind": facts["behind"]}
+
+
+#: By which events are chosen, in pages and in streams.
+EVENT_FILTERS = (
+    p.name("task_id", "Only those of this task."),
+    p.name("pool_name", "Only those about this pool and its tasks."),
+    p.names("kind", "Only those of one of these kinds."),
+)
+_HISTORY = (
+    p.name("task_id", "Only those of this task."),
+    p.name("pool_name", "Only those in this pool."),
+    p.name("owner", "Only those of this owner."),
+    p.name("agent_name", "Only those on an agent of this name."),
+    p.name("state", "Only those in this state."),
+    p.labels("label", "KEY=VALUE; every one has to hold."),
+    p.time("since", "Only those that had not ended before."),
+    p.time("until", "Only those that were submitted before."),
+    p.flag("with_events", "Whether each has its events."),
+    p.choice("sort", "The newest or the oldest first.", (_NEWEST_FIRST, _OLDEST_FIRST)),
+    p.count("cursor", "`next` of the page before, with the same `sort`."),
+    _LIMIT,
+)
+_USAGE = (
+    p.choice("by", "By what is summed up.", GROUPINGS),
+    p.name("label_key", "With by=label: only the values of this label."),
+    p.time("since", "The begin; it is extended to a whole hour.", "24h"),
+    p.time("until", "The end; it is extended to a whole hour."),
+)
+_EVENTS = (
+    *EVENT_FILTERS,
+    p.count("cursor", "Those after the event with this cursor; 0: from the beginning.", default=0),
+    _LIMIT,
+)
+
+QUESTIONS = (
+    Question(
+        path="/history",
+        summary="List attempts to run tasks, past and present",
+        row=AttemptInfo,
+        parameters=_HISTORY,
+        asks=QueryHistory,
+        request=_history,
+        answer=_attempts,
+        beside={"next": _NEXT, "behind": _BEHIND},
+    ),
+    Question(
+        path="/usage",
+        summary="Sum up GPU-hours, CPU-hours, waiting and lost work by pool, owner or label",
+        row=UsageInfo,
+        parameters=_USAGE,
+        listed=True,
+        asks=QueryUsage,
+        request=_usage,
+        answer=_sums,
+        beside={
+            "total": {"type": "integer"},
+            "next": _NEXT,
+            "since": {"type": "number"},
+            "until": {"type": "number"},
+            "behind": _BEHIND,
+        },
+    ),
+    Question(
+        path="/events",
+        summary="List what happened, in its order",
+        row=HistoryEvent,
+        parameters=_EVENTS,
+        asks=QueryEvents,
+        request=_events_after,
+        answer=_happened,
+        beside={
+            "next": _NEXT,
+            "cursor": {"type": "integer", "description": "Where later events follow."},
+            "behind": _BEHIND,
+        },
+    ),
+)
