@@ -27,6 +27,9 @@ class Code(str, Enum):
         """The code."""
         return str.__str__(self)
 
+    #: That of its code, which it equals.
+    __hash__ = str.__hash__
+
 
 class Reason(Code):
     """Why a request was refused, or why a running task is not evicted for another."""

@@ -40,6 +40,9 @@ class EndState(str, Enum):
     CANCELLED = "cancelled"
     LOST = "lost"
 
+    #: That of its value, which it equals.
+    __hash__ = str.__hash__
+
 
 class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The specification of a task; two specs that compare equal are the same request.

@@ -22,6 +22,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     outcome: RequestOutcome | None = None
     #: None: nothing was decided.
     stimulus: AnyStimulus | None = None
+    #: When the stimulus happened, in seconds since 1970.
+    at: float = 0.0
 
 
 class Transaction:
@@ -74,4 +76,5 @@ class Transaction:
             instructions=tuple(self.instructions),
             outcome=outcome,
             stimulus=stimulus,
+            at=self.now,
         )

@@ -67,7 +67,8 @@ class EvictionTimes:
 
     def dropped(self, task_id: str) -> None:
         """The task was not evicted."""
-        self._evicting.pop(task_id, None)
+        if self._evicting:
+            self._evicting.pop(task_id, None)
 
     def task_preempted(self, fact: f.TaskPreempted) -> float | None:
         """The task was evicted; returns when that was decided. None: it is not known."""
@@ -97,14 +98,20 @@ class EvictionTimes:
 
     def agent_ended(self, fact: f.AgentEnded) -> None:
         """An agent has ended: what it held is free. An incoming one used nothing."""
-        awaited = self._awaiting.pop(fact.agent_name, ())
-        for task_id, eviction in self._evicting.items():
-            if eviction.for_agent == fact.agent_name:
-                self._evicting[task_id] = msgspec.structs.replace(eviction, for_agent=None)
-        if fact.agent_name in self._ending:
-            self._ending.discard(fact.agent_name)
+        agent_name = fact.agent_name
+        if self._evicting:
+            self._evict_for_nobody(agent_name)
+        awaited = self._awaiting.pop(agent_name, ()) if self._awaiting else ()
+        if agent_name in self._ending:
+            self._ending.remove(agent_name)
             for freed in awaited:
                 self._observe(freed, fact.at)
+
+    def _evict_for_nobody(self, agent_name: str) -> None:
+        """What was evicted for an agent that has ended is evicted for nobody."""
+        for task_id, eviction in self._evicting.items():
+            if eviction.for_agent == agent_name:
+                self._evicting[task_id] = msgspec.structs.replace(eviction, for_agent=None)
 
     def _await(self, agent_name: str, freed: _Freed) -> None:
         self._awaiting.setdefault(agent_name, []).append(freed)

@@ -3,6 +3,9 @@
 A step is published after its facts are durable, when the state may already contain later ones. So the
 recorder keeps what it needs of each agent and task by itself, from facts alone, and begins with the state
 that was recovered.
+
+It is called with every step, between decisions, so it only collects the steps there. They are counted in
+batches, and before anything is read: the same code runs for many steps in a row, which takes half the time.
 """
 
 from __future__ import annotations
@@ -38,6 +41,8 @@ from schedulemesh.metrics.values import (
 
 #: Observations of one histogram that are kept between two calls of ``observed``.
 _OBSERVATIONS = 10_000
+#: Steps that are counted at once.
+_BATCH = 128
 #: Seconds over which the success ratio and the throughput are means.
 _SPAN_S = 300.0
 
@@ -54,6 +59,7 @@ class _Agent(msgspec.Struct, kw_only=True, gc=False):
 class _Task(msgspec.Struct, kw_only=True, gc=False):
     """What is kept of a task that was admitted or registered, until it has ended."""
 
+    task_id: str
     pool: str
     agent: str
     gpus: float
@@ -87,9 +93,11 @@ class Recorder:
         self._queue_of: dict[str, str] = {}
         self._agents: dict[str, _Agent] = {}
         self._tasks: dict[str, _Task] = {}
-        #: By agent, those that were started elsewhere included: the ids of its tasks.
-        self._on_agent: dict[str, set[str]] = {}
+        #: By agent, those that were started elsewhere included: its tasks, of which most have one.
+        self._on_agent: dict[str, tuple[_Task, ...]] = {}
         self._pools: set[str] = set()
+        #: Steps that are not counted yet.
+        self._steps: list[Step] = []
         self._on: dict[type[Fact], Callable[[Any], None]] = {
             f.PoolEnsured: lambda fact: self._pools.add(fact.spec.name),
             q.TaskQueued: self._task_queued,
@@ -110,16 +118,26 @@ class Recorder:
 
     def __call__(self, step: Step) -> None:
         """Record what became durable."""
+        steps = self._steps
+        steps.append(step)
+        if len(steps) >= _BATCH:
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Count the steps that were collected."""
+        steps, self._steps = self._steps, []
         on = self._on
-        for fact in step.facts:
-            handler = on.get(type(fact))
-            if handler is not None:
-                handler(fact)
-        if isinstance(step.stimulus, TaskSubmitted):
-            self._submitted(step.stimulus, step)
+        for step in steps:
+            for fact in step.facts:
+                kind = type(fact)
+                if kind in on:
+                    on[kind](fact)
+            if type(step.stimulus) is TaskSubmitted:
+                self._submitted(step.stimulus, step)
 
     def families(self) -> Iterator[Family]:
         """What was recorded."""
+        self.catch_up()
         now = self._now()
         yield family_of(self._evictions.latency_ms)
         yield family_of(self._schedule_ms)
@@ -141,6 +159,7 @@ class Recorder:
 
     def observed(self) -> Iterator[tuple[Metric, Labels, float]]:
         """The observations of both latencies since the last call; of very many, the last ones."""
+        self.catch_up()
         for kept in (self._evictions.latency_ms, self._schedule_ms):
             recent, kept.recent = kept.recent, deque(maxlen=_OBSERVATIONS)
             for labels, value in recent or ():
@@ -169,7 +188,7 @@ class Recorder:
         pool = stimulus.agent.pool_name
         labels = (pool if pool in self._pools else "", *_outcome(stimulus, step))
         self._submissions.add(labels)
-        self._recent_submissions.add(self._now(), float(labels[1] == "refused"), 1.0)
+        self._recent_submissions.add(step.at, 1.0 if labels[1] == "refused" else 0.0, 1.0)
 
     def _task_queued(self, fact: q.TaskQueued) -> None:
         task = fact.submission.task
@@ -182,8 +201,9 @@ class Recorder:
 
     def _leave(self, task_id: str) -> float | None:
         """Remove a task from its queue; when it joined it. None: it was in none."""
-        pool = self._queue_of.pop(task_id, None)
-        return None if pool is None else self._queued[pool].pop(task_id)
+        if task_id not in self._queue_of:
+            return None
+        return self._queued[self._queue_of.pop(task_id)].pop(task_id)
 
     def _oldest(self, pool: str, now: float) -> float:
         queue = self._queued.get(pool)
@@ -192,7 +212,7 @@ class Recorder:
     def _task_cancelled(self, fact: q.TaskCancelled) -> None:
         pool = self._queue_of.get(fact.task_id, "")
         self._leave(fact.task_id)
-        self._ended.add((pool, "cancelled", fact.reason.value))
+        self._ended.add((pool, "cancelled", fact.reason))
 
     def _agent_admitted(self, fact: f.AgentAdmitted) -> None:
         spec, task, since = fact.agent, fact.task, fact.at
@@ -207,25 +227,28 @@ class Recorder:
             self._add(task.task_id, task.pool_name, spec.name, None)
 
     def _agent_started(self, fact: f.AgentStarted) -> None:
-        agent = self._agents[fact.agent_name]
+        agent, at = self._agents[fact.agent_name], fact.at
         self._agents_started.add((agent.pool,))
-        task_ids = self._on_agent.get(fact.agent_name, ())
-        for task_id in task_ids:
-            task = self._tasks[task_id]
+        tasks = self._on_agent.get(fact.agent_name, ())
+        for task in tasks:
             task.gpus = agent.gpus
-            task.started_at = fact.at if task.started_at is None else task.started_at
-        if agent.since is not None and task_ids:
-            self._schedule_ms.observe((agent.pool,), max(0.0, fact.at - agent.since) * 1e3)
+            if task.started_at is None:
+                task.started_at = at
+        if agent.since is not None and tasks:
+            self._schedule_ms.observe((agent.pool,), max(0.0, at - agent.since) * 1e3)
         agent.since = None
 
     def _agent_ended(self, fact: f.AgentEnded) -> None:
         self._evictions.agent_ended(fact)
         agent = self._agents.pop(fact.agent_name)
-        self._agents_ended.add((agent.pool, fact.reason.value))
+        self._agents_ended.add((agent.pool, fact.reason))
+        left = self._on_agent.get(fact.agent_name)
+        if left is None:
+            return
         state, reason = WITH_AGENT[fact.reason]
-        for task_id in list(self._on_agent.get(fact.agent_name, ())):
-            task = self._remove(task_id)
-            self._note_end(task.pool, state.value, "" if reason is None else reason.value, fact.at)
+        for task in left:
+            self._remove(task.task_id)
+            self._note_end(task.pool, state, "" if reason is None else reason, fact.at)
             if fact.reason is EndReason.LOST:
                 self._note_work(task, fact.at, "lost")
 
@@ -237,23 +260,28 @@ class Recorder:
 
     def _add(self, task_id: str, pool: str, agent_name: str, started_at: float | None) -> None:
         agent = self._agents.get(agent_name)
-        gpus = 0.0 if agent is None else agent.gpus
-        self._tasks[task_id] = _Task(pool=pool, agent=agent_name, gpus=gpus, started_at=started_at)
-        self._on_agent.setdefault(agent_name, set()).add(task_id)
+        task = _Task(
+            task_id=task_id,
+            pool=pool,
+            agent=agent_name,
+            gpus=0.0 if agent is None else agent.gpus,
+            started_at=started_at,
+        )
+        self._tasks[task_id] = task
+        on_agent = self._on_agent
+        on_agent[agent_name] = (*on_agent[agent_name], task) if agent_name in on_agent else (task,)
 
     def _remove(self, task_id: str) -> _Task:
         task = self._tasks.pop(task_id)
-        others = self._on_agent[task.agent]
-        others.discard(task_id)
-        if not others:
-            del self._on_agent[task.agent]
+        tasks = self._on_agent.pop(task.agent)
+        if len(tasks) > 1:
+            self._on_agent[task.agent] = tuple(other for other in tasks if other is not task)
         return task
 
     def _task_ended(self, fact: f.TaskEnded) -> None:
         self._evictions.dropped(fact.task_id)
         task = self._remove(fact.task_id)
-        reason = "" if fact.reason is None else fact.reason.value
-        self._note_end(task.pool, fact.state.value, reason, fact.at)
+        self._note_end(task.pool, fact.state, fact.reason or "", fact.at)
 
     def _state_saved(self, fact: f.StateSaved) -> None:
         self._tasks[fact.task_id].saved_at = fact.at
@@ -261,7 +289,7 @@ class Recorder:
     def _task_preempted(self, fact: f.TaskPreempted) -> None:
         decided_at = self._evictions.task_preempted(fact)
         task = self._remove(fact.task.task_id)
-        self._note_end(task.pool, "preempted", fact.reason.value, fact.at)
+        self._note_end(task.pool, "preempted", fact.reason, fact.at)
         self._note_work(task, fact.at if decided_at is None else decided_at, "preempted")
 
     def _note_end(self, pool: str, state: str, reason: str, at: float) -> None:
@@ -285,7 +313,7 @@ class Recorder:
 def _outcome(stimulus: TaskSubmitted, step: Step) -> tuple[str, str]:
     """The outcome of a submission, and the code of its refusal."""
     if isinstance(step.outcome, Refused):
-        return "refused", step.outcome.reason.value
+        return "refused", step.outcome.reason
     for fact in step.facts:
         if type(fact) is f.AgentAdmitted and fact.agent.name == stimulus.agent.name:
             return "admitted", ""

@@ -23,7 +23,8 @@ class Counter:
 
     def add(self, labels: Labels, amount: float = 1.0) -> None:
         """Add an amount, which is not negative."""
-        self.values[labels] = self.values.get(labels, 0.0) + amount
+        values = self.values
+        values[labels] = values[labels] + amount if labels in values else amount
 
 
 class Distribution:
