@@ -26,6 +26,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
     from benchmarks.journal import recovery
     from benchmarks.lending import lending
     from benchmarks.metrics import metrics
+    from benchmarks.observing import observing
     from benchmarks.openb import openb
     from benchmarks.queueing import queueing
     from benchmarks.rules import rules
@@ -46,6 +47,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
         "queue": queueing,
         "metrics": metrics,
         "history": history,
+        "observing": observing,
         "dispatch": dispatch,
         "openb": openb,
         "ray": _on_ray,

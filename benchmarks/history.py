@@ -1,27 +1,21 @@
-"""The history: questions over a million tasks, their size on disk, and what it costs the decisions."""
+"""The history: questions over a million tasks, and their size on disk."""
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 import random
 import statistics
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.mesh import amounts, finished, gone, opening, reported, submitted
+from benchmarks.mesh import amounts
 from benchmarks.rows import Row, at_most, note, spread, timed_ms
-from schedulemesh.config.settings import HistorySettings
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages.queue_facts import TaskQueued
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
-from schedulemesh.runtime.history_recorder import history_of
-from schedulemesh.runtime.reactor import Reactor
 from schedulemesh.store.history.database import write
 from schedulemesh.store.history.fold import Fold
 from schedulemesh.store.history.queries import Filters, History, Span
@@ -35,16 +29,10 @@ _POOLS, _OWNERS, _NODES = 20, 50, 100
 _BEGIN = 1_700_000_000.0
 
 
-def history(
-    tasks: int = 1_000_000, questions: int = 9, pairs: int = 2_000, rounds: int = 9
-) -> list[Row]:
-    """A month of finished tasks, and a journal with and without a history."""
+def history(tasks: int = 1_000_000, questions: int = 9) -> list[Row]:
+    """A month of finished tasks. What writing them costs the decisions is measured by ``observing``."""
     with tempfile.TemporaryDirectory() as folder:
-        rows = _month(Path(folder), tasks, questions)
-        ratios = asyncio.run(_ratios(Path(folder), pairs, rounds))
-    slower = (1.0 - statistics.median(ratios)) * 100.0
-    what = "submit + complete through the SQLite journal with a history, fewer pairs per second"
-    return [*rows, at_most(what, slower, 5.0, " %", f"{min(ratios):.3f}-{max(ratios):.3f} ×")]
+        return _month(Path(folder), tasks, questions)
 
 
 def _month(folder: Path, tasks: int, questions: int) -> list[Row]:
@@ -128,42 +116,3 @@ def _life(number: int, tasks: int, rng: random.Random) -> Iterator[f.AnyFact]:
 
 def _id(number: int) -> str:
     return f"experiment-7/train-{number:08}"
-
-
-async def _ratios(folder: Path, pairs: int, rounds: int) -> list[float]:
-    """Pairs per second with a history, relative to those without, alternately."""
-    numbers = itertools.count()
-    sides = [await _reactor(folder / f"{on}.sqlite", on=on) for on in (False, True)]
-    found = []
-    for number in range(rounds):
-        rates = {}
-        for side in (0, 1) if number % 2 else (1, 0):
-            some = iter(list(itertools.islice(numbers, pairs)))
-            began = time.perf_counter()
-            await asyncio.gather(*(_run(sides[side], some) for _ in range(64)))
-            rates[side] = pairs / (time.perf_counter() - began)
-        found.append(rates[1] / rates[0])
-    for reactor in sides:
-        await reactor.close(destroy=False)
-    return found
-
-
-async def _reactor(path: Path, *, on: bool) -> Reactor:
-    journal = SqlJournal(path)
-    reactor = await Reactor.recover(journal)
-    recorder = history_of(journal, reactor, HistorySettings(enabled=on))
-    if recorder is not None:
-        recorder.start()
-        await recorder.caught_up(10.0)
-    for stimulus in opening(100):
-        await reactor.step(stimulus)
-    return reactor
-
-
-async def _run(reactor: Reactor, numbers: Iterator[int]) -> None:
-    for number in numbers:
-        step = await reactor.step(submitted(number, _NEED, 5.0, 60.0), {"class": b"class"})
-        report = reported(reactor.engine, step)
-        await reactor.step(report)
-        await reactor.step(finished(number))
-        await reactor.step(gone(number, report.incarnation))

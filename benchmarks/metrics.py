@@ -1,4 +1,4 @@
-"""What metrics cost: recording them, writing them while decisions are made, reporting them."""
+"""What metrics cost: writing them while decisions are made, and reporting them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,15 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.mesh import POOLS, amounts, finished, gone, opening, reported, submitted
+from benchmarks.mesh import amounts, finished, gone, opening, reported, submitted
 from benchmarks.rows import Row, at_most, note, spread
 from schedulemesh.core.agent.metrics_sender import MetricsSender
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import stimuli as s
-from schedulemesh.engine.transaction import Step
 from schedulemesh.metrics import gauges
 from schedulemesh.metrics.catalogue import HEARTBEAT
 from schedulemesh.metrics.exposition import written
-from schedulemesh.metrics.reactor_times import ReactorTimes
 from schedulemesh.metrics.recorder import Recorder
 from schedulemesh.metrics.values import Family, Sample
 from schedulemesh.runtime.reactor import Reactor
@@ -33,12 +31,11 @@ NEED = amounts(cpu=1)
 
 
 def metrics(
-    running: int = 10_000, pools: int = 1_000, pairs: int = 3_000, decisions: int = 1_500
+    running: int = 10_000, pools: int = 1_000, reports: int = 3_000, decisions: int = 1_500
 ) -> list[Row]:
-    """The marks of metrics."""
+    """The marks of metrics; what recording them costs is measured by ``observing``."""
     return [
-        _reporting(pairs),
-        asyncio.run(_recording(running, pairs)),
+        _reporting(reports),
         *asyncio.run(_scraping(pools, running, decisions)),
     ]
 
@@ -55,45 +52,6 @@ def _reporting(reports: int) -> Row:
         sender.report(values, 1.0, at_once=False)
         taken.append((time.perf_counter() - began) * 1e6)
     return at_most("report_metrics in the caller, four values", statistics.median(taken), 20, " µs")
-
-
-async def _recording(agents: int, pairs: int, in_flight: int = 64) -> Row:
-    """The part of the time of the loop's thread, for agents' whole lives with the journal, that recording
-    takes.
-    """
-    steps: list[Step] = []
-    times, parts = ReactorTimes(), []
-    with tempfile.TemporaryDirectory() as folder:
-        reactor = await Reactor.recover(SqlJournal(Path(folder) / "journal.sqlite"))
-        await _fill(reactor, POOLS, agents)
-        reactor.subscribe(steps.append)
-        numbers = itertools.count(agents)
-        for _ in range(3):
-            steps.clear()
-            recorder = Recorder(reactor.state, reactor.now)
-            began = time.thread_time()
-            share = pairs // in_flight + 1
-            await asyncio.gather(*(_live(reactor, numbers, share) for _ in range(in_flight)))
-            decided, began = time.thread_time() - began, time.thread_time()
-            for step in steps:
-                recorder(step)
-                times.decided(1e-4)
-                times.written(1e-3)
-            parts.append((time.thread_time() - began) / decided * 100)
-        await reactor.close(destroy=False)
-    return at_most(
-        "recording, as a part of the time of the loop that decides",
-        statistics.median(parts),
-        5,
-        " %",
-        f"{min(parts):.2g}-{max(parts):.2g}",
-    )
-
-
-async def _live(reactor: Reactor, numbers: Iterator[int], lives: int) -> None:
-    """Whole lives of agents, one after the other."""
-    async for _ in _lives(reactor, itertools.islice(numbers, lives), POOLS):
-        pass
 
 
 async def _scraping(pools: int, agents: int, decisions: int) -> list[Row]:

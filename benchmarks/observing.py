@@ -1,8 +1,8 @@
-"""What metrics and history cost the decisions, each alone and both together.
+"""What metrics cost the decisions, and what metrics and history together cost them.
 
 The sides are reactors of one process, each with a journal in SQLite. They take turns, and each ratio is that
-of a round to the round without metrics and history beside it. Decisions per second depend on what else runs on
-the machine; the processor time of a pair of decisions much less. What the history writes after a round, while
+of a round to the round without metrics and history beside it. Decisions per second depend on what else runs
+on the machine; the processor time of a pair of decisions less. What the history writes after a round, while
 nothing is decided, is counted apart: it is behind while the supervisor is busy.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.mesh import POOLS, amounts, finished, gone, opening, reported, submitted
+from benchmarks.mesh import amounts, finished, gone, opening, reported, submitted
 from benchmarks.rows import Row, at_most, note
 from schedulemesh.config.settings import HistorySettings
 from schedulemesh.metrics.reactor_times import ReactorTimes
@@ -170,9 +170,7 @@ async def _alternately(
     return found
 
 
-def _compared(
-    name: str, found: Sequence[tuple[_Round, _Round]], pairs: int
-) -> Iterator[Row]:
+def _compared(name: str, found: Sequence[tuple[_Round, _Round]], pairs: int) -> Iterator[Row]:
     slower = [1.0 - one.wall_s / other.wall_s for one, other in found]
     thread = [other.thread_s / one.thread_s - 1.0 for one, other in found]
     process = [other.process_s / one.process_s - 1.0 for one, other in found]

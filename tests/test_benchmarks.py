@@ -14,6 +14,7 @@ from benchmarks.history import history
 from benchmarks.journal import recovery
 from benchmarks.lending import lending
 from benchmarks.metrics import metrics
+from benchmarks.observing import observing
 from benchmarks.queueing import queueing
 from benchmarks.rows import at_least, at_most, note, print_table
 from benchmarks.throughput import engine_alone, through_journal
@@ -28,8 +29,9 @@ TINY = [
     lambda: through_journal(nodes=20, running=50, pairs=20, rounds=2, in_flight=8),
     lambda: recovery(submissions=700, facts=200, agents=50, in_flight=4),
     lambda: queueing(tasks=900, waiting=2_000, classes=60, nodes=5, rounds=1),
-    lambda: metrics(running=60, pools=4, pairs=50, decisions=800),
-    lambda: history(tasks=200, questions=2, pairs=30, rounds=2),
+    lambda: metrics(running=60, pools=4, reports=50, decisions=800),
+    lambda: history(tasks=200, questions=2),
+    lambda: observing(running=20, slices=2, pairs=20, rounds=2, long=50),
     lambda: dispatch(moves=1, ranks=[8]),
 ]
 
@@ -48,6 +50,7 @@ TINY = [
         "queue",
         "metrics",
         "history",
+        "observing",
         "dispatch",
     ],
 )

@@ -1,10 +1,16 @@
-"""Writes the history of one journal, and reads back what continues after a restart."""
+"""Writes the history of one journal, and reads back what continues after a restart.
+
+Statements for many rows are compiled once, and their rows are given to the driver as they are: SQLAlchemy
+would take longer to process the values of a row than the database takes to insert it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, Dialect, Table, delete, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from schedulemesh.store.history.attempts import attempt_of
@@ -15,8 +21,6 @@ from schedulemesh.store.history.usage import NAMES
 #: Every table with rows of one journal.
 TABLES = (progress, attempts, events, usage, nodes)
 
-_NEW_ATTEMPT = insert(attempts)
-_NEW_EVENT = insert(events)
 #: Rows that one statement names.
 _AT_ONCE = 500
 
@@ -52,8 +56,7 @@ def load(connection: Connection, journal: int) -> Loaded:
 def write(connection: Connection, journal: int, fold: Fold, upto: int) -> None:
     """Write what the fold has noted. Call in a transaction; afterwards ``fold.saved``."""
     _write_attempts(connection, journal, fold)
-    if fold.events:
-        connection.execute(_NEW_EVENT, [_event_row(journal, event) for event in fold.events])
+    _insert(connection, events, [_event_row(journal, event) for event in fold.events])
     if fold.booking.sums:
         connection.execute(_add_usage(connection), fold.booking.rows(journal))
     for node_id in fold.changed_nodes:
@@ -72,9 +75,7 @@ def _write_attempts(connection: Connection, journal: int, fold: Fold) -> None:
         for first in range(0, len(changed), _AT_ONCE):
             some = changed[first : first + _AT_ONCE]
             connection.execute(gone.where(attempts.c.id.in_(some)))
-    if fold.changed:
-        rows = [attempt.row(journal) for attempt in fold.changed.values()]
-        connection.execute(_NEW_ATTEMPT, rows)
+    _insert(connection, attempts, [attempt.row(journal) for attempt in fold.changed.values()])
 
 
 def _write_progress(connection: Connection, journal: int, fold: Fold, upto: int) -> None:
@@ -89,16 +90,29 @@ def _write_progress(connection: Connection, journal: int, fold: Fold, upto: int)
         connection.execute(insert(progress), {"journal": journal, **values})
 
 
-def _event_row(journal: int, event: Event) -> dict[str, Any]:
-    return {
-        "journal": journal,
-        "number": event.number,
-        "at": event.at,
-        "kind": event.kind,
-        "attempt": event.attempt,
-        "subject": event.subject or None,
-        "detail": event.detail or None,
-    }
+def _event_row(journal: int, event: Event) -> tuple[Any, ...]:
+    subject, detail = event.subject or None, event.detail or None
+    return journal, event.number, event.at, event.kind, event.attempt, subject, detail
+
+
+def _insert(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Insert rows, which have a value for each column of the table, in the order of the columns."""
+    if not rows:
+        return
+    dialect = connection.dialect
+    if dialect.positional:
+        connection.exec_driver_sql(_inserting(dialect, table), list(rows))
+        return
+    names = table.columns.keys()
+    connection.exec_driver_sql(
+        _inserting(dialect, table), [dict(zip(names, row, strict=True)) for row in rows]
+    )
+
+
+@lru_cache(maxsize=8)
+def _inserting(dialect: Dialect, table: Table) -> str:
+    """The text of the statement."""
+    return str(insert(table).compile(dialect=dialect))
 
 
 def _add_usage(connection: Connection) -> Any:

@@ -164,7 +164,7 @@ class History:
         for row in self._connection.execute(wanted):
             attempt = attempt_of(row)
             seconds = until - max(since, attempt.started_at or until)
-            for dimension, name in names_of(attempt):
+            for dimension, name in names_of(attempt.pool_name, attempt.owner, attempt.labels):
                 if dimension != by or (label is not None and not name.startswith(f"{label}=")):
                     continue
                 found.setdefault(name, Sums()).use(attempt, max(0.0, seconds))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -104,7 +105,7 @@ class Booking:
         return self._of(attempt, int((at or 0.0) // HOUR_S))
 
     def _of(self, attempt: Attempt, hour: int) -> Iterator[Sums]:
-        for dimension, name in names_of(attempt):
+        for dimension, name in names_of(attempt.pool_name, attempt.owner, attempt.labels):
             key = (dimension, hour, name)
             sums = self.sums.get(key)
             if sums is None:
@@ -112,13 +113,14 @@ class Booking:
             yield sums
 
 
-def names_of(attempt: Attempt) -> list[tuple[int, str]]:
+@lru_cache(maxsize=4_096)
+def names_of(pool_name: str, owner: str, labels: str) -> tuple[tuple[int, str], ...]:
     """What the use of an attempt is counted for: its pool, its owner and each of its labels."""
-    found = [(int(Dimension.POOL), attempt.pool_name), (int(Dimension.OWNER), attempt.owner)]
-    if attempt.labels:
-        labels: dict[str, str] = msgspec.json.decode(attempt.labels)
-        found += [(int(Dimension.LABEL), f"{key}={value}") for key, value in labels.items()]
-    return found
+    found = [(int(Dimension.POOL), pool_name), (int(Dimension.OWNER), owner)]
+    if labels:
+        given: dict[str, str] = msgspec.json.decode(labels)
+        found += [(int(Dimension.LABEL), f"{key}={value}") for key, value in given.items()]
+    return tuple(found)
 
 
 def hours(begin: float, end: float) -> Iterator[tuple[int, float]]:
