@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from schedulemesh.cli.command import Format, Output, Target, command
+from schedulemesh.cli.command import Format, Output, Target, command, group
 from schedulemesh.cli.output import emit
 from schedulemesh.cli.rows import Column, Listing, Record
 from schedulemesh.cli.texts import data
@@ -71,14 +71,44 @@ def diff(target: Target, output: Output, file: File) -> int:
     return 1 if found.rows else 0
 
 
-@command(app)
-def export(
-    target: Target,
-    output: Annotated[
-        Format, typer.Option("--output", "-o", help="yaml or json.", case_sensitive=False)
-    ] = Format.YAML,
-) -> None:
+exports = typer.Typer(help="Print files for other programs.")
+app.add_typer(exports, name="export")
+
+Form = Annotated[Format, typer.Option("--output", "-o", help="yaml or json.", case_sensitive=False)]
+
+
+@group(exports)
+def export(target: Target, output: Form = Format.YAML) -> None:
+    """Print the cohorts, pools and policies of a scheduler as a file for apply, as export config does."""
+    _export_config(target, output)
+
+
+@command(exports)
+def config(target: Target, output: Form = Format.YAML) -> None:
     """Print the cohorts, pools and policies of a scheduler as a file for apply."""
+    _export_config(target, output)
+
+
+@command(exports)
+def alerts() -> None:
+    """Print the alert rules as a rules file for Prometheus; it needs no scheduler."""
+    from schedulemesh.config.alerts import AlertSettings
+    from schedulemesh.metrics.alert_files import rules_file
+    from schedulemesh.metrics.alert_rules import effective_rules
+
+    settings = AlertSettings()
+    print(rules_file(effective_rules(settings), settings.interval_s), end="")
+
+
+@command(exports)
+def dashboard() -> None:
+    """Print a dashboard for Grafana as JSON; it needs no scheduler."""
+    from schedulemesh.metrics import dashboard as grafana
+
+    print(grafana.dashboard(), end="")
+
+
+def _export_config(target: Target, output: Format) -> None:
     from schedulemesh.cli import declaration
     from schedulemesh.cli.gateway import gateway_to
     from schedulemesh.errors import InvalidRequestError

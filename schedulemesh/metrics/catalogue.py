@@ -321,3 +321,46 @@ STARTED_AT = _gauge(
     "",
     "When the supervisor's process took over.",
 )
+RESTART_AGE = _gauge(
+    "supervisor_restart_age_seconds",
+    "seconds",
+    "",
+    "The time since a supervisor took over from an earlier process of this scheduler; absent while the first "
+    "one runs.",
+)
+RECENT_PREEMPTIONS = _gauge(
+    "recent_preemptions",
+    "tasks",
+    "pool",
+    "Tasks of the pool that were preempted in the last 5 minutes; at most 1,000 of all pools are counted.",
+)
+PREEMPTION_OLDEST = _gauge(
+    "preemption_oldest_seconds",
+    "seconds",
+    "pool",
+    "How long ago the preemption was decided that is in progress for the longest time, by the pool of the "
+    "evicted task; 0 without any.",
+)
+ADMISSION_OLDEST = _gauge(
+    "admission_oldest_seconds",
+    "seconds",
+    "pool",
+    "How long ago the agent was admitted that has been waiting for its resources or starting for the longest "
+    "time; 0 without any.",
+)
+RECENT_LOST_STATES = _gauge(
+    "recent_lost_states",
+    "tasks",
+    "pool",
+    "Tasks of the last 15 minutes whose work was lost because saving their state failed when they were "
+    "preempted, or because they were lost with their agents without a saved state.",
+)
+RECENT_JOURNAL_ERRORS = _gauge(
+    "recent_journal_errors",
+    "errors",
+    "",
+    "How often the journal could not be written in the last 5 minutes.",
+)
+ALERTS = _gauge(
+    "alerts", "alerts", "rule severity state", "Alerts by rule and state: pending or firing."
+)

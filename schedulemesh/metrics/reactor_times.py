@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections.abc import Iterator
 
 from schedulemesh.metrics import catalogue as c
-from schedulemesh.metrics.values import Counter, Distribution, Family, Sample, family_of
+from schedulemesh.metrics.values import (
+    Counter,
+    Distribution,
+    Family,
+    Sample,
+    Window,
+    family_of,
+)
 
 _NO_LABELS = ()
 #: The bounds of both histograms.
 _BOUNDS = c.DECISION.buckets
+#: Seconds for which an error of the journal is recent.
+_RECENT_S = 300.0
 
 
 class ReactorTimes:
@@ -22,6 +32,7 @@ class ReactorTimes:
         self._written = Distribution(len(_BOUNDS))
         self._errors = Counter(c.JOURNAL_ERRORS)
         self._errors.add(_NO_LABELS, 0.0)
+        self._recent_errors = Window(_RECENT_S)
         self._writable = True
 
     def decided(self, seconds: float) -> None:
@@ -37,6 +48,7 @@ class ReactorTimes:
     def failed(self) -> None:
         """The journal cannot be written."""
         self._errors.add(_NO_LABELS)
+        self._recent_errors.add(time.monotonic(), 1.0)
         self._writable = False
 
     def healed(self) -> None:
@@ -48,4 +60,6 @@ class ReactorTimes:
         yield c.DECISION, [Sample(_NO_LABELS, self._decided)]
         yield c.JOURNAL_WRITE, [Sample(_NO_LABELS, self._written)]
         yield family_of(self._errors)
+        recent, _ = self._recent_errors.sums(time.monotonic())
+        yield c.RECENT_JOURNAL_ERRORS, [Sample((), recent)]
         yield c.JOURNAL_WRITABLE, [Sample((), float(self._writable))]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.metrics import catalogue as c
-from schedulemesh.metrics import gauges
+from schedulemesh.metrics import gauges, recent
 from schedulemesh.metrics.exposition import PAUSE_S, PIECE_S, written
 from schedulemesh.metrics.values import Family, Sample
 from schedulemesh.protocol.answers import Details, Listed
@@ -32,7 +32,7 @@ class MetricsService(Service):
         while True:
             await self._reactor.whole()
             seen = self._reactor.engine
-            text = await written(self._families(seen.state))
+            text = await written(self.families(seen.state))
             await self._reactor.flushed()
             if self._reactor.engine is seen:
                 return Details(facts={"text": text})
@@ -55,8 +55,11 @@ class MetricsService(Service):
                     until = time.perf_counter() + PIECE_S
         return Listed(rows=rows)
 
-    def _families(self, state: MeshState) -> Iterator[Family]:
+    def families(self, state: MeshState) -> Iterator[Family]:
+        """All metrics; each is computed when its samples are read."""
+        now = self._reactor.now()
         yield from gauges.families(state)
+        yield from recent.families(state, now)
         yield from self._recorder.families()
         yield from self._reactor.times.families()
         warm = list(self._executor.ready.warm_starts.items())
@@ -67,6 +70,7 @@ class MetricsService(Service):
         yield c.ORPHANS, [Sample((kind,), len(found)) for kind, found in orphans]
         yield from self._plugin_families()
         yield c.STARTED_AT, [Sample((), self._started_at)]
+        yield recent.restart_age(state.epoch, now - self._started_at)
 
     def _heartbeats(self, state: MeshState) -> Iterator[Sample | None]:
         for name, agent in list(state.agents.items()):

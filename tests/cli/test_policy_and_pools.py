@@ -84,6 +84,7 @@ def test_what_is_exported_applies_to_another_scheduler_without_a_difference(
     assert run("diff", "-f", tmp_path / "other.yaml").exit_code == 0
     assert set(results(run, "apply", "-f", tmp_path / "other.yaml").values()) == {"unchanged"}
     assert json.loads(run("export", "-o", "json").stdout) == yaml.safe_load(exported.stdout)
+    assert run("export", "config").stdout == exported.stdout
     assert run("export", "-o", "csv").exit_code == 2
 
 

@@ -49,6 +49,7 @@ LOOKS = {
     "policy history": ["--since", "1d"],
     "diff": ["-f", "-"],
     "export": [],
+    "export config": [],
     "doctor": [],
     "plugins": [],
     "orphans": [],
@@ -72,8 +73,8 @@ CHANGES = {
     "drain": ["没有"],
     "undrain": ["没有"],
 }
-#: Commands that print no data.
-OTHERS = {"start", "stop", "demo"}
+#: Commands that print no data, or a file of one form.
+OTHERS = {"start", "stop", "demo", "export alerts", "export dashboard"}
 FILE = yaml.safe_dump({"pools": [{"name": POOL, "queueing": "best_effort"}]}, allow_unicode=True)
 
 
@@ -128,7 +129,7 @@ def rows_of(form, text):
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("words", [*LOOKS, *CHANGES])
 def test_every_format(run, words, form):
-    if words == "export" and form not in ("json", "yaml"):
+    if words.startswith("export") and form not in ("json", "yaml"):
         assert run(words, "-o", form).exit_code == 2
         return
     more = [*LOOKS.get(words, CHANGES.get(words)), "-o", form]

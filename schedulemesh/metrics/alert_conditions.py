@@ -1,0 +1,116 @@
+"""Conditions of alert rules: how their values are computed from samples, and how PromQL spells them.
+
+Both come from one declaration, so an alert fires in the scheduler and in Prometheus alike. Conditions compare
+what is true at one moment; how long it has to be true belongs to the rule.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Union
+
+import msgspec
+
+#: Names and values of labels, sorted by name.
+LabelSet = tuple[tuple[str, str], ...]
+#: The samples of one moment: by metric, the value of each set of labels.
+Samples = Mapping[str, Mapping[LabelSet, float]]
+
+
+class Comparison(str, Enum):
+    """How a value is compared with the threshold, as PromQL spells it."""
+
+    ABOVE = ">"
+    AT_LEAST = ">="
+    BELOW = "<"
+
+
+_COMPARE: Mapping[Comparison, Callable[[float, float], bool]] = {
+    Comparison.ABOVE: operator.gt,
+    Comparison.AT_LEAST: operator.ge,
+    Comparison.BELOW: operator.lt,
+}
+
+
+class Value(msgspec.Struct, frozen=True, kw_only=True):
+    """The samples of a metric with these labels."""
+
+    metric: str
+    labels: LabelSet = ()
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics that it reads."""
+        return (self.metric,)
+
+    def values(self, samples: Samples) -> dict[LabelSet, float]:
+        """The value of each set of labels."""
+        wanted = set(self.labels)
+        found = samples.get(self.metric, {})
+        return {labels: value for labels, value in found.items() if wanted <= set(labels)}
+
+    def promql(self) -> str:
+        """The expression."""
+        pairs = ",".join(f'{name}="{value}"' for name, value in self.labels)
+        return f"{self.metric}{{{pairs}}}" if pairs else self.metric
+
+
+class Ratio(msgspec.Struct, frozen=True, kw_only=True):
+    """The sum of metrics divided by another one, for each set of labels that all of them have."""
+
+    parts: tuple[str, ...]
+    whole: str
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics that it reads."""
+        return (*self.parts, self.whole)
+
+    def values(self, samples: Samples) -> dict[LabelSet, float]:
+        """The value of each set of labels."""
+        parts = [samples.get(name, {}) for name in self.parts]
+        return {
+            labels: _divided(sum(part[labels] for part in parts), whole)
+            for labels, whole in samples.get(self.whole, {}).items()
+            if all(labels in part for part in parts)
+        }
+
+    def promql(self) -> str:
+        """The expression."""
+        return f"({' + '.join(self.parts)}) / {self.whole}"
+
+
+Expression = Union[Value, Ratio]
+
+
+class Condition(msgspec.Struct, frozen=True, kw_only=True):
+    """A comparison of an expression with a threshold."""
+
+    expression: Expression
+    comparison: Comparison
+    threshold: float
+
+    def holds_for(self, samples: Samples) -> dict[LabelSet, float]:
+        """The sets of labels for which it holds, with their values."""
+        holds = _COMPARE[self.comparison]
+        values = self.expression.values(samples)
+        return {labels: value for labels, value in values.items() if holds(value, self.threshold)}
+
+    def promql(self) -> str:
+        """The expression that has a value where the condition holds."""
+        return f"{self.expression.promql()} {self.comparison.value} {_number(self.threshold)}"
+
+
+def _number(value: float) -> str:
+    """A finite number with all its digits."""
+    return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+
+
+def _divided(value: float, whole: float) -> float:
+    """The quotient as IEEE 754 defines it, also by zero."""
+    if whole:
+        return value / whole
+    return math.copysign(math.inf, value) if value else math.nan

@@ -1,0 +1,243 @@
+"""The catalogue of alert rules: every rule once, with its condition, duration, severity and texts.
+
+The evaluation in the scheduler, the rules file for Prometheus and the page ``docs/alerts.md`` are made
+from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from schedulemesh.config.alerts import AlertSettings, RuleSettings, Severity
+from schedulemesh.errors import InvalidRequestError, nearest
+from schedulemesh.metrics.alert_conditions import (
+    Comparison,
+    Condition,
+    Expression,
+    LabelSet,
+    Ratio,
+    Value,
+)
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """An alert rule. It fires for each set of labels for which its condition holds."""
+
+    #: The same in the scheduler and in Prometheus.
+    id: str
+    condition: Condition
+    #: Seconds for which the condition has to hold before the alert fires.
+    for_s: float
+    severity: Severity
+    #: What is wrong, in one sentence; ``{pool}`` stands for the value of the label ``pool``.
+    summary: str
+    #: What to do about it.
+    action: str
+
+    def text(self, template: str, labels: LabelSet) -> str:
+        """The summary or the action with the values of labels."""
+        for name, value in labels:
+            template = template.replace(f"{{{name}}}", value)
+        return template
+
+
+#: Every rule by its id.
+RULES: dict[str, Rule] = {}
+
+
+def _rule(
+    rule_id: str,
+    expression: Expression | str,
+    comparison: Comparison,
+    threshold: float,
+    for_s: float,
+    severity: Severity,
+    summary: str,
+    action: str,
+) -> None:
+    if isinstance(expression, str):
+        expression = Value(metric=expression)
+    condition = Condition(expression=expression, comparison=comparison, threshold=threshold)
+    RULES[rule_id] = Rule(
+        id=rule_id,
+        condition=condition,
+        for_s=for_s,
+        severity=severity,
+        summary=summary,
+        action=action,
+    )
+
+
+_QUOTA_IN_USE = Ratio(
+    parts=("schedulemesh_pool_quota_used", "schedulemesh_pool_quota_reserved"),
+    whole="schedulemesh_pool_quota",
+)
+
+_rule(
+    "supervisor_restarted",
+    "schedulemesh_supervisor_restart_age_seconds",
+    Comparison.BELOW,
+    600.0,
+    0.0,
+    Severity.WARNING,
+    "The supervisor was restarted.",
+    "Read the log of the supervisor's actor for the reason: the process was killed, ran out of memory, or "
+    "its node was lost. No task is lost by a restart; one that repeats needs attention.",
+)
+_rule(
+    "quota_nearly_full",
+    _QUOTA_IN_USE,
+    Comparison.AT_LEAST,
+    0.9,
+    900.0,
+    Severity.INFO,
+    "Pool {pool} has used nearly all of its {resource} quota.",
+    "Expect tasks to wait or to preempt others. See `schedulemesh usage --by owner` for who uses it; "
+    "increase the quota, or let the pool borrow.",
+)
+_rule(
+    "quota_exceeded",
+    _QUOTA_IN_USE,
+    Comparison.ABOVE,
+    1.0,
+    300.0,
+    Severity.WARNING,
+    "Pool {pool} uses more {resource} than its quota.",
+    "This happens when a pool in use is made smaller. Nothing starts in it until enough tasks have ended; "
+    "preempt some, or increase the quota.",
+)
+_rule(
+    "starvation",
+    "schedulemesh_queue_oldest_wait_seconds",
+    Comparison.ABOVE,
+    3600.0,
+    0.0,
+    Severity.WARNING,
+    "A task of pool {pool} has been waiting in the queue for too long.",
+    "Find it with `schedulemesh queue --pool {pool}` and ask `schedulemesh explain` why it waits. Tasks "
+    "on hold count, too: release or cancel those that were forgotten.",
+)
+_rule(
+    "stuck_admission",
+    "schedulemesh_admission_oldest_seconds",
+    Comparison.ABOVE,
+    900.0,
+    0.0,
+    Severity.WARNING,
+    "An agent of pool {pool} was admitted and has not started.",
+    "See `schedulemesh agents -f pool={pool}` for agents that wait or start, and `schedulemesh explain` for "
+    "what they wait for: an eviction, a placement group, or a slow start of the process.",
+)
+_rule(
+    "preemption_storm",
+    "schedulemesh_recent_preemptions",
+    Comparison.ABOVE,
+    20.0,
+    0.0,
+    Severity.WARNING,
+    "Many tasks of pool {pool} were preempted within 5 minutes.",
+    "See `schedulemesh preemptions` for who evicts whom. Limit it with `preemption_cooldown`, `min_runtime` "
+    "or `lost_work_budget` of the policy, or give the evicting work a quota of its own.",
+)
+_rule(
+    "slow_preemption",
+    "schedulemesh_preemption_oldest_seconds",
+    Comparison.ABOVE,
+    120.0,
+    0.0,
+    Severity.WARNING,
+    "The preemption of a task of pool {pool} has been in progress for too long.",
+    "Its agent does not save its state or does not end in time. See `schedulemesh preemptions`; lower "
+    "`save_timeout` or `cancel_timeout` of the policy, or make saving faster.",
+)
+_rule(
+    "lost_state",
+    "schedulemesh_recent_lost_states",
+    Comparison.ABOVE,
+    0.0,
+    0.0,
+    Severity.WARNING,
+    "Tasks of pool {pool} lost their work: there is no saved state.",
+    "See `schedulemesh history --pool {pool}` for which tasks. Register state handlers for the pool, or save "
+    "states periodically with `save_task_state`.",
+)
+_rule(
+    "stale_heartbeat",
+    "schedulemesh_agent_heartbeat_age_seconds",
+    Comparison.ABOVE,
+    240.0,
+    0.0,
+    Severity.WARNING,
+    "Agent {agent} of pool {pool} has not contacted the supervisor.",
+    "Its process hangs, or the network between its node and the supervisor fails. `schedulemesh health` asks "
+    "Ray for it, and creates it again if it is gone.",
+)
+_rule(
+    "group_leak",
+    Value(metric="schedulemesh_orphans", labels=(("kind", "placement_group"),)),
+    Comparison.ABOVE,
+    0.0,
+    600.0,
+    Severity.WARNING,
+    "There are placement groups that the scheduler's journal does not know.",
+    "They hold resources that nobody uses. `schedulemesh orphans` lists them; end them if no agent runs in "
+    "them.",
+)
+_rule(
+    "journal_errors",
+    "schedulemesh_recent_journal_errors",
+    Comparison.ABOVE,
+    0.0,
+    0.0,
+    Severity.CRITICAL,
+    "The journal cannot be written, or could not within the last 5 minutes.",
+    "While it cannot be written, nothing is admitted, preempted or changed. `schedulemesh doctor` checks the "
+    "disk or the database of the journal.",
+)
+_rule(
+    "idle_gpus",
+    "schedulemesh_gpus_idle",
+    Comparison.ABOVE,
+    0.0,
+    900.0,
+    Severity.INFO,
+    "Agents of pool {pool} hold GPUs and do not use them.",
+    "See `schedulemesh agents -f pool={pool}` for which; end them, or run them with fewer GPUs.",
+)
+
+
+def effective_rules(settings: AlertSettings) -> tuple[Rule, ...]:
+    """The rules that are switched on, with the settings' own values. Raises InvalidRequestError for an
+    unknown id.
+    """
+    check_rule_ids(settings.rules)
+    changed = [_changed(rule, settings.rules.get(rule.id)) for rule in RULES.values()]
+    return tuple(rule for rule in changed if rule is not None)
+
+
+def check_rule_ids(given: Mapping[str, RuleSettings]) -> None:
+    """Raise InvalidRequestError for an id that no rule has."""
+    for rule_id in given:
+        if rule_id not in RULES:
+            raise InvalidRequestError(
+                f"there is no alert rule {rule_id!r}{nearest(rule_id, RULES)}; there are {', '.join(RULES)}"
+            )
+
+
+def _changed(rule: Rule, own: RuleSettings | None) -> Rule | None:
+    """The rule with the values that settings replace; None: it is switched off."""
+    if own is None:
+        return rule
+    if not own.enabled:
+        return None
+    condition = rule.condition
+    if own.threshold is not None:
+        condition = msgspec.structs.replace(condition, threshold=own.threshold)
+    return msgspec.structs.replace(
+        rule,
+        condition=condition,
+        for_s=rule.for_s if own.for_s is None else own.for_s,
+        severity=rule.severity if own.severity is None else own.severity,
+    )

@@ -1,0 +1,85 @@
+"""Values of the last minutes and of what is in progress, which alert rules compare with their thresholds.
+
+They are read from the state, so they are the same after a restart of the supervisor.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+
+from schedulemesh.engine.state.agents import Starting, Waiting
+from schedulemesh.engine.state.evictions import EvictionRecord
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.metrics import catalogue as c
+from schedulemesh.metrics.values import Family, Sample
+
+#: Seconds for which a preemption, and a lost state, is recent.
+PREEMPTIONS_S, LOST_STATES_S = 300.0, 900.0
+#: How many agents are read between two places to pause.
+_STRIDE = 200
+
+
+def families(state: MeshState, now: float) -> Iterator[Family]:
+    """The values at a time in seconds since 1970, of every pool."""
+    yield c.RECENT_PREEMPTIONS, _of_pools(state, lambda: _preemptions(state, now))
+    yield c.PREEMPTION_OLDEST, _of_pools(state, lambda: _oldest_preemptions(state, now))
+    yield c.ADMISSION_OLDEST, _oldest_admissions(state, now)
+    yield c.RECENT_LOST_STATES, _of_pools(state, lambda: _lost_states(state, now))
+
+
+def restart_age(epoch: int, seconds: float) -> Family:
+    """The age of a supervisor that took over from an earlier one so many seconds ago."""
+    return c.RESTART_AGE, [Sample((), max(0.0, seconds))] if epoch > 1 else []
+
+
+def _of_pools(state: MeshState, values: Callable[[], Mapping[str, float]]) -> Iterator[Sample]:
+    """A value of every pool; 0 where there is none."""
+    found: dict[str, float] = {**dict.fromkeys(state.ledger.accounts, 0.0), **values()}
+    for pool, value in found.items():
+        yield Sample((pool,), value)
+
+
+def _preemptions(state: MeshState, now: float) -> Counter[str]:
+    return Counter(
+        record.task.pool_name
+        for record in state.evictions.records.values()
+        if record.evicted_at is not None and now - record.evicted_at <= PREEMPTIONS_S
+    )
+
+
+def _oldest_preemptions(state: MeshState, now: float) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for record in state.evictions.records.values():
+        if record.evicted_at is None:
+            pool = record.task.pool_name
+            found[pool] = max(found.get(pool, 0.0), now - record.decided_at)
+    return found
+
+
+def _oldest_admissions(state: MeshState, now: float) -> Iterator[Sample | None]:
+    found = dict.fromkeys(state.ledger.accounts, 0.0)
+    for number, agent in enumerate(list(state.agents.values()), 1):
+        if isinstance(agent.phase, Waiting | Starting):
+            pool = agent.spec.pool_name
+            found[pool] = max(found.get(pool, 0.0), now - agent.admitted_at)
+        if not number % _STRIDE:
+            yield None
+    for pool, age in found.items():
+        yield Sample((pool,), age)
+
+
+def _lost_states(state: MeshState, now: float) -> Counter[str]:
+    found: Counter[str] = Counter(
+        record.task.pool_name
+        for record in state.evictions.records.values()
+        if _lost_its_state(record) and now - (record.evicted_at or now) <= LOST_STATES_S
+    )
+    for lost in state.lost.values():
+        if now - lost.at <= LOST_STATES_S:
+            found.update(task.pool_name for task, key in lost.tasks if key is None)
+    return found
+
+
+def _lost_its_state(record: EvictionRecord) -> bool:
+    return bool(record.save_error) and record.evicted_at is not None
