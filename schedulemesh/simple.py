@@ -12,9 +12,11 @@ import ray
 from ray.actor import ActorHandle
 from typing_extensions import Self, Unpack
 
+from schedulemesh.config.alerts import AlertSettings
 from schedulemesh.config.policy import PreemptionAggressiveness
 from schedulemesh.core.client import explanations, listings, results
 from schedulemesh.core.client.about_results import AboutResult
+from schedulemesh.core.client.alert_calls import AlertCalls
 from schedulemesh.core.client.arguments import public, public_calls
 from schedulemesh.core.client.gangs import GangMember
 from schedulemesh.core.client.history_calls import HistoryCalls
@@ -90,6 +92,7 @@ class SimpleScheduler(
     SimpleDrainCalls,
     HistoryCalls,
     MetricCalls,
+    AlertCalls,
 ):
     """A scheduler for one job: pools, policy, submit, complete. Starts a local Ray where none runs.
 
@@ -116,6 +119,7 @@ class SimpleScheduler(
         strategies: Sequence[str | SchedulingStrategyPlugin] = (),
         local_ray: Mapping[str, object] | None = None,
         http: bool | int | str | None = None,
+        alerts: AlertSettings | Mapping[str, object] | bool | None = None,
     ) -> None:
         self._started_ray = not ray.is_initialized() and join_or_start(local_ray or {})
         self._detached = detached
@@ -128,6 +132,7 @@ class SimpleScheduler(
             pool_strategy=pool_strategy,
             strategies=strategies,
             http=http,
+            alerts=alerts,
         )
         self._connection = self.scheduler._connection  # noqa: SLF001  # the calls of both share it
 

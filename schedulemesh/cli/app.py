@@ -9,6 +9,7 @@ import typer
 from schedulemesh import __version__
 from schedulemesh.cli import (
     agents,
+    alerts,
     cohorts,
     declared,
     doctor,
@@ -45,6 +46,7 @@ _SUBJECTS = (
     explain,
     preemptions,
     metrics,
+    alerts,
     history,
     policy,
     declared,

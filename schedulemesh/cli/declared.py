@@ -90,14 +90,20 @@ def config(target: Target, output: Form = Format.YAML) -> None:
 
 
 @command(exports)
-def alerts() -> None:
+def alerts(
+    settings: Annotated[
+        str | None,
+        typer.Option("--settings", help="The file that start --alerts is given; default: none."),
+    ] = None,
+) -> None:
     """Print the alert rules as a rules file for Prometheus; it needs no scheduler."""
-    from schedulemesh.config.alerts import AlertSettings
+    from schedulemesh.cli.alerts import alert_settings
+    from schedulemesh.config.alerts import parse_alert_settings
     from schedulemesh.metrics.alert_files import rules_file
     from schedulemesh.metrics.alert_rules import effective_rules
 
-    settings = AlertSettings()
-    print(rules_file(effective_rules(settings), settings.interval_s), end="")
+    given = parse_alert_settings(alert_settings(settings), None)
+    print(rules_file(effective_rules(given), given.interval_s), end="")
 
 
 @command(exports)

@@ -43,8 +43,13 @@ def start(
     http: Annotated[
         str, typer.Option(help="Port or host:port of its HTTP API; off: there is none.")
     ] = "127.0.0.1:8090",
+    alerts: Annotated[
+        str | None,
+        typer.Option(help="A YAML file of alert rules and receivers; off: there are no alerts."),
+    ] = None,
 ) -> None:
     """Start a detached scheduler on the cluster's head node, or find it running."""
+    from schedulemesh.cli.alerts import alert_settings
     from schedulemesh.cli.ray_gateway import on_ray
     from schedulemesh.core.client.head import ScheduleMeshHead
 
@@ -56,6 +61,7 @@ def start(
             state_path=state_path,
             health_interval_s=health_interval,
             http=None if http == "off" else http,
+            alerts=alert_settings(alerts),
         )
         about = head.start()
     print(f"scheduler {name!r} is alive (epoch {about['epoch']}, process {about['pid']})")

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from schedulemesh.config.alerts import AlertSettings
 from schedulemesh.config.http import HttpSettings
 from schedulemesh.domain.kinds import is_a
 from schedulemesh.domain.names import as_text
@@ -183,8 +184,9 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     monitor_interval_s: float = 1.0
     #: Where the HTTP API listens; None: there is none.
     http: HttpSettings | None = None
+    alerts: AlertSettings = AlertSettings()
 
     def public(self) -> SchedulerSettings:
-        """The settings without the code and the import paths of strategies, for clients."""
+        """The settings for clients: without the code and import paths of strategies, and without secrets."""
         bare = tuple(StrategyRef(name=ref.name, path=ref.path) for ref in self.strategies)
-        return msgspec.structs.replace(self, strategies=bare)
+        return msgspec.structs.replace(self, strategies=bare, alerts=self.alerts.public())

@@ -33,8 +33,8 @@ class AlertState(str, Enum):
 class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An alert. Times are seconds since 1970."""
 
-    #: Distinguishes each time that an alert fires; empty: it has not fired.
-    id: str = ""
+    #: Of this time that the condition holds; the same until the alert is resolved.
+    id: str
     rule: str
     labels: LabelSet
     state: AlertState
@@ -113,23 +113,26 @@ class AlertBoard:
                 room -= 1
                 if room < 0:
                     continue
-                known = _pending(rule, labels, now)
-            alert = self._continued(msgspec.structs.replace(known, value=value), rule, now)
+                known = self._pending(rule, labels, now)
+            alert = _continued(msgspec.structs.replace(known, value=value), rule, now)
             self.active[rule.id, labels] = alert
             if alert.state is not known.state:
                 told.append(alert)
         return told
 
-    def _continued(self, alert: Alert, rule: Rule, now: float) -> Alert:
-        """The alert, firing if its condition has held for long enough."""
-        if alert.state is AlertState.FIRING or now - alert.active_at < rule.for_s:
-            return alert
-        named = msgspec.json.encode((self._scheduler, alert.rule, alert.labels, now))
-        return msgspec.structs.replace(
-            alert,
-            id=f"{alert.rule}-{hashlib.sha256(named).hexdigest()[:16]}",
-            state=AlertState.FIRING,
-            fired_at=now,
+    def _pending(self, rule: Rule, labels: LabelSet, now: float) -> Alert:
+        named = msgspec.json.encode((self._scheduler, rule.id, labels, now))
+        return Alert(
+            id=f"{rule.id}-{hashlib.sha256(named).hexdigest()[:16]}",
+            rule=rule.id,
+            labels=labels,
+            state=AlertState.PENDING,
+            severity=rule.severity.value,
+            summary=rule.text(rule.summary, labels),
+            action=rule.text(rule.action, labels),
+            value=0.0,
+            threshold=rule.condition.threshold,
+            active_at=now,
         )
 
     def _ended(self, keys: Iterable[Key], now: float) -> list[Alert]:
@@ -144,18 +147,11 @@ class AlertBoard:
         return resolved
 
 
-def _pending(rule: Rule, labels: LabelSet, now: float) -> Alert:
-    return Alert(
-        rule=rule.id,
-        labels=labels,
-        state=AlertState.PENDING,
-        severity=rule.severity.value,
-        summary=rule.text(rule.summary, labels),
-        action=rule.text(rule.action, labels),
-        value=0.0,
-        threshold=rule.condition.threshold,
-        active_at=now,
-    )
+def _continued(alert: Alert, rule: Rule, now: float) -> Alert:
+    """The alert, firing if its condition has held for long enough."""
+    if alert.state is AlertState.FIRING or now - alert.active_at < rule.for_s:
+        return alert
+    return msgspec.structs.replace(alert, state=AlertState.FIRING, fired_at=now)
 
 
 def _since(alert: Alert) -> tuple[float, str, LabelSet]:

@@ -332,7 +332,8 @@ RECENT_PREEMPTIONS = _gauge(
     "recent_preemptions",
     "tasks",
     "pool",
-    "Tasks of the pool that were preempted in the last 5 minutes; at most 1,000 of all pools are counted.",
+    "Tasks of the pool that were preempted in the last 5 minutes (`recent_s` of the alert settings); at most "
+    "1,000 of all pools are counted.",
 )
 PREEMPTION_OLDEST = _gauge(
     "preemption_oldest_seconds",
@@ -352,7 +353,8 @@ RECENT_LOST_STATES = _gauge(
     "recent_lost_states",
     "tasks",
     "pool",
-    "Tasks of the last 15 minutes whose work was lost because saving their state failed when they were "
+    "Tasks of the last 5 minutes (`recent_s` of the alert settings) whose work was lost because saving "
+    "their state failed when they were "
     "preempted, or because they were lost with their agents without a saved state.",
 )
 RECENT_JOURNAL_ERRORS = _gauge(
@@ -363,4 +365,17 @@ RECENT_JOURNAL_ERRORS = _gauge(
 )
 ALERTS = _gauge(
     "alerts", "alerts", "rule severity state", "Alerts by rule and state: pending or firing."
+)
+ALERT_DELIVERIES = _counter(
+    "alert_deliveries_total",
+    "alerts",
+    "receiver outcome",
+    "Deliveries of alerts to a receiver by outcome: delivered, failed (an attempt that is repeated) "
+    "or given_up.",
+)
+ALERT_DELIVERIES_WAITING = _gauge(
+    "alert_deliveries_waiting",
+    "alerts",
+    "receiver",
+    "Deliveries of alerts that the receiver has not accepted yet.",
 )

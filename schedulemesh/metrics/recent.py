@@ -9,23 +9,23 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
 from schedulemesh.engine.state.agents import Starting, Waiting
-from schedulemesh.engine.state.evictions import EvictionRecord
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.metrics import catalogue as c
 from schedulemesh.metrics.values import Family, Sample
 
-#: Seconds for which a preemption, and a lost state, is recent.
-PREEMPTIONS_S, LOST_STATES_S = 300.0, 900.0
 #: How many agents are read between two places to pause.
 _STRIDE = 200
 
 
-def families(state: MeshState, now: float) -> Iterator[Family]:
-    """The values at a time in seconds since 1970, of every pool."""
-    yield c.RECENT_PREEMPTIONS, _of_pools(state, lambda: _preemptions(state, now))
+def families(state: MeshState, now: float, recent_s: float) -> Iterator[Family]:
+    """The values at a time in seconds since 1970, of every pool. ``recent_s``: what is longer ago than so
+    many seconds is not recent.
+    """
+    since = now - recent_s
+    yield c.RECENT_PREEMPTIONS, _of_pools(state, lambda: _preemptions(state, since))
     yield c.PREEMPTION_OLDEST, _of_pools(state, lambda: _oldest_preemptions(state, now))
     yield c.ADMISSION_OLDEST, _oldest_admissions(state, now)
-    yield c.RECENT_LOST_STATES, _of_pools(state, lambda: _lost_states(state, now))
+    yield c.RECENT_LOST_STATES, _of_pools(state, lambda: _lost_states(state, since))
 
 
 def restart_age(epoch: int, seconds: float) -> Family:
@@ -40,11 +40,11 @@ def _of_pools(state: MeshState, values: Callable[[], Mapping[str, float]]) -> It
         yield Sample((pool,), value)
 
 
-def _preemptions(state: MeshState, now: float) -> Counter[str]:
+def _preemptions(state: MeshState, since: float) -> Counter[str]:
     return Counter(
         record.task.pool_name
         for record in state.evictions.records.values()
-        if record.evicted_at is not None and now - record.evicted_at <= PREEMPTIONS_S
+        if record.evicted_at is not None and record.evicted_at >= since
     )
 
 
@@ -69,17 +69,13 @@ def _oldest_admissions(state: MeshState, now: float) -> Iterator[Sample | None]:
         yield Sample((pool,), age)
 
 
-def _lost_states(state: MeshState, now: float) -> Counter[str]:
+def _lost_states(state: MeshState, since: float) -> Counter[str]:
     found: Counter[str] = Counter(
         record.task.pool_name
         for record in state.evictions.records.values()
-        if _lost_its_state(record) and now - (record.evicted_at or now) <= LOST_STATES_S
+        if record.save_error and record.evicted_at is not None and record.evicted_at >= since
     )
     for lost in state.lost.values():
-        if now - lost.at <= LOST_STATES_S:
+        if lost.at >= since:
             found.update(task.pool_name for task, key in lost.tasks if key is None)
     return found
-
-
-def _lost_its_state(record: EvictionRecord) -> bool:
-    return bool(record.save_error) and record.evicted_at is not None

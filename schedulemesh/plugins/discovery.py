@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sequence
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from schedulemesh.errors import InvalidRequestError
+from schedulemesh.plugins.alerting import AlertReceiver
 from schedulemesh.plugins.dispatch import DispatchStrategyPlugin
 from schedulemesh.plugins.scheduling import SchedulingStrategyPlugin
 
 SCHEDULING_GROUP = "schedulemesh.scheduling_strategies"
 DISPATCH_GROUP = "schedulemesh.dispatch_strategies"
+RECEIVER_GROUP = "schedulemesh.alert_receivers"
 
 _BASES: dict[str, type] = {
     SCHEDULING_GROUP: SchedulingStrategyPlugin,
     DISPATCH_GROUP: DispatchStrategyPlugin,
+    RECEIVER_GROUP: AlertReceiver,
+}
+#: What errors call the plugins of each group.
+_NOUNS = {
+    SCHEDULING_GROUP: "strategy",
+    DISPATCH_GROUP: "strategy",
+    RECEIVER_GROUP: "receiver of alerts",
 }
 _PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
@@ -51,6 +62,13 @@ def installed(group: str) -> list[InstalledPlugin]:
     return [found[name] for name in sorted(found)]
 
 
+def see_folders(folders: Sequence[str]) -> None:
+    """Add these folders to the import path of this process."""
+    for folder in folders:
+        if folder not in sys.path and Path(folder).is_dir():
+            sys.path.append(folder)
+
+
 def is_path(text: str) -> bool:
     """Whether this has the form of an import path ``module:Class``."""
     return _PATH.fullmatch(text) is not None
@@ -69,7 +87,7 @@ def load_class(path: str, group: str) -> type[Any]:
             found = getattr(found, attribute)
     except Exception as error:
         raise InvalidRequestError(
-            f"the strategy {path!r} cannot be loaded: {type(error).__name__}: {error}"
+            f"the {_NOUNS[group]} {path!r} cannot be loaded: {type(error).__name__}: {error}"
         ) from error
     base = _BASES[group]
     if not isinstance(found, type) or not issubclass(found, base):
@@ -89,8 +107,9 @@ def resolve(name: str, group: str) -> str:
     names = {found.name: found.path for found in installed(group)}
     if name not in names:
         known = ", ".join(names) or "none"
+        built_in = "" if group == RECEIVER_GROUP else "a built-in one, "
         raise InvalidRequestError(
-            f"there is no strategy {name!r}; installed ones are: {known}. Name a built-in one, an "
+            f"there is no {_NOUNS[group]} {name!r}; installed ones are: {known}. Name {built_in}an "
             "installed one, or an import path 'module:Class'"
         )
     return names[name]

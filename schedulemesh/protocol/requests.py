@@ -35,6 +35,7 @@ from schedulemesh.domain.task import TaskSpec, check_task, parse_on_preempted
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.protocol.agents import key_of
+from schedulemesh.protocol.alert_requests import GetAlerts
 from schedulemesh.protocol.drain_requests import Drain, GetDrainStatus
 from schedulemesh.protocol.history_requests import QueryEvents, QueryHistory, QueryUsage
 from schedulemesh.protocol.metric_requests import GetMetrics, GetReportedMetrics
@@ -413,6 +414,7 @@ AnyQuery = Union[
     GetAbout,
     GetMetrics,
     GetReportedMetrics,
+    GetAlerts,
 ]
 
 AnyRequest = Union[AnyChange, AnyQuery]

@@ -24,7 +24,7 @@ class MetricsService(Service):
 
     def __init__(self, running: Running) -> None:
         super().__init__(running)
-        self._recorder = running.recorder
+        self._recorder, self._alerts = running.recorder, running.alerts
         self._started_at = self._reactor.now()
 
     async def exposition(self) -> Details:
@@ -59,7 +59,7 @@ class MetricsService(Service):
         """All metrics; each is computed when its samples are read."""
         now = self._reactor.now()
         yield from gauges.families(state)
-        yield from recent.families(state, now)
+        yield from recent.families(state, now, self._settings.alerts.recent_s)
         yield from self._recorder.families()
         yield from self._reactor.times.families()
         warm = list(self._executor.ready.warm_starts.items())
@@ -69,6 +69,7 @@ class MetricsService(Service):
         yield c.REPORTED_DROPPED, [Sample((), self._agents.metrics.aggregates.dropped)]
         yield c.ORPHANS, [Sample((kind,), len(found)) for kind, found in orphans]
         yield from self._plugin_families()
+        yield from self._alerts.families()
         yield c.STARTED_AT, [Sample((), self._started_at)]
         yield recent.restart_age(state.epoch, now - self._started_at)
 

@@ -20,6 +20,7 @@ from schedulemesh.protocol import queue_requests as q
 from schedulemesh.protocol import requests as r
 from schedulemesh.protocol import state_requests, task_requests
 from schedulemesh.protocol import token_requests as tokens
+from schedulemesh.protocol.alert_requests import GetAlerts
 from schedulemesh.protocol.answers import (
     AnyAnswer,
     Details,
@@ -33,6 +34,7 @@ from schedulemesh.protocol.answers import (
 from schedulemesh.protocol.callers import Caller
 from schedulemesh.protocol.drain_requests import Drain, GetDrainStatus
 from schedulemesh.protocol.metric_requests import GetMetrics, GetReportedMetrics
+from schedulemesh.runtime.alert_service import AlertService
 from schedulemesh.runtime.backend import Refs
 from schedulemesh.runtime.health import HealthCheck
 from schedulemesh.runtime.history_service import HistoryService
@@ -68,6 +70,7 @@ class RequestService(Service):
         self._tasks = TaskService(running)
         self._queue = QueueService(running)
         self._metrics = MetricsService(running)
+        self.alerts = AlertService(running, self._metrics)
         self._history = HistoryService(running)
         self.states = StateService(running, self._submissions)
 
@@ -177,6 +180,8 @@ class RequestService(Service):
                 return await self._metrics.exposition()
             case GetReportedMetrics():
                 return await self._metrics.reported(request)
+            case GetAlerts():
+                return self.alerts.listed()
             case r.GetAbout():
                 return Details(facts=await self._reactor.read(self._about))
             case (

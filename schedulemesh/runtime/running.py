@@ -10,6 +10,7 @@ from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import JournalError
 from schedulemesh.metrics.recorder import Recorder
 from schedulemesh.runtime.agent_registry import Agents
+from schedulemesh.runtime.alert_monitor import AlertMonitor
 from schedulemesh.runtime.answers import Answers
 from schedulemesh.runtime.backend import Backend
 from schedulemesh.runtime.cluster_monitor import ClusterMonitor
@@ -37,6 +38,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     plugins: PluginWatchdog
     http: HttpProcess
     recorder: Recorder
+    alerts: AlertMonitor
     #: None: no history is written.
     history: HistoryRecorder | None
 

@@ -21,6 +21,7 @@ from schedulemesh.protocol.answers import Hello, Malformed, WithHandles, encode_
 from schedulemesh.protocol.callers import Caller
 from schedulemesh.protocol.requests import decode_request
 from schedulemesh.runtime.agent_registry import Agents
+from schedulemesh.runtime.alert_receivers import alerts_of
 from schedulemesh.runtime.answers import Answers
 from schedulemesh.runtime.backend import Backend, BackendError, Handle, Refs
 from schedulemesh.runtime.clock import SteadyClock
@@ -214,6 +215,7 @@ class SupervisorService:
             await self._end_marked()
         else:
             running.executor.stop_all()
+            running.alerts.close()
             state = running.reactor.state
             processes = every_process(state, state.agents.values())
             living = [(process.spec.name, process.incarnation) for process in processes]
@@ -282,6 +284,7 @@ class SupervisorService:
     ) -> RequestService:
         """All parts, once the state has been compared with what runs in the cluster."""
         backend, agents, groups = self._backend, self._agents, self._groups
+        settings = self._settings
         reactor = executor.reactor
         answers = Answers(reactor)
         reactor.subscribe(log_step)
@@ -307,7 +310,7 @@ class SupervisorService:
             history.start()
         return RequestService(
             Running(
-                settings=self._settings,
+                settings=settings,
                 backend=backend,
                 agents=agents,
                 groups=groups,
@@ -319,6 +322,7 @@ class SupervisorService:
                 plugins=plugins,
                 http=self._http,
                 recorder=recorder,
+                alerts=alerts_of(settings, journal),
                 history=history,
             )
         )
@@ -340,6 +344,7 @@ class SupervisorService:
         self._http.start()
         executor.spawn(self._monitor_cluster(requests.running))
         executor.spawn(export_for_ever(requests.running))
+        executor.spawn(requests.alerts.evaluate_for_ever())
         if self._settings.health_interval_s is not None:
             executor.spawn(_check_health(requests, self._settings.health_interval_s))
 

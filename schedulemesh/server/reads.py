@@ -10,6 +10,7 @@ import msgspec
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.protocol import requests as r
+from schedulemesh.protocol.alert_requests import GetAlerts
 from schedulemesh.protocol.drain_requests import GetDrainStatus
 from schedulemesh.protocol.metric_requests import GetReportedMetrics
 from schedulemesh.protocol.queue_requests import GetQueuePolicy, ListQueue
@@ -147,6 +148,13 @@ LISTINGS = (
         row=schemas.Strategy,
         key=("name",),
         request=r.ListStrategies(),
+    ),
+    Listing(
+        path="/alerts",
+        summary="List the alerts that fire or are pending, and the last that were resolved",
+        row=schemas.Alert,
+        key=("id",),
+        request=GetAlerts(),
     ),
     Listing(
         path="/tokens",

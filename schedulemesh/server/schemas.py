@@ -219,6 +219,23 @@ class Strategy(TypedDict, total=False):
     disabled: str
 
 
+class Alert(TypedDict, total=False):
+    """An alert; times are in seconds since 1970."""
+
+    id: str
+    rule: str
+    state: str
+    severity: str
+    labels: dict[str, str]
+    value: float | None
+    threshold: float
+    summary: str
+    action: str
+    active_at: float
+    fired_at: float | None
+    resolved_at: float | None
+
+
 class Token(TypedDict, total=False):
     """A token, without its secret; times are seconds since 1970."""
 

@@ -41,6 +41,7 @@ LOOKS = {
     "explain": ["排队"],
     "preemptions": ["--since", "1h"],
     "metrics": [],
+    "alerts": [],
     "history": ["--since", "1h"],
     "usage": ["--by", "owner"],
     "events": ["--limit", "20"],

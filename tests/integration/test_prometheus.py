@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import threading
 import urllib.parse
 import urllib.request
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+import yaml
+from typer.testing import CliRunner
 
+from schedulemesh.cli.app import app
+from schedulemesh.metrics.alert_rules import RULES
 from schedulemesh.metrics.exposition import CONTENT_TYPE
 from tests.integration.agents import Plain
 from tests.integration.polling import until
+from tests.runtime.alert_receivers import SECRET, WebhookServer
 
 CONFIG = """
-global: {{scrape_interval: 500ms, scrape_timeout: 500ms}}
+global: {{scrape_interval: {scrape}, scrape_timeout: {scrape}, evaluation_interval: 500ms}}
+rule_files: {rules}
 scrape_configs:
   - job_name: schedulemesh
     static_configs: [{{targets: ["127.0.0.1:{port}"]}}]
@@ -39,10 +48,12 @@ pytestmark = pytest.mark.skipif(
 class Prometheus:
     """A server of its own folder and port."""
 
-    def __init__(self, folder, target_port):
+    def __init__(self, folder, target_port, rules=(), scrape="500ms"):
         self.log = folder / "log"
         config = folder / "prometheus.yml"
-        config.write_text(CONFIG.format(port=target_port))
+        config.write_text(
+            CONFIG.format(port=target_port, scrape=scrape, rules=json.dumps(list(map(str, rules))))
+        )
         command = [
             "prometheus",
             f"--config.file={config}",
@@ -53,6 +64,7 @@ class Prometheus:
         with self.log.open("w") as log:
             self.process = subprocess.Popen(command, stderr=log)
         until(self._address, self.log.read_text)
+        until(lambda: "Server is ready" in self.log.read_text(), self.log.read_text)
 
     def _address(self):
         for line in self.log.read_text().splitlines():
@@ -80,8 +92,8 @@ class Prometheus:
         self.process.wait(30)
 
 
-@pytest.fixture
-def endpoint(scheduler):
+@contextmanager
+def served(scheduler):
     """A port of this machine on which the scheduler's metrics are served."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -98,17 +110,29 @@ def endpoint(scheduler):
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    yield server.server_address[1]
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@contextmanager
+def watching(scheduler, folder, **how):
+    """A Prometheus server that scrapes the scheduler."""
+    with served(scheduler) as port:
+        server = Prometheus(folder, port, **how)
+        try:
+            yield server
+        finally:
+            server.close()
 
 
 @pytest.fixture
-def prometheus(endpoint, tmp_path):
-    server = Prometheus(tmp_path, endpoint)
-    yield server
-    server.close()
+def prometheus(scheduler, tmp_path):
+    with watching(scheduler, tmp_path) as server:
+        yield server
 
 
 def test_prometheus_scrapes_without_a_warning_and_counts_equal_the_statistics(
@@ -158,3 +182,101 @@ def test_promtool_has_nothing_to_say_but_of_the_documented_names(scheduler):
     )
     assert set(checked.stderr.splitlines()) <= NAMES
     assert checked.stdout == ""
+
+
+@pytest.fixture
+def webhook():
+    server = WebhookServer()
+    yield server
+    server.close()
+
+
+def alert_settings(webhook, **rules):
+    """Quick evaluations with these rules alone."""
+    return {
+        "interval_s": 0.5,
+        "recent_s": 12.0,
+        "rules": {**dict.fromkeys(RULES, False), **rules},
+        "webhooks": [{"url": webhook.url, "secret": SECRET, "name": "hook"}],
+    }
+
+
+def exported(settings, folder):
+    """The rules file of a scheduler with these settings, as the command prints it."""
+    (folder / "alerts.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    done = CliRunner().invoke(app, ["export", "alerts", "--settings", str(folder / "alerts.yaml")])
+    assert done.exit_code == 0, done.output
+    (folder / "rules.yml").write_text(done.stdout, encoding="utf-8")
+    return folder / "rules.yml"
+
+
+STORM = 'ALERTS{alertname="preemption_storm",alertstate="firing",pool="训练"}'
+
+
+def test_a_preemption_storm_fires_and_is_resolved_once_here_and_in_prometheus(
+    make_scheduler, webhook, tmp_path
+):
+    settings = alert_settings(webhook, preemption_storm={"threshold": 1})
+    scheduler = make_scheduler(alerts=settings)
+    rules = exported(settings, tmp_path)
+    scheduler.create_pool("训练", resources={"cpu": 1.0})
+    # A scrape that takes too long would resolve the alert in Prometheus.
+    with watching(scheduler, tmp_path, rules=[rules], scrape="3s") as prometheus:
+        (group,) = prometheus.ask("rules")["groups"]
+        assert [rule["name"] for rule in group["rules"]] == ["preemption_storm"]
+        until(lambda: prometheus.value("schedulemesh_recent_preemptions") == 0, "it scrapes")
+        for number in range(3):
+            for name, priority in ((f"low-{number}", 1.0), (f"high-{number}", 9.0)):
+                answer = scheduler.submit_task_with_preemption(
+                    name, "训练", Plain, {"cpu": 1.0}, priority=priority
+                )
+                assert answer["success"], answer
+            scheduler.complete_task(f"high-{number}", end_agent=True)
+        fired = webhook.next()
+        assert (fired["rule"], fired["state"]) == ("preemption_storm", "firing")
+        assert fired["labels"] == {"pool": "训练"}
+        until(lambda: prometheus.value(STORM) == 1, lambda: f"{prometheus.ask('alerts')}")
+        resolved = webhook.next()
+        assert (resolved["id"], resolved["state"]) == (fired["id"], "resolved")
+        until(lambda: prometheus.value(STORM) is None, lambda: f"{prometheus.ask('alerts')}")
+        # Each time that an alert becomes active has another value.
+        (times,) = prometheus.ask(
+            "query", query='ALERTS_FOR_STATE{alertname="preemption_storm"}[5m]'
+        )["result"]
+        assert len({value for _, value in times["values"]}) == 1
+        assert [row["id"] for row in scheduler.alerts()["alerts"]] == [fired["id"]]
+        assert (webhook.attempts, webhook.accepted.qsize()) == (2, 0)
+        delivered = 'schedulemesh_alert_deliveries_total{receiver="hook",outcome="delivered"}'
+        until(lambda: prometheus.value(delivered) == 2, "both deliveries are counted")
+        assert prometheus.warnings() == []
+
+
+def test_a_supervisor_that_is_killed_does_not_raise_an_alert_again(make_scheduler, webhook):
+    settings = alert_settings(
+        webhook,
+        quota_nearly_full={"threshold": 0.5, "for_s": 0},
+        supervisor_restarted={},
+    )
+    scheduler = make_scheduler(detached=True, alerts=settings)
+    scheduler.create_pool("训练", resources={"cpu": 1.0})
+    answer = scheduler.submit_task_with_preemption("t", "训练", Plain, {"cpu": 1.0})
+    assert answer["success"], answer
+    fired = webhook.next()
+    assert (fired["rule"], fired["state"]) == ("quota_nearly_full", "firing")
+    before = scheduler.about()["pid"]
+    os.kill(before, signal.SIGKILL)
+    alerts = []
+    while not alerts or alerts[-1]["rule"] != "supervisor_restarted":
+        alerts.append(webhook.next(60.0))
+    assert scheduler.about()["pid"] != before
+    scheduler.complete_task("t", end_agent=True)
+    while alerts[-1]["state"] != "resolved":
+        alerts.append(webhook.next())
+    # The delivery before the kill may be repeated; nothing has another id.
+    assert {alert["id"] for alert in alerts if alert["rule"] == "quota_nearly_full"} == {
+        fired["id"]
+    }
+    assert sum(alert["rule"] == "supervisor_restarted" for alert in alerts) == 1
+    shown = {row["rule"]: row for row in scheduler.alerts()["alerts"]}
+    assert shown["quota_nearly_full"]["id"] == fired["id"]
+    assert shown["supervisor_restarted"]["state"] == "firing"

@@ -9,6 +9,9 @@ from schedulemesh.metrics.reactor_times import ReactorTimes
 from tests.engine.builders import Mesh, pool
 from tests.metrics.metered import values
 
+#: Seconds.
+RECENT_S = 300.0
+
 
 @pytest.fixture
 def mesh():
@@ -17,7 +20,7 @@ def mesh():
 
 def found(mesh, name):
     """A value of each pool."""
-    shown = values(recent.families(mesh.state, mesh.now))
+    shown = values(recent.families(mesh.state, mesh.now, RECENT_S))
     return {key[1]: value for key, value in shown.items() if key[0] == f"schedulemesh_{name}"}
 
 
@@ -32,7 +35,7 @@ def test_a_preemption_in_progress_then_a_recent_one_then_none(mesh):
     mesh.slot("high")
     assert found(mesh, "preemption_oldest_seconds") == {"p": 0, "idle": 0}
     assert found(mesh, "admission_oldest_seconds") == {"p": 0, "idle": 0}
-    mesh.tick(recent.PREEMPTIONS_S)
+    mesh.tick(RECENT_S)
     assert found(mesh, "recent_preemptions") == {"p": 1, "idle": 0}
     mesh.tick(1.0)
     assert found(mesh, "recent_preemptions") == {"p": 0, "idle": 0}
@@ -45,7 +48,7 @@ def test_a_task_that_is_lost_without_a_saved_state_has_lost_its_work(mesh):
     mesh.die("unsaved")
     mesh.die("saved")
     assert found(mesh, "recent_lost_states") == {"p": 1, "idle": 0}
-    mesh.tick(recent.LOST_STATES_S + 1.0)
+    mesh.tick(RECENT_S + 1.0)
     assert found(mesh, "recent_lost_states") == {"p": 0, "idle": 0}
 
 

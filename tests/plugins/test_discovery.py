@@ -10,8 +10,10 @@ from typer.testing import CliRunner
 from schedulemesh.cli.app import app
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.plugins import DispatchStrategyPlugin, SchedulingStrategyPlugin
+from schedulemesh.plugins.alerting import AlertReceiver
 from schedulemesh.plugins.discovery import (
     DISPATCH_GROUP,
+    RECEIVER_GROUP,
     SCHEDULING_GROUP,
     installed,
     is_path,
@@ -150,3 +152,12 @@ def test_the_command_lists_them_in_80_columns(outsiders, monkeypatch):
     assert "SystemExit(3)" in told["exits"]
     for name in ("data_parallel", "every_rank", "replicate"):
         assert "built in" in told[name]
+
+
+def test_a_receiver_of_alerts_is_found_by_its_path():
+    found = load_class("tests.runtime.alert_receivers:Recording", RECEIVER_GROUP)
+    assert issubclass(found, AlertReceiver)
+    with pytest.raises(InvalidRequestError, match="is not a subclass of AlertReceiver"):
+        load_class("tests.runtime.alert_receivers:WebhookServer", RECEIVER_GROUP)
+    with pytest.raises(InvalidRequestError, match="there is no receiver of alerts 'pager'"):
+        resolve("pager", RECEIVER_GROUP)

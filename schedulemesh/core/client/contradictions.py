@@ -18,6 +18,7 @@ _FIELDS = (
     "health_interval_s",
     "journal",
     "http",
+    "alerts",
 )
 _DEFAULTS = SchedulerSettings(name="")
 _PASSWORD = re.compile(r"(://[^:/@]*):[^@]*@")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 import ray
 
+from schedulemesh.config.alerts import AlertSettings
 from schedulemesh.config.settings import JournalSettings
 from schedulemesh.core.client.about_results import AboutResult, HeadHealth, HeadStopped
 from schedulemesh.core.client.arguments import public_calls
@@ -34,7 +36,7 @@ class ScheduleMeshHead:
     Jobs attach to it with ``RayScheduler.attach(name, namespace=...)``. ``state_path`` is the folder of its
     journal on the head node, or the URL of a PostgreSQL database (None: a folder of Ray's session).
     ``health_interval_s``: seconds between two health checks that it makes by itself (None: it makes none).
-    ``http`` is where its HTTP API listens, as for RayScheduler.
+    ``http`` is where its HTTP API listens, ``alerts`` who receives alerts, as for RayScheduler.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class ScheduleMeshHead:
         health_interval_s: float | None = None,
         journal: JournalSettings | None = None,
         http: bool | int | str | None = None,
+        alerts: AlertSettings | Mapping[str, object] | bool | None = None,
     ) -> None:
         self._settings = parse_settings(
             name,
@@ -55,6 +58,7 @@ class ScheduleMeshHead:
             health_interval_s=health_interval_s,
             journal=journal,
             http=http,
+            alerts=alerts,
             what="the head's name",
         )
 

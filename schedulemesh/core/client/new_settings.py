@@ -12,6 +12,7 @@ from schedulemesh.config.settings import (
     parse_journal_settings,
     parse_state_path,
 )
+from schedulemesh.core.client.alerts import chosen_alerts
 from schedulemesh.core.client.strategies import check_built_in, chosen_strategies
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_flag, parse_timeout
@@ -31,6 +32,7 @@ def parse_settings(
     journal: object = None,
     http: object = None,
     history: object = None,
+    alerts: object = None,
     what: str = "the scheduler's name",
 ) -> SchedulerSettings:
     """The settings that these arguments say. Raises InvalidRequestError naming what is wrong.
@@ -53,4 +55,5 @@ def parse_settings(
         journal=parse_journal_settings(journal),
         http=parse_http(http, os.environ),
         history=parse_history_settings(history),
+        alerts=chosen_alerts(alerts),
     )

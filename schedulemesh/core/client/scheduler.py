@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from typing_extensions import Self, Unpack
 
+from schedulemesh.config.alerts import AlertSettings
 from schedulemesh.config.policy import PreemptionAggressiveness
 from schedulemesh.config.settings import HistorySettings, JournalSettings
 from schedulemesh.core.client import (
@@ -22,6 +23,7 @@ from schedulemesh.core.client import (
     tasks,
 )
 from schedulemesh.core.client.about_results import AboutResult
+from schedulemesh.core.client.alert_calls import AlertCalls
 from schedulemesh.core.client.arguments import public, public_calls
 from schedulemesh.core.client.connection import connect, find
 from schedulemesh.core.client.console import show_log
@@ -48,7 +50,14 @@ from schedulemesh.plugins.scheduling import SchedulingStrategyPlugin
 
 @public_calls
 class RayScheduler(
-    PoolCalls, GangCalls, QueueCalls, DrainCalls, HistoryCalls, MetricCalls, TaskFollower
+    PoolCalls,
+    GangCalls,
+    QueueCalls,
+    DrainCalls,
+    HistoryCalls,
+    MetricCalls,
+    AlertCalls,
+    TaskFollower,
 ):
     """The scheduler of one name in one Ray namespace: finds its supervisor or creates it, and calls it.
 
@@ -62,7 +71,8 @@ class RayScheduler(
     ``health_interval_s``: seconds between two health checks that the scheduler makes by itself, as
     ``ensure_agent_health`` does on request (None: it makes none). ``journal`` limits what the journal keeps,
     ``history`` what is kept of tasks that have ended. ``http`` is where the HTTP API listens: a port,
-    "host:port", or True for 127.0.0.1:8090 (None: there is none; see docs/http_api.md).
+    "host:port", or True for 127.0.0.1:8090 (None: there is none; see docs/http_api.md). ``alerts`` changes
+    alert rules and names who receives alerts (False: there are none; see docs/alerts.md).
 
     Every call returns a dict with ``success``. A refusal has ``success`` False, ``error`` (a sentence) and
     ``reason`` (a code), and changes nothing. A malformed request raises InvalidRequestError (a ValueError)
@@ -87,6 +97,7 @@ class RayScheduler(
         journal: JournalSettings | None = None,
         http: bool | int | str | None = None,
         history: HistorySettings | None = None,
+        alerts: AlertSettings | Mapping[str, object] | bool | None = None,
     ) -> None:
         settings = parse_settings(
             name,
@@ -100,6 +111,7 @@ class RayScheduler(
             journal=journal,
             http=http,
             history=history,
+            alerts=alerts,
         )
         show_log()
         self._connection = connect(settings)

@@ -78,18 +78,11 @@ def ship_function(function: UserFunction, what: str) -> bytes:
 
 def load_strategy(ref: StrategyRef) -> object:
     """The plugin of a reference; whatever its module or its constructor raises passes through."""
-    see_folders(ref.sys_path)
+    discovery.see_folders(ref.sys_path)
     if ref.code is not None:
         loaded: object = cloudpickle.loads(ref.code)
         return loaded
     return discovery.load_class(ref.path, discovery.SCHEDULING_GROUP)()
-
-
-def see_folders(folders: Sequence[str]) -> None:
-    """Add these folders to the import path of this process."""
-    for folder in folders:
-        if folder not in sys.path and Path(folder).is_dir():
-            sys.path.append(folder)
 
 
 def ship_value(value: UserValue, what: str) -> bytes:
@@ -169,7 +162,7 @@ def ship_arguments(
 
 def load_class(shipped: ShippedClass | ShippedFunction) -> UserClass:
     """The class or function, in the process that runs it; which raises whatever its module raises."""
-    see_folders(shipped.sys_path)
+    discovery.see_folders(shipped.sys_path)
     return cloudpickle.loads(shipped.code)
 
 

@@ -1,0 +1,67 @@
+"""The command alerts: what fires, what is pending, and what was resolved."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from schedulemesh.cli.command import Select, Target, View, command
+from schedulemesh.cli.output import show
+from schedulemesh.cli.rows import Column, Listing
+from schedulemesh.cli.texts import labels, local_time
+
+if TYPE_CHECKING:
+    from schedulemesh.cli.gateway import Gateway
+
+app = typer.Typer()
+
+
+@command(app)
+def alerts(target: Target, view: View, select: Select) -> None:
+    """Show the alerts that fire or are pending, and the last that were resolved."""
+    from schedulemesh.protocol.alert_requests import GetAlerts
+    from schedulemesh.protocol.answers import Listed
+
+    def listing(gateway: Gateway) -> Listing:
+        rows = gateway.ask(GetAlerts(), Listed).rows
+        return Listing(kind="alerts", rows=rows, columns=_COLUMNS, name="id")
+
+    show(target, view, listing, select)
+
+
+def alert_settings(path: str | None) -> Any:
+    """The argument ``alerts`` of a scheduler from a YAML file; "off": none. Raises InvalidRequestError."""
+    from pathlib import Path
+
+    import yaml
+
+    from schedulemesh.errors import InvalidRequestError
+
+    if path is None or path == "off":
+        return None if path is None else False
+    try:
+        given = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequestError(f"{path} cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        raise InvalidRequestError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
+    return given or {}
+
+
+def _value(value: float | None) -> str:
+    return "∞" if value is None else f"{value:.6g}"
+
+
+_COLUMNS = (
+    Column(heading="state", key="state"),
+    Column(heading="severity", key="severity"),
+    Column(heading="rule", key="rule"),
+    Column(heading="labels", key="labels", show=labels),
+    Column(heading="value", key="value", show=_value, right=True),
+    Column(heading="threshold", key="threshold", show=_value, wide=True, right=True),
+    Column(heading="since", key="active_at", show=local_time),
+    Column(heading="summary", key="summary", wide=True),
+    Column(heading="what to do", key="action", wide=True),
+    Column(heading="id", key="id", wide=True),
+)

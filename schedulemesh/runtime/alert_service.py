@@ -1,0 +1,47 @@
+"""Evaluates the alert rules at intervals, and answers requests for alerts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from schedulemesh.metrics.alert_samples import collected
+from schedulemesh.protocol.answers import Listed
+from schedulemesh.runtime.metrics_service import MetricsService
+from schedulemesh.runtime.running import Running, Service
+
+logger = logging.getLogger(__name__)
+
+
+class AlertService(Service):
+    """Evaluates the rules with the values of which the exposition is written."""
+
+    def __init__(self, running: Running, metrics: MetricsService) -> None:
+        super().__init__(running)
+        self._alerts, self._metrics = running.alerts, metrics
+
+    async def evaluate_for_ever(self) -> None:
+        """Evaluate the rules once per interval."""
+        self._alerts.start()
+        while True:
+            try:
+                await self.evaluate()
+            except Exception:  # logged; what fails in one evaluation must not end the others
+                logger.exception("the alert rules were not evaluated")
+            await asyncio.sleep(self._settings.alerts.interval_s)
+
+    async def evaluate(self) -> None:
+        """Evaluate the rules now; decisions are made meanwhile."""
+        wanted = self._alerts.metrics
+        while True:
+            await self._reactor.whole()
+            seen = self._reactor.engine
+            samples = await collected(self._metrics.families(seen.state), wanted)
+            await self._reactor.flushed()
+            if self._reactor.engine is seen:
+                break
+        await self._alerts.evaluate(samples, self._reactor.now())
+
+    def listed(self) -> Listed:
+        """The alerts that fire, those that are pending, and the last that were resolved."""
+        return Listed(rows=self._alerts.rows())
