@@ -22,7 +22,7 @@ from schedulemesh.engine.explanation.holders import (
 )
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.placement.bundles import BundlePlacement, NoPlacement, Room
-from schedulemesh.engine.placement.group_choice import GroupRequest, NoAssignment
+from schedulemesh.engine.placement.group_choice import GroupRequest, NoAssignment, no_placement
 from schedulemesh.engine.state.lending import could_ever_borrow, idle_in_cohort
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
@@ -281,6 +281,7 @@ def group_unplaceable(
     """No group is free, none can be created, and no eviction is sufficient; ``may_wait`` as above."""
     pool_name = group_request.pool_name
     said = no_group_free(state, group_request, assignment)
+    short_node = no_placement(state, group_request.shape).short if assignment.no_room else NOTHING
     said.append("and no running task may be evicted for it")
     names = [
         g.agent
@@ -291,7 +292,7 @@ def group_unplaceable(
     return Refused(
         reason=Reason.GROUP_UNPLACEABLE,
         error="; ".join([*said, *held_by(holders), *_priority(enough, turned_away)]),
-        short_node=NOTHING if assignment.no_placement is None else assignment.no_placement.short,
+        short_node=short_node,
         holders=holders,
         turned_away=turned_away,
         sufficient_priority=enough,
@@ -312,8 +313,9 @@ def no_group_free(
     elif assignment.limit:
         have = state.groups.dynamic_count(pool_name)
         said.append(f"{have} of at most {group_request.spec.max_dynamic} dynamic ones are there")
-    if assignment.no_placement is not None:
-        said.append("a new one has no room: " + _why(group_request.shape, assignment.no_placement))
+    if assignment.no_room:
+        shape = group_request.shape
+        said.append("a new one has no room: " + _why(shape, no_placement(state, shape)))
     return said
 
 

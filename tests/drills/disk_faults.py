@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import resource
 import time
 from typing import Any
@@ -18,6 +19,7 @@ class DiskFaults(DrillContext):
 
     #: The journal's own disk; None: this machine does not allow one.
     disk: Disk | None = None
+    _sizes = itertools.count(1)
 
     def garbage(self) -> float | None:
         """The supervisor is killed during a submission, and random bytes are appended to its journal."""
@@ -79,8 +81,8 @@ class DiskFaults(DrillContext):
 
     def _refuses(self) -> None:
         def refused() -> bool:
-            self._numbers = getattr(self, "_numbers", 0) + 1
-            answer = self.mesh.ensure_pool("full", resources={"memory": self._numbers})
+            # a size that differs from the last one: an unchanged pool is not a change
+            answer = self.mesh.ensure_pool("full", resources={"memory": next(self._sizes)})
             return answer.get("reason") == "journal_unavailable"
 
         until(refused, "changes are not refused", FAILS_AFTER_S)

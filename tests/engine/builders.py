@@ -509,6 +509,7 @@ def pictures(state: MeshState) -> dict[str, object]:
             else value
         )
         for field, value in vars(state.groups).items()
+        if field != "changed"
     }
     shown["pools with groups"] = list(state.groups.of_pool)
     shown["accounts"] = list(state.ledger.accounts.items())

@@ -161,7 +161,7 @@ def _searched(
 ) -> Plan | None:
     """The search among these candidates, and what the request gets of the quota that they free."""
     demand = _demand(tx.state, request)
-    if demand is None:
+    if demand is None or not candidates.allowed:
         return None
     demand = msgspec.structs.replace(demand, caps=caps)
     asked = request.group_request if demand.needs_place else None

@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
-from schedulemesh.domain.placement import GroupsSpec
+from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.admission.admit import Request, admit
 from schedulemesh.engine.admission.decide import can_be_paid, understand, veto_for
 from schedulemesh.engine.admission.evictions import plan_for, unprobed
-from schedulemesh.engine.admission.needs import need_of
+from schedulemesh.engine.admission.needs import groups_asked, need_of
 from schedulemesh.engine.admission.reservations import permitted, reserve_starts
 from schedulemesh.engine.messages.facts import AgentEnded, ClassLoaded, GroupEnded, GroupReady
 from schedulemesh.engine.messages.instructions import ProbeClass
@@ -33,6 +33,7 @@ from schedulemesh.engine.messages.stimuli import (
     RecoveryObserved,
     TaskSubmitted,
 )
+from schedulemesh.engine.placement.group_choice import GroupRequest
 from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.state.queue import Entry, QueueClass, QueuedTask
 from schedulemesh.engine.state.shares import ShareKey, dominant_usage, share_key
@@ -75,6 +76,7 @@ def _complete_pass(tx: Transaction) -> _Pass:
     queue.advance(tx.now)
     _note_freed(tx)
     queue.no_room.clear()
+    queue.no_group.clear()
     queue.reopen_all()
     served = _Pass(tx, evictions=_EVICTION_TRIES)
     served.run()
@@ -84,11 +86,15 @@ def _complete_pass(tx: Transaction) -> _Pass:
 def _note_freed(tx: Transaction) -> None:
     """Have those classes tried for which something has become free."""
     queue, ledger, cluster = tx.state.queue, tx.state.ledger, tx.state.cluster
+    groups = tx.state.groups
     for pool_name in ledger.freed:
         queue.reopen(pool_name)
         for neighbour in ledger.cohorts.neighbours(pool_name).names:
             queue.reopen(neighbour)
     ledger.freed.clear()
+    if cluster.freed or groups.changed:
+        queue.no_group.clear()
+        groups.changed = False
     if cluster.freed:
         cluster.freed = False
         queue.no_room.clear()
@@ -230,11 +236,14 @@ class _Pass:
         return False
 
     def _may_fit(self, task: QueuedTask, queue_class: QueueClass) -> bool:
-        """False: its pool's quota is short, or no node has room. Costs little."""
+        """False: its pool's quota is short, or no node has room, or there is no group. Costs little."""
         state, submission = self._tx.state, task.submission
         need = need_of(state, task)
-        groups = state.ledger.accounts[task.pool_name].spec.groups
-        if need in state.queue.no_room and _on_one_node(submission, groups=groups):
+        asked = groups_asked(state, submission, task.pool_name, need)
+        if asked is not None:
+            if _kind_of(asked) in state.queue.no_group:
+                return False
+        elif need in state.queue.no_room and submission.choose_node:
             return False
         if can_be_paid(state, task.pool_name, need, submission.client):
             return True
@@ -253,9 +262,13 @@ class _Pass:
             return allowed is not None
         if request.by_node:
             state.queue.no_room.add(request.need)
+        asked = request.group_request
+        # A spare reserved group depends on more than groups and room: on who else of the pool waits.
+        if asked is not None and asked.spare is None and not request.payment.short:
+            state.queue.no_group.add(_kind_of(asked))
         return False
 
 
-def _on_one_node(submission: TaskSubmitted, *, groups: GroupsSpec | None) -> bool:
-    """Whether its agent is placed on a node that has room for all of it."""
-    return submission.choose_node and groups is None and submission.agent.gang is None
+def _kind_of(asked: GroupRequest) -> tuple[str, GroupShape, GroupShape | None]:
+    """See ``Queue.no_group``."""
+    return (asked.pool_name, asked.shape, asked.reserved)

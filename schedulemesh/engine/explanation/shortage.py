@@ -24,7 +24,7 @@ from schedulemesh.engine.explanation.holders import (
 )
 from schedulemesh.engine.messages.explanation import ExternalUsage, Finding
 from schedulemesh.engine.messages.outcomes import Holder
-from schedulemesh.engine.placement.group_choice import NoAssignment
+from schedulemesh.engine.placement.group_choice import NoAssignment, no_placement
 from schedulemesh.engine.state.device_guarantees import has_room
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
@@ -63,8 +63,12 @@ def shortage_of(state: MeshState, request: Request, now: float) -> Shortage:
     if request.unassigned:
         found, external = _nodes(state, request, node, short_node, () if short else holders)
         findings += found
-    if isinstance(request.assignment, NoAssignment) and request.assignment.no_placement is not None:
-        short_node = request.assignment.no_placement.short
+    if (
+        isinstance(request.assignment, NoAssignment)
+        and request.assignment.no_room
+        and request.group_request
+    ):
+        short_node = no_placement(state, request.group_request.shape).short
     return Shortage(
         findings=tuple(findings),
         quota=short,

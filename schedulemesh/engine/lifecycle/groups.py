@@ -13,7 +13,7 @@ from schedulemesh.engine.messages.facts import (
     GroupWhole,
 )
 from schedulemesh.engine.messages.instructions import CreateGroup, RemoveGroup
-from schedulemesh.engine.placement.bundles import BundlePlacement, NoPlacement, Room
+from schedulemesh.engine.placement.bundles import BundlePlacement, Room
 from schedulemesh.engine.placement.group_choice import release, without_idle
 from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.devices import devices_for_all
@@ -241,9 +241,7 @@ def _clear_way(tx: Transaction, shape: GroupShape) -> None:
     for group_id in table.ending:
         release(room, table.by_id[group_id])
     found = without_idle(room, shape, table.idle())
-    if isinstance(found, NoPlacement):
-        return
-    for group in found[1]:
+    for group in () if found is None else found[1]:
         end(tx, group)
 
 

@@ -260,17 +260,17 @@ def _pack(shape: GroupShape, free: list[_Free]) -> BundlePlacement | NoPlacement
     """Repeatedly fill the node that has room for most of the remaining bundles; of equal ones the fullest."""
     left = _biggest_first(shape)
     put: dict[int, str] = {}
+    smallest = least(shape.bundles)
     while left:
         best: tuple[int, _Free, list[int]] | None = None
         for node in sorted((n for n in free if not n.taken), key=_Free.order):
-            trial = node.copy()
-            takes = []
-            for i in left:
-                if trial.fits(shape.bundles[i]):
-                    trial.put(shape.bundles[i])
-                    takes.append(i)
+            if not smallest.fits(node.amounts):
+                continue
+            takes = _takes_most(shape, left, node.copy())
             if takes and (best is None or len(takes) > best[0]):
                 best = (len(takes), node, takes)
+                if takes == left:
+                    break
         if best is None:
             missing = _no_placement(shape, left[0], [node for node in free if not node.taken])
             return _exactly(shape, free) or missing
@@ -279,6 +279,16 @@ def _pack(shape: GroupShape, free: list[_Free]) -> BundlePlacement | NoPlacement
         put.update((i, node.node_id) for i in takes)
         left = [i for i in left if i not in takes]
     return _placement(shape, put)
+
+
+def _takes_most(shape: GroupShape, bundles: Sequence[int], node: _Free) -> list[int]:
+    """Those of the bundles, the first ones first, that the node takes together; they are put there."""
+    takes = []
+    for i in bundles:
+        if node.fits(shape.bundles[i]):
+            node.put(shape.bundles[i])
+            takes.append(i)
+    return takes
 
 
 def _spread(shape: GroupShape, free: list[_Free]) -> BundlePlacement | NoPlacement:
@@ -301,7 +311,9 @@ def _spread(shape: GroupShape, free: list[_Free]) -> BundlePlacement | NoPlaceme
 
 def _exactly(shape: GroupShape, free: Sequence[_Free]) -> BundlePlacement | None:
     """A placement wherever one exists, up to the limits of the exact search."""
-    places = sorted(free, key=_Free.order, reverse=True)
+    smallest = least(shape.bundles)
+    able = (node for node in free if smallest.fits(node.amounts))
+    places = sorted(able, key=_Free.order, reverse=True)
     found = assign(shape.bundles, places)
     return (
         None if found is None else BundlePlacement(node_ids=tuple(places[i].node_id for i in found))

@@ -32,6 +32,9 @@ from schedulemesh.engine.state.mesh_state import MeshState
 #: it, and quota alone limits their number.
 FOR_GANGS = GroupsSpec(max_dynamic=sys.maxsize, reuse=False, strategy="PACK")
 
+#: How many shapes are kept of which is known whether empty nodes could hold them.
+_SHAPES = 1_000
+
 
 class GroupRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What an incoming task asks of its pool's groups."""
@@ -66,8 +69,8 @@ class NoAssignment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     #: Whether the pool has as many dynamic groups as it may have.
     limit: bool = False
-    #: Why the nodes have no room for a new one; None: that was not examined.
-    no_placement: NoPlacement | None = None
+    #: Whether the nodes have no room for a new one (see ``no_placement``); False: that was not examined.
+    no_room: bool = False
     #: Whether the nodes would have room if they were wholly free.
     could_ever: bool = True
 
@@ -188,6 +191,8 @@ def _in_place_of_idle(state: MeshState, group_request: GroupRequest) -> Assignme
     idle = state.groups.idle()
     if state.groups.idle_count(group_request.pool_name) < too_many:
         return NoAssignment(limit=True, could_ever=_could_ever(state, group_request))
+    if not idle:
+        return NoAssignment(no_room=True, could_ever=_could_ever(state, group_request))
     found = without_idle(
         Room(state.cluster, waits=True),
         group_request.shape,
@@ -195,12 +200,21 @@ def _in_place_of_idle(state: MeshState, group_request: GroupRequest) -> Assignme
         group_request.pool_name,
         too_many,
     )
-    if isinstance(found, NoPlacement):
+    if found is None:
         return NoAssignment(
-            limit=too_many > 0, no_placement=found, could_ever=_could_ever(state, group_request)
+            limit=too_many > 0, no_room=True, could_ever=_could_ever(state, group_request)
         )
     placement, leaving = found
     return Assignment(path="created", placement=placement, leaving=leaving)
+
+
+def no_placement(state: MeshState, shape: GroupShape) -> NoPlacement:
+    """Why the nodes have no room for a new group, not even without the idle ones."""
+    room = Room(state.cluster, waits=True)
+    for group in state.groups.idle():
+        release(room, group)
+    found = room.place(shape)
+    return found if isinstance(found, NoPlacement) else NoPlacement(bundle=0)
 
 
 def excess(state: MeshState, group_request: GroupRequest) -> int:
@@ -216,7 +230,7 @@ def idle_for_node(
     if not idle:
         return None
     found = without_idle(Room(state.cluster, waits=True), GroupShape(bundles=(need,)), idle)
-    return None if isinstance(found, NoPlacement) or not found[1] else found
+    return None if found is None or not found[1] else found
 
 
 def without_idle(
@@ -225,19 +239,19 @@ def without_idle(
     idle: Sequence[Group],
     own: str = "",
     too_many: int = 0,
-) -> tuple[BundlePlacement, tuple[Group, ...]] | NoPlacement:
+) -> tuple[BundlePlacement, tuple[Group, ...]] | None:
     """The placement of a group of this shape once some of ``idle``, the first ones first and no more than
-    necessary, are removed; and these. At least ``too_many`` of them are of the pool ``own``.
+    necessary, are removed; and these. None: not even all are enough. At least ``too_many`` of them are of the
+    pool ``own``.
     """
     demand = Demand(shape=shape, pool_name=own, too_many_groups=too_many)
     scenario = Scenario(room, demand)
     found = release_until(scenario, idle, scenario.enough)
     if found is None:
-        reason = room.place(shape)
-        return reason if isinstance(reason, NoPlacement) else NoPlacement(bundle=0)
+        return None
     leaving = minimise(scenario, found, scenario.enough)
     placement = scenario.placement()
-    return NoPlacement(bundle=0) if placement is None else (placement, tuple(leaving))
+    return None if placement is None else (placement, tuple(leaving))
 
 
 def release(room: Room, group: Group) -> None:
@@ -265,7 +279,12 @@ def _could_ever(state: MeshState, group_request: GroupRequest) -> bool:
         or not state.nodes_known
     ):
         return True
-    return Room(state.cluster, total=True).placement(group_request.shape) is not None
+    shapes, shape = state.cluster.could_ever_hold, group_request.shape
+    if shape not in shapes:
+        if len(shapes) >= _SHAPES:
+            shapes.clear()
+        shapes[shape] = Room(state.cluster, total=True).placement(shape) is not None
+    return shapes[shape]
 
 
 def _size(shape: GroupShape) -> tuple[int, int, int, int]:

@@ -35,7 +35,6 @@ from schedulemesh.domain.resources import NOTHING, Resources, least, sum_of
 from schedulemesh.engine.messages.facts import Share
 from schedulemesh.engine.placement.bundles import (
     BundlePlacement,
-    NoPlacement,
     Room,
     on_one_node,
 )
@@ -332,7 +331,7 @@ class _Search:
             return Plan(victims=victims, placement=on_node, removed=tuple(removed))
         idle = self._state.groups.idle()
         found = without_idle(room, self._shape, idle, pool_name, too_many)
-        if isinstance(found, NoPlacement):
+        if found is None:
             return None
         placement, unused = found
         return Plan(victims=victims, placement=placement, removed=(*removed, *unused))

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import msgspec
 
 from schedulemesh.domain.node import NodeReport
+from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.messages.facts import Devices
 from schedulemesh.engine.placement.fragmentation import Workload
@@ -45,6 +46,9 @@ class Cluster:
         self.freed = False
         #: The totals of all nodes, each once; None: to be collected again.
         self._totals: frozenset[Resources] | None = None
+        #: Whether the nodes could hold a group of each of these shapes if they were empty: what was found out
+        #: since a node was added, changed or lost.
+        self.could_ever_hold: dict[GroupShape, bool] = {}
 
     def see(self, report: NodeReport) -> None:
         """Add a node, or update its total, labels and external usage; its allocations stay."""
@@ -57,7 +61,7 @@ class Cluster:
         else:
             self._unindex(node)
         self._rankings.rescale()
-        self._totals = None
+        self._forget_totals()
         node.total, node.labels = report.total, report.labels
         if report.external_usage is not None:
             node.external_usage = report.external_usage
@@ -68,13 +72,13 @@ class Cluster:
     def adopt(self, node: Node) -> None:
         """Add a node with its allocations, from a snapshot."""
         self.nodes[node.node_id] = node
-        self._totals = None
+        self._forget_totals()
         self._reindex(node)
 
     def lose(self, node_id: str) -> None:
         """Remove a node with its allocations."""
         node = self.nodes.pop(node_id)
-        self._totals = None
+        self._forget_totals()
         self._unindex(node)
         self._rankings.rescale()
         # Without any node, only quota decides.
@@ -197,6 +201,10 @@ class Cluster:
         if self._totals is None:
             self._totals = frozenset(node.total for node in self.nodes.values())
         return self._totals
+
+    def _forget_totals(self) -> None:
+        self._totals = None
+        self.could_ever_hold.clear()
 
     def check_index(self) -> None:
         """Raise AssertionError unless the index contains exactly the nodes that are not cordoned, under their

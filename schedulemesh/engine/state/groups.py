@@ -108,6 +108,8 @@ class GroupTable:
         self.counts: dict[str, PoolCounts] = {}
         #: Reserved groups that were destroyed on request, which are not created until their pool is ensured.
         self.dropped: dict[tuple[str, GroupShape], int] = {}
+        #: Whether a task may find a group that did not before, since the queue was served last.
+        self.changed = False
         #: The number in the id of the next group; never reused.
         self.next_number = 1
         #: Ids of those that are being removed.
@@ -126,6 +128,7 @@ class GroupTable:
 
     def define(self, pool_name: str, spec: GroupsSpec | None) -> None:
         """Set the definition of the pool's groups."""
+        self.changed = True
         if spec is None:
             self._named.pop(pool_name, None)
             self._lacking.pop(pool_name, None)
@@ -271,6 +274,7 @@ class GroupTable:
             del self._lacking[pool_name]
 
     def _unlist(self, kind: _Kind, group: Group) -> None:
+        self.changed = True
         entries = self._free.get(kind)
         if entries is not None:
             entries.discard(_idle_since(group))

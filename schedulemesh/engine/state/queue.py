@@ -14,6 +14,7 @@ import msgspec
 from sortedcontainers import SortedList
 
 from schedulemesh.config.queueing import QueuePolicy
+from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import UNIT, Resources
 from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, TaskSpec
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
@@ -140,10 +141,13 @@ class Queue:
         #: The task whose agent will have this name.
         self.agent_names: dict[str, str] = {}
         #: Classes that the next pass tries; the others were short of quota, and none was freed since. This
-        #: and the next two only spare work: to know less is slower, and changes no decision.
+        #: and the next three only spare work: to know less is slower, and changes no decision.
         self.open: dict[QueueClass, None] = {}
         #: Needs of single agents that fitted on no node, since room was freed last.
         self.no_room: set[Resources] = set()
+        #: What tasks asked for that found no placement group, since room was freed or a group changed last:
+        #: the pool, the shape of a new group, and the reserved shape that they may have.
+        self.no_group: set[tuple[str, GroupShape, GroupShape | None]] = set()
         #: Whether a class may fit that did not before.
         self.changed = False
         #: Ids of the tasks with a reserved start.
