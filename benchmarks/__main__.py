@@ -32,6 +32,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
     from benchmarks.rules import rules
     from benchmarks.throughput import engine_alone, through_journal
     from benchmarks.victims import victims
+    from benchmarks.waiting_gangs import waiting_gangs
 
     return {
         "decision": decision,
@@ -45,6 +46,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
         "journal": through_journal,
         "recovery": recovery,
         "queue": queueing,
+        "gangs": waiting_gangs,
         "metrics": metrics,
         "history": history,
         "observing": observing,

@@ -19,6 +19,7 @@ from benchmarks.queueing import queueing
 from benchmarks.rows import at_least, at_most, note, print_table
 from benchmarks.throughput import engine_alone, through_journal
 from benchmarks.victims import victims
+from benchmarks.waiting_gangs import waiting_gangs
 
 TINY = [
     lambda: decision(small=700, large=2_000, queries=4, loops=2),
@@ -29,6 +30,7 @@ TINY = [
     lambda: through_journal(nodes=20, running=50, pairs=20, rounds=2, in_flight=8),
     lambda: recovery(submissions=700, facts=200, agents=50, in_flight=4),
     lambda: queueing(tasks=900, waiting=2_000, classes=60, nodes=5, rounds=1),
+    lambda: waiting_gangs(nodes=5, gangs=3, ends=3, ticks=3),
     lambda: metrics(running=60, pools=4, reports=50, decisions=800),
     lambda: history(tasks=200, questions=2),
     lambda: observing(running=20, slices=2, pairs=20, rounds=2, long=50),
@@ -48,6 +50,7 @@ TINY = [
         "journal",
         "recovery",
         "queue",
+        "gangs",
         "metrics",
         "history",
         "observing",

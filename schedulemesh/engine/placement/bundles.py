@@ -177,9 +177,12 @@ class Room:
         if len(shape.bundles) == 1 and not self._changed and not self._total and only is None:
             return self._place_one(shape)
         every = self._cluster.nodes
-        nodes = every.values() if only is None else [every[n] for n in only if n in every]
         one = on_one_node(shape)
         need = shape.total if one else least(shape.bundles)
+        if only is None:
+            nodes = every.values() if self._total else self._with_at_least(need)
+        else:
+            nodes = [every[n] for n in only if n in every]
         able = [
             node
             for node in nodes
@@ -192,6 +195,12 @@ class Room:
             return next(filter(None, (_all_on(shape, node) for node in free)), None)
         found = self._placed(shape, able) if able else None
         return found if isinstance(found, BundlePlacement) else None
+
+    def _with_at_least(self, need: Resources) -> Collection[Node]:
+        """The nodes that may have as much free: the index knows all but those where something is removed."""
+        found = {node.node_id: node for node in self._cluster.with_at_least(need)}
+        found.update((node_id, self._cluster.nodes[node_id]) for node_id in self._changed)
+        return found.values()
 
     def _placed(self, shape: GroupShape, nodes: Sequence[Node]) -> BundlePlacement | NoPlacement:
         """The placement on these nodes, or why there is none: of several values of ``same_label`` the reason
