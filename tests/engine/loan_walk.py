@@ -94,6 +94,46 @@ class LoanWalk:
         quota = all(units <= own.get(kind, 0) for kind, units in self.need.items())
         return quota and self.has_room(gone)
 
+    def is_surely_enough(self, gone: Collection[str]) -> bool:
+        """Whether an eviction of these by the rules leaves quota and room: what they hold of the pool's own
+        quota counts, and of others' quota what limits on loans leave even if all idle quota that is borrowed
+        besides counts against each of these limits.
+        """
+        own = dict(self.account.free.items())
+        return self.has_room(gone) and all(
+            units <= max(0, own.get(kind, 0)) + self.gained(kind, units, gone)
+            for kind, units in self.need.items()
+        )
+
+    def gained(self, kind: str, units: int, gone: Collection[str]) -> int:
+        """How much of a kind comes from idle quota, and from what these agents hold."""
+        ledger = self.state.ledger
+        free = max(0, dict(self.account.free.items()).get(kind, 0))
+        idle = min(self.borrowable(kind), max(0, units - free))
+        mine, loans = 0, 0
+        held: dict[str, int] = {}
+        for name in gone:
+            agent = self.state.agents[name]
+            for share in agent.shares:
+                amount = dict(share.amount.items()).get(kind, 0)
+                if share.pool_name == self.pool_name:
+                    mine += amount
+                elif share.pool_name == agent.spec.pool_name:
+                    held[share.pool_name] = held.get(share.pool_name, 0) + amount
+                else:
+                    loans += amount  # a loan that passes on: its owner lends no more than before
+        for lender, amount in held.items():
+            used = ledger.accounts[lender].lent + ledger.promised_by(lender)
+            limit = ledger.accounts[lender].spec.lending_limit
+            loans += (
+                amount if limit is None else max(0, within(limit, kind, amount + idle, used) - idle)
+            )
+        borrowed = self.account.borrowed + ledger.promised_to(self.pool_name)
+        limit = self.account.spec.borrowing_limit
+        if limit is not None:
+            loans = max(0, within(limit, kind, loans + idle, borrowed) - idle)
+        return idle + mine + loans
+
 
 def within(limit: LoanLimit | None, kind: str, amount: int, used: Resources) -> int:
     """The part of an amount of one kind that a limit on loans leaves."""

@@ -107,15 +107,49 @@ class LendingMesh(QueueMesh):
     def handle(self, stimulus):
         lent = {name: (a.lent, a.borrowed) for name, a in self.state.ledger.accounts.items()}
         attempts = {t: task.attempts.preemptions for t, task in self.state.running.by_id.items()}
+        lasts = dict(self.state.evictions.last_for)
+        left = {
+            name: max(0.0, self.state.policy.lost_work_budget - self.lost_in(name))
+            for name in self.state.ledger.accounts
+        }
         step = super().handle(stimulus)
         for name, account in self.state.ledger.accounts.items():
             before = lent.get(name, (NOTHING, NOTHING))
             self.iswithin(account.spec.lending_limit, before[0], account.lent)
             self.iswithin(account.spec.borrowing_limit, before[1], account.borrowed)
-        for fact in step.facts:
-            if isinstance(fact, f.EvictionStarted) and fact.for_agent is not None:
-                self.may_be_evicted(fact, attempts[fact.task_id])
+        evictions = [
+            fact
+            for fact in step.facts
+            if isinstance(fact, f.EvictionStarted) and fact.for_agent is not None
+        ]
+        for fact in evictions:
+            self.may_be_evicted(fact, attempts[fact.task_id])
+        self.are_after_cooldown(evictions, lasts)
+        self.are_within_budget(evictions, left)
         return step
+
+    def are_after_cooldown(self, evictions, lasts):
+        """Between evictions for two tasks of a pool passes the cooldown, unless the second is a reclaim."""
+        since = {}
+        for fact in evictions:
+            pool_name = self.state.agents[fact.for_agent].spec.pool_name
+            since.setdefault(fact.for_agent, lasts.get(pool_name, float("-inf")))
+            lasts[pool_name] = self.now
+            if fact.reason is not PreemptionReason.RECLAIM:
+                cooldown = self.state.policy.preemption_cooldown
+                assert self.now - since[fact.for_agent] >= cooldown, fact
+
+    def are_within_budget(self, evictions, left):
+        """Evictions that are no reclaims lose no more work of a pool than its budget leaves."""
+        for fact in evictions:
+            if self.state.policy.lost_work_budget and fact.reason is not PreemptionReason.RECLAIM:
+                record = self.state.evictions.of_task(fact.task_id)
+                left[record.task.pool_name] -= record.lost_gpu_s
+        assert all(gpu_s >= -1e-6 for gpu_s in left.values()), left
+
+    def lost_in(self, pool_name):
+        """GPU-seconds of work lost by evictions from a pool within an hour."""
+        return self.state.evictions.lost_work_in(pool_name, self.now)
 
     def iswithin(self, limit, before, after):
         """No loan is made beyond the limit; one that exists may be."""
@@ -139,7 +173,8 @@ class LendingMesh(QueueMesh):
         if task.spec.extra_of:
             core = self.state.agents.get(task.spec.extra_of)
             asked = isinstance(stimulus, self.ENDS)
-            assert asked or core is None or not isinstance(core.phase, Running)
+            is_over = not self.state.running.on_agent(task.spec.extra_of)
+            assert asked or is_over or core is None or not isinstance(core.phase, Running)
         elif getattr(task, "agent_name", "") not in self.deleted:
             super().is_explained(task_id, task, stimulus, step)
 
@@ -274,6 +309,9 @@ class LendingMachine(RuleBasedStateMachine):
             assert len(chosen) == 1 or not any(loans.is_enough({one}) for one in borrowers)
         elif chosen:
             assert not (near and loans.is_enough(borrowers)), "its owner could have reclaimed"
+            reclaims = PreemptionReason.RECLAIM in {victim.reason for victim in outcome.preempted}
+            enough = loans.is_enough if reclaims else loans.is_surely_enough
+            assert not any(enough(chosen - {one}) for one in chosen), "a victim too many"
 
     @precondition(lambda self: self.state.queue.by_id)
     @rule(

@@ -215,8 +215,8 @@ class Cluster:
             raise AssertionError("the node index does not match the nodes that are not cordoned")
 
     def with_at_least(self, need: Resources) -> Iterator[Node]:
-        """Nodes that are not cordoned, by ascending free GPU, then CPU, among them all on which the need fits:
-        the others have less GPU, or as much and less CPU.
+        """Nodes that are not cordoned, by ascending free GPU, then CPU, among them all on which the need
+        fits: the others have less GPU, or as much and less CPU.
         """
         index = self._index
         for at in range(bisect_left(index, self._least_key(need)), len(index)):
