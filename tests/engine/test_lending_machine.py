@@ -289,6 +289,27 @@ class LendingMachine(RuleBasedStateMachine):
         assert isinstance(outcome, Pending)
         assert self.state.agents[job["name"]].submission.evicting == dry.preempted
 
+    @rule(
+        crowd=jobs,
+        need=st.sampled_from([{"cpu": 1}, {"cpu": 1, "gpu": 1}, {"gpu": 0.5}]),
+        where=st.lists(st.sampled_from(POOLS), min_size=1, max_size=2),
+        job=jobs,
+        more=jobs,
+        seconds=st.sampled_from([0.0, 5.0, 20.0]),
+    )
+    def contend(self, crowd, need, where, job, more, seconds):
+        """Running tasks fill the cluster, or their pools, before two tasks of higher priorities come."""
+        known = {"members": 1, "run": "", "class_key": "loaded"}
+        low = {**known, "need": need, "priority": min(crowd["priority"], 1.0)}
+        for number, name in enumerate(NAMES[2:]):
+            self.join({**crowd, **low, "name": name, "where": where[number % len(where)]})
+        self.carry_out()
+        self.mesh.tick(seconds)
+        for name, each in zip(NAMES, (job, more), strict=False):
+            self.delete(name)
+            self.carry_out()
+            self.submit({**each, **known, "name": name, "priority": 20.0})
+
     def is_right(self, stimulus, outcome):
         """Idle quota before evictions; no victim too many; an owner is not refused what it may reclaim."""
         loans = LoanWalk(self.state, stimulus.agent.pool_name, stimulus.agent.resources)
