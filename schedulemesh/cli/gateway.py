@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from schedulemesh.cli.command import Target
+from schedulemesh.cli.following import Part
 from schedulemesh.protocol.answers import AnswerT
+from schedulemesh.protocol.history_requests import QueryEvents
 from schedulemesh.protocol.requests import AnyRequest
 
 
@@ -19,6 +21,12 @@ class Gateway(Protocol):
 
         Raises RefusedError where the scheduler refuses it, InvalidRequestError where it is malformed, and
         SchedulerUnavailableError where nobody answers.
+        """
+
+    def follow(self, query: QueryEvents) -> Iterator[Part]:
+        """The events after ``query.after``, as they happen. Where the connection is lost it continues there.
+
+        Raises SchedulerUnavailableError where nobody answers for a minute.
         """
 
 

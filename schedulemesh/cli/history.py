@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,10 +12,10 @@ from schedulemesh.cli.output import emit, emit_stream, show
 from schedulemesh.cli.rows import Column, Listing, Row, selected
 from schedulemesh.cli.texts import data, duration, labels, local_time, moment, names, number
 
-app = typer.Typer()
+if TYPE_CHECKING:
+    from schedulemesh.cli.following import Part
 
-#: Seconds that one request of ``events --follow`` waits.
-_WAIT_S = 20.0
+app = typer.Typer()
 
 Until = Annotated[
     str | None, typer.Option("--until", metavar="TIME", help="Until then; see --since.")
@@ -108,6 +108,9 @@ def events(
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many.")] = 1000,
     task: Annotated[str | None, typer.Option(help="Only those of this task.")] = None,
+    pool: Annotated[
+        str | None, typer.Option(help="Only those about this pool and its tasks.")
+    ] = None,
     kind: Annotated[
         list[str] | None, typer.Option(help="Only those of this kind; repeatable.")
     ] = None,
@@ -116,38 +119,36 @@ def events(
 
     With --follow what happens from now on, unless --after says where to continue.
     """
+    import msgspec
+
+    from schedulemesh.cli.following import gap_note
     from schedulemesh.cli.gateway import gateway_to
-
-    begin = after if follow else after or 0
-    asked = {"limit": limit, "task_id": task, "kinds": tuple(kind or ())}
-    with gateway_to(target) as gateway:
-        if follow:
-            emit_stream(_followed(gateway, begin, asked, select), output)
-        else:
-            emit(selected(_page(gateway, begin, 0.0, asked)[0], select), output)
-
-
-def _followed(
-    gateway: Any, after: int | None, asked: dict[str, Any], select: Select
-) -> Iterator[Listing]:
-    """What happened after one event, and then what happens."""
-    wait_s = 0.0
-    while True:
-        page, after = _page(gateway, after, wait_s, asked)
-        if page.rows or not wait_s:
-            yield selected(page, select)
-        wait_s = _WAIT_S
-
-
-def _page(
-    gateway: Any, after: int | None, wait_s: float, asked: dict[str, Any]
-) -> tuple[Listing, int]:
     from schedulemesh.protocol.answers import Details
     from schedulemesh.protocol.history_requests import QueryEvents
 
-    request = QueryEvents(after=after, wait_s=wait_s, **asked)
-    facts = gateway.ask(request, Details).facts
-    return event_listing(facts["events"]), facts["cursor"]
+    query = QueryEvents(
+        after=after if follow else after or 0,
+        limit=limit,
+        task_id=task,
+        pool_name=pool,
+        kinds=tuple(kind or ()),
+    )
+    with gateway_to(target) as gateway:
+        first = gateway.ask(query, Details).facts
+        missing = gap_note(query.after, first["gap"])
+        found = selected(event_listing(first["events"], missing), select)
+        if follow:
+            rest = gateway.follow(msgspec.structs.replace(query, after=first["cursor"]))
+            emit_stream(_followed(found, rest, select), output)
+        else:
+            emit(found, output)
+
+
+def _followed(first: Listing, rest: Iterator[Part], select: Select) -> Iterator[Listing]:
+    """The first events, and those that follow."""
+    yield first
+    for part in rest:
+        yield selected(event_listing(part.rows, part.note), select)
 
 
 def _export(
@@ -190,9 +191,10 @@ def usage_listing(by: str, facts: dict[str, Any]) -> Listing:
     )
 
 
-def event_listing(rows: list[dict[str, Any]]) -> Listing:
-    """Events in their order."""
-    return Listing(kind="events", rows=rows, columns=_EVENTS, name="cursor")
+def event_listing(rows: list[dict[str, Any]], note: str = "") -> Listing:
+    """Events in their order, with a remark where there is one."""
+    notes = (note,) if note else ()
+    return Listing(kind="events", rows=rows, columns=_EVENTS, name="cursor", notes=notes)
 
 
 def _delay(facts: dict[str, Any]) -> tuple[str, ...]:

@@ -5,34 +5,49 @@ from __future__ import annotations
 import http.client
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from urllib.parse import urlsplit
+from typing import NamedTuple
+from urllib.parse import urlencode, urlsplit
 
 from schedulemesh.cli.command import Target
 from schedulemesh.cli.exits import NotAllowedError, accepted
+from schedulemesh.cli.following import Part, by_stream
 from schedulemesh.config.http import home_folder
 from schedulemesh.errors import (
     InvalidRequestError,
     ScheduleMeshError,
+    SchedulerNotFoundError,
     SchedulerUnavailableError,
 )
 from schedulemesh.protocol.answers import AnswerT, decode_answer
+from schedulemesh.protocol.history_requests import QueryEvents
 from schedulemesh.protocol.requests import AnyRequest, encode_request
 from schedulemesh.server.discovery import found
 
 #: Seconds in which the server has to accept a connection, and to answer: an eviction saves states first.
 _CONNECT_S, _ANSWER_S = 3.0, 900.0
+#: Seconds without a byte, not even a heartbeat, after which a stream is given up.
+_SILENT_S = 30.0
 _PATH, _TYPE = "/api/v1/requests", "application/msgpack"
+_STREAM = "/api/v1/events/stream"
 _UNAVAILABLE = (502, 503, 504)
 
 
-class HttpGateway:
-    """Asks the supervisor through the process that serves its HTTP API."""
+class Served(NamedTuple):
+    """Where an API is, and a token that it accepts."""
 
-    def __init__(self, connection: http.client.HTTPConnection, token: str) -> None:
-        self._connection = connection
-        self._token = token
+    url: str
+    token: str
+
+
+class HttpGateway:
+    """Asks the supervisor through the process that serves its HTTP API. ``locate``: where that is now."""
+
+    def __init__(
+        self, connection: http.client.HTTPConnection, token: str, locate: Callable[[], Served]
+    ) -> None:
+        self._connection, self._token, self._locate = connection, token, locate
 
     def ask(self, request: AnyRequest, expected: type[AnswerT]) -> AnswerT:
         """Send a request and wait for its answer; see Gateway."""
@@ -51,6 +66,25 @@ class HttpGateway:
             raise _error(response.status, body)
         return accepted(decode_answer(body, expected))
 
+    def follow(self, query: QueryEvents) -> Iterator[Part]:
+        """The events after ``query.after``, as they happen; see Gateway."""
+        return by_stream(self._stream, query)
+
+    @contextmanager
+    def _stream(self, query: QueryEvents) -> Iterator[http.client.HTTPResponse]:
+        """Within, a stream of events. Raises OSError where nobody answers, and what a refusal stands for."""
+        served = self._locate()
+        filters = {"after": query.after, "task_id": query.task_id, "pool_name": query.pool_name}
+        given = [(name, value) for name, value in filters.items() if value is not None]
+        path = f"{_STREAM}?{urlencode([*given, *(('kind', kind) for kind in query.kinds)])}"
+        with closing(_connected(served.url)) as connection:
+            connection.sock.settimeout(_SILENT_S)
+            connection.request("GET", path, headers={"authorization": f"Bearer {served.token}"})
+            response = connection.getresponse()
+            if response.status != http.client.OK:
+                raise _error(response.status, response.read())
+            yield response
+
 
 def _error(status: int, body: bytes) -> ScheduleMeshError:
     """The error that an answer with this status stands for."""
@@ -68,12 +102,13 @@ def _error(status: int, body: bytes) -> ScheduleMeshError:
 @contextmanager
 def at_url(url: str) -> Iterator[HttpGateway]:
     """Within, the scheduler whose HTTP API is at a URL, with the token ``SCHEDULEMESH_TOKEN``."""
+    served = Served(url, os.environ.get("SCHEDULEMESH_TOKEN", ""))
     try:
         connection = _connected(url)
     except OSError as error:
         raise SchedulerUnavailableError(f"nothing answers at {url} ({error})") from None
     with closing(connection):
-        yield HttpGateway(connection, os.environ.get("SCHEDULEMESH_TOKEN", ""))
+        yield HttpGateway(connection, served.token, lambda: served)
 
 
 @contextmanager
@@ -88,7 +123,15 @@ def discovered(target: Target) -> Iterator[HttpGateway | None]:
         yield None
         return
     with closing(connection):
-        yield HttpGateway(connection, file.token)
+        yield HttpGateway(connection, file.token, lambda: _found_again(target))
+
+
+def _found_again(target: Target) -> Served:
+    """Where the API is now. Raises SchedulerNotFoundError where it has ended with its scheduler."""
+    file = found(home_folder(os.environ), target.namespace, target.name)
+    if file is None:
+        raise SchedulerNotFoundError(f"scheduler {target.name!r} was shut down")
+    return Served(file.url, file.token)
 
 
 def _connected(url: str) -> http.client.HTTPConnection:

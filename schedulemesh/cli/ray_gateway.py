@@ -9,12 +9,14 @@ import ray
 
 from schedulemesh.cli.command import Target
 from schedulemesh.cli.exits import UnreachableError, accepted
+from schedulemesh.cli.following import Part, by_requests
 from schedulemesh.core.client import asking
 from schedulemesh.core.client.connection import Connection, actor_name, find
 from schedulemesh.core.client.new_settings import parse_settings
 from schedulemesh.core.client.ray_cluster import join
 from schedulemesh.core.client.scheduler import RayScheduler
-from schedulemesh.protocol.answers import AnswerT
+from schedulemesh.protocol.answers import AnswerT, Details
+from schedulemesh.protocol.history_requests import QueryEvents
 from schedulemesh.protocol.requests import AnyRequest
 
 
@@ -27,6 +29,10 @@ class RayGateway:
     def ask(self, request: AnyRequest, expected: type[AnswerT]) -> AnswerT:
         """Send a request and wait for its answer; see Gateway."""
         return accepted(asking.ask(self._connection, request, expected))
+
+    def follow(self, query: QueryEvents) -> Iterator[Part]:
+        """The events after ``query.after``, as they happen; see Gateway."""
+        return by_requests(lambda request: self.ask(request, Details).facts, query)
 
 
 @contextmanager

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -58,12 +59,9 @@ class HistoryRecorder:
         """The result of a query, which runs in a thread. Raises JournalError where that fails."""
         return await in_thread(functools.partial(self._read, query))
 
-    async def wait(self, timeout_s: float) -> None:
-        """Return after the next write, or after so many seconds."""
-        try:
-            await asyncio.wait_for(self._written.wait(), timeout_s)
-        except asyncio.TimeoutError:
-            return
+    def written(self) -> asyncio.Event:
+        """The event that is set after the next write."""
+        return self._written
 
     async def caught_up(self, patience_s: float) -> int:
         """Return once the history contains all that is durable now, or after so many seconds.
@@ -71,12 +69,13 @@ class HistoryRecorder:
         Returns how many commits it lacks.
         """
         wanted, until = self._reactor.last, time.monotonic() + patience_s
-        while (lacks := wanted - self._recorder.upto) > 0:
+        while True:
+            written = self._written
+            lacks = max(0, wanted - self._recorder.upto)
             left_s = until - time.monotonic()
-            if left_s <= 0.0 or self._recorder.trouble:
+            if not lacks or left_s <= 0.0 or self._recorder.trouble:
                 return lacks
-            await self.wait(left_s)
-        return 0
+            await within(written.wait(), left_s)
 
     async def close(self, *, destroy: bool) -> None:
         """See CommitFollower."""
@@ -103,6 +102,12 @@ class HistoryRecorder:
     def _pulse(self) -> None:
         self._written.set()
         self._written = asyncio.Event()
+
+
+async def within(work: Awaitable[object], seconds: float) -> None:
+    """Return when the work is done, or after so many seconds."""
+    with contextlib.suppress(asyncio.TimeoutError, TimeoutError):
+        await asyncio.wait_for(work, seconds)
 
 
 def history_of(

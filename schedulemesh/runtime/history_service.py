@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
+
+import msgspec
 
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import JournalError
 from schedulemesh.protocol.answers import Details, Refusal
 from schedulemesh.protocol.history_requests import QueryEvents, QueryHistory, QueryUsage
+from schedulemesh.runtime.history_recorder import within
 from schedulemesh.runtime.running import Running
 from schedulemesh.store.history.queries import Filters, History, Span, whole_hours
 from schedulemesh.store.history.usage import Dimension
@@ -67,37 +71,48 @@ class HistoryService:
     async def events(self, request: QueryEvents) -> Details | Refusal:
         """The events after one, waiting for the next where there is none."""
         until = time.monotonic() + request.wait_s
-        after = request.after
-
-        def look(history: History) -> dict[str, object]:
-            begin = history.last_event() if after is None else after
-            rows = history.events(
-                begin, request.limit, request.task_id, request.kinds, request.pool_name
-            )
-            # Where all events were looked at, what did not match need not be looked at again.
-            newest = history.last_event() if len(rows) < request.limit else rows[-1]["cursor"]
-            return {"events": rows, "cursor": max(begin, newest)}
-
+        # Whoever waits for the next event follows: what is not written yet comes soon.
+        patience_s = 0.0 if request.wait_s else _PATIENCE_S
         while True:
-            answer = await self._answered(look)
-            if isinstance(answer, Refusal) or answer.facts["events"] or self._history is None:
+            # Taken before the look, so that no write between the two is missed.
+            written = None if self._history is None else self._history.written()
+            answer = await self._answered(functools.partial(_events, request), patience_s)
+            if isinstance(answer, Refusal) or written is None:
                 return answer
-            after = answer.facts["cursor"]
-            left_s = until - time.monotonic()
-            if left_s <= 0.0:
+            facts, left_s = answer.facts, until - time.monotonic()
+            if facts["events"] or facts["gap"] or left_s <= 0.0:
                 return answer
-            await self._history.wait(left_s)
+            request = msgspec.structs.replace(request, after=facts["cursor"])
+            await within(written.wait(), left_s)
 
-    async def _answered(self, look: Callable[[History], dict[str, object]]) -> Details | Refusal:
+    async def _answered(
+        self, look: Callable[[History], dict[str, object]], patience_s: float = _PATIENCE_S
+    ) -> Details | Refusal:
         """The answer of a query, with how many commits of the journal the history does not contain yet."""
         history = self._history
         if history is None:
             return _unavailable("it is switched off (HistorySettings.enabled)")
-        behind = await history.caught_up(_PATIENCE_S)
+        behind = await history.caught_up(patience_s)
         try:
             return Details(facts=await history.read(look) | {"behind": behind})
         except JournalError as error:
             return _unavailable(str(error))
+
+
+def _events(request: QueryEvents, history: History) -> dict[str, object]:
+    """The events after one, where to continue, and whether there is a gap before them."""
+    oldest, newest = history.event_span()
+    after = newest if request.after is None else request.after
+    gap = None
+    if after > newest:
+        # The cursor is one of a history that exists no more.
+        gap, after = "began_again", 0
+    elif 0 < after < oldest - 1:
+        gap = "removed"
+    rows = history.events(after, request.limit, request.task_id, request.kinds, request.pool_name)
+    # Where all events were looked at, what did not match need not be looked at again.
+    cursor = newest if len(rows) < request.limit else rows[-1]["cursor"]
+    return {"events": rows, "cursor": cursor, "gap": gap}
 
 
 def _unavailable(why: str) -> Refusal:

@@ -12,6 +12,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from schedulemesh.config.http import HttpSettings
 from schedulemesh.domain.names import parse_name
@@ -20,17 +21,21 @@ from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError
 from schedulemesh.metrics.exposition import CONTENT_TYPE
 from schedulemesh.protocol.answers import encode_answer
 from schedulemesh.protocol.callers import Caller
+from schedulemesh.protocol.history_requests import QueryEvents
 from schedulemesh.protocol.metric_requests import GetMetrics
 from schedulemesh.protocol.requests import decode_request
 from schedulemesh.protocol.roles import LEAST_ROLE, allows
 from schedulemesh.protocol.token_requests import CreateToken, RevokeToken, RotateToken
 from schedulemesh.server.answers import plain, rows_of
 from schedulemesh.server.changes import CHANGES, Change, Given, new_request_id
+from schedulemesh.server.event_feed import EventFeed
+from schedulemesh.server.event_streams import MAX_STREAMS, EventStream, Wanted
 from schedulemesh.server.gateway import Gateway
-from schedulemesh.server.guard import Guard, Tokens
-from schedulemesh.server.history import QUESTIONS, Question
+from schedulemesh.server.guard import Guard, Tokens, address_of, secret_in
+from schedulemesh.server.history import QUESTIONS, STREAM_PARAMETERS, STREAM_PATH, Question
 from schedulemesh.server.listings import page_of
 from schedulemesh.server.openapi import document
+from schedulemesh.server.parameters import read_parameters
 from schedulemesh.server.problems import (
     Problem,
     answer_failure,
@@ -49,13 +54,15 @@ MSGPACK = "application/msgpack"
 #: Requests after which tokens are read again.
 TOKEN_CHANGES = (CreateToken, RotateToken, RevokeToken)
 
-Endpoint = Callable[[Request], Awaitable[Response]]
+Endpoint = Callable[[Request], Awaitable[ASGIApp]]
 
 
-def application(gateway: Gateway, tokens: Tokens, settings: HttpSettings) -> Starlette:
+def application(
+    gateway: Gateway, tokens: Tokens, settings: HttpSettings, feed: EventFeed
+) -> Starlette:
     """The HTTP API of the scheduler behind a gateway."""
     return Starlette(
-        routes=_routes(_Calls(gateway, tokens)),
+        routes=_routes(_Calls(gateway, tokens, feed)),
         middleware=[Middleware(Guard, settings=settings, tokens=tokens)],
         exception_handlers={
             Problem: answer_problem,
@@ -74,6 +81,7 @@ def _routes(calls: _Calls) -> list[Route]:
         Route("/metrics", calls.metrics, methods=["GET"]),
         _route("/requests", calls.packed, "POST"),
         _route("/openapi.json", calls.openapi, "GET"),
+        _route(STREAM_PATH, calls.stream, "GET"),
     ]
     routes += [_route(change.path, calls.change(change), change.method) for change in CHANGES]
     routes += [_route(listing.path, calls.listing(listing), "GET") for listing in LISTINGS]
@@ -94,8 +102,8 @@ def _route(path: str, endpoint: Endpoint, method: str) -> Route:
 class _Calls:
     """The endpoints."""
 
-    def __init__(self, gateway: Gateway, tokens: Tokens) -> None:
-        self._gateway, self._tokens = gateway, tokens
+    def __init__(self, gateway: Gateway, tokens: Tokens, feed: EventFeed) -> None:
+        self._gateway, self._tokens, self._feed = gateway, tokens, feed
         self._reads = SharedReads(gateway)
         self._document = document(API)
 
@@ -177,6 +185,25 @@ class _Calls:
             return json_response({"success": True, **question.answer(facts, given, query)})
 
         return answer
+
+    async def stream(self, request: Request) -> ASGIApp:
+        """A stream of events."""
+        _allowed(request, QueryEvents)
+        given = read_parameters(request.query_params, STREAM_PARAMETERS)
+        after = given["after"]
+        if resumed := request.headers.get("last-event-id"):
+            after = STREAM_PARAMETERS[-1].read(resumed, "Last-Event-ID")
+        if self._feed.streams >= MAX_STREAMS:
+            error = f"there are {MAX_STREAMS} streams, which is the most; try again later"
+            raise Problem(503, "too_many_streams", error, {"retry-after": "5"})
+        secret, address = secret_in(request.headers), address_of(request.scope)
+
+        async def accepted() -> bool:
+            caller = await self._tokens.caller(secret, address)
+            return caller is not None and allows(caller.role, QueryEvents)
+
+        wanted = Wanted(given["task_id"], given["pool_name"], frozenset(given["kind"]))
+        return EventStream(self._feed, wanted, after, accepted)
 
     def change(self, change: Change) -> Endpoint:
         """The endpoint of a change."""

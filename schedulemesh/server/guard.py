@@ -80,10 +80,10 @@ class Guard:
     async def _caller(self, scope: Scope, headers: Headers) -> Caller | None:
         """Who sends the request. Raises Problem where a token is needed and none is accepted."""
         path = scope["path"]
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and token:
+        token = secret_in(headers)
+        if token:
             try:
-                caller = await self._tokens.caller(token.strip(), _address(scope))
+                caller = await self._tokens.caller(token, address_of(scope))
             except SchedulerUnavailableError as error:
                 raise unavailable(error) from None
             if caller is not None:
@@ -101,6 +101,12 @@ class Guard:
             ),
             {"www-authenticate": 'Bearer realm="schedulemesh"'},
         )
+
+
+def secret_in(headers: Headers) -> str:
+    """The token that a request is sent with; empty: none."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def _own_names(settings: HttpSettings) -> Collection[str]:
@@ -131,10 +137,10 @@ def _check_origin(headers: Headers) -> None:
 
 
 def _from_loopback(scope: Scope) -> bool:
-    return _address(scope) in ("127.0.0.1", "::1")
+    return address_of(scope) in ("127.0.0.1", "::1")
 
 
-def _address(scope: Scope) -> str:
+def address_of(scope: Scope) -> str:
     """The address that a request comes from."""
     client = scope.get("client")
     return "" if client is None else str(client[0])

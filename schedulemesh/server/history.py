@@ -114,7 +114,8 @@ def _events_after(given: Mapping[str, Any]) -> QueryEvents:
 def _happened(facts: Json, given: Mapping[str, Any], _query: QueryParams) -> Json:
     rows, cursor = facts["events"], facts["cursor"]
     following = str(cursor) if len(rows) == given["limit"] else None
-    return {"items": rows, "next": following, "cursor": cursor, "behind": facts["behind"]}
+    told = {name: facts[name] for name in ("cursor", "gap", "behind")}
+    return {"items": rows, "next": following, **told}
 
 
 #: By which events are chosen, in pages and in streams.
@@ -188,7 +189,19 @@ QUESTIONS = (
         beside={
             "next": _NEXT,
             "cursor": {"type": "integer", "description": "Where later events follow."},
+            "gap": {
+                "enum": [None, "removed", "began_again"],
+                "description": "Why events after `cursor` are missing; null: none are.",
+            },
             "behind": _BEHIND,
         },
     ),
+)
+
+#: The parameters of a stream of events, whose path is below that of the events.
+STREAM_PATH = "/events/stream"
+STREAM_SUMMARY = "Stream what happens as server-sent events; `Last-Event-ID` resumes without a gap"
+STREAM_PARAMETERS = (
+    *EVENT_FILTERS,
+    p.count("after", "Begin after the event with this cursor; 0: from the beginning; else: now."),
 )

@@ -11,7 +11,13 @@ import msgspec
 from schedulemesh.protocol.roles import LEAST_ROLE
 from schedulemesh.server import bodies, schemas
 from schedulemesh.server.changes import CHANGES, Change
-from schedulemesh.server.history import QUESTIONS, Question
+from schedulemesh.server.history import (
+    QUESTIONS,
+    STREAM_PARAMETERS,
+    STREAM_PATH,
+    STREAM_SUMMARY,
+    Question,
+)
 from schedulemesh.server.listings import DEFAULT_LIMIT, MAX_LIMIT, scalar_fields
 from schedulemesh.server.parameters import Parameter
 from schedulemesh.server.reads import LISTINGS, SINGLES, Listing, Single
@@ -50,6 +56,7 @@ def document(prefix: str) -> Json:
         _add(paths, single.path, "get", _single(single, schemas_by_type))
     for question in QUESTIONS:
         _add(paths, question.path, "get", _question(question, schemas_by_type))
+    _add(paths, STREAM_PATH, "get", _stream())
     for change in CHANGES:
         _add(paths, change.path, change.method.lower(), _change(change, schemas_by_type))
     return {
@@ -128,6 +135,23 @@ def _question(question: Question, known: Mapping[Any, Json]) -> Json:
     operation["parameters"] = [_parameter(parameter) for parameter in question.parameters]
     if question.listed:
         operation["parameters"] += _query(question.row)
+    return operation
+
+
+def _stream() -> Json:
+    operation = _operation("get", STREAM_PATH, STREAM_SUMMARY, {})
+    content = {"text/event-stream": {"schema": {"type": "string"}}}
+    operation["responses"]["200"] = {
+        "description": "Events, until it is closed.",
+        "content": content,
+    }
+    resume = {
+        "name": "Last-Event-ID",
+        "in": "header",
+        "description": "The `id` of the last event that was received; it is preferred to `after`.",
+        "schema": {"type": "string", "pattern": "^[0-9]*$"},
+    }
+    operation["parameters"] = [*map(_parameter, STREAM_PARAMETERS), resume]
     return operation
 
 

@@ -14,6 +14,7 @@ from schedulemesh.config.http import HttpSettings
 from schedulemesh.server.app import application
 from schedulemesh.server.connections import PatientProtocol
 from schedulemesh.server.discovery import Discovered, forget, found, write
+from schedulemesh.server.event_feed import EventFeed
 from schedulemesh.server.gateway import Gateway
 from schedulemesh.server.tokens import TokenTable
 
@@ -33,6 +34,7 @@ class HttpServer:
     def __init__(self, gateway: Gateway, settings: HttpSettings, namespace: str, name: str) -> None:
         self._gateway, self._settings = gateway, settings
         self._namespace, self._name = namespace, name
+        self._feed = EventFeed(gateway)
         self._server: uvicorn.Server | None = None
         self._discovered: asyncio.Future[Discovered] | None = None
 
@@ -50,7 +52,7 @@ class HttpServer:
             token=token,
             pid=os.getpid(),
         )
-        app = application(self._gateway, tokens, self._settings)
+        app = application(self._gateway, tokens, self._settings, self._feed)
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app,
@@ -76,6 +78,7 @@ class HttpServer:
         """Remove the discovery file, and have ``run`` return."""
         if self._found().done():
             forget(self._settings.folder, self._found().result())
+        self._feed.end()
         if self._server is not None:
             self._server.should_exit = True
 

@@ -6,10 +6,11 @@ import os
 import re
 
 from schedulemesh.domain.tokens import Role
+from schedulemesh.protocol.history_requests import QueryEvents
 from schedulemesh.protocol.roles import LEAST_ROLE
 from schedulemesh.server.app import API
 from schedulemesh.server.changes import CHANGES
-from schedulemesh.server.history import QUESTIONS
+from schedulemesh.server.history import QUESTIONS, STREAM_PATH, STREAM_SUMMARY
 from schedulemesh.server.openapi import document
 from schedulemesh.server.reads import LISTINGS, SINGLES
 from tests.docs.documents import ROOT
@@ -28,6 +29,7 @@ def calls() -> list[tuple[str, str, str, Role]]:
             found.append(("GET", f"{one.path}/{{{one.key[0]}}}", summary, role))
     found += [("GET", one.path, one.summary, Role.VIEWER) for one in SINGLES]
     found += [("GET", one.path, one.summary, LEAST_ROLE[one.asks]) for one in QUESTIONS]
+    found.append(("GET", STREAM_PATH, STREAM_SUMMARY, LEAST_ROLE[QueryEvents]))
     found += [(one.method, one.path, one.summary, LEAST_ROLE[one.asks]) for one in CHANGES]
     packed = "Any request of the Python client in its packed form, for clients of the same version"
     return [*found, ("POST", "/requests", packed, Role.VIEWER)]

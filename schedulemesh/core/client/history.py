@@ -67,6 +67,7 @@ def events(
     limit: object,
     wait_s: object,
     task_id: object,
+    pool: object,
     kinds: object,
 ) -> EventsResult:
     """What happened, in its order."""
@@ -75,6 +76,7 @@ def events(
         limit=parse_count(limit, "limit", 1, MAX_ROWS),
         wait_s=parse_number(wait_s, "wait_s", 0.0, MAX_WAIT_S),
         task_id=_name(task_id, "task_id"),
+        pool_name=_name(pool, "the pool's name"),
         kinds=tuple(
             parse_name(kind, "a kind of event")
             for kind in as_elements(kinds, "kinds", "a list of kinds of events", sets=True)

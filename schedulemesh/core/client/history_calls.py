@@ -75,14 +75,15 @@ class HistoryCalls:
         limit: int = 1000,
         wait_s: float = 0.0,
         task_id: str | None = None,
+        pool: str | None = None,
         kinds: Iterable[str] = (),
     ) -> EventsResult:
         """Return ``events`` in their order, and the ``cursor`` to pass as ``after`` for those that follow.
 
         ``after`` None: only those that happen from now on. Where there is none, waits up to ``wait_s`` (at
-        most 30) seconds for the next.
+        most 30) seconds for the next. ``gap`` says whether events are missing before these, and why.
         """
-        return history.events(self._connection, after, limit, wait_s, task_id, kinds)
+        return history.events(self._connection, after, limit, wait_s, task_id, pool, kinds)
 
     def export_history(
         self,

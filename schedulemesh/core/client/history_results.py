@@ -32,4 +32,7 @@ class EventsResult(Result, total=False):
     events: list[HistoryEvent]
     #: What ``after`` is to be in the next call.
     cursor: int
+    #: None: all that followed ``after`` is here. ``removed``: older events are not kept any more;
+    #: ``began_again``: the history is another one than that of ``after``, and is listed from its beginning.
+    gap: str | None
     behind: int

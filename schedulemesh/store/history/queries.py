@@ -11,7 +11,7 @@ from sqlalchemy.sql import and_
 
 from schedulemesh.domain.resources import UNIT
 from schedulemesh.store.history.attempts import FIELDS, Attempt, attempt_of
-from schedulemesh.store.history.schema import attempts, by_index, events, nodes, usage
+from schedulemesh.store.history.schema import attempts, by_index, events, nodes, progress, usage
 from schedulemesh.store.history.usage import (
     HOUR_S,
     NAMES,
@@ -122,10 +122,17 @@ class History:
         mine = by_index(attempts, self._journal) & (attempts.c.task_id == task_id)
         return self._connection.execute(select(attempts.c.id).where(mine)).scalars().all()
 
-    def last_event(self) -> int:
-        """The cursor of the newest event; 0: there is none."""
-        mine = events.c.journal == self._journal
-        return self._connection.execute(select(func.max(events.c.number)).where(mine)).scalar() or 0
+    def event_span(self) -> tuple[int, int]:
+        """The cursors of the oldest event that is kept and of the newest one; where none is kept, the first
+        is one higher than the second.
+        """
+        mine = progress.c.journal == self._journal
+        following = (
+            self._connection.execute(select(progress.c.next_event).where(mine)).scalar() or 1
+        )
+        kept = select(func.min(events.c.number)).where(events.c.journal == self._journal)
+        oldest = self._connection.execute(kept).scalar()
+        return following if oldest is None else oldest, following - 1
 
     def usage(
         self, by: Dimension, since: float, until: float, label: str | None

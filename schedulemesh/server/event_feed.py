@@ -1,0 +1,219 @@
+"""The events of the history for all streams: one reader asks the supervisor, however many clients there are.
+
+It keeps the last events, already encoded. A stream has no buffer of its own, only its cursor: it takes what
+follows from the kept events, and where it is further back, from a page that the supervisor is asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from schedulemesh.errors import SchedulerUnavailableError
+from schedulemesh.protocol.answers import Details, Refusal
+from schedulemesh.protocol.history_requests import QueryEvents
+from schedulemesh.server.gateway import Gateway
+
+logger = logging.getLogger(__name__)
+
+#: Events that are kept for all streams; each takes about 500 bytes.
+KEPT = 20_000
+#: The most events of one answer of the supervisor.
+PAGE = 500
+#: Seconds that one request waits for an event.
+WAIT_S = 20.0
+#: Seconds between two requests: a busy supervisor is asked no more often, and answers several events at once.
+PAUSE_S = 0.2
+#: Seconds between two attempts while the supervisor or its history is not available.
+RETRY_S = 0.5
+#: Pages of streams that are further back, read at the same time.
+_PAGES = 2
+
+
+class Line(NamedTuple):
+    """One event, encoded for all streams."""
+
+    cursor: int
+    kind: str
+    task_id: str
+    #: The pool of its task, or what it is about itself.
+    pool_name: str
+    data: bytes
+
+
+class Trouble(NamedTuple):
+    """Why there are no events for now."""
+
+    reason: str
+    error: str
+
+
+class Gap(NamedTuple):
+    """Events after a cursor are not in the history."""
+
+    after: int
+    #: ``removed``: they are older than what it keeps; ``began_again``: it is another one than that in which
+    #: the cursor was.
+    reason: str
+    #: Where it continues.
+    cursor: int
+
+
+class Page(NamedTuple):
+    """Events that were asked for."""
+
+    lines: Sequence[Line]
+    #: What comes after is not in ``lines``.
+    cursor: int
+    gap: Gap | None
+
+
+class EventFeed:
+    """Follows the history while there are streams. All of it runs on one event loop."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        #: The last events, without a gap between them.
+        self._lines: list[Line] = []
+        #: The cursor before the first of them, and that of the last one; None: not known yet.
+        self._begin: int | None = None
+        self.cursor: int | None = None
+        #: Why there are no events for now; None: there are.
+        self.trouble: Trouble | None = None
+        #: How often the history was found to have begun again.
+        self.restarts = 0
+        self.ended = False
+        #: How many streams there are.
+        self.streams = 0
+        self._changed = asyncio.Event()
+        self._reader: asyncio.Task[None] | None = None
+        self._pages = asyncio.Semaphore(_PAGES)
+
+    @contextlib.contextmanager
+    def joined(self) -> Iterator[None]:
+        """Within, there is one stream more; the reader runs while there is one."""
+        self.streams += 1
+        if self._reader is None:
+            self._reader = asyncio.ensure_future(self._read())
+        try:
+            yield
+        finally:
+            self.streams -= 1
+            if not self.streams:
+                self._stop()
+
+    def end(self) -> None:
+        """Have all streams end: the server ends."""
+        self.ended = True
+        self._pulse()
+
+    def changed(self) -> asyncio.Event:
+        """The event that is set when there is something new. Take it before looking."""
+        return self._changed
+
+    def after(self, cursor: int, limit: int) -> Sequence[Line] | None:
+        """The next events after a cursor, of those that are kept; None: they begin after it."""
+        if self._begin is None or self.cursor is None or not self._begin <= cursor <= self.cursor:
+            return None
+        first = bisect.bisect_right(self._lines, cursor, key=_cursor)
+        return self._lines[first : first + limit]
+
+    async def page(self, cursor: int) -> Page | None:
+        """The next events after a cursor, from the supervisor; None: not now, see ``trouble``."""
+        async with self._pages:
+            facts = await self._asked(QueryEvents(after=cursor, limit=PAGE))
+        return None if facts is None else _page(cursor, facts)
+
+    # -- the reader ---------------------------------------------------------------------------------------
+
+    def _stop(self) -> None:
+        """There is no stream: forget the events, because later ones may be far ahead."""
+        if self._reader is not None:
+            self._reader.cancel()
+        self._reader, self._lines, self._begin, self.cursor = None, [], None, None
+
+    async def _read(self) -> None:
+        """Ask for the next events again and again."""
+        while True:
+            # Where it begins is answered at once; then each request waits for an event.
+            wait_s = 0.0 if self.cursor is None else WAIT_S
+            facts = await self._asked(QueryEvents(after=self.cursor, limit=PAGE, wait_s=wait_s))
+            if facts is None:
+                await asyncio.sleep(RETRY_S)
+                continue
+            self._take(facts)
+            if len(facts["events"]) < PAGE:
+                await asyncio.sleep(PAUSE_S)
+
+    async def _asked(self, request: QueryEvents) -> Mapping[str, Any] | None:
+        """The answer; None: the supervisor or its history is not available."""
+        try:
+            answer = await self._gateway.ask(request)
+        except SchedulerUnavailableError as error:
+            self._note(Trouble("scheduler_unavailable", str(error)))
+            return None
+        if isinstance(answer, Refusal):
+            refused = answer.refused
+            self._note(Trouble(refused.reason.value, refused.error))
+            return None
+        if not isinstance(answer, Details):
+            raise TypeError(f"the supervisor answered with {type(answer).__name__}")
+        self._note(None)
+        return answer.facts
+
+    def _note(self, trouble: Trouble | None) -> None:
+        if trouble is not None and self.trouble is None:
+            logger.info("streams wait: %s", trouble.error)
+        if trouble != self.trouble:
+            self.trouble = trouble
+            self._pulse()
+
+    def _take(self, facts: Mapping[str, Any]) -> None:
+        """Keep the events of an answer."""
+        before = self.cursor
+        page = _page(before or 0, facts)
+        if before is None or page.gap is not None:
+            # What was kept does not continue in what comes.
+            self._lines = []
+            self._begin = page.cursor if page.gap is None else page.gap.cursor
+            self.restarts += page.gap is not None and page.gap.reason == "began_again"
+        self._lines += page.lines
+        self.cursor = page.cursor
+        if len(self._lines) > KEPT + KEPT // 4:
+            self._begin = self._lines[-KEPT - 1].cursor
+            self._lines = self._lines[-KEPT:]
+        if page.cursor != before:
+            self._pulse()
+
+    def _pulse(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+def _page(after: int, facts: Mapping[str, Any]) -> Page:
+    lines = [_line(row) for row in facts["events"]]
+    reason = facts["gap"]
+    begin = lines[0].cursor - 1 if lines else facts["cursor"]
+    gap = None if reason is None else Gap(after=after, reason=reason, cursor=begin)
+    return Page(lines, facts["cursor"], gap)
+
+
+def _line(row: Mapping[str, Any]) -> Line:
+    cursor: int = row["cursor"]
+    return Line(
+        cursor=cursor,
+        kind=row["kind"],
+        task_id=row["task_id"],
+        pool_name=row["pool_name"] or row["subject"],
+        data=b"id: %d\ndata: %b\n\n" % (cursor, msgspec.json.encode(row)),
+    )
+
+
+def _cursor(line: Line) -> int:
+    return line.cursor

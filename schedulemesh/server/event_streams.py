@@ -1,0 +1,163 @@
+"""Streams of events as server-sent events, each from a cursor on and without a gap."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from schedulemesh.server.event_feed import RETRY_S, EventFeed, Gap, Line, Trouble
+
+#: Seconds without an event after which a stream says that it is still open.
+HEARTBEAT_S = 10.0
+#: Streams at a time; each costs this process some 100 KB where its client is slow.
+MAX_STREAMS = 200
+#: The most events that are written at once.
+_AT_ONCE = 200
+#: Milliseconds after which a client connects again.
+_RECONNECT_MS = 1_000
+
+_HEADERS = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    # For proxies that would collect answers before they pass them on.
+    (b"x-accel-buffering", b"no"),
+)
+
+
+class Wanted(NamedTuple):
+    """Which events a stream has; None and empty: all."""
+
+    task_id: str | None = None
+    pool_name: str | None = None
+    kinds: frozenset[str] = frozenset()
+
+    def has(self, line: Line) -> bool:
+        """Whether it has this one."""
+        return (
+            (self.task_id is None or line.task_id == self.task_id)
+            and (self.pool_name is None or line.pool_name == self.pool_name)
+            and (not self.kinds or line.kind in self.kinds)
+        )
+
+
+class EventStream:
+    """The answer that streams events until the client leaves, its token ends, or the server ends.
+
+    ``after``: the cursor after which it begins; None: now. ``accepted``: whether the client's token still is.
+    """
+
+    def __init__(
+        self,
+        feed: EventFeed,
+        wanted: Wanted,
+        after: int | None,
+        accepted: Callable[[], Awaitable[bool]],
+    ) -> None:
+        self._feed, self._wanted, self._accepted = feed, wanted, accepted
+        self._cursor = after
+        self._restarts = feed.restarts
+        #: Why it was said to wait.
+        self._trouble: Trouble | None = None
+        self._written_at = 0.0
+
+    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        with self._feed.joined():
+            writing = asyncio.ensure_future(self._write(send))
+            left = asyncio.ensure_future(_left(receive))
+            try:
+                await asyncio.wait((writing, left), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                left.cancel()
+                writing.cancel()
+            if writing.done() and not writing.cancelled():
+                writing.result()
+
+    async def _write(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
+        async for part in self._parts():
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+            self._written_at = asyncio.get_running_loop().time()
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _parts(self) -> AsyncIterator[bytes]:
+        yield b"retry: %d\n\n" % _RECONNECT_MS
+        while not self._feed.ended:
+            changed = self._feed.changed()
+            part = await self._next()
+            if part and not await self._accepted():
+                yield _named("ended", {"reason": "token_not_accepted"})
+                return
+            if part:
+                yield part
+            elif part is None:
+                await _wait(changed, self._until_heartbeat())
+
+    async def _next(self) -> bytes | None:
+        """What comes next: bytes, empty where it has moved on without any; None: nothing for now."""
+        if (trouble := self._feed.trouble) != self._trouble:
+            self._trouble = trouble
+            return _trouble(trouble)
+        if self._restarts != self._feed.restarts:
+            self._restarts = self._feed.restarts
+            return self._gap(Gap(after=self._cursor or 0, reason="began_again", cursor=0))
+        if self._cursor is None:
+            self._cursor = self._feed.cursor
+        lines = None if self._cursor is None else self._feed.after(self._cursor, _AT_ONCE)
+        if lines:
+            return self._moved(lines, lines[-1].cursor)
+        if lines is None and self._cursor is not None:
+            return await self._paged(self._cursor)
+        return self._heartbeat() if self._until_heartbeat() <= 0.0 else None
+
+    async def _paged(self, cursor: int) -> bytes | None:
+        """What the supervisor answers after a cursor that is further back than what is kept."""
+        page = await self._feed.page(cursor)
+        if page is None:
+            # The reader may be waiting for an event, so nothing else would wake this stream.
+            await asyncio.sleep(RETRY_S)
+            return b""
+        said = b"" if page.gap is None else self._gap(page.gap)
+        return said + self._moved(page.lines, page.cursor)
+
+    def _moved(self, lines: Sequence[Line], cursor: int) -> bytes:
+        self._cursor = cursor
+        return b"".join(line.data for line in lines if self._wanted.has(line))
+
+    def _gap(self, gap: Gap) -> bytes:
+        self._cursor = gap.cursor
+        return b"id: %d\n%b" % (gap.cursor, _named("gap", gap._asdict()))
+
+    def _heartbeat(self) -> bytes:
+        """A comment, with the position: where all events were left out, it has moved nevertheless."""
+        at = b"" if self._cursor is None else b"id: %d\n" % self._cursor
+        return b": heartbeat\n%b\n" % at
+
+    def _until_heartbeat(self) -> float:
+        return self._written_at + HEARTBEAT_S - asyncio.get_running_loop().time()
+
+
+def _trouble(trouble: Trouble | None) -> bytes:
+    return _named("resumed", {}) if trouble is None else _named("paused", trouble._asdict())
+
+
+def _named(kind: str, data: object) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), msgspec.json.encode(data))
+
+
+async def _wait(changed: asyncio.Event, seconds: float) -> None:
+    try:
+        await asyncio.wait_for(changed.wait(), max(0.0, seconds))
+    except (asyncio.TimeoutError, TimeoutError):
+        return
+
+
+async def _left(receive: Receive) -> None:
+    """Return when the client has closed the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        continue
