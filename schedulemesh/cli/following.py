@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from schedulemesh.cli.exits import RefusedError
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.errors import SchedulerUnavailableError
 from schedulemesh.protocol.history_requests import QueryEvents
 
@@ -63,7 +65,9 @@ def by_requests(ask: Callable[[QueryEvents], Facts], query: QueryEvents) -> Iter
         request = msgspec.structs.replace(query, after=after, wait_s=_WAIT_S)
         try:
             facts = ask(request)
-        except SchedulerUnavailableError as error:
+        except (SchedulerUnavailableError, RefusedError) as error:
+            if isinstance(error, RefusedError) and error.reason is not Reason.HISTORY_UNAVAILABLE:
+                raise
             if note := patience.failed(error):
                 yield Part([], note)
             continue

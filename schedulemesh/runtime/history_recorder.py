@@ -27,6 +27,8 @@ Value = TypeVar("Value")
 
 #: Seconds between two rounds of asking why tasks wait.
 _REASONS_S = 1.0
+#: Seconds that a query waits for a history that is being opened.
+_OPENING_S = 2.0
 
 
 class HistoryRecorder:
@@ -64,10 +66,11 @@ class HistoryRecorder:
         return self._written
 
     async def caught_up(self, patience_s: float) -> int:
-        """Return once the history contains all that is durable now, or after so many seconds.
-
-        Returns how many commits it lacks.
+        """Return once the history contains all that is durable now, or after so many seconds; one that is
+        being opened has a few seconds at least. Returns how many commits it lacks.
         """
+        if self._recorder.upto < 0:
+            patience_s = max(patience_s, _OPENING_S)
         wanted, until = self._reactor.last, time.monotonic() + patience_s
         while True:
             written = self._written

@@ -12,9 +12,11 @@ import pytest
 
 from schedulemesh.cli import following
 from schedulemesh.cli.command import Target
-from schedulemesh.cli.exits import ExitCode
+from schedulemesh.cli.exits import ExitCode, RefusedError
 from schedulemesh.cli.following import Part, by_requests, by_stream
 from schedulemesh.cli.http_gateway import discovered
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import SchedulerNotFoundError, SchedulerUnavailableError
 from schedulemesh.protocol.history_requests import QueryEvents
 from schedulemesh.server.discovery import found, write
@@ -127,17 +129,30 @@ class Answers:
         return answer
 
 
+def test_other_refusals_end_it(impatient):
+    refused = RefusedError(Refused(reason=Reason.NOT_ALLOWED, error="not allowed"))
+    with pytest.raises(RefusedError):
+        next(by_requests(Answers(refused), QueryEvents()))
+
+
 def facts(*cursors, gap=None):
     events = [{"cursor": cursor} for cursor in cursors]
     return {"events": events, "cursor": cursors[-1] if cursors else 4, "gap": gap}
 
 
 def test_requests_go_on_after_the_supervisor_was_away(impatient):
-    ask = Answers(facts(3, 4), SchedulerUnavailableError("away"), facts(), facts(6, gap="removed"))
+    opening = Refused(reason=Reason.HISTORY_UNAVAILABLE, error="it is being opened")
+    ask = Answers(
+        facts(3, 4),
+        SchedulerUnavailableError("away"),
+        RefusedError(opening),
+        facts(),
+        facts(6, gap="removed"),
+    )
     parts = []
     with pytest.raises(SchedulerUnavailableError, match="gone"):
         collect(by_requests(ask, QueryEvents(after=2)), parts)
-    assert ask.asked[:5] == [2, 4, 4, 4, 6]
+    assert ask.asked[:6] == [2, 4, 4, 4, 4, 6]
     assert [row["cursor"] for part in parts for row in part.rows] == [3, 4, 6]
     assert [part.note for part in parts if part.note][:2] == [
         "away; waiting for it",
