@@ -1,6 +1,8 @@
-"""The rule for every test: a real Ray starts in tests/integration only."""
+"""The rule for every test, that a real Ray starts in tests/integration only, and what all may need."""
 
 from __future__ import annotations
+
+import signal
 
 import pytest
 
@@ -17,3 +19,11 @@ def ray_is_forbidden(monkeypatch):
         pytest.fail("a unit test must not start Ray; tests of real Ray live in tests/integration")
 
     monkeypatch.setattr(ray, "init", refuse)
+
+
+@pytest.fixture
+def interruptible():
+    """Processes that this one starts can be interrupted, also where it runs in the background itself."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

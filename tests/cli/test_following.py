@@ -55,7 +55,7 @@ def api(service, mesh, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def followed(api):
+def followed(api, interruptible):
     """A process that follows all events from the first on, as JSON."""
     command = [sys.executable, "-c", PROGRAM, "events", "--follow", "--after", "0", "-o", "json"]
     with subprocess.Popen(

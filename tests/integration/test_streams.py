@@ -156,7 +156,7 @@ class Work(threading.Thread):
 
 
 @pytest.fixture
-def following(scheduler, namespace, home):
+def following(scheduler, namespace, home, interruptible):
     """Clients that follow, while tasks are submitted; afterwards each has to have got everything."""
     address = ray.get_runtime_context().gcs_address
     with contextlib.ExitStack() as ends:
