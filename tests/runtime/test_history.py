@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+from concurrent.futures import wait
 
 import pytest
 
@@ -15,6 +17,7 @@ from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.protocol.history_requests import QueryEvents, QueryHistory, QueryUsage
 from tests.runtime.composition import InThread
+from tests.server.work import filled
 
 
 @pytest.fixture
@@ -78,6 +81,24 @@ def test_a_task_is_found_with_its_events(begin):
     assert kinds[0] in ("queued", "admitted")
     assert kinds[-3:] == ["admitted", "started", "completed"]
     assert answer["behind"] == 0
+
+
+def test_why_a_task_waits_is_written_also_while_much_happens(begin):
+    mesh = begin()
+    busy = asyncio.run_coroutine_threadsafe(keep_busy(mesh), mesh.loop)
+    filled(mesh)
+    query = QueryEvents(task_id="waits-1", kinds=("waiting",), wait_s=20.0)
+    (event,) = ask(mesh, query)["events"]
+    assert event["detail"] == {"reason": "insufficient_quota"}
+    busy.cancel()
+    wait([busy])
+
+
+async def keep_busy(mesh):
+    """Change a pool again and again: there is always a commit that the history lacks."""
+    for cpu in itertools.cycle((1, 2)):
+        spec = PoolSpec(name="other", resources=parse_resources({"cpu": cpu}))
+        await mesh.running.reactor.step(s.PoolRequested(spec=spec))
 
 
 def test_use_is_summed_up_by_pool_owner_and_label(begin):

@@ -24,6 +24,7 @@ class Mesh:
 
     def __init__(self):
         self.engine = Engine()
+        self.listeners = []
         self.step(s.PoolRequested(spec=PoolSpec(name="p", resources=ONE)))
         self.submit("runs")
 
@@ -37,8 +38,14 @@ class Mesh:
     async def whole(self):
         return None
 
+    def subscribe(self, listener):
+        self.listeners.append(listener)
+
     def step(self, stimulus):
-        return self.engine.handle(stimulus, 1.0)
+        done = self.engine.handle(stimulus, 1.0)
+        for listener in self.listeners:
+            listener(done)
+        return done
 
     def submit(self, name):
         agent = AgentSpec(name=name, pool_name="p", resources=ONE, class_key="class")
@@ -93,3 +100,29 @@ def test_all_come_in_their_turn_where_a_round_has_time_for_one(mesh, noted, look
     for _ in range(4):
         look()
     assert [task_id for task_id, _ in noted] == ["u", "v", "w"]
+
+
+def test_a_task_that_has_joined_the_queue_comes_before_those_that_wait_longer(
+    mesh, noted, look, monkeypatch
+):
+    monkeypatch.setattr(module, "_ROUND_S", 0.0)
+    for name in ("u", "v", "w"):
+        mesh.submit(name)
+    for _ in range(3):
+        look()
+    noted.clear()
+    mesh.step(s.QueuedTaskChanged(task_id="u", held=True))
+    mesh.submit("last")
+    look()
+    assert [task_id for task_id, _ in noted] == ["last"]
+    look()
+    assert noted[1:] == [("u", Reason.HELD_BY_USER.value)]
+
+
+def test_a_task_that_joins_the_queue_again_has_a_first_reason_again(mesh, noted, look):
+    mesh.submit("waits")
+    look()
+    mesh.step(s.TaskCancellationRequested(task_id="waits"))
+    mesh.submit("waits")
+    look()
+    assert [task_id for task_id, _ in noted] == ["waits", "waits"]

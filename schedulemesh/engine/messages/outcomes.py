@@ -115,8 +115,6 @@ class Queued(Outcome, tag="queued", frozen=True, kw_only=True):
     pool_name: str
     #: How many tasks of its pool come before it, plus one; 0: it does not wait.
     position: int
-    #: Why it did not start at once; None: it starts.
-    reason: Reason | None = None
 
 
 class Pending(Outcome, tag="pending", frozen=True, kw_only=True):

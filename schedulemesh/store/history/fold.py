@@ -96,7 +96,6 @@ class Fold:
             q.TaskCancelled: self._task_cancelled,
             q.QueuePolicyChanged: self._policy_changed,
             f.PolicyChanged: self._policy_changed,
-            f.RequestAnswered: self._request_answered,
             f.AgentAdmitted: self._agent_admitted,
             f.AgentStarted: self._agent_started,
             f.AgentProcessRestarted: self._agent_restarted,
@@ -253,14 +252,6 @@ class Fold:
         if attempt is not None:
             state = "cancelled" if fact.reason in _CANCELLED else "failed"
             self.end(attempt, state, fact.reason.value, fact.error)
-
-    def _request_answered(self, fact: f.RequestAnswered) -> None:
-        """The answer to a submission says why the task waits at first."""
-        outcome = fact.outcome
-        reason = getattr(outcome, "reason", None)
-        attempt = self.tasks.get(getattr(outcome, "task_id", ""))
-        if attempt is not None and attempt.state == QUEUED and isinstance(reason, Reason):
-            self.waits(attempt, reason.value)
 
     def waits(self, attempt: Attempt, reason: str) -> None:
         """Why a task waits now; an event only where that is another reason than before."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import queue
 import sqlite3
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -70,8 +70,8 @@ class Recorder:
         #: Why the history cannot be written; empty: it can.
         self.trouble = ""
         self._stop = threading.Event()
-        #: Reasons for waiting that are to be written.
-        self._waits: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
+        #: Reasons for waiting that are to be written, each with the last commit when it was found.
+        self._waits: deque[tuple[int, str, str]] = deque()
         self._listeners: list[Callable[[], None]] = []
         self._thread = threading.Thread(target=self._run, name="history-writer", daemon=True)
 
@@ -85,7 +85,7 @@ class Recorder:
 
     def note_wait(self, task_id: str, reason: str) -> None:
         """Why a queued task waits now: the code of a reason. Any thread may call it."""
-        self._waits.put((task_id, reason))
+        self._waits.append((self._last(), task_id, reason))
 
     def keep_after(self) -> int | None:
         """The number of the commit after which a snapshot leaves the journal's commits for the history; None:
@@ -140,8 +140,8 @@ class Recorder:
         while not self._stop.is_set():
             pace.begin()
             wrote = follower.write_next() is not None
-            # Where all commits are written, the attempts exist that the reasons are about.
-            if wrote or follower.write_waits(self._taken()):
+            waits = self._taken(follower.upto)
+            if (waits and follower.write_waits(waits)) or wrote:
                 self.upto = follower.upto
                 for listener in self._listeners:
                     listener()
@@ -150,9 +150,15 @@ class Recorder:
                 self._retain(connection)
                 self._stop.wait(_LOOK_S)
 
-    def _taken(self) -> list[tuple[str, str]]:
-        """The reasons for waiting that were noted since the last call."""
-        return [self._waits.get() for _ in range(self._waits.qsize())]
+    def _taken(self, upto: int) -> list[tuple[str, str]]:
+        """The reasons that were found at commits that the history contains, so that it has the attempts that
+        they are about.
+        """
+        found = []
+        while self._waits and self._waits[0][0] <= upto:
+            _, task_id, reason = self._waits.popleft()
+            found.append((task_id, reason))
+        return found
 
     def _retain(self, connection: Connection) -> None:
         """Remove what is too old, now and then."""
