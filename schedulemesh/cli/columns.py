@@ -25,6 +25,15 @@ def _note(task: Row) -> str:
     return ", ".join(filter(None, said))
 
 
+def _used(usage: Row | None) -> str:
+    """What an agent's process really uses."""
+    if usage is None:
+        return ""
+    said = f"{usage['cpu']:.2g} cpu, {usage['memory_mb']:.0f} MB"
+    gpu = usage["gpu_utilization"]
+    return said if gpu is None else f"{said}, {gpu:.0f} % gpu"
+
+
 POOLS = (
     Column(heading="pool", key="name"),
     Column(heading="cohort", key="cohort"),
@@ -49,6 +58,7 @@ AGENTS = (
     Column(heading="tasks", key="tasks", show=names),
     Column(heading="process", key="pid", show=lambda pid: str(pid or ""), right=True),
     wide("node", "node_id"),
+    wide("uses", "usage", _used),
     wide("restarts", "restarts"),
     wide("labels", "labels", labels),
 )

@@ -20,6 +20,9 @@ Prometheus = Annotated[
     typer.Option("--prometheus", help="Print the Prometheus text format, all metrics as they are."),
 ]
 
+Agents = Annotated[
+    bool, typer.Option("--agents", help="Also what each agent really uses of CPU, memory and GPUs.")
+]
 By = Annotated[
     str | None,
     typer.Option("--by", help="Show what agents have reported, by agent, pool or label."),
@@ -28,7 +31,12 @@ By = Annotated[
 
 @command(app)
 def metrics(
-    target: Target, view: View, select: Select, prometheus: Prometheus = False, by: By = None
+    target: Target,
+    view: View,
+    select: Select,
+    prometheus: Prometheus = False,
+    agents: Agents = False,
+    by: By = None,
 ) -> None:
     """Show the metrics: counts, amounts and mean latencies by pool, agent and node.
 
@@ -37,9 +45,9 @@ def metrics(
     if by is not None:
         show(target, view, lambda gateway: _reported(gateway, by), select)
     elif prometheus:
-        _print_text(target)
+        _print_text(target, agents=agents)
     else:
-        show(target, view, lambda gateway: metric_listing(_text(gateway)), select)
+        show(target, view, lambda gateway: metric_listing(_text(gateway, agents=agents)), select)
 
 
 def metric_listing(text: str) -> Listing:
@@ -59,18 +67,18 @@ def _reported(gateway: Gateway, by: str) -> Listing:
     return reported_listing(by, gateway.ask(GetReportedMetrics(by=by), Listed).rows)
 
 
-def _print_text(target: Target) -> None:
+def _print_text(target: Target, *, agents: bool) -> None:
     from schedulemesh.cli.gateway import gateway_to
 
     with gateway_to(target) as gateway:
-        print(_text(gateway), end="")
+        print(_text(gateway, agents=agents), end="")
 
 
-def _text(gateway: Gateway) -> str:
+def _text(gateway: Gateway, *, agents: bool) -> str:
     from schedulemesh.protocol.answers import Details
     from schedulemesh.protocol.metric_requests import GetMetrics
 
-    return str(gateway.ask(GetMetrics(), Details).facts["text"])
+    return str(gateway.ask(GetMetrics(agents=agents), Details).facts["text"])
 
 
 def _rows(text: str) -> list[dict[str, Any]]:

@@ -201,6 +201,19 @@ POOL_BORROWED = _gauge(
     "pool resource",
     "What the pool's claims hold of the quota of other pools.",
 )
+POOL_MEASURED = _gauge(
+    "pool_measured_usage",
+    "CPUs, MB, GPUs",
+    "pool resource",
+    "What the processes of the pool's agents really use: CPUs, MB of memory, GPUs (those held times their "
+    "utilisation) and MB of GPU memory, as far as it is measured.",
+)
+AGENT_MEASURED = _gauge(
+    "agent_measured_usage",
+    "CPUs, MB, GPUs",
+    "pool agent resource",
+    "As schedulemesh_pool_measured_usage, by agent; only where it is asked for, with /metrics?agents=true.",
+)
 AGENTS = _gauge(
     "agents", "agents", "pool state", "Agents by state: waiting, starting, running or ending."
 )

@@ -189,6 +189,19 @@ class MetricsReport(msgspec.Struct, frozen=True, kw_only=True):
     number: int = 0
 
 
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process and those that it has started really use, as it has measured it."""
+
+    #: CPUs, the mean since the measurement before.
+    cpu: float
+    #: Resident memory.
+    memory_mb: float
+    #: Of the GPUs that it may use: the mean utilisation in per cent, and the memory that is used on them,
+    #: also by others; None: it has none, or they cannot be measured.
+    gpu_utilization: float | None = None
+    gpu_memory_mb: float | None = None
+
+
 class RunOrder(msgspec.Struct, frozen=True, kw_only=True):
     """Call the method that a task consists of; a process does so once, however often it is ordered."""
 

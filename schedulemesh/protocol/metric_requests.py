@@ -13,6 +13,9 @@ METRIC_GROUPINGS = ("agent", "pool", "label")
 class GetMetrics(Request, tag="get_metrics", frozen=True, kw_only=True):
     """Get all metrics in the Prometheus text format, as ``text``."""
 
+    #: Whether also those of what each agent uses, one for each agent and resource.
+    agents: bool = False
+
 
 class GetReportedMetrics(Request, tag="get_reported_metrics", frozen=True, kw_only=True):
     """Aggregate the metrics that agents have reported; None: not filtered."""

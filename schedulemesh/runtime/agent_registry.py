@@ -17,6 +17,7 @@ from schedulemesh.engine.state.agents import Agent
 from schedulemesh.protocol.agents import MessageError, Report, RunOrder, RunReport, pack, unpack
 from schedulemesh.runtime.agent_commands import AgentCommands
 from schedulemesh.runtime.agent_start import AgentStart, NoReport, first_report
+from schedulemesh.runtime.agent_usage import AgentUsage
 from schedulemesh.runtime.backend import ActorView, Backend, BackendError, Handle
 from schedulemesh.runtime.process_cleanup import Place, ProcessCleanup
 from schedulemesh.runtime.reported_metrics import ReportedMetrics
@@ -47,6 +48,7 @@ class Agents:
         self._places: dict[tuple[str, int], Place] = {}
         self._capabilities: dict[tuple[str, int], tuple[str, ...]] = {}
         self.metrics = ReportedMetrics()
+        self.usage = AgentUsage(self.metrics.aggregates)
 
     def handle(self, name: str, incarnation: int) -> Handle | None:
         """The agent's handle; None: it is not known to live."""
@@ -218,6 +220,7 @@ class Agents:
         self.commands.close(name, incarnation)
         self._capabilities.pop(key, None)
         self.metrics.forget(name, incarnation)
+        self.usage.forget(name, incarnation)
         # It stays known until it is gone: whoever else ends it has to wait as well.
         place = self._places.get(key)
         handle = self._handles.pop(key, None)

@@ -17,6 +17,7 @@ from schedulemesh.protocol.answers import Details, Listed
 from schedulemesh.protocol.metric_requests import GetReportedMetrics
 from schedulemesh.runtime import metric_groups
 from schedulemesh.runtime.running import Running, Service
+from schedulemesh.runtime.usage_metrics import usage_families
 
 
 class MetricsService(Service):
@@ -27,12 +28,14 @@ class MetricsService(Service):
         self._recorder, self._alerts = running.recorder, running.alerts
         self._started_at = self._reactor.now()
 
-    async def exposition(self) -> Details:
-        """All metrics in the Prometheus text format; decisions are made while it is written."""
+    async def exposition(self, *, per_agent: bool) -> Details:
+        """All metrics in the Prometheus text format; decisions are made while it is written. ``per_agent``:
+        also what each agent uses.
+        """
         while True:
             await self._reactor.whole()
             seen = self._reactor.engine
-            text = await written(self.families(seen.state))
+            text = await written(self.families(seen.state, per_agent=per_agent))
             await self._reactor.flushed()
             if self._reactor.engine is seen:
                 return Details(facts={"text": text})
@@ -55,11 +58,12 @@ class MetricsService(Service):
                     until = time.perf_counter() + PIECE_S
         return Listed(rows=rows)
 
-    def families(self, state: MeshState) -> Iterator[Family]:
-        """All metrics; each is computed when its samples are read."""
+    def families(self, state: MeshState, *, per_agent: bool = False) -> Iterator[Family]:
+        """All metrics; each is computed when its samples are read. ``per_agent``: also what each agent uses."""
         now = self._reactor.now()
         yield from gauges.families(state)
         yield from recent.families(state, now, self._settings.alerts.recent_s)
+        yield from usage_families(state, self._agents.usage, now, per_agent=per_agent)
         yield from self._recorder.families()
         yield from self._reactor.times.families()
         warm = list(self._executor.ready.warm_starts.items())

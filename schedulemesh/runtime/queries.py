@@ -21,6 +21,7 @@ from schedulemesh.protocol import requests
 from schedulemesh.protocol.answers import Details, Listed, QueueRow, Refusal, WithHandles
 from schedulemesh.protocol.drain_requests import GetDrainStatus
 from schedulemesh.runtime.agent_registry import Agents
+from schedulemesh.runtime.agent_usage import public_usage
 from schedulemesh.runtime.gangs import every_process, processes_of
 from schedulemesh.runtime.pg_manager import Groups
 from schedulemesh.runtime.preemption_rows import preemption_row, selected
@@ -330,6 +331,7 @@ class View:
             "tasks": task_ids,
             "task_details": [task_row(running.by_id[task_id].spec) for task_id in task_ids],
             "last_metrics": self._metrics_of(agent.spec.name),
+            "usage": self._usage_of(agent.spec.process_names[0]),
             **self._members_of(agent),
         }
 
@@ -338,6 +340,10 @@ class View:
         agent = self._state.agents.get(agent_name)
         name = agent_name if agent is None else agent.spec.process_names[0]
         return self._agents.metrics.of(name)
+
+    def _usage_of(self, process_name: str) -> dict[str, float | None] | None:
+        """What a process really uses; None: it is not known."""
+        return public_usage(self._agents.usage.of(process_name, self._now))
 
     def _members_of(self, agent: Agent) -> dict[str, object]:
         """The members of a gang in the order of ranks, or the gang whose extra member this is."""
@@ -355,6 +361,7 @@ class View:
                 "node_id": process.node_id,
                 "pid": 0 if process.process is None else process.process.pid,
                 "last_metrics": self._agents.metrics.of(process.spec.name),
+                "usage": self._usage_of(process.spec.name),
             }
             for rank, process in enumerate(processes_of(self._state, agent))
         ]

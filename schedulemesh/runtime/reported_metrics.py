@@ -20,7 +20,7 @@ _ENVELOPE = 4 * 1024
 _OUTSIDE = 1000
 
 
-def _runs(state: MeshState, name: str, incarnation: int) -> bool:
+def is_process(state: MeshState, name: str, incarnation: int) -> bool:
     """Whether this incarnation of the agent, or of the gang whose member has this name, exists."""
     if current(state, name, incarnation) is not None:
         return True
@@ -61,7 +61,7 @@ class ReportedMetrics:
         name, incarnation = report.agent_name, report.incarnation
         if incarnation is None and not self._is_outside(state, name):
             return False
-        if incarnation is not None and not _runs(state, name, incarnation):
+        if incarnation is not None and not is_process(state, name, incarnation):
             return False
         self._unknown.discard(name)
         last = self._last.get(name)

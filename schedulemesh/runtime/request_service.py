@@ -177,7 +177,7 @@ class RequestService(Service):
             case r.ListStrategies():
                 return Listed(rows=self._plugins.status())
             case GetMetrics():
-                return await self._metrics.exposition()
+                return await self._metrics.exposition(per_agent=request.agents)
             case GetReportedMetrics():
                 return await self._metrics.reported(request)
             case GetAlerts():

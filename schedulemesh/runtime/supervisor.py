@@ -40,6 +40,7 @@ from schedulemesh.runtime.pg_manager import Groups
 from schedulemesh.runtime.plugin_watchdog import LoadStrategy, PluginWatchdog
 from schedulemesh.runtime.reactor import Reactor
 from schedulemesh.runtime.references import NO_REFS
+from schedulemesh.runtime.reported_metrics import is_process
 from schedulemesh.runtime.request_service import RequestService
 from schedulemesh.runtime.running import Running
 from schedulemesh.runtime.witness import Seen, Witness
@@ -175,10 +176,14 @@ class SupervisorService:
         """The state last saved of any task of an agent that Ray restarted; None: there is none."""
         return await (await self.ready()).states.last_saved(agent_name, incarnation)
 
-    async def poll(self, agent_name: str, incarnation: int) -> bytes:
-        """A host polls for commands: the most frequent call, and the one that stays open longest."""
+    async def poll(self, agent_name: str, incarnation: int, usage: bytes | None = None) -> bytes:
+        """A host polls for commands: the most frequent call, and the one that stays open longest. ``usage``:
+        its newest Usage, packed; None: it has measured none yet.
+        """
         if self._requests is None:
             await self.ready()
+        if usage is not None:
+            await self.report_usage(agent_name, incarnation, usage)
         return pack(await self._agents.commands.poll(agent_name, incarnation))
 
     async def command_done(self, command_id: int, result: bytes) -> None:
@@ -197,6 +202,12 @@ class SupervisorService:
         """An agent reports metrics: a MetricsReport. Returns whether they were accepted."""
         reactor = (await self.ready()).running.reactor
         return self._agents.metrics.take(reactor.state, message, reactor.now())
+
+    async def report_usage(self, agent_name: str, incarnation: int, message: bytes) -> None:
+        """A host reports a packed Usage that differs much from what it reported before."""
+        reactor = (await self.ready()).running.reactor
+        if is_process(reactor.state, agent_name, incarnation):
+            self._agents.usage.take(agent_name, incarnation, message, reactor.now())
 
     async def http_serves(self, url: str) -> None:
         """The process that serves the HTTP API says at which address it does."""

@@ -111,9 +111,12 @@ class _Calls:
         """Whether this process serves; it says nothing about the supervisor."""
         return json_response({"success": True})
 
-    async def metrics(self, _request: Request) -> Response:
-        """All metrics for a Prometheus server, which needs no token on this machine."""
-        facts = plain(await self._reads.ask(GetMetrics()))
+    async def metrics(self, request: Request) -> Response:
+        """All metrics for a Prometheus server, which needs no token on this machine. ``agents=true`` adds
+        what each agent uses.
+        """
+        agents = request.query_params.get("agents") == "true"
+        facts = plain(await self._reads.ask(GetMetrics(agents=agents)))
         return Response(facts["text"], media_type=CONTENT_TYPE)
 
     async def openapi(self, _request: Request) -> Response:

@@ -50,6 +50,16 @@ class QueuedTask(TypedDict, total=False):
     preemptions: int
 
 
+class MeasuredUsage(TypedDict):
+    """What a process and those that it has started really use."""
+
+    cpu: float
+    memory_mb: float
+    gpu_utilization: float | None
+    gpu_memory_mb: float | None
+    at: float
+
+
 class Agent(TypedDict, total=False):
     """An agent: what it holds, where it runs, and its tasks."""
 
@@ -66,6 +76,7 @@ class Agent(TypedDict, total=False):
     tasks: list[str]
     task_details: list[dict[str, Any]]
     last_metrics: dict[str, Any]
+    usage: MeasuredUsage | None
     extra_of: str
     members: list[dict[str, Any]]
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from schedulemesh.errors import InvalidRequestError
-from schedulemesh.protocol.agents import MetricsReport, pack
+from schedulemesh.protocol.agents import MetricsReport, Usage, pack
 from schedulemesh.protocol.metric_values import encode_metrics
 from tests.metrics.metered import parsed
 
@@ -128,3 +128,26 @@ def test_reported_metrics_in_every_format(reported, run, form, by):
     assert "step" in done.stdout
     if form == "table":
         assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_what_agents_use_is_shown_by_agent_where_it_is_asked_for(busy, run):
+    service = busy.connection.service
+    (agent,) = service.running.reactor.state.agents.values()
+    name = agent.spec.name
+    usage = pack(Usage(cpu=0.5, memory_mb=64.0))
+    service.do(service.service.report_usage(name, agent.incarnation, usage))
+    service.do(
+        service.service.report_usage(name, agent.incarnation + 1, pack(Usage(cpu=9, memory_mb=9)))
+    )
+    used = "schedulemesh_agent_measured_usage"
+    assert used not in run("metrics", "-o", "csv").stdout
+    rows = json.loads(run("metrics", "--agents", "-f", f"name={used}", "-o", "json").stdout)
+    assert {row["labels"]["resource"]: row["value"] for row in rows} == {"cpu": 0.5, "memory": 64}
+    assert (
+        parsed(run("metrics", "--prometheus", "--agents").stdout)[used, "研究", name, "cpu"] == 0.5
+    )
+    (row,) = busy.calls.list_agents()["agents"]
+    assert row["usage"]["cpu"] == 0.5
+    (entry,) = busy.calls.get_metrics(names=["cpu_used"])["metrics"]
+    assert (entry["agent_name"], entry["last"]) == (name, 0.5)
+    assert "0.5 cpu, 64 MB" in run("agents", "-o", "wide", width=250).stdout

@@ -43,7 +43,8 @@ def as_in_spec(row):
 
 def view(mesh):
     metrics = SimpleNamespace(of=lambda _agent: {})
-    agents = SimpleNamespace(metrics=metrics, handle=lambda *_: None)
+    usage = SimpleNamespace(of=lambda _agent, _now: None)
+    agents = SimpleNamespace(metrics=metrics, usage=usage, handle=lambda *_: None)
     return View(mesh.state, agents, SimpleNamespace(), mesh.now)
 
 

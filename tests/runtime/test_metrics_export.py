@@ -56,7 +56,8 @@ def test_every_metric_of_the_catalogue_is_written(tmp_path):
     async def story(backend, service, running):
         requests = await service.ready()
         metrics = requests._metrics
-        found = [metric.name for metric, _ in metrics.families(running.reactor.state)]
+        families = metrics.families(running.reactor.state, per_agent=True)
+        found = [metric.name for metric, _ in families]
         assert sorted(found) == sorted(c.CATALOGUE)
         data = await service.ask(r.encode_request(GetMetrics()))
         text = decode_answer(data, Details).facts["text"]

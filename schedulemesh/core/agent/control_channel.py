@@ -23,6 +23,7 @@ from ray.actor import ActorHandle
 from ray.exceptions import RayError
 
 from schedulemesh.core.agent.metrics_sender import MetricsSender
+from schedulemesh.core.agent.usage_sampler import UsageSampler
 from schedulemesh.core.agent.user_errors import error_text
 from schedulemesh.core.transport.user_code import pickled_state
 from schedulemesh.domain.user_data import UserObject, UserValue
@@ -34,6 +35,7 @@ from schedulemesh.protocol.agents import (
     Report,
     Result,
     StateTooLargeError,
+    Usage,
     pack,
     unpack,
 )
@@ -123,6 +125,7 @@ class ControlChannel:
         self._incarnation = init.incarnation
         self._supervisor = supervisor
         self.metrics = MetricsSender(self.agent_name, self._incarnation, self._send_metrics)
+        self._usage = UsageSampler(self._send_usage)
         self._object: UserObject = None
         #: The event loop of an async class; None: its methods are sync.
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -155,6 +158,7 @@ class ControlChannel:
         if self._thread is None:
             self._thread = threading.Thread(target=self._listen, name="schedulemesh", daemon=True)
             self._thread.start()
+            self._usage.start()
 
     def init_after_restart(self) -> AgentInit:
         """What to build the object from after Ray restarted the process: the last state that was saved."""
@@ -188,7 +192,7 @@ class ControlChannel:
         time.sleep(_BEGIN_S)
         while True:
             try:
-                answer = fetched(self._supervisor.poll.remote(self.agent_name, self._incarnation))
+                answer = fetched(self._poll())
                 for command in unpack(answer, list[Command]):
                     if command.epoch < self._epoch:
                         continue
@@ -216,6 +220,14 @@ class ControlChannel:
                     return
             result = msgspec.structs.replace(result, data=None, part_bytes=len(data))
         self._supervisor.command_done.remote(command_id, pack(result))
+
+    def _poll(self) -> ObjectRef:
+        usage = self._usage.newest()
+        packed = None if usage is None else pack(usage)
+        return self._supervisor.poll.remote(self.agent_name, self._incarnation, packed)
+
+    def _send_usage(self, usage: Usage) -> None:
+        self._supervisor.report_usage.remote(self.agent_name, self._incarnation, pack(usage))
 
     def _send_metrics(self, message: bytes) -> ObjectRef:
         return self._supervisor.report_metrics.remote(message)

@@ -24,6 +24,7 @@ CALLS = (
     "poll",
     "agent_restarted",
     "report_metrics",
+    "report_usage",
     "result_part",
     "shutdown",
     "withdraw",

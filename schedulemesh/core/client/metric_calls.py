@@ -33,6 +33,9 @@ class MetricCalls:
         """
         return reported_metrics.get_metrics(self._connection, by, pool, agent, label, names)
 
-    def metrics_text(self) -> str:
-        """Return all metrics of the scheduler in the Prometheus text format; docs/metrics.md lists them."""
-        return reported_metrics.metrics_text(self._connection)
+    def metrics_text(self, agents: bool = False) -> str:
+        """Return all metrics of the scheduler in the Prometheus text format; docs/metrics.md lists them.
+
+        ``agents``: also what each agent really uses, one line for each agent and resource.
+        """
+        return reported_metrics.metrics_text(self._connection, agents)

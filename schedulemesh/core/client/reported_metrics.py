@@ -9,6 +9,7 @@ from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.results import Result
 from schedulemesh.domain.containers import as_elements
 from schedulemesh.domain.names import as_text, parse_name
+from schedulemesh.domain.numbers import parse_flag
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError, shown
 from schedulemesh.protocol.answers import Details
@@ -64,9 +65,9 @@ def get_metrics(
     return listed(connection, request, "metrics", ReportedMetricsResult)
 
 
-def metrics_text(connection: Connection) -> str:
+def metrics_text(connection: Connection, agents: object) -> str:
     """All metrics in the Prometheus text format."""
-    answer = ask(connection, GetMetrics(), Details)
+    answer = ask(connection, GetMetrics(agents=parse_flag(agents, "agents")), Details)
     if isinstance(answer, Refused):
         raise SchedulerUnavailableError(answer.error)
     return str(answer.facts["text"])

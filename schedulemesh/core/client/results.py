@@ -59,6 +59,18 @@ class TaskInfo(TypedDict, total=False):
     max_preemptions: int | None
 
 
+class MeasuredUsage(TypedDict):
+    """What a process and those that it has started really use."""
+
+    cpu: float
+    memory_mb: float
+    #: In per cent, and the memory used on its GPUs; None: they are not measured.
+    gpu_utilization: float | None
+    gpu_memory_mb: float | None
+    #: When it was reported, in seconds since 1970.
+    at: float
+
+
 class AgentInfo(TypedDict, total=False):
     """An agent: its name, Ray handle, resources and labels (``pool`` among them)."""
 
@@ -82,6 +94,8 @@ class AgentInfo(TypedDict, total=False):
     #: The ids of its tasks.
     tasks: list[str]
     task_details: list[TaskInfo]
+    #: What its process really uses; None: it is not known.
+    usage: MeasuredUsage | None
     last_metrics: dict[str, UserValue]
 
 
