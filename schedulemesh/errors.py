@@ -59,6 +59,10 @@ class SchedulerUnavailableError(ScheduleMeshError):
     """The supervisor does not respond; it has ended or cannot be reached."""
 
 
+class NotAllowedError(ScheduleMeshError):
+    """The caller's token is not accepted, or its role does not allow the request."""
+
+
 class ProtocolMismatchError(ScheduleMeshError):
     """Client and supervisor have incompatible versions."""
 

@@ -120,6 +120,8 @@ class SimpleScheduler(
         local_ray: Mapping[str, object] | None = None,
         http: bool | int | str | None = None,
         alerts: AlertSettings | Mapping[str, object] | bool | None = None,
+        auth: str | None = None,
+        token: str | None = None,
     ) -> None:
         self._started_ray = not ray.is_initialized() and join_or_start(local_ray or {})
         self._detached = detached
@@ -133,6 +135,8 @@ class SimpleScheduler(
             strategies=strategies,
             http=http,
             alerts=alerts,
+            auth=auth,
+            token=token,
         )
         self._connection = self.scheduler._connection  # noqa: SLF001  # the calls of both share it
 
@@ -143,6 +147,7 @@ class SimpleScheduler(
         *,
         namespace: str | None = None,
         state_path: str | os.PathLike[str] | None = None,
+        token: str | None = None,
     ) -> Self:
         """The living scheduler of this name, on the Ray at ``RAY_ADDRESS`` or on this machine.
 
@@ -155,7 +160,9 @@ class SimpleScheduler(
             )
         simple = cls.__new__(cls)
         simple._started_ray, simple._detached = False, True  # noqa: SLF001  # its own class
-        simple.scheduler = RayScheduler.attach(name, namespace=namespace, state_path=state_path)
+        simple.scheduler = RayScheduler.attach(
+            name, namespace=namespace, state_path=state_path, token=token
+        )
         simple._connection = simple.scheduler._connection  # noqa: SLF001  # as above
         return simple
 

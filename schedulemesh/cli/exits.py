@@ -8,6 +8,7 @@ from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import (
     InvalidRequestError,
+    NotAllowedError,
     ScheduleMeshError,
     SchedulerExistsError,
     SchedulerNotFoundError,
@@ -43,10 +44,6 @@ class RefusedError(ScheduleMeshError):
         self.reason = refused.reason
 
 
-class NotAllowedError(ScheduleMeshError):
-    """The caller's token is not accepted, or its role does not allow the request."""
-
-
 class UnreachableError(ScheduleMeshError):
     """No Ray cluster was joined."""
 
@@ -78,6 +75,7 @@ _CONFLICTS = frozenset(
         Reason.ALREADY_BEING_PREEMPTED,
     }
 )
+_NOT_ALLOWED = frozenset({Reason.NOT_ALLOWED, Reason.TOKEN_NOT_ACCEPTED})
 _TIMEOUTS = frozenset({Reason.WAIT_TIMEOUT, Reason.AGENT_START_TIMEOUT})
 
 #: The first class that an error is an instance of decides.
@@ -98,6 +96,8 @@ def code_of_reason(reason: Reason) -> ExitCode:
         return ExitCode.NOT_FOUND
     if reason in _CONFLICTS:
         return ExitCode.CONFLICT
+    if reason in _NOT_ALLOWED:
+        return ExitCode.NOT_ALLOWED
     return ExitCode.TIMED_OUT if reason in _TIMEOUTS else ExitCode.FAILED
 
 

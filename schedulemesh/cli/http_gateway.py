@@ -11,19 +11,21 @@ from typing import NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 from schedulemesh.cli.command import Target
-from schedulemesh.cli.exits import NotAllowedError, accepted
+from schedulemesh.cli.exits import accepted
 from schedulemesh.cli.following import Part, by_stream
+from schedulemesh.config.discovery import found
 from schedulemesh.config.http import home_folder
 from schedulemesh.errors import (
     InvalidRequestError,
+    NotAllowedError,
     ScheduleMeshError,
     SchedulerNotFoundError,
     SchedulerUnavailableError,
 )
 from schedulemesh.protocol.answers import AnswerT, decode_answer
+from schedulemesh.protocol.credentials import ENVIRONMENT_VARIABLE
 from schedulemesh.protocol.history_requests import QueryEvents
 from schedulemesh.protocol.requests import AnyRequest, encode_request
-from schedulemesh.server.discovery import found
 
 #: Seconds in which the server has to accept a connection, and to answer: an eviction saves states first.
 _CONNECT_S, _ANSWER_S = 3.0, 900.0
@@ -102,7 +104,7 @@ def _error(status: int, body: bytes) -> ScheduleMeshError:
 @contextmanager
 def at_url(url: str) -> Iterator[HttpGateway]:
     """Within, the scheduler whose HTTP API is at a URL, with the token ``SCHEDULEMESH_TOKEN``."""
-    served = Served(url, os.environ.get("SCHEDULEMESH_TOKEN", ""))
+    served = Served(url, os.environ.get(ENVIRONMENT_VARIABLE, ""))
     try:
         connection = _connected(url)
     except OSError as error:
@@ -116,14 +118,15 @@ def discovered(target: Target) -> Iterator[HttpGateway | None]:
     """Within, the scheduler through its HTTP API on this machine; None: it has none that answers."""
     file = found(home_folder(os.environ), target.namespace, target.name)
     try:
-        connection = None if file is None else _connected(file.url)
+        connection = None if file is None or not file.url else _connected(file.url)
     except OSError:
         connection = None
     if file is None or connection is None:
         yield None
         return
     with closing(connection):
-        yield HttpGateway(connection, file.token, lambda: _found_again(target))
+        token = os.environ.get(ENVIRONMENT_VARIABLE) or file.token
+        yield HttpGateway(connection, token, lambda: _found_again(target))
 
 
 def _found_again(target: Target) -> Served:
@@ -131,7 +134,7 @@ def _found_again(target: Target) -> Served:
     file = found(home_folder(os.environ), target.namespace, target.name)
     if file is None:
         raise SchedulerNotFoundError(f"scheduler {target.name!r} was shut down")
-    return Served(file.url, file.token)
+    return Served(file.url, os.environ.get(ENVIRONMENT_VARIABLE) or file.token)
 
 
 def _connected(url: str) -> http.client.HTTPConnection:

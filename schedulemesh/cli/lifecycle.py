@@ -47,6 +47,9 @@ def start(
         str | None,
         typer.Option(help="A YAML file of alert rules and receivers; off: there are no alerts."),
     ] = None,
+    auth: Annotated[
+        str, typer.Option(help="token: every call needs a token; off: calls over Ray need none.")
+    ] = "off",
 ) -> None:
     """Start a detached scheduler on the cluster's head node, or find it running."""
     from schedulemesh.cli.alerts import alert_settings
@@ -62,6 +65,7 @@ def start(
             health_interval_s=health_interval,
             http=None if http == "off" else http,
             alerts=alert_settings(alerts),
+            auth=None if auth == "off" else auth,
         )
         about = head.start()
     print(f"scheduler {name!r} is alive (epoch {about['epoch']}, process {about['pid']})")

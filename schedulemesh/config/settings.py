@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from schedulemesh.config.alerts import AlertSettings
+from schedulemesh.config.auth import AuthSettings
 from schedulemesh.config.http import HttpSettings
 from schedulemesh.domain.kinds import is_a
 from schedulemesh.domain.names import as_text
@@ -21,7 +22,7 @@ from schedulemesh.domain.numbers import (
 from schedulemesh.errors import InvalidRequestError, shown
 
 #: Version of the protocol between client and supervisor; incremented by each incompatible change.
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 DEFAULT_NAMESPACE = "schedulemesh"
 
@@ -185,8 +186,11 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: Where the HTTP API listens; None: there is none.
     http: HttpSettings | None = None
     alerts: AlertSettings = AlertSettings()
+    auth: AuthSettings = AuthSettings()
 
     def public(self) -> SchedulerSettings:
-        """The settings for clients: without the code and import paths of strategies, and without secrets."""
+        """The settings for clients: without secrets, and without the code and import paths of strategies."""
         bare = tuple(StrategyRef(name=ref.name, path=ref.path) for ref in self.strategies)
-        return msgspec.structs.replace(self, strategies=bare, alerts=self.alerts.public())
+        auth = AuthSettings(required=self.auth.required)
+        alerts = self.alerts.public()
+        return msgspec.structs.replace(self, strategies=bare, auth=auth, alerts=alerts)

@@ -154,6 +154,10 @@ class Reason(Code):
         "not_allowed",
         "The token's role or its limits do not allow it; `error` says which would.",
     )
+    TOKEN_NOT_ACCEPTED = (
+        "token_not_accepted",
+        "Calls need a token, and there is none, or it is unknown, expired or revoked.",
+    )
     TOKEN_EXISTS = ("token_exists", "A token of this name is valid. Rotate it, or revoke it first.")
     TOKEN_NOT_FOUND = ("token_not_found", "There is no such token.")
     LAST_OPERATOR = (

@@ -27,7 +27,7 @@ from schedulemesh.engine.lifecycle.group_reports import (
 from schedulemesh.engine.lifecycle.groups import drop_if_unwanted, expire
 from schedulemesh.engine.lifecycle.rebuild import agent_restarted, rebuild
 from schedulemesh.engine.lifecycle.recovery import reconcile
-from schedulemesh.engine.lifecycle.tokens import issue_token, revoke_token
+from schedulemesh.engine.lifecycle.tokens import enable_authentication, issue_token, revoke_token
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.explanation import Explanation
 from schedulemesh.engine.messages.facts import (
@@ -116,6 +116,7 @@ class Engine:
         self._on(s.SupervisorBegan, _begin)
         self._on(s.TokenRequested, issue_token)
         self._on(s.TokenRevocationRequested, revoke_token)
+        self._on(s.AuthenticationRequested, enable_authentication)
 
     def handle(self, stimulus: s.AnyStimulus, now: float) -> Step:
         """Process a stimulus that happens ``now``, in seconds since 1970. The state changes by the facts of

@@ -115,6 +115,8 @@ class AgentInit(msgspec.Struct, frozen=True, kw_only=True):
     #: Of a member of a gang: its rank, and the number of members; 0: it is no member.
     rank: int = 0
     world_size: int = 0
+    #: What its process sends with its calls, so that no other process makes them in its name.
+    key: bytes = b""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

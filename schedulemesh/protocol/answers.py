@@ -27,6 +27,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     job_id: str
     #: Its settings, without the code of strategies.
     settings: SchedulerSettings
+    #: The owner of this caller's tasks; empty: its token says none.
+    owner: str = ""
 
 
 class GroupPlace(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 
 import msgspec
@@ -10,6 +11,9 @@ from typing_extensions import TypedDict, Unpack
 
 from schedulemesh.protocol.agents import Command, MessageError, Result, unpack
 from schedulemesh.runtime.command_queue import CommandQueue
+
+#: Bits of the id of a command: as many as a signed number has in a message.
+_ID_BITS = 63
 
 
 class _Parts(msgspec.Struct, kw_only=True):
@@ -33,7 +37,7 @@ class AgentCommands:
     """Sends commands to agents by name and incarnation; the agent's process polls for them."""
 
     def __init__(self) -> None:
-        self._epoch, self._next_command = 0, 1
+        self._epoch = 0
         self._queues: dict[tuple[str, int], CommandQueue] = {}
         #: When each process last polled or reported, on the monotonic clock.
         self._last_contact: dict[tuple[str, int], float] = {}
@@ -43,8 +47,8 @@ class AgentCommands:
         self._parts: dict[int, _Parts] = {}
 
     def begin_epoch(self, epoch: int) -> None:
-        """Commands carry this epoch from now on, and ids that no earlier supervisor process used."""
-        self._epoch, self._next_command = epoch, epoch << 32
+        """Commands carry this epoch from now on."""
+        self._epoch = epoch
 
     def open(self, name: str, incarnation: int) -> None:
         """An agent's process is started, or known to run."""
@@ -81,8 +85,9 @@ class AgentCommands:
         queue = self._queues.get((name, incarnation))
         if queue is None:
             return None
-        command = Command(command_id=self._next_command, epoch=self._epoch, kind=kind, **fields)
-        self._next_command += 1
+        # Random, so that no earlier supervisor used it, and who answers it is the process that received it.
+        number = secrets.randbits(_ID_BITS)
+        command = Command(command_id=number, epoch=self._epoch, kind=kind, **fields)
         answer: asyncio.Future[Result | None] = asyncio.get_running_loop().create_future()
         self._results[command.command_id] = answer
         self._parts[command.command_id] = _Parts(limit_bytes=command.limit_bytes)

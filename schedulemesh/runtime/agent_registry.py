@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -32,8 +32,16 @@ _RUN_RETRY_S = 1.0
 class Agents:
     """Living agents by name and incarnation: handles, command queues, metrics; no decisions."""
 
-    def __init__(self, backend: Backend, scheduler: str, namespace: str) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        scheduler: str,
+        namespace: str,
+        key_of: Callable[[str, int], bytes] = lambda _name, _incarnation: b"",
+    ) -> None:
         self._backend = backend
+        #: The key of an agent's process, by name and incarnation; see authentication.py.
+        self.key_of = key_of
         self._mark = f"schedulemesh:{scheduler}:"
         self.namespace = namespace
         #: Sends commands to their processes.

@@ -309,6 +309,7 @@ class Executor:
             may_restart=bool(json.loads(agent.options).get("max_restarts")),
             rank=order.rank + rank,
             world_size=order.world_size,
+            key=self._agents.key_of(agent.name, order.incarnation),
         )
 
     async def _stop(self, agent_name: str, incarnation: int) -> None:

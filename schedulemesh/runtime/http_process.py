@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 
+import msgspec
+
+from schedulemesh.config.auth import AuthSettings
 from schedulemesh.config.settings import SchedulerSettings
 from schedulemesh.protocol.agents import pack
 from schedulemesh.runtime.backend import Backend, BackendError
@@ -14,8 +17,9 @@ logger = logging.getLogger(__name__)
 class HttpProcess:
     """Starts and ends the process, and knows its address. It runs on while the supervisor is restarted."""
 
-    def __init__(self, backend: Backend, settings: SchedulerSettings) -> None:
+    def __init__(self, backend: Backend, settings: SchedulerSettings, key: bytes) -> None:
         self._backend, self._settings = backend, settings
+        self._auth = AuthSettings(process_key=key)
         #: Where it listens; None: there is none, or it has not said so yet.
         self.url: str | None = None
 
@@ -25,7 +29,8 @@ class HttpProcess:
         if settings.http is None:
             return
         try:
-            self._backend.start_http(pack(settings.public()), settings.name, settings.namespace)
+            own = msgspec.structs.replace(settings.public(), auth=self._auth)
+            self._backend.start_http(pack(own), settings.name, settings.namespace)
         except BackendError as error:
             logger.warning("the HTTP API cannot be started: %s", error)
 

@@ -59,7 +59,9 @@ class MetricsService(Service):
         return Listed(rows=rows)
 
     def families(self, state: MeshState, *, per_agent: bool = False) -> Iterator[Family]:
-        """All metrics; each is computed when its samples are read. ``per_agent``: also what each agent uses."""
+        """All metrics; each is computed when its samples are read. ``per_agent``: also what each agent
+        uses.
+        """
         now = self._reactor.now()
         yield from gauges.families(state)
         yield from recent.families(state, now, self._settings.alerts.recent_s)

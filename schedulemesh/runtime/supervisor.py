@@ -9,20 +9,28 @@ import time
 
 import msgspec
 
+from schedulemesh.config.auth import AuthSettings
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.config.settings import PROTOCOL_VERSION, SchedulerSettings
 from schedulemesh.engine.lifecycle.agents import current
 from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.placement.strategies import Strategies
-from schedulemesh.errors import InvalidRequestError, JournalError, SchedulerUnavailableError
+from schedulemesh.errors import (
+    InvalidRequestError,
+    JournalError,
+    NotAllowedError,
+    SchedulerUnavailableError,
+)
 from schedulemesh.metrics.recorder import Recorder
 from schedulemesh.protocol.agents import MessageError, Report, pack, unpack
-from schedulemesh.protocol.answers import Hello, Malformed, WithHandles, encode_answer
+from schedulemesh.protocol.answers import Hello, Malformed, Refusal, WithHandles, encode_answer
 from schedulemesh.protocol.callers import Caller
 from schedulemesh.protocol.requests import decode_request
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.alert_receivers import alerts_of
 from schedulemesh.runtime.answers import Answers
+from schedulemesh.runtime.authentication import Authentication
 from schedulemesh.runtime.backend import Backend, BackendError, Handle, Refs
 from schedulemesh.runtime.clock import SteadyClock
 from schedulemesh.runtime.cluster_monitor import ClusterMonitor
@@ -74,10 +82,13 @@ class SupervisorService:
         self._backend, self._settings, self._job_id = backend, settings, job_id
         self._open_journal, self._load_strategy = open_journal, load_strategy
         self._clock = clock
-        self._agents = Agents(backend, settings.name, settings.namespace)
+        self._authentication = Authentication(settings)
+        self._agents = Agents(
+            backend, settings.name, settings.namespace, self._authentication.agent_key
+        )
         self._groups = Groups(backend, settings.name, settings.namespace)
         self._witness = Witness(backend, settings.namespace, settings.name)
-        self._http = HttpProcess(backend, settings)
+        self._http = HttpProcess(backend, settings, self._authentication.http_key)
         #: Whether an earlier process of this supervisor may have begun.
         self._again = backend.was_restarted()
         self._patient_until = time.monotonic() + (_PATIENCE_S if self._again else 0.0)
@@ -106,14 +117,24 @@ class SupervisorService:
             told = cannot_begin(self._settings, error, new=not self._again)
             raise SchedulerUnavailableError(told) from error
 
-    async def ask(self, data: bytes, refs: Refs = NO_REFS) -> bytes | tuple[bytes, list[Handle]]:
+    async def ask(
+        self, data: bytes, refs: Refs = NO_REFS, credential: bytes = b""
+    ) -> bytes | tuple[bytes, list[Handle]]:
         """Answer an encoded request, whose object references come beside it: an encoded answer, with the
-        handles that belong to it beside it, if any do.
+        handles that belong to it beside it, if any do. ``credential``: a packed Credential, or the key of
+        the process that serves the HTTP API.
         """
-        return await self._answered(data, refs, None)
+        reactor = (await self.ready()).running.reactor
+        caller = self._authentication.caller(reactor, credential)
+        if isinstance(caller, Refused):
+            return encode_answer(Refusal(refused=caller))
+        return await self._answered(data, refs, caller)
 
-    async def ask_as(self, caller: bytes, data: bytes) -> bytes | tuple[bytes, list[Handle]]:
-        """As ``ask``, for the holder of a token: a packed Caller."""
+    async def ask_as(
+        self, caller: bytes, data: bytes, key: bytes = b""
+    ) -> bytes | tuple[bytes, list[Handle]]:
+        """As ``ask``, for the process that serves the HTTP API: on behalf of a packed Caller."""
+        self._authentication.check_http((await self.ready()).running.reactor, key)
         return await self._answered(data, NO_REFS, unpack(caller, Caller))
 
     async def _answered(
@@ -128,16 +149,26 @@ class SupervisorService:
             return encode_answer(answer.answer), answer.handles
         return encode_answer(answer)
 
-    async def hello(self) -> bytes:
-        """Which supervisor this is: a Hello."""
+    async def recover(self) -> None:
+        """Recover, though nobody asks for anything."""
         await self.ready()
+
+    async def hello(self, credential: bytes = b"") -> bytes:
+        """Which supervisor this is: a Hello. Raises NotAllowedError."""
+        reactor = (await self.ready()).running.reactor
+        caller = self._authentication.caller(reactor, credential)
+        if isinstance(caller, Refused):
+            raise NotAllowedError(caller.error)
         hello = Hello(
+            owner="" if caller is None else caller.token.owner,
             protocol=PROTOCOL_VERSION,
             python=platform.python_version(),
             ray=self._backend.version(),
             detached=self._settings.detached,
             job_id=self._job_id,
-            settings=self._settings.public(),
+            settings=msgspec.structs.replace(
+                self._settings.public(), auth=AuthSettings(required=reactor.state.tokens.required)
+            ),
         )
         return pack(hello)
 
@@ -149,9 +180,12 @@ class SupervisorService:
             return False, PreemptionPolicy().longest_s
         return True, self._requests.running.reactor.state.policy.longest_s
 
-    async def agent_restarted(self, agent_name: str, incarnation: int, message: bytes) -> None:
+    async def agent_restarted(
+        self, agent_name: str, incarnation: int, message: bytes, key: bytes = b""
+    ) -> None:
         """Ray restarted an agent's process by itself: a Report. One that cannot be read ends the agent."""
         reactor = (await self.ready()).running.reactor
+        self._authentication.check_agent(reactor, agent_name, incarnation, key)
         try:
             report = unpack(message, Report)
         except MessageError as error:
@@ -172,22 +206,28 @@ class SupervisorService:
             )
         )
 
-    async def last_saved(self, agent_name: str, incarnation: int) -> bytes | None:
+    async def last_saved(self, agent_name: str, incarnation: int, key: bytes = b"") -> bytes | None:
         """The state last saved of any task of an agent that Ray restarted; None: there is none."""
-        return await (await self.ready()).states.last_saved(agent_name, incarnation)
+        requests = await self.ready()
+        self._authentication.check_agent(requests.running.reactor, agent_name, incarnation, key)
+        return await requests.states.last_saved(agent_name, incarnation)
 
-    async def poll(self, agent_name: str, incarnation: int, usage: bytes | None = None) -> bytes:
+    async def poll(
+        self, agent_name: str, incarnation: int, key: bytes = b"", usage: bytes | None = None
+    ) -> bytes:
         """A host polls for commands: the most frequent call, and the one that stays open longest. ``usage``:
         its newest Usage, packed; None: it has measured none yet.
         """
-        if self._requests is None:
-            await self.ready()
+        requests = self._requests or await self.ready()
+        self._authentication.check_agent(requests.running.reactor, agent_name, incarnation, key)
         if usage is not None:
-            await self.report_usage(agent_name, incarnation, usage)
+            self._take_usage(requests.running.reactor, agent_name, incarnation, usage)
         return pack(await self._agents.commands.poll(agent_name, incarnation))
 
     async def command_done(self, command_id: int, result: bytes) -> None:
-        """A host answers a command: a Result. Who waits for it finds the metrics that came with it stored."""
+        """A host answers a command, whose id only it knows: a Result. Who waits for it finds the metrics that
+        came with it stored.
+        """
         reactor = (await self.ready()).running.reactor
         done = self._agents.commands.done(command_id, result)
         if done is not None and done.metrics is not None:
@@ -198,23 +238,47 @@ class SupervisorService:
         await self.ready()
         return self._agents.commands.part(command_id, begin, data)
 
-    async def report_metrics(self, message: bytes) -> bool:
-        """An agent reports metrics: a MetricsReport. Returns whether they were accepted."""
+    async def report_metrics(self, message: bytes, key: bytes = b"") -> bool:
+        """An agent reports metrics: a MetricsReport. Returns whether they were accepted. ``key``: that of the
+        agent, or a packed Credential where ScheduleMesh did not start it.
+        """
         reactor = (await self.ready()).running.reactor
+        self._authentication.check_metrics(reactor, message, key)
         return self._agents.metrics.take(reactor.state, message, reactor.now())
 
-    async def report_usage(self, agent_name: str, incarnation: int, message: bytes) -> None:
+    async def report_usage(
+        self, agent_name: str, incarnation: int, key: bytes, message: bytes
+    ) -> None:
         """A host reports a packed Usage that differs much from what it reported before."""
         reactor = (await self.ready()).running.reactor
+        self._authentication.check_agent(reactor, agent_name, incarnation, key)
+        self._take_usage(reactor, agent_name, incarnation, message)
+
+    def _take_usage(
+        self, reactor: Reactor, agent_name: str, incarnation: int, message: bytes
+    ) -> None:
         if is_process(reactor.state, agent_name, incarnation):
             self._agents.usage.take(agent_name, incarnation, message, reactor.now())
 
-    async def http_serves(self, url: str) -> None:
+    async def http_serves(self, url: str, key: bytes = b"") -> None:
         """The process that serves the HTTP API says at which address it does."""
+        self._authentication.check_http((await self.ready()).running.reactor, key)
         self._http.url = url
 
-    async def shutdown(self) -> None:
-        """End every agent and group, remove the journal, and end this process.
+    async def shutdown(self, credential: bytes = b"") -> None:
+        """End every agent and group, remove the journal, and end this process; for operators. Raises
+        NotAllowedError.
+        """
+        try:
+            reactor = (await self.ready()).running.reactor
+        except SchedulerUnavailableError:
+            self._authentication.operator(None, credential)
+        else:
+            self._authentication.operator(reactor, credential)
+        await self._end()
+
+    async def _end(self) -> None:
+        """As ``shutdown``, for the supervisor itself.
 
         A supervisor that cannot recover ends the agents and groups that carry its mark, and leaves its
         journal as it is.
@@ -283,6 +347,7 @@ class SupervisorService:
         reactor = await Reactor.recover(journal, strategies, settings.journal, self._clock, earlier)
         executor = Executor(self._backend, self._agents, self._groups, reactor, self._settings.name)
         try:
+            await self._authentication.begin(reactor)
             return await self._reconciled(executor, journal, plugins, seen)
         except (JournalError, BackendError):
             # The next attempt opens the journal anew.
@@ -378,7 +443,7 @@ class SupervisorService:
                 logger.info("job %s has ended; everything made for it ends too", self._job_id)
                 # What a former scheduler of this name left behind is not this job's.
                 ended = self._requests is not None or self._again
-                await (self.shutdown() if ended else self.withdraw())
+                await (self._end() if ended else self.withdraw())
                 self._backend.end_supervisor()
             except (JournalError, BackendError) as error:
                 logger.warning("leaving: %s", error)

@@ -21,6 +21,7 @@ from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError
 from schedulemesh.metrics.exposition import CONTENT_TYPE
 from schedulemesh.protocol.answers import encode_answer
 from schedulemesh.protocol.callers import Caller
+from schedulemesh.protocol.credentials import hash_of, new_secret
 from schedulemesh.protocol.history_requests import QueryEvents
 from schedulemesh.protocol.metric_requests import GetMetrics
 from schedulemesh.protocol.requests import decode_request
@@ -46,7 +47,6 @@ from schedulemesh.server.problems import (
 )
 from schedulemesh.server.reads import LISTINGS, SINGLES, Listing, Single
 from schedulemesh.server.shared_reads import SharedReads
-from schedulemesh.server.tokens import hash_of, new_secret
 
 API = "/api/v1"
 #: The type of requests and answers in the form in which the supervisor takes and gives them.

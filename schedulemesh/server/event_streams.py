@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.server.event_feed import RETRY_S, EventFeed, Gap, Line, Trouble
 
 #: Seconds without an event after which a stream says that it is still open.
@@ -91,7 +92,7 @@ class EventStream:
             changed = self._feed.changed()
             part = await self._next()
             if part and not await self._accepted():
-                yield _named("ended", {"reason": "token_not_accepted"})
+                yield _named("ended", {"reason": Reason.TOKEN_NOT_ACCEPTED.value})
                 return
             if part:
                 yield part

@@ -15,6 +15,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from schedulemesh.config.http import HttpSettings, is_address
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.errors import SchedulerUnavailableError
 from schedulemesh.protocol.callers import Caller
 from schedulemesh.server.problems import Problem, json_response, unavailable
@@ -92,7 +93,7 @@ class Guard:
             return None
         raise Problem(
             401,
-            "token_not_accepted" if token else "token_needed",
+            Reason.TOKEN_NOT_ACCEPTED.value if token else "token_needed",
             (
                 "the token is unknown, expired or revoked"
                 if token

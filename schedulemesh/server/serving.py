@@ -10,10 +10,11 @@ import socket
 
 import uvicorn
 
+from schedulemesh.config.discovery import Discovered, forget, found, write
 from schedulemesh.config.http import HttpSettings
+from schedulemesh.errors import NotAllowedError
 from schedulemesh.server.app import application
 from schedulemesh.server.connections import PatientProtocol
-from schedulemesh.server.discovery import Discovered, forget, found, write
 from schedulemesh.server.event_feed import EventFeed
 from schedulemesh.server.gateway import Gateway
 from schedulemesh.server.tokens import TokenTable
@@ -40,7 +41,7 @@ class HttpServer:
 
     async def run(self) -> None:
         """Serve until ``end`` is called. Raises OSError where no port is free."""
-        earlier = found(self._settings.folder, self._namespace, self._name)
+        earlier = self._earlier()
         listening = listen(self._settings, None if earlier is None else earlier.url)
         tokens = TokenTable(self._gateway)
         token = await tokens.local_secret(None if earlier is None else earlier.token)
@@ -81,6 +82,14 @@ class HttpServer:
         self._feed.end()
         if self._server is not None:
             self._server.should_exit = True
+
+    def _earlier(self) -> Discovered | None:
+        """What was written to the discovery file before; None: nothing that can be trusted."""
+        try:
+            return found(self._settings.folder, self._namespace, self._name)
+        except NotAllowedError as error:
+            logger.warning("%s", error)
+            return None
 
     def _found(self) -> asyncio.Future[Discovered]:
         """What commands can find, once it listens."""

@@ -7,7 +7,6 @@ request again, with the tokens of that moment.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import secrets
 import time
@@ -19,6 +18,7 @@ from schedulemesh.domain.tokens import Role, TokenSpec
 from schedulemesh.errors import SchedulerUnavailableError
 from schedulemesh.protocol.answers import Details, Response
 from schedulemesh.protocol.callers import Caller
+from schedulemesh.protocol.credentials import hash_of, new_secret
 from schedulemesh.protocol.token_requests import CreateToken, GetTokenHashes, RotateToken
 from schedulemesh.server.gateway import Gateway
 
@@ -33,16 +33,6 @@ _FRESH_S, _PAUSE_S = 2.0, 0.5
 _ANSWER_S = 2.0
 #: Seconds between two attempts to reach the supervisor.
 _RETRY_S = 0.2
-
-
-def new_secret() -> str:
-    """The secret of a new token: 256 random bits."""
-    return f"sm_{secrets.token_urlsafe(32)}"
-
-
-def hash_of(secret: str) -> str:
-    """The hash under which a secret is recorded. A secret is too random to be guessed from it."""
-    return hashlib.sha256(secret.encode(errors="surrogatepass")).hexdigest()
 
 
 class TokenTable:
@@ -112,7 +102,8 @@ class TokenTable:
             raise SchedulerUnavailableError(f"the supervisor answered {answer!r}")
         tokens = msgspec.convert(answer.facts["tokens"], list[TokenSpec])
         known = {token.name: token for token in tokens}
-        if earlier is not None and any(t.secret_hash == hash_of(earlier) for t in tokens):
+        operators = {token.secret_hash for token in tokens if token.role is Role.OPERATOR}
+        if earlier is not None and hash_of(earlier) in operators:
             return earlier
         secret = new_secret()
         request: CreateToken | RotateToken

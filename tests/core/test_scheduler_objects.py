@@ -26,7 +26,9 @@ from schedulemesh.simple import SimpleScheduler
 def ended(monkeypatch):
     """The names of the schedulers that were ended, in order."""
     names = []
-    monkeypatch.setattr(connections, "end", lambda handle, settings: names.append(settings.name))
+    monkeypatch.setattr(
+        connections, "end", lambda handle, settings, credential: names.append(settings.name)
+    )
     return names
 
 
@@ -46,11 +48,13 @@ def living(monkeypatch):
             )
             return Connection("handle", settings, hello, owned=owned)
 
-        def connect(settings):
+        def connect(settings, token):
             return connected(settings, not detached)
 
         monkeypatch.setattr(scheduler_module, "connect", connect)
-        monkeypatch.setattr(scheduler_module, "find", lambda settings: connected(settings, False))
+        monkeypatch.setattr(
+            scheduler_module, "find", lambda settings, token: connected(settings, False)
+        )
 
     be(False)
     return be
@@ -93,7 +97,7 @@ def test_what_the_block_did_itself_is_not_done_again(living, ended):
 
 
 def test_the_error_of_a_block_is_not_replaced_by_that_of_leaving_it(living, monkeypatch, caplog):
-    def unavailable(handle, settings):
+    def unavailable(handle, settings, credential):
         raise SchedulerUnavailableError("no sign of life")
 
     monkeypatch.setattr(connections, "end", unavailable)

@@ -10,8 +10,8 @@ import socket
 import httpx
 import pytest
 
+from schedulemesh.config.discovery import found
 from schedulemesh.config.http import home_folder
-from schedulemesh.server.discovery import found
 from tests.integration.polling import actors_in, process_exists, until
 
 

@@ -7,13 +7,13 @@ import threading
 
 import httpx
 
+from schedulemesh.config.discovery import found
 from schedulemesh.config.http import HttpSettings
 from schedulemesh.errors import SchedulerUnavailableError
 from schedulemesh.protocol.agents import pack
 from schedulemesh.protocol.answers import read_answer
 from schedulemesh.protocol.requests import encode_request
 from schedulemesh.protocol.token_requests import GetTokenHashes
-from schedulemesh.server.discovery import found
 from schedulemesh.server.serving import HttpServer
 
 

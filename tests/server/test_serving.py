@@ -8,12 +8,12 @@ import stat
 
 import pytest
 
+from schedulemesh.config.discovery import Discovered, forget, found, path_of, write
 from schedulemesh.config.http import HttpSettings, home_folder, parse_http
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol.answers import Details, Listed, Response, read_answer
 from schedulemesh.protocol.requests import DeleteAgent, GetAbout, ListPools, encode_request
 from schedulemesh.server.app import MSGPACK
-from schedulemesh.server.discovery import Discovered, forget, found, path_of, write
 from schedulemesh.server.serving import listen
 
 

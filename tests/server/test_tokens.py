@@ -8,6 +8,7 @@ import pytest
 from schedulemesh.domain.tokens import Role
 from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.answers import Response, read_answer
+from schedulemesh.protocol.credentials import hash_of
 from schedulemesh.protocol.queue_requests import SubmitMany
 from schedulemesh.protocol.requests import AnyRequest, encode_request
 from schedulemesh.protocol.roles import LEAST_ROLE
@@ -148,7 +149,7 @@ def test_a_token_is_shown_once_and_stored_as_a_hash(mesh, api, tmp_path):
     assert listed["v"]["created_by"].startswith("local@")
     assert made["token"] not in str(listed)
     stored = mesh.running.reactor.state.tokens["v"]
-    assert stored.secret_hash == tokens.hash_of(made["token"])
+    assert stored.secret_hash == hash_of(made["token"])
     assert mesh.reloaded().tokens == mesh.running.reactor.state.tokens
     journal = b"".join(path.read_bytes() for path in tmp_path.glob("j.sqlite*"))
     assert made["token"].encode() not in journal

@@ -122,7 +122,9 @@ class ControlChannel:
     def __init__(self, init: AgentInit, supervisor: ActorHandle) -> None:
         self._init_message = init
         self.agent_name = init.agent_name
-        self._incarnation = init.incarnation
+        self._incarnation, self._key = init.incarnation, init.key
+        #: What calls of the supervisor begin with that only this process may make.
+        self._own = (init.agent_name, init.incarnation, init.key)
         self._supervisor = supervisor
         self.metrics = MetricsSender(self.agent_name, self._incarnation, self._send_metrics)
         self._usage = UsageSampler(self._send_usage)
@@ -162,7 +164,7 @@ class ControlChannel:
 
     def init_after_restart(self) -> AgentInit:
         """What to build the object from after Ray restarted the process: the last state that was saved."""
-        saved = fetched(self._supervisor.last_saved.remote(self.agent_name, self._incarnation))
+        saved = fetched(self._supervisor.last_saved.remote(*self._own))
         return (
             msgspec.structs.replace(self._init_message, saved=saved)
             if saved
@@ -174,7 +176,9 @@ class ControlChannel:
         if report.error:
             logger.error("the object cannot be built again: %s", report.error)
             os._exit(1)
-        self._supervisor.agent_restarted.remote(self.agent_name, self._incarnation, pack(report))
+        self._supervisor.agent_restarted.remote(
+            self.agent_name, self._incarnation, pack(report), self._key
+        )
         self.start()
 
     def safe_point(self) -> None:
@@ -224,13 +228,13 @@ class ControlChannel:
     def _poll(self) -> ObjectRef:
         usage = self._usage.newest()
         packed = None if usage is None else pack(usage)
-        return self._supervisor.poll.remote(self.agent_name, self._incarnation, packed)
+        return self._supervisor.poll.remote(*self._own, packed)
 
     def _send_usage(self, usage: Usage) -> None:
-        self._supervisor.report_usage.remote(self.agent_name, self._incarnation, pack(usage))
+        self._supervisor.report_usage.remote(*self._own, pack(usage))
 
     def _send_metrics(self, message: bytes) -> ObjectRef:
-        return self._supervisor.report_metrics.remote(message)
+        return self._supervisor.report_metrics.remote(message, self._key)
 
     def _carry_out(self, command: Command) -> Result:
         if command.kind == "save":

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import functools
+import os
+
+import msgspec
+from ray import ObjectRef
 from ray.actor import ActorHandle
 
 from schedulemesh.core.agent.agent_actor import AgentActor
 from schedulemesh.core.agent.control_channel import current
 from schedulemesh.core.agent.metrics_sender import MetricsSender
 from schedulemesh.domain.user_data import UserValue
+from schedulemesh.protocol.credentials import ENVIRONMENT_VARIABLE, Credential
 
 
 class MetricsReportingAgent(AgentActor):
     """An agent that reports metrics to the scheduler without waiting for the answer.
 
-    ``supervisor`` is needed only in processes that ScheduleMesh did not start. ``report_interval`` is the
+    ``supervisor`` is needed only in processes that ScheduleMesh did not start; where the scheduler accepts
+    tokens only, these have one in SCHEDULEMESH_TOKEN. ``report_interval`` is the
     minimum number of seconds between two reports; the last report is always sent.
     """
 
@@ -55,5 +62,13 @@ class MetricsReportingAgent(AgentActor):
         if channel is not None:
             return channel.metrics
         if self._sender is None and self.supervisor is not None:
-            self._sender = MetricsSender(self.name, None, self.supervisor.report_metrics.remote)
+            report = functools.partial(_reported, self.supervisor)
+            self._sender = MetricsSender(self.name, None, report)
         return self._sender
+
+
+def _reported(supervisor: ActorHandle, message: bytes) -> ObjectRef:
+    """Send metrics from a process that ScheduleMesh did not start, with the token of its environment."""
+    token = os.environ.get(ENVIRONMENT_VARIABLE, "")
+    credential = msgspec.msgpack.encode(Credential(token=token, pid=os.getpid()))
+    return supervisor.report_metrics.remote(message, credential)

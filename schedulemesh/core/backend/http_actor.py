@@ -35,7 +35,7 @@ class HttpActor:
 
     def __init__(self, settings: bytes, supervisor: Any) -> None:
         self._supervisor = supervisor
-        self._server = _composed(settings, supervisor)
+        self._server, self._key = _composed(settings, supervisor)
         ray.get_runtime_context().current_actor.serve.remote()
 
     async def serve(self) -> None:
@@ -59,7 +59,7 @@ class HttpActor:
         url = await self._server.address()
         while True:
             try:
-                await self._supervisor.http_serves.remote(url)
+                await self._supervisor.http_serves.remote(url, self._key)
             except ActorDiedError:
                 self._server.end()
                 ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
@@ -71,8 +71,8 @@ class HttpActor:
 class RayGateway:
     """Asks the supervisor through its Ray handle; see Gateway."""
 
-    def __init__(self, supervisor: Any, name: str) -> None:
-        self._supervisor, self._name = supervisor, name
+    def __init__(self, supervisor: Any, name: str, key: bytes) -> None:
+        self._supervisor, self._name, self._key = supervisor, name, key
 
     async def ask(self, request: AnyRequest, caller: Caller | None = None) -> AnyAnswer:
         """See Gateway."""
@@ -81,9 +81,9 @@ class RayGateway:
 
         data, supervisor = encode_request(request), self._supervisor
         ref = (
-            supervisor.ask.remote(data)
+            supervisor.ask.remote(data, ([], []), self._key)
             if caller is None
-            else supervisor.ask_as.remote(pack(caller), data)
+            else supervisor.ask_as.remote(pack(caller), data, self._key)
         )
         try:
             answer = await asyncio.wait_for(as_future(ref), _ANSWER_S)
@@ -120,8 +120,8 @@ def http_actor_name(name: str) -> str:
     return f"schedulemesh-http:{name}"
 
 
-def _composed(settings: bytes, supervisor: Any) -> Any:
-    """The composition root of this process."""
+def _composed(settings: bytes, supervisor: Any) -> tuple[Any, bytes]:
+    """The composition root of this process: the server, and the key of this process."""
     import msgspec
 
     from schedulemesh.config.settings import SchedulerSettings
@@ -133,5 +133,6 @@ def _composed(settings: bytes, supervisor: Any) -> Any:
     made = msgspec.msgpack.decode(settings, type=SchedulerSettings)
     if made.http is None:
         raise ValueError("the settings have no HTTP API")
-    gateway = RayGateway(supervisor, made.name)
-    return HttpServer(gateway, made.http, made.namespace, made.name)
+    key = made.auth.process_key
+    gateway = RayGateway(supervisor, made.name, key)
+    return HttpServer(gateway, made.http, made.namespace, made.name), key

@@ -22,6 +22,7 @@ CALLS = (
     "http_serves",
     "last_saved",
     "poll",
+    "recover",
     "agent_restarted",
     "report_metrics",
     "report_usage",
@@ -39,7 +40,7 @@ class Supervisor:
 
         self._service = _composed(settings, job_id)
         # After a restart nobody may call for long, and recovery must not wait for that.
-        ray.get_runtime_context().current_actor.hello.remote()
+        ray.get_runtime_context().current_actor.recover.remote()
 
 
 def _composed(settings: bytes, job_id: str) -> SupervisorService:

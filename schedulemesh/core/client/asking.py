@@ -13,6 +13,7 @@ from schedulemesh.core.client.results import ResultT, combined
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.protocol.answers import AnswerT, Details, Listed, Response, decode_answer
 from schedulemesh.protocol.requests import AnyRequest, encode_request
+from schedulemesh.runtime.references import NO_REFS
 
 
 def ask(connection: Connection, request: AnyRequest, expected: type[AnswerT]) -> AnswerT | Refused:
@@ -36,9 +37,9 @@ def ask_with_handles(
     ``refs``: object references that are sent beside the request: those that are whole arguments, and those
     nested in other values. ``what``: the name that decides how long the answer may take; None: the request's.
     """
-    beside = () if refs is None or not any(refs) else (refs,)
     tag = str(type(request).__struct_config__.tag)
-    answer = connection.call("ask", encode_request(request), *beside, what=what or tag)
+    beside = NO_REFS if refs is None else refs
+    answer = connection.call("ask", encode_request(request), beside, what=what or tag)
     data, handles = answer if isinstance(answer, tuple) else (answer, [])
     return decode_answer(data, expected), handles
 

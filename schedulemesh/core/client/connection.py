@@ -17,11 +17,13 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from schedulemesh.config.settings import PROTOCOL_VERSION, SchedulerSettings
 from schedulemesh.core.backend.supervisor_actor import Supervisor
 from schedulemesh.core.client.contradictions import refuse_contradictions, without_password
+from schedulemesh.core.client.credentials import NewToken, credential_of, forget_token, token_of
 from schedulemesh.core.client.deadline import SilentSchedulerError, answer, ask_ray
 from schedulemesh.core.client.task_request import Caller
 from schedulemesh.core.transport.handles import actor_id
 from schedulemesh.errors import (
     InvalidRequestError,
+    NotAllowedError,
     ProtocolMismatchError,
     SchedulerExistsError,
     SchedulerNotFoundError,
@@ -54,9 +56,12 @@ class Connection:
         settings: SchedulerSettings,
         hello: Hello,
         *,
+        credential: bytes = b"",
         owned: bool = False,
     ) -> None:
         self._handle = handle
+        #: What is sent with every call.
+        self.credential = credential
         self.settings = settings
         self.hello = hello
         self.owned = owned
@@ -79,7 +84,11 @@ class Connection:
     def caller(self) -> Caller:
         """What submissions take from the calling job."""
         context = ray.get_runtime_context()
-        return Caller(namespace=context.namespace, runtime_env=dict(context.runtime_env))
+        return Caller(
+            namespace=context.namespace,
+            runtime_env=dict(context.runtime_env),
+            owner=self.hello.owner,
+        )
 
     @property
     def standing(self) -> bool:
@@ -95,7 +104,7 @@ class Connection:
         require_ray()
         name = self.settings.name
         try:
-            ref = getattr(handle, method).remote(*args)
+            ref = getattr(handle, method).remote(*args, self.credential)
             return cast("RawAnswer", answer(handle, name, what or method, ref))
         except ActorUnschedulableError as error:
             raise SchedulerUnavailableError(_without_node(name)) from error
@@ -113,7 +122,7 @@ class Connection:
         """Have the supervisor end everything, then end it. Nothing happens if this object did so before."""
         if self.state == "ended":
             return
-        end(self.handle, self.settings)
+        end(self.handle, self.settings, self.credential)
         self.state = "ended"
 
     def described(self) -> str:
@@ -137,15 +146,17 @@ class Connection:
         }
 
 
-def end(handle: ActorHandle, settings: SchedulerSettings) -> bool:
+def end(handle: ActorHandle, settings: SchedulerSettings, credential: bytes) -> bool:
     """Have a supervisor end everything, even one that cannot start, then end it; its name is free then.
-    False: it had ended already.
+    False: it had ended already. Raises NotAllowedError where the credential is not an operator's.
     """
     name = settings.name
     try:
-        answer(handle, name, "shutdown", handle.shutdown.remote())
+        answer(handle, name, "shutdown", handle.shutdown.remote(credential))
     except RayActorError:
         return False
+    except NotAllowedError as error:
+        raise _not_allowed(error) from None
     except SchedulerUnavailableError as error:
         raise _without_traceback(error) from None
     except ActorUnschedulableError:
@@ -153,22 +164,33 @@ def end(handle: ActorHandle, settings: SchedulerSettings) -> bool:
         ray.kill(handle)
         raise SchedulerUnavailableError(_without_node(name)) from None
     ray.kill(handle)
+    forget_token(settings, credential)
     _await_free_name(handle, settings)
     return True
 
 
-def connect(settings: SchedulerSettings, node_id: str | None = None) -> Connection:
+def connect(
+    settings: SchedulerSettings, token: object = None, node_id: str | None = None
+) -> Connection:
     """The connection to the living supervisor of this name, or to a new one.
 
     A new one is pinned to ``node_id`` (None: this node), because its journal lies there. Raises
     SchedulerExistsError where a living one belongs to another job and is not detached, or was made with
-    other settings.
+    other settings, and NotAllowedError where it does not accept the token.
     """
     require_ray()
     job_id = ray.get_runtime_context().get_job_id()
-    handle = ask_ray("start the supervisor", lambda: _registered_or_new(settings, job_id, node_id))
+    new = NewToken(settings, token_of(settings, token))
+    new.write()
+    handle = ask_ray(
+        "start the supervisor", lambda: _registered_or_new(new.settings, job_id, node_id)
+    )
+    credential = credential_of(new.secret)
     try:
-        hello = _greet(handle, settings)
+        hello = _greet(handle, settings, credential)
+    except NotAllowedError:
+        new.forget()
+        raise
     except SilentSchedulerError:
         # It would not answer a request to withdraw either, and may have started when it is called again.
         raise
@@ -181,7 +203,9 @@ def connect(settings: SchedulerSettings, node_id: str | None = None) -> Connecti
             f"{hello.job_id}; choose another name, or make it detached to share it"
         )
     refuse_contradictions(settings, hello.settings)
-    connection = Connection(handle, settings, hello, owned=not hello.detached)
+    connection = Connection(
+        handle, settings, hello, credential=credential, owned=not hello.detached
+    )
     if connection.standing:
         logger.warning(
             "scheduler %r is a standing one, made with detached=True: this object is attached to it, and it "
@@ -239,12 +263,15 @@ def _is_named(handle: ActorHandle, settings: SchedulerSettings) -> bool:
     return actor_id(found) == actor_id(handle)
 
 
-def find(settings: SchedulerSettings) -> Connection:
-    """The connection to a living supervisor. Raises SchedulerNotFoundError where there is none."""
+def find(settings: SchedulerSettings, token: object = None) -> Connection:
+    """The connection to a living supervisor. Raises SchedulerNotFoundError where there is none, and
+    NotAllowedError where it does not accept the token.
+    """
     handle = registered(settings)
-    hello = _greet(handle, settings)
+    credential = credential_of(token_of(settings, token))
+    hello = _greet(handle, settings, credential)
     refuse_contradictions(settings, hello.settings)
-    return Connection(handle, settings, hello)
+    return Connection(handle, settings, hello, credential=credential)
 
 
 def registered(settings: SchedulerSettings) -> ActorHandle:
@@ -279,13 +306,16 @@ def require_ray() -> None:
         )
 
 
-def _greet(handle: ActorHandle, settings: SchedulerSettings) -> Hello:
+def _greet(handle: ActorHandle, settings: SchedulerSettings, credential: bytes = b"") -> Hello:
     name = settings.name
     try:
-        packed = cast("bytes", answer(handle, name, "hello", handle.hello.remote()))
+        ref = handle.hello.remote(credential)
+        packed = cast("bytes", answer(handle, name, "hello", ref))
         hello = msgspec.msgpack.decode(packed, type=Hello)
     except ActorUnschedulableError as error:
         raise SchedulerUnavailableError(_without_node(name)) from error
+    except NotAllowedError as error:
+        raise _not_allowed(error) from None
     except SilentSchedulerError:
         raise
     except SchedulerUnavailableError as error:
@@ -339,6 +369,11 @@ def _gone(name: str, error: RayActorError) -> str:
 def _without_traceback(error: SchedulerUnavailableError) -> SchedulerUnavailableError:
     """The error that the supervisor raised, without Ray's traceback."""
     return SchedulerUnavailableError(str(getattr(error, "cause", error)))
+
+
+def _not_allowed(error: NotAllowedError) -> NotAllowedError:
+    """The same without Ray's traceback."""
+    return NotAllowedError(str(getattr(error, "cause", error)))
 
 
 def _without_node(name: str) -> str:

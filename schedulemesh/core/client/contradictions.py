@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 
+from schedulemesh.config.auth import AUTH, AuthSettings
 from schedulemesh.config.http import HttpSettings
 from schedulemesh.config.settings import SchedulerSettings
 from schedulemesh.errors import SchedulerExistsError
@@ -19,6 +20,7 @@ _FIELDS = (
     "journal",
     "http",
     "alerts",
+    "auth",
 )
 _DEFAULTS = SchedulerSettings(name="")
 _PASSWORD = re.compile(r"(://[^:/@]*):[^@]*@")
@@ -54,6 +56,8 @@ def without_password(address: str) -> str:
 def _shown(field: str, value: object) -> str:
     if field == "state_path":
         return "none" if value is None else repr(without_password(str(value)))
+    if isinstance(value, AuthSettings):
+        return repr(AUTH) if value.required else "none"
     if field == "strategies" and isinstance(value, tuple):
         return "[" + ", ".join(ref.name for ref in value) + "]"
     return repr(value)

@@ -22,6 +22,7 @@ from schedulemesh.errors import SchedulerUnavailableError, TaskFailedError
 from schedulemesh.protocol.answers import TaskResult, decode_answer
 from schedulemesh.protocol.requests import encode_request
 from schedulemesh.protocol.task_requests import LONGEST_WAIT_S, GetResult
+from schedulemesh.runtime.references import NO_REFS
 
 
 class TaskFuture(Future[UserValue]):
@@ -78,7 +79,8 @@ class TaskFutures:
 
     def _ask(self, future: TaskFuture) -> None:
         request = GetResult(task_id=future.task_id, wait_s=LONGEST_WAIT_S)
-        ref = self._connection.handle.ask.remote(encode_request(request))
+        connection = self._connection
+        ref = connection.handle.ask.remote(encode_request(request), NO_REFS, connection.credential)
         answer = cast("Future[object]", ref.future())
         answer.add_done_callback(lambda done: self._answers.put((future, done)))
 

@@ -20,6 +20,7 @@ from schedulemesh.core.client.connection import (
     registered,
     require_ray,
 )
+from schedulemesh.core.client.credentials import credential_of, token_of
 from schedulemesh.core.client.new_settings import parse_settings
 from schedulemesh.core.client.results import combined
 from schedulemesh.errors import SchedulerNotFoundError, SchedulerUnavailableError
@@ -36,7 +37,8 @@ class ScheduleMeshHead:
     Jobs attach to it with ``RayScheduler.attach(name, namespace=...)``. ``state_path`` is the folder of its
     journal on the head node, or the URL of a PostgreSQL database (None: a folder of Ray's session).
     ``health_interval_s``: seconds between two health checks that it makes by itself (None: it makes none).
-    ``http`` is where its HTTP API listens, ``alerts`` who receives alerts, as for RayScheduler.
+    ``http`` is where its HTTP API listens, ``alerts`` who receives alerts, ``auth`` whether every call needs
+    a token, and ``token`` that of this object, as for RayScheduler.
     """
 
     def __init__(
@@ -49,6 +51,8 @@ class ScheduleMeshHead:
         journal: JournalSettings | None = None,
         http: bool | int | str | None = None,
         alerts: AlertSettings | Mapping[str, object] | bool | None = None,
+        auth: str | None = None,
+        token: str | None = None,
     ) -> None:
         self._settings = parse_settings(
             name,
@@ -59,8 +63,10 @@ class ScheduleMeshHead:
             journal=journal,
             http=http,
             alerts=alerts,
+            auth=auth,
             what="the head's name",
         )
+        self._token = token
 
     def start(self) -> HeadHealth:
         """Start the scheduler, or find it alive; returns what ``health`` returns.
@@ -69,7 +75,7 @@ class ScheduleMeshHead:
         SchedulerUnavailableError where it cannot start.
         """
         require_ray()
-        return _health(connect(self._settings, node_id=head_node_id()))
+        return _health(connect(self._settings, self._token, head_node_id()))
 
     def health(self) -> HeadHealth:
         """Return ``alive``, and with it what ``RayScheduler.about`` returns.
@@ -78,7 +84,7 @@ class ScheduleMeshHead:
         needed to free it.
         """
         try:
-            return _health(find(self._settings))
+            return _health(find(self._settings, self._token))
         except SchedulerUnavailableError as error:
             return {"success": False, "alive": False, "registered": True, "error": str(error)}
         except SchedulerNotFoundError as error:
@@ -91,7 +97,9 @@ class ScheduleMeshHead:
         agents, and its journal stays.
         """
         try:
-            ended = end(registered(self._settings), self._settings)
+            handle = registered(self._settings)
+            credential = credential_of(token_of(self._settings, self._token))
+            ended = end(handle, self._settings, credential)
         except SchedulerNotFoundError:
             ended = False
         return {"success": True} if ended else {"success": True, "already_gone": True}

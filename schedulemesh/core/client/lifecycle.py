@@ -11,9 +11,11 @@ from typing_extensions import Self
 from schedulemesh.core.client.arguments import public_calls
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.notebook import table_of
-from schedulemesh.core.client.results import Result, standing_scheduler
+from schedulemesh.core.client.results import Result, refused, standing_scheduler
 from schedulemesh.domain.numbers import parse_flag
-from schedulemesh.errors import ScheduleMeshError
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.errors import NotAllowedError, ScheduleMeshError
 
 logger = logging.getLogger(__name__)
 
@@ -71,9 +73,13 @@ class SchedulerObject:
         """End every agent and the scheduler, and remove its journal.
 
         Refused with ``standing_scheduler`` where this object was made without ``detached`` and found a
-        detached scheduler of that name, which others may be using, unless ``force`` is given.
+        detached scheduler of that name, which others may be using, unless ``force`` is given, and with
+        ``not_allowed`` where the scheduler accepts tokens only and this object's is not an operator's.
         """
         if self._connection.standing and not parse_flag(force, "force"):
             return standing_scheduler(self.name)
-        self._connection.end()
+        try:
+            self._connection.end()
+        except NotAllowedError as error:
+            return refused(Refused(reason=Reason.NOT_ALLOWED, error=str(error)))
         return {"success": True}

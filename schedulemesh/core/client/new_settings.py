@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from schedulemesh.config.auth import AuthSettings, parse_auth
 from schedulemesh.config.http import parse_http
 from schedulemesh.config.settings import (
     DEFAULT_NAMESPACE,
@@ -33,6 +34,7 @@ def parse_settings(
     http: object = None,
     history: object = None,
     alerts: object = None,
+    auth: object = None,
     what: str = "the scheduler's name",
 ) -> SchedulerSettings:
     """The settings that these arguments say. Raises InvalidRequestError naming what is wrong.
@@ -56,4 +58,5 @@ def parse_settings(
         http=parse_http(http, os.environ),
         history=parse_history_settings(history),
         alerts=chosen_alerts(alerts),
+        auth=AuthSettings(required=parse_auth(auth)),
     )

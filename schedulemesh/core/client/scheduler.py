@@ -72,7 +72,8 @@ class RayScheduler(
     ``ensure_agent_health`` does on request (None: it makes none). ``journal`` limits what the journal keeps,
     ``history`` what is kept of tasks that have ended. ``http`` is where the HTTP API listens: a port,
     "host:port", or True for 127.0.0.1:8090 (None: there is none; see docs/http_api.md). ``alerts`` changes
-    alert rules and names who receives alerts (False: there are none; see docs/alerts.md).
+    alert rules and names who receives alerts (False: there are none; see docs/alerts.md). With ``auth``
+    "token" every call needs a token, ``token`` or the one that is found (see docs/security.md).
 
     Every call returns a dict with ``success``. A refusal has ``success`` False, ``error`` (a sentence) and
     ``reason`` (a code), and changes nothing. A malformed request raises InvalidRequestError (a ValueError)
@@ -98,6 +99,8 @@ class RayScheduler(
         http: bool | int | str | None = None,
         history: HistorySettings | None = None,
         alerts: AlertSettings | Mapping[str, object] | bool | None = None,
+        auth: str | None = None,
+        token: str | None = None,
     ) -> None:
         settings = parse_settings(
             name,
@@ -112,9 +115,10 @@ class RayScheduler(
             http=http,
             history=history,
             alerts=alerts,
+            auth=auth,
         )
         show_log()
-        self._connection = connect(settings)
+        self._connection = connect(settings, token)
 
     @classmethod
     def attach(
@@ -123,16 +127,18 @@ class RayScheduler(
         *,
         namespace: str | None = None,
         state_path: str | os.PathLike[str] | None = None,
+        token: str | None = None,
     ) -> Self:
         """The living scheduler of this name, which is never ended by a ``with`` block.
 
-        Raises SchedulerNotFoundError where there is none, and SchedulerExistsError for a ``state_path`` that
-        is not the living one's.
+        Raises SchedulerNotFoundError where there is none, SchedulerExistsError for a ``state_path`` that
+        is not the living one's, and NotAllowedError where it does not accept the token (None: the one in
+        SCHEDULEMESH_TOKEN, or in the scheduler's file on this machine).
         """
         settings = parse_settings(name, namespace, state_path, detached=True)
         show_log()
         scheduler = cls.__new__(cls)
-        scheduler._connection = find(settings)  # noqa: SLF001  # its own class
+        scheduler._connection = find(settings, token)  # noqa: SLF001  # its own class
         return scheduler
 
     @public(AgentFields)

@@ -123,14 +123,17 @@ DEFAULTS: dict[str, object] = {
 }
 
 
-def described_task(given: Mapping[str, object]) -> tuple[TaskSpec, dict[str, bytes]]:
-    """The task that these arguments of a call describe, and the bytes to store with it.
+def described_task(
+    given: Mapping[str, object], owner: str = ""
+) -> tuple[TaskSpec, dict[str, bytes]]:
+    """The task that these arguments of a call describe, and the bytes to store with it. ``owner``: of a task
+    for which none is given; empty: the user that this process runs as.
 
     Raises InvalidRequestError naming what is wrong.
     """
     fields = {name: given.get(name) for name in PARSERS}
     if fields["owner"] is None:
-        fields["owner"] = user_name()
+        fields["owner"] = owner or user_name()
     payload = given.get("payload")
     if payload is None:
         return parse_task(fields), {}

@@ -62,12 +62,14 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
     namespace: str
     runtime_env: dict[str, object]
+    #: The owner of its tasks as its token says; empty: it says none.
+    owner: str = ""
 
 
 def task_submission(caller: Caller, given: Mapping[str, object]) -> Submission:
     """The submission of a task from the arguments of the call, by name. Raises InvalidRequestError."""
     given, arguments = with_run(given)
-    task, blobs = described_task(given)
+    task, blobs = described_task(given, caller.owner)
     return submission(caller, given, task, {**blobs, **arguments})
 
 

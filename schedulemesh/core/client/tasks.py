@@ -19,7 +19,7 @@ def register_running_task(
     connection: Connection, agent_name: object, given: Mapping[str, object]
 ) -> results.Result:
     """Register a task that runs on an agent; ``given`` are the fields of the task by name."""
-    task, blobs = described_task(given)
+    task, blobs = described_task(given, connection.caller.owner)
     request = RegisterTask(task=task, agent_name=parse_name(agent_name, "agent_name"), blobs=blobs)
     return results.done(respond(connection, request).outcome)
 

@@ -1,4 +1,4 @@
-"""Tokens are issued, rotated and revoked."""
+"""Issues, rotates and revokes tokens, and has calls need one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.tokens import Role, TokenSpec
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Refused, RequestOutcome
-from schedulemesh.engine.messages.token_facts import TokenIssued, TokenRevoked
+from schedulemesh.engine.messages.token_facts import (
+    AuthenticationEnabled,
+    TokenIssued,
+    TokenRevoked,
+)
 from schedulemesh.engine.transaction import Transaction
 
 
@@ -21,6 +25,12 @@ def issue_token(tx: Transaction, stimulus: s.TokenRequested) -> RequestOutcome:
         return Refused(
             reason=Reason.TOKEN_EXISTS,
             error=f"there is a token {known.name!r} already; rotate it, or revoke it first",
+        )
+    same = tx.state.tokens.by_hash.get(stimulus.spec.secret_hash)
+    if same is not None and same.name != stimulus.spec.name:
+        return Refused(
+            reason=Reason.TOKEN_EXISTS,
+            error=f"token {same.name!r} has this secret; every token has one of its own",
         )
     tx.emit(TokenIssued(spec=_issued(tx, stimulus, known if stimulus.rotate else None)))
     return Done(change=Change.CHANGED if stimulus.rotate else Change.CREATED)
@@ -48,6 +58,20 @@ def revoke_token(tx: Transaction, stimulus: s.TokenRevocationRequested) -> Reque
         )
     tx.emit(TokenRevoked(name=known.name, at=tx.now, client=stimulus.client))
     return Done()
+
+
+def enable_authentication(tx: Transaction, stimulus: s.AuthenticationRequested) -> RequestOutcome:
+    """Calls over Ray need a token from now on. The first token is issued only together with this: later, who
+    has none is not to get in by starting the supervisor anew.
+    """
+    tokens = tx.state.tokens
+    if tokens.required:
+        return Done(change=Change.UNCHANGED)
+    first = stimulus.first
+    if not any(token.secret_hash == first.secret_hash for token in tokens.values()):
+        tx.emit(TokenIssued(spec=msgspec.structs.replace(first, created_at=tx.now)))
+    tx.emit(AuthenticationEnabled(at=tx.now))
+    return Done(change=Change.CHANGED)
 
 
 def _not_found(tx: Transaction, name: str) -> Refused:

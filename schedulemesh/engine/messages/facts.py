@@ -32,7 +32,7 @@ from schedulemesh.engine.messages.queue_facts import (
     TaskCancelled,
     TaskQueued,
 )
-from schedulemesh.engine.messages.token_facts import TokenIssued, TokenRevoked
+from schedulemesh.engine.messages.token_facts import AnyTokenFact
 
 #: Incremented when the meaning of a stored fact changes; an older journal is migrated, a newer one refused.
 FORMAT_VERSION = 1
@@ -464,6 +464,5 @@ AnyFact = Union[
     RequestAnswered,
     AnswersForgotten,
     EpochBegun,
-    TokenIssued,
-    TokenRevoked,
+    AnyTokenFact,
 ]

@@ -352,6 +352,13 @@ class TokenRevocationRequested(Stimulus, frozen=True, kw_only=True):
     client: str
 
 
+class AuthenticationRequested(Stimulus, frozen=True, kw_only=True):
+    """Calls over Ray are to need a token."""
+
+    #: The operator's token that is issued where no token of an operator is valid.
+    first: TokenSpec
+
+
 class SupervisorBegan(Stimulus, frozen=True, kw_only=True):
     """A supervisor has started with this state."""
 
@@ -397,6 +404,7 @@ AnyStimulus = Union[
     SupervisorBegan,
     TokenRequested,
     TokenRevocationRequested,
+    AuthenticationRequested,
 ]
 
 #: The stimuli that are requests.

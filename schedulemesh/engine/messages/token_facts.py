@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Union
+
 from schedulemesh.domain.tokens import TokenSpec
 from schedulemesh.engine.messages.fact import Fact
 
@@ -18,3 +20,12 @@ class TokenRevoked(Fact, tag="token_revoked", frozen=True, kw_only=True):
     name: str
     at: float
     client: str
+
+
+class AuthenticationEnabled(Fact, tag="authentication_enabled", frozen=True, kw_only=True):
+    """Calls over Ray need a token from now on."""
+
+    at: float
+
+
+AnyTokenFact = Union[TokenIssued, TokenRevoked, AuthenticationEnabled]

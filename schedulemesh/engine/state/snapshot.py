@@ -92,6 +92,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     #: (request id, answer).
     answers: list[tuple[str, Answer]] = []
     tokens: list[TokenSpec] = []
+    #: Whether calls over Ray need a token.
+    authentication: bool = False
 
 
 def take_snapshot(state: MeshState) -> Snapshot:
@@ -103,6 +105,7 @@ def take_snapshot(state: MeshState) -> Snapshot:
         preemptions=[(*key, n) for key, n in state.past.preemptions.items()],
         policy_changes=list(state.policy_changes),
         tokens=list(state.tokens.values()),
+        authentication=state.tokens.required,
         handlers=list(state.handlers.values()),
         loaded=list(state.loaded),
         cohorts=list(state.ledger.cohorts.specs.values()),
@@ -316,4 +319,5 @@ def _put_lives(state: MeshState, part: Snapshot) -> None:
     state.former.update(dict.fromkeys(part.former))
     state.requests.update(part.requests)
     state.answers.update(part.answers)
-    state.tokens.update((token.name, token) for token in part.tokens)
+    state.tokens.restore(part.tokens)
+    state.tokens.required |= part.authentication

@@ -1,11 +1,14 @@
-"""The file from which commands on the same machine read the address of a scheduler's HTTP API and a token.
+"""The file from which a user's processes on the same machine read a scheduler's token and the address of its
+HTTP API.
 
 Only its owner may read it (mode 0600), because the token in it is that of an operator.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 import tempfile
 from hashlib import sha256
 from pathlib import Path
@@ -13,21 +16,26 @@ from urllib.parse import quote
 
 import msgspec
 
+from schedulemesh.errors import NotAllowedError
+
 #: The longest part of a path that is made of a name; of a longer one the hash is taken.
 _MAX_CHARS = 200
 
 
 class Discovered(msgspec.Struct, frozen=True, kw_only=True):
-    """The HTTP API of one scheduler."""
+    """The token of one scheduler, and its HTTP API."""
 
     name: str
     namespace: str
-    #: For example ``http://127.0.0.1:8090``.
+    #: For example ``http://127.0.0.1:8090``; empty: it has no HTTP API.
     url: str
     #: The token of an operator.
     token: str
-    #: The id of the process that serves it.
+    #: The id of the process that serves the HTTP API.
     pid: int
+
+    def __repr__(self) -> str:
+        return f"Discovered(name={self.name!r}, namespace={self.namespace!r}, url={self.url!r})"
 
 
 def path_of(folder: str | os.PathLike[str], namespace: str, name: str) -> Path:
@@ -36,11 +44,33 @@ def path_of(folder: str | os.PathLike[str], namespace: str, name: str) -> Path:
 
 
 def found(folder: str | os.PathLike[str], namespace: str, name: str) -> Discovered | None:
-    """What the file of a scheduler says; None: there is none that can be read."""
+    """What the file of a scheduler says; None: there is none that can be read.
+
+    Raises NotAllowedError where another user owns the file, or may read or change it.
+    """
+    path = path_of(folder, namespace, name)
     try:
-        return msgspec.json.decode(path_of(folder, namespace, name).read_bytes(), type=Discovered)
+        with path.open("rb") as file:
+            _check_owner(path, os.fstat(file.fileno()))
+            return msgspec.json.decode(file.read(), type=Discovered)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
+
+
+def _check_owner(path: Path, status: os.stat_result) -> None:
+    """Raise NotAllowedError unless the file is this user's alone. It is checked as opened, because the path
+    may lead elsewhere a moment later.
+    """
+    if status.st_uid != os.geteuid():
+        raise NotAllowedError(
+            f"{path} belongs to the user with the number {status.st_uid}, so its token is not used; remove "
+            "the file, or set SCHEDULEMESH_TOKEN"
+        )
+    if status.st_mode & 0o077:
+        raise NotAllowedError(
+            f"{path} may be read or changed by others (mode {stat.S_IMODE(status.st_mode):04o}), so its "
+            "token is not used: rotate it (`schedulemesh tokens rotate`), and set the mode with `chmod 600`"
+        )
 
 
 def write(folder: str | os.PathLike[str], discovered: Discovered) -> Path:
@@ -61,8 +91,9 @@ def write(folder: str | os.PathLike[str], discovered: Discovered) -> Path:
 
 def forget(folder: str | os.PathLike[str], discovered: Discovered) -> None:
     """Remove the file, unless another process has written it since."""
-    if found(folder, discovered.namespace, discovered.name) == discovered:
-        path_of(folder, discovered.namespace, discovered.name).unlink(missing_ok=True)
+    with contextlib.suppress(NotAllowedError):
+        if found(folder, discovered.namespace, discovered.name) == discovered:
+            path_of(folder, discovered.namespace, discovered.name).unlink(missing_ok=True)
 
 
 def _quoted(name: str) -> str:

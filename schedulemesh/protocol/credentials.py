@@ -1,0 +1,78 @@
+"""What proves who makes a call: the secret of a token, or the key of one of the scheduler's own processes."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+
+import msgspec
+
+from schedulemesh.errors import InvalidRequestError
+
+#: The process that serves the HTTP API.
+HTTP = "http"
+
+#: The environment variable with the token of clients.
+ENVIRONMENT_VARIABLE = "SCHEDULEMESH_TOKEN"
+
+#: Characters of a secret. A shorter one could be guessed.
+_LEAST, _MOST = 16, 512
+
+
+class Credential(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, array_like=True):
+    """What a client sends with every call: its token, and where it runs, which nothing proves."""
+
+    #: The secret of a token; empty: the client has none.
+    token: str = ""
+    #: Of Ray, in hex.
+    job_id: str = ""
+    node_id: str = ""
+    pid: int = 0
+
+    @property
+    def address(self) -> str:
+        """Where the call comes from, as it is recorded."""
+        return f"ray job {self.job_id}, node {self.node_id}, pid {self.pid}" if self.pid else ""
+
+    def __repr__(self) -> str:
+        return f"Credential({self.address})"
+
+
+def new_secret() -> str:
+    """The secret of a new token: 256 random bits."""
+    return f"sm_{secrets.token_urlsafe(32)}"
+
+
+def new_process_secret() -> bytes:
+    """What the keys of a scheduler's own processes are derived from."""
+    return secrets.token_bytes(32)
+
+
+def hash_of(secret: str) -> str:
+    """The hash under which a secret is recorded. A secret is too random to be guessed from it."""
+    return hashlib.sha256(secret.encode(errors="surrogatepass")).hexdigest()
+
+
+def parse_secret(given: object, what: str) -> str:
+    """The secret of a token, as it was given. Raises InvalidRequestError, which does not show it."""
+    if not isinstance(given, str) or not _LEAST <= len(given) <= _MOST or not _printable(given):
+        raise InvalidRequestError(
+            f"{what} is no token: one has {_LEAST} to {_MOST} ASCII characters without spaces, as "
+            "`schedulemesh tokens create` prints it"
+        )
+    return given
+
+
+def _printable(text: str) -> bool:
+    return all("!" <= character <= "~" for character in text)
+
+
+def process_key(secret: bytes, *of: object) -> bytes:
+    """The key of one of the scheduler's own processes, derived from the supervisor's secret."""
+    return hmac.digest(secret, msgspec.msgpack.encode(of), "sha256")
+
+
+def same(key: object, expected: bytes) -> bool:
+    """Whether a key is the expected one; how long this takes says nothing of how much of it is right."""
+    return type(key) is bytes and hmac.compare_digest(key, expected)

@@ -1,0 +1,272 @@
+"""Who may call the supervisor over Ray once calls need a token."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import msgspec
+import pytest
+
+from schedulemesh.config.auth import AuthSettings, parse_auth
+from schedulemesh.domain.tokens import Role, TokenSpec
+from schedulemesh.engine.state.snapshot import restored, take_snapshot
+from schedulemesh.errors import InvalidRequestError, NotAllowedError, SchedulerUnavailableError
+from schedulemesh.protocol import requests as r
+from schedulemesh.protocol.agents import MetricsReport, pack, unpack
+from schedulemesh.protocol.answers import Hello, Listed, read_answer
+from schedulemesh.protocol.callers import Caller
+from schedulemesh.protocol.credentials import Credential, hash_of, new_secret, parse_secret
+from schedulemesh.protocol.token_requests import CreateToken, ListTokens, RevokeToken, RotateToken
+from tests.runtime.composition import InThread, supervisor
+from tests.runtime.fake_backend import FakeBackend
+from tests.server.work import CPU, submission
+
+FIRST = new_secret()
+AUTH = AuthSettings(
+    required=True, first_token_hash=hash_of(FIRST), process_key=b"of the supervisor"
+)
+
+
+def sent(token="", **origin):
+    """What a client with this token sends."""
+    return msgspec.msgpack.encode(Credential(token=token, **origin))
+
+
+@pytest.fixture
+def journal(tmp_path):
+    """The file of the journal."""
+    return tmp_path / "j.sqlite"
+
+
+@pytest.fixture
+def start(journal):
+    """Starts a supervisor on the journal, after the one before has ended."""
+    running = []
+
+    def started(auth=AUTH):
+        while running:
+            running.pop().close()
+        running.append(InThread(journal, auth=auth))
+        return running[0]
+
+    yield started
+    for mesh in running:
+        mesh.close()
+
+
+@pytest.fixture
+def mesh(start):
+    """A supervisor whose calls need a token."""
+    return start()
+
+
+def ask(mesh, request, token=FIRST):
+    """The answer to a client with this token."""
+    answer = mesh.do(mesh.service.ask(r.encode_request(request), ([], []), sent(token)))
+    return read_answer(answer[0] if isinstance(answer, tuple) else answer)
+
+
+def issue(mesh, name, role, lifetime_s=None, **limits):
+    """The secret of a new token."""
+    secret = new_secret()
+    spec = TokenSpec(name=name, role=role, secret_hash=hash_of(secret), **limits)
+    given = {"client": "test", "request_id": f"issue {name}"}
+    answer = ask(mesh, CreateToken(spec=spec, lifetime_s=lifetime_s, **given))
+    assert not hasattr(answer, "refused"), answer
+    return secret
+
+
+def refused(mesh, token):
+    """The reason for which a client with this token does not see the pools; None: it does."""
+    answer = ask(mesh, r.ListPools(), token)
+    return None if isinstance(answer, Listed) else answer.refused.reason.value
+
+
+def test_every_request_needs_an_accepted_token(mesh):
+    assert refused(mesh, FIRST) is None
+    for token in ("", "guess", new_secret(), FIRST.upper(), f" {FIRST}", f"{FIRST}\n"):
+        assert refused(mesh, token) == "token_not_accepted", repr(token)
+    for credential in (b"", b"\xc1", b"x" * 100_000, msgspec.msgpack.encode(["a", 1, 2, {}])):
+        data = r.encode_request(r.ListPools())
+        answer = read_answer(mesh.do(mesh.service.ask(data, ([], []), credential)))
+        assert answer.refused.reason == "token_not_accepted"
+
+
+def test_a_refusal_says_what_to_do_and_nothing_of_the_token(mesh):
+    none = ask(mesh, r.ListPools(), "").refused.error
+    assert "SCHEDULEMESH_TOKEN" in none
+    assert "schedulemesh tokens create" in none
+    secret = new_secret()
+    assert secret not in str(ask(mesh, r.ListPools(), secret))
+
+
+def test_a_supervisor_says_who_it_is_to_holders_of_tokens_only(mesh):
+    hello = unpack(mesh.do(mesh.service.hello(sent(FIRST))), Hello)
+    assert (hello.settings.auth, hello.owner) == (AuthSettings(required=True), "")
+    ada = issue(mesh, "ada", Role.SUBMITTER, owner="ada")
+    assert unpack(mesh.do(mesh.service.hello(sent(ada))), Hello).owner == "ada"
+    for token in ("", "guess"):
+        with pytest.raises(NotAllowedError):
+            mesh.do(mesh.service.hello(sent(token)))
+
+
+def test_roles_and_limits_hold_over_ray(mesh):
+    ask(mesh, r.EnsurePool(name="p", resources=CPU, labels={}))
+    viewer = issue(mesh, "viewer", Role.VIEWER)
+    ada = issue(mesh, "ada", Role.SUBMITTER, owner="ada", pools=("p",), max_priority=4.0)
+    assert ask(mesh, r.DeleteAgent(agent_name="x"), viewer).refused.reason == "not_allowed"
+    assert ask(mesh, ListTokens(), ada).refused.reason == "not_allowed"
+    for how, allowed in (
+        ({"owner": "ada", "priority": 4.0}, True),
+        ({"owner": "bob", "priority": 4.0}, False),
+        ({"owner": "ada", "priority": 4.5}, False),
+        ({"owner": "ada", "priority": 4.0, "pool": "q"}, False),
+    ):
+        answer = ask(mesh, r.SubmitTask(submission=submission(f"t{how}"[:60], **how)), ada)
+        assert (getattr(answer, "refused", None) is None) == allowed, answer
+
+
+def test_a_token_ends_at_once_when_it_is_revoked_or_rotated_or_expires(mesh, monkeypatch):
+    secret = issue(mesh, "v", Role.VIEWER)
+    assert refused(mesh, secret) is None
+    again = new_secret()
+    given = {"client": "test", "request_id": "again"}
+    ask(mesh, RotateToken(name="v", secret_hash=hash_of(again), **given))
+    assert (refused(mesh, secret), refused(mesh, again)) == ("token_not_accepted", None)
+    ask(mesh, RevokeToken(name="v", client="test"))
+    assert refused(mesh, again) == "token_not_accepted"
+    brief = issue(mesh, "brief", Role.VIEWER, lifetime_s=1000.0)
+    assert refused(mesh, brief) is None
+    later = mesh.running.reactor.now() + 1001
+    monkeypatch.setattr(mesh.running.reactor, "now", lambda: later)
+    assert refused(mesh, brief) == "token_not_accepted"
+
+
+def test_two_tokens_have_no_secret_in_common(mesh):
+    spec = TokenSpec(name="twin", role=Role.VIEWER, secret_hash=hash_of(FIRST))
+    answer = ask(mesh, CreateToken(spec=spec, client="test", request_id="twin"))
+    assert answer.outcome.reason == "token_exists"
+
+
+def test_authentication_stays_after_a_restart_whatever_the_settings_say(start):
+    start()
+    intruder = new_secret()
+    for auth in (AuthSettings(), AuthSettings(required=True, first_token_hash=hash_of(intruder))):
+        again = start(auth)
+        assert refused(again, "") == "token_not_accepted"
+        assert refused(again, intruder) == "token_not_accepted"
+        assert refused(again, FIRST) is None
+
+
+def test_it_is_in_the_snapshot_too(mesh):
+    state = restored([take_snapshot(mesh.running.reactor.state)])
+    assert state.tokens.required
+    assert state.tokens.by_hash == mesh.running.reactor.state.tokens.by_hash
+    assert list(state.tokens) == ["first-operator"]
+
+
+def test_only_an_operator_shuts_it_down(mesh):
+    ada = issue(mesh, "ada", Role.SUBMITTER, owner="ada")
+    for token in ("", "guess", ada):
+        with pytest.raises(NotAllowedError):
+            mesh.do(mesh.service.shutdown(sent(token)))
+    assert refused(mesh, FIRST) is None
+    assert mesh.do(mesh.service.shutdown(sent(FIRST))) is None
+
+
+def test_agents_call_with_their_own_key_only(mesh):
+    key = mesh.running.agents.key_of("a", 1)
+    other = mesh.running.agents.key_of("a", 2)
+    report = pack(MetricsReport(agent_name="a", incarnation=1, metrics=msgspec.Raw(b"\x80")))
+    service = mesh.service
+    calls = (
+        lambda given: service.poll("a", 1, given),
+        lambda given: service.last_saved("a", 1, given),
+        lambda given: service.agent_restarted("a", 1, b"", given),
+        lambda given: service.report_metrics(report, given),
+    )
+    for call in calls:
+        for wrong in (b"", other, sent(FIRST), "text"):
+            with pytest.raises(NotAllowedError):
+                mesh.do(call(wrong))
+    assert mesh.do(service.last_saved("a", 1, key)) is None
+    assert mesh.do(service.report_metrics(report, key)) is False
+
+
+def test_metrics_of_other_processes_need_a_token(mesh):
+    report = pack(MetricsReport(agent_name="own", incarnation=None, metrics=msgspec.Raw(b"\x80")))
+    viewer = issue(mesh, "viewer", Role.VIEWER)
+    for token in ("", "guess", viewer):
+        with pytest.raises(NotAllowedError):
+            mesh.do(mesh.service.report_metrics(report, sent(token)))
+    assert mesh.do(mesh.service.report_metrics(report, sent(FIRST))) is False
+
+
+def test_only_the_process_of_the_http_api_calls_on_behalf_of_others(mesh):
+    caller = Caller(token=mesh.running.reactor.state.tokens["first-operator"], address="forged")
+    data = r.encode_request(r.ListPools())
+    for key in (b"", b"guess", sent(FIRST)):
+        with pytest.raises(NotAllowedError):
+            mesh.do(mesh.service.ask_as(pack(caller), data, key))
+        with pytest.raises(NotAllowedError):
+            mesh.do(mesh.service.http_serves("http://evil", key))
+    key = mesh.service._authentication.http_key
+    assert isinstance(read_answer(mesh.do(mesh.service.ask_as(pack(caller), data, key))), Listed)
+    assert isinstance(read_answer(mesh.do(mesh.service.ask(data, ([], []), key))), Listed)
+
+
+def test_the_keys_of_processes_outlive_the_supervisor(start):
+    before, after = [
+        (mesh.running.agents.key_of("a", 1), mesh.service._authentication.http_key)
+        for mesh in (start() for _ in range(2))
+    ]
+    assert before == after
+
+
+def test_a_supervisor_that_cannot_recover_is_ended_with_the_first_token_only(journal):
+    journal.write_bytes(b"no journal")
+
+    async def story():
+        service = supervisor(FakeBackend(), journal, auth=AUTH)
+        with pytest.raises(SchedulerUnavailableError):
+            await service.hello(sent(FIRST))
+        with pytest.raises(NotAllowedError, match="journal cannot be read"):
+            await service.shutdown(sent(new_secret()))
+        await service.shutdown(sent(FIRST))
+
+    asyncio.run(story())
+
+
+def test_failures_are_counted_and_the_log_has_few_lines_and_no_token(mesh, caplog):
+    guess = new_secret()
+    with caplog.at_level(logging.INFO):
+        for _ in range(50):
+            refused(mesh, guess)
+    lines = [line for line in caplog.text.splitlines() if "without an accepted token" in line]
+    assert len(lines) == 1
+    assert guess not in caplog.text
+    assert mesh.service._authentication.failures == 50
+
+
+def test_no_secret_is_shown_or_stored(mesh, tmp_path):
+    assert FIRST not in repr(Credential(token=FIRST))
+    assert "supervisor" not in repr(AUTH)
+    files = b"".join(path.read_bytes() for path in tmp_path.glob("j.sqlite*"))
+    assert FIRST.encode() not in files
+    assert AUTH.process_key not in files
+
+
+@pytest.mark.parametrize("given", ["", "short", "x" * 513, "with space in it all", 7, b"bytes" * 9])
+def test_what_is_no_token_is_refused_without_showing_it(given):
+    with pytest.raises(InvalidRequestError) as error:
+        parse_secret(given, "token")
+    assert "with space" not in str(error.value)
+    assert "bytes" not in str(error.value)
+
+
+def test_auth_is_token_or_none():
+    assert parse_auth("token") is True
+    assert parse_auth(None) is False
+    with pytest.raises(InvalidRequestError, match="allowed are"):
+        parse_auth("password")
