@@ -10,6 +10,7 @@ from schedulemesh import __version__
 from schedulemesh.cli import (
     agents,
     alerts,
+    audit,
     cohorts,
     declared,
     doctor,
@@ -25,6 +26,7 @@ from schedulemesh.cli import (
     queue,
     status,
     tasks,
+    tokens,
     top,
 )
 
@@ -50,6 +52,8 @@ _SUBJECTS = (
     history,
     policy,
     declared,
+    tokens,
+    audit,
     plugins,
     doctor,
     lifecycle,

@@ -73,6 +73,8 @@ _CONFLICTS = frozenset(
         Reason.AGENT_NOT_RUNNING,
         Reason.AGENT_ENDING,
         Reason.ALREADY_BEING_PREEMPTED,
+        Reason.TOKEN_EXISTS,
+        Reason.LAST_OPERATOR,
     }
 )
 _NOT_ALLOWED = frozenset({Reason.NOT_ALLOWED, Reason.TOKEN_NOT_ACCEPTED})

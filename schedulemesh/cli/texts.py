@@ -72,6 +72,15 @@ def data(value: object) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, list)) else text(value)
 
 
+def seconds(given: str, what: str) -> float:
+    """A duration as people write it: ``90s``, ``30m``, ``12h``, ``7d``. Raises InvalidRequestError."""
+    if found := _AGO.fullmatch(given.strip()):
+        return float(found[1]) * _UNITS[found[2]]
+    raise InvalidRequestError(
+        f"{what} is {given!r}; allowed is a duration such as 90s, 30m, 12h, 7d or 2w"
+    )
+
+
 def moment(given: str, now: float | None = None) -> float:
     """Seconds since 1970 of a time as people write it: ``90s``, ``30m``, ``12h``, ``7d`` ago, or an ISO
     date or time, local where it names no zone. Raises InvalidRequestError.

@@ -15,6 +15,7 @@ from schedulemesh.engine.explain import pool_not_found
 from schedulemesh.engine.explanation.task import explain
 from schedulemesh.engine.lifecycle import agents as lifecycle
 from schedulemesh.engine.lifecycle import eviction, task_ends
+from schedulemesh.engine.lifecycle.audit import change_answered, change_received
 from schedulemesh.engine.lifecycle.capacity import serve_freed_capacity
 from schedulemesh.engine.lifecycle.cohorts import ensure_cohort
 from schedulemesh.engine.lifecycle.drain import advance_drains, change_drain, observe_drain
@@ -117,6 +118,8 @@ class Engine:
         self._on(s.TokenRequested, issue_token)
         self._on(s.TokenRevocationRequested, revoke_token)
         self._on(s.AuthenticationRequested, enable_authentication)
+        self._on(s.ChangeWasReceived, change_received)
+        self._on(s.ChangeWasAnswered, change_answered)
 
     def handle(self, stimulus: s.AnyStimulus, now: float) -> Step:
         """Process a stimulus that happens ``now``, in seconds since 1970. The state changes by the facts of

@@ -7,7 +7,7 @@ not requests.
 
 from __future__ import annotations
 
-from typing import Any, Union
+from typing import Any, Union, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -36,6 +36,7 @@ from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.alert_requests import GetAlerts
+from schedulemesh.protocol.audit_requests import QueryAudit
 from schedulemesh.protocol.drain_requests import Drain, GetDrainStatus
 from schedulemesh.protocol.history_requests import QueryEvents, QueryHistory, QueryUsage
 from schedulemesh.protocol.metric_requests import GetMetrics, GetReportedMetrics
@@ -408,6 +409,7 @@ AnyQuery = Union[
     GetQueuePolicy,
     ListStrategies,
     AnyTokenQuery,
+    QueryAudit,
     QueryHistory,
     QueryUsage,
     QueryEvents,
@@ -418,6 +420,9 @@ AnyQuery = Union[
 ]
 
 AnyRequest = Union[AnyChange, AnyQuery]
+
+#: The classes of the requests that may change the state.
+CHANGES: tuple[type, ...] = get_args(AnyChange)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyRequest)

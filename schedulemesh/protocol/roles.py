@@ -10,6 +10,7 @@ from schedulemesh.protocol import queue_requests as q
 from schedulemesh.protocol import requests as r
 from schedulemesh.protocol import state_requests
 from schedulemesh.protocol import task_requests as t
+from schedulemesh.protocol.audit_requests import QueryAudit
 from schedulemesh.protocol.drain_requests import Drain
 from schedulemesh.protocol.token_requests import (
     CreateToken,
@@ -55,6 +56,7 @@ _OPERATORS = (
     RevokeToken,
     ListTokens,
     GetTokenHashes,
+    QueryAudit,
 )
 
 #: The lowest role that may make a request of each class. Queries that are not named are for every role.

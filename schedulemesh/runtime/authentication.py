@@ -108,6 +108,10 @@ class Authentication:
                 f"token {caller.token.name!r} has the role {caller.role.value}; this needs the role operator"
             )
 
+    def address(self, credential: bytes) -> str:
+        """Where a call comes from, as it is recorded."""
+        return "HTTP server" if self.is_http(credential) else parsed(credential).address
+
     def is_http(self, key: object) -> bool:
         """Whether this is the key of the process that serves the HTTP API."""
         return same(key, self.http_key)

@@ -31,10 +31,12 @@ from schedulemesh.protocol.answers import (
     Response,
     WithHandles,
 )
+from schedulemesh.protocol.audit_requests import QueryAudit
 from schedulemesh.protocol.callers import Caller
 from schedulemesh.protocol.drain_requests import Drain, GetDrainStatus
 from schedulemesh.protocol.metric_requests import GetMetrics, GetReportedMetrics
 from schedulemesh.runtime.alert_service import AlertService
+from schedulemesh.runtime.audit import AUDITED, Audit
 from schedulemesh.runtime.backend import Refs
 from schedulemesh.runtime.health import HealthCheck
 from schedulemesh.runtime.history_service import HistoryService
@@ -72,17 +74,39 @@ class RequestService(Service):
         self._metrics = MetricsService(running)
         self.alerts = AlertService(running, self._metrics)
         self._history = HistoryService(running)
+        self._audit = Audit(running.reactor)
         self.states = StateService(running, self._submissions)
 
     async def answer(
-        self, request: r.AnyRequest, refs: Refs, caller: Caller | None = None
+        self,
+        request: r.AnyRequest,
+        refs: Refs,
+        caller: Caller | None = None,
+        address: str = "",
     ) -> AnyAnswer | WithHandles:
-        """Execute a request. Whatever fails becomes the answer, and concerns this caller alone.
+        """Execute a request, and record it if it is a change. Whatever fails becomes the answer, and concerns
+        this caller alone.
 
-        ``caller``: the holder of a token, whose role and limits are checked; None: who calls through Ray.
+        ``caller``: the holder of a token, whose role and limits are checked; None: the call needs none.
+        ``address``: where it comes from, for the record.
         """
+        refused = None if caller is None else await self._not_allowed(request, caller)
+        kind = type(request)
+        if not (kind in AUDITED or (refused and kind in r.CHANGES)):
+            return await self._answered(request, refs, refused)
         try:
-            if caller is not None and (refused := await self._not_allowed(request, caller)):
+            return await self._audit.carry_out(
+                request, caller, address, lambda: self._answered(request, refs, refused)
+            )
+        except JournalError as error:
+            return Refusal(refused=unavailable(error))
+
+    async def _answered(
+        self, request: r.AnyRequest, refs: Refs, refused: Refused | None
+    ) -> AnyAnswer | WithHandles:
+        """The answer to a request, which is this refusal if there is one."""
+        try:
+            if refused is not None:
                 return Refusal(refused=refused)
             return await self._execute(request, refs)
         except JournalError as error:
@@ -93,8 +117,12 @@ class RequestService(Service):
             return _failed(request, error)
 
     async def _not_allowed(self, request: r.AnyRequest, caller: Caller) -> Refused | None:
+        """Why a caller may not make a request. What this depends on need not be durable yet: nobody else
+        knows of it before it is.
+        """
         reactor = self._reactor
-        return await reactor.read(lambda: refusal(reactor.state, caller, request, reactor.now()))
+        await reactor.whole()
+        return refusal(reactor.state, caller, request, reactor.now())
 
     async def _execute(self, request: r.AnyRequest, refs: Refs) -> AnyAnswer | WithHandles:
         match request:
@@ -174,6 +202,8 @@ class RequestService(Service):
                 return await self._history.usage(request)
             case h.QueryEvents():
                 return await self._history.events(request)
+            case QueryAudit():
+                return await self._audit.query(request)
             case r.ListStrategies():
                 return Listed(rows=self._plugins.status())
             case GetMetrics():

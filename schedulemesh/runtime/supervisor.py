@@ -128,23 +128,25 @@ class SupervisorService:
         caller = self._authentication.caller(reactor, credential)
         if isinstance(caller, Refused):
             return encode_answer(Refusal(refused=caller))
-        return await self._answered(data, refs, caller)
+        address = self._authentication.address(credential)
+        return await self._answered(data, refs, caller, address)
 
     async def ask_as(
         self, caller: bytes, data: bytes, key: bytes = b""
     ) -> bytes | tuple[bytes, list[Handle]]:
         """As ``ask``, for the process that serves the HTTP API: on behalf of a packed Caller."""
         self._authentication.check_http((await self.ready()).running.reactor, key)
-        return await self._answered(data, NO_REFS, unpack(caller, Caller))
+        holder = unpack(caller, Caller)
+        return await self._answered(data, NO_REFS, holder, holder.address)
 
     async def _answered(
-        self, data: bytes, refs: Refs, caller: Caller | None
+        self, data: bytes, refs: Refs, caller: Caller | None, address: str
     ) -> bytes | tuple[bytes, list[Handle]]:
         try:
             request = decode_request(data)
         except InvalidRequestError as error:
             return encode_answer(Malformed(error=str(error)))
-        answer = await (await self.ready()).answer(request, refs, caller)
+        answer = await (await self.ready()).answer(request, refs, caller, address)
         if isinstance(answer, WithHandles):
             return encode_answer(answer.answer), answer.handles
         return encode_answer(answer)

@@ -11,6 +11,7 @@ from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.alert_requests import GetAlerts
+from schedulemesh.protocol.audit_requests import MAX_ROWS, QueryAudit
 from schedulemesh.protocol.drain_requests import GetDrainStatus
 from schedulemesh.protocol.metric_requests import GetReportedMetrics
 from schedulemesh.protocol.queue_requests import GetQueuePolicy, ListQueue
@@ -155,6 +156,13 @@ LISTINGS = (
         row=schemas.Alert,
         key=("id",),
         request=GetAlerts(),
+    ),
+    Listing(
+        path="/audit",
+        summary="List the changes that were requested: by whom, from where, before and after",
+        row=schemas.AuditedChange,
+        key=("number",),
+        request=QueryAudit(limit=MAX_ROWS),
     ),
     Listing(
         path="/tokens",

@@ -219,6 +219,24 @@ class Orphan(TypedDict, total=False):
     kind: str
 
 
+class AuditedChange(TypedDict, total=False):
+    """A change that was requested; ``outcome`` is done, refused or open."""
+
+    number: int
+    at: float
+    call: str
+    token: str
+    role: str
+    owner: str
+    address: str
+    request: dict[str, Any]
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    outcome: str
+    reason: str
+    error: str
+
+
 class Strategy(TypedDict, total=False):
     """A strategy that the scheduler was made with, and how often it was called."""
 

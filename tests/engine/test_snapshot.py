@@ -75,6 +75,7 @@ def test_every_field_of_the_state_is_in_the_snapshot_or_derived():
         "queue_policy",
         "next_task_number",
         "authentication",
+        "next_change",
     }
     books |= {"next_eviction", "evictions_requeued", "last_evictions", "lost_work", "preemptions"}
     assert set(vars(MeshState())) - derived == set(Snapshot.__struct_fields__) - books

@@ -55,9 +55,9 @@ def test_the_name_of_an_expired_token_is_free(mesh):
 
 def test_the_last_operator_cannot_be_revoked(mesh):
     issue(mesh, name="local", role=Role.OPERATOR)
-    issue(mesh, name="v")
+    issue(mesh, name="v", secret=SECOND)
     assert revoke(mesh, "local").reason is Reason.LAST_OPERATOR
-    issue(mesh, name="other", role=Role.OPERATOR)
+    issue(mesh, name="other", role=Role.OPERATOR, secret="c" * 64)
     revoke(mesh, "local")
     assert list(mesh.state.tokens) == ["v", "other"]
     assert revoke(mesh, "local").reason is Reason.TOKEN_NOT_FOUND
@@ -87,3 +87,24 @@ def test_a_token_that_contradicts_itself_is_refused(fields):
 def test_what_is_shown_has_nothing_of_the_secret(mesh):
     issue(mesh)
     assert FIRST not in str(mesh.state.tokens["t"].public())
+
+
+def test_two_tokens_have_no_secret_in_common(mesh):
+    issue(mesh, name="one")
+    assert issue(mesh, name="two").reason is Reason.TOKEN_EXISTS
+    issue(mesh, name="two", secret=SECOND)
+    assert issue(mesh, name="two", rotate=True).reason is Reason.TOKEN_EXISTS
+
+
+def test_authentication_is_enabled_once_with_its_first_token(mesh):
+    first = TokenSpec(name="first", role=Role.OPERATOR, secret_hash=FIRST)
+    request = s.AuthenticationRequested(first=first)
+    assert mesh.handle(request).outcome.change is Change.CHANGED
+    assert mesh.state.tokens.required
+    other = s.AuthenticationRequested(
+        first=TokenSpec(name="second", role=Role.OPERATOR, secret_hash=SECOND)
+    )
+    assert mesh.handle(other).outcome.change is Change.UNCHANGED
+    assert list(mesh.state.tokens) == ["first"]
+    assert mesh.refolded().tokens.required
+    assert mesh.rewritten().tokens.by_hash == mesh.state.tokens.by_hash

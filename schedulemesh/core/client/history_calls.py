@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
-from schedulemesh.core.client import history
+from schedulemesh.core.client import audit, history
 from schedulemesh.core.client.arguments import public_calls
+from schedulemesh.core.client.audit import AuditResult
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.history_export import ExportResult
 from schedulemesh.core.client.history_results import EventsResult, HistoryResult, UsageResult
@@ -84,6 +85,30 @@ class HistoryCalls:
         most 30) seconds for the next. ``gap`` says whether events are missing before these, and why.
         """
         return history.events(self._connection, after, limit, wait_s, task_id, pool, kinds)
+
+    def audit(
+        self,
+        *,
+        token: str | None = None,
+        call: str | None = None,
+        outcome: str | None = None,
+        since: float | str | None = None,
+        limit: int = 100,
+    ) -> AuditResult:
+        """Return ``changes`` that were requested, the newest first: by whom, when, from where, and what was
+        there before and after. For operators.
+
+        ``token`` is a token's name, ``call`` that of a request such as "change_policy", ``outcome`` "done",
+        "refused" or "open" (it was not answered). Submissions and ends of tasks are in ``history``.
+        """
+        given: dict[str, object] = {
+            "token": token,
+            "call": call,
+            "outcome": outcome,
+            "since": since,
+            "limit": limit,
+        }
+        return audit.audit(self._connection, given)
 
     def export_history(
         self,

@@ -20,6 +20,7 @@ from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.domain.task import EndState, TaskSpec
+from schedulemesh.engine.messages.audit_facts import AnyAuditFact
 from schedulemesh.engine.messages.cohort_facts import CohortEnsured
 from schedulemesh.engine.messages.drain_facts import DrainEnded, DrainStarted
 from schedulemesh.engine.messages.fact import Fact
@@ -465,4 +466,5 @@ AnyFact = Union[
     AnswersForgotten,
     EpochBegun,
     AnyTokenFact,
+    AnyAuditFact,
 ]

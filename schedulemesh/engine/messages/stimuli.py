@@ -9,6 +9,7 @@ import msgspec
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.config.queueing import QueuePolicy
 from schedulemesh.domain.agent import AgentSpec, MemberProcess
+from schedulemesh.domain.audit import AuditRecord
 from schedulemesh.domain.cohort import CohortSpec
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.labels import Selector
@@ -18,6 +19,7 @@ from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.domain.tokens import TokenSpec
+from schedulemesh.engine.messages.audit_facts import ChangeAnswered
 
 
 class Stimulus(
@@ -359,6 +361,18 @@ class AuthenticationRequested(Stimulus, frozen=True, kw_only=True):
     first: TokenSpec
 
 
+class ChangeWasReceived(Stimulus, frozen=True, kw_only=True):
+    """A change is about to be carried out; the engine numbers its record and sets the time."""
+
+    record: AuditRecord
+
+
+class ChangeWasAnswered(Stimulus, frozen=True, kw_only=True):
+    """A change was carried out or refused."""
+
+    fact: ChangeAnswered
+
+
 class SupervisorBegan(Stimulus, frozen=True, kw_only=True):
     """A supervisor has started with this state."""
 
@@ -405,6 +419,8 @@ AnyStimulus = Union[
     TokenRequested,
     TokenRevocationRequested,
     AuthenticationRequested,
+    ChangeWasReceived,
+    ChangeWasAnswered,
 ]
 
 #: The stimuli that are requests.

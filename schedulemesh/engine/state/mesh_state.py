@@ -31,6 +31,7 @@ from schedulemesh.engine.state.agents import (
     Submission,
     Waiting,
 )
+from schedulemesh.engine.state.audit import AuditLog
 from schedulemesh.engine.state.class_order import ClassOrder
 from schedulemesh.engine.state.cluster import Cluster
 from schedulemesh.engine.state.drains import Drains
@@ -91,7 +92,7 @@ class MeshState:
         #: The incarnation that the next agent gets; never given twice.
         self.next_incarnation = 1
         self.epoch = 0
-        self.tokens = Tokens()
+        self.tokens, self.audit = Tokens(), AuditLog()
         queue = QueueFacts(self.queue, self.past, self.evictions, self.requests)
         requests = RequestFacts(self.answers, self.requests)
         groups = self._group_facts = GroupFacts(self.groups, self.cluster)
@@ -101,6 +102,7 @@ class MeshState:
         self._apply: dict[type[Fact], Callable[[Any], None]] = {
             f.PoolEnsured: self._pool_ensured,
             **self.tokens.updates,
+            **self.audit.updates,
             CohortEnsured: lambda fact: self.ledger.ensure_cohort(fact.spec),
             f.StateHandlersRegistered: lambda fact: self.handlers.update({fact.pool_name: fact}),
             f.PolicyChanged: self._policy_changed,

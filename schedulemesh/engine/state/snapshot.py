@@ -15,6 +15,7 @@ import msgspec
 
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.config.queueing import QueuePolicy
+from schedulemesh.domain.audit import AuditRecord
 from schedulemesh.domain.cohort import CohortSpec
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.reasons import PreemptionReason
@@ -94,6 +95,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tokens: list[TokenSpec] = []
     #: Whether calls over Ray need a token.
     authentication: bool = False
+    audit: list[AuditRecord] = []
+    next_change: int = 1
 
 
 def take_snapshot(state: MeshState) -> Snapshot:
@@ -106,6 +109,8 @@ def take_snapshot(state: MeshState) -> Snapshot:
         policy_changes=list(state.policy_changes),
         tokens=list(state.tokens.values()),
         authentication=state.tokens.required,
+        audit=state.audit.all(),
+        next_change=state.audit.next_number,
         handlers=list(state.handlers.values()),
         loaded=list(state.loaded),
         cohorts=list(state.ledger.cohorts.specs.values()),
@@ -321,3 +326,4 @@ def _put_lives(state: MeshState, part: Snapshot) -> None:
     state.answers.update(part.answers)
     state.tokens.restore(part.tokens)
     state.tokens.required |= part.authentication
+    state.audit.restore(part.audit, max(part.next_change, state.audit.next_number))

@@ -1,0 +1,177 @@
+"""The commands tokens list, create, rotate and revoke: who may call the scheduler."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from schedulemesh.cli.command import Output, Select, Target, View, command, note
+from schedulemesh.cli.output import emit, show
+from schedulemesh.cli.rows import Column, Listing, Record
+from schedulemesh.cli.texts import local_time, names, number, seconds
+
+if TYPE_CHECKING:
+    from schedulemesh.cli.gateway import Gateway
+    from schedulemesh.protocol.requests import AnyRequest
+
+app = typer.Typer()
+tokens = typer.Typer(no_args_is_help=True, help="The tokens with which the scheduler is called.")
+app.add_typer(tokens, name="tokens")
+
+Token = Annotated[str, typer.Argument(metavar="NAME", help="The token's name.", show_default=False)]
+Expires = Annotated[
+    str | None,
+    typer.Option("--expires", metavar="TIME", help="It expires after 12h, 30d, …; default: never."),
+]
+
+_TOKENS = (
+    Column(heading="name", key="name"),
+    Column(heading="role", key="role"),
+    Column(heading="owner", key="owner"),
+    Column(heading="pools", key="pools", show=names),
+    Column(heading="max priority", key="max_priority", show=number, right=True),
+    Column(heading="expires", key="expires_at", show=local_time),
+    Column(heading="created", key="created_at", show=local_time, wide=True),
+    Column(heading="by", key="created_by", wide=True),
+)
+
+
+@command(tokens, "list")
+def list_tokens(target: Target, view: View, select: Select) -> None:
+    """Show the tokens, without their secrets."""
+    from schedulemesh.protocol.answers import Listed
+    from schedulemesh.protocol.token_requests import ListTokens
+
+    def look(gateway: Gateway) -> Listing:
+        rows = gateway.ask(ListTokens(), Listed).rows
+        return Listing(kind="tokens", rows=rows, columns=_TOKENS)
+
+    show(target, view, look, select)
+
+
+@command(tokens)
+def create(
+    target: Target,
+    output: Output,
+    token: Token,
+    role: Annotated[str, typer.Option(help="viewer, submitter or operator.")] = "viewer",
+    owner: Annotated[str, typer.Option(help="Of a submitter: the owner of its tasks.")] = "",
+    pool: Annotated[
+        list[str] | None, typer.Option(help="Of a submitter: a pool of its; default: all.")
+    ] = None,
+    max_priority: Annotated[
+        float | None, typer.Option(help="Of a submitter: the highest priority of its tasks.")
+    ] = None,
+    expires: Expires = None,
+) -> None:
+    """Issue a token, and print its secret, which is not shown again."""
+    from schedulemesh.cli.changes import client_name
+    from schedulemesh.cli.gateway import gateway_to
+    from schedulemesh.domain.tokens import TokenSpec, parse_role
+    from schedulemesh.protocol.credentials import hash_of, new_secret
+    from schedulemesh.protocol.token_requests import CreateToken
+
+    secret = new_secret()
+    spec = TokenSpec(
+        name=token,
+        role=parse_role(role),
+        secret_hash=hash_of(secret),
+        pools=tuple(pool or ()),
+        max_priority=max_priority,
+        owner=owner,
+    )
+    request = CreateToken(
+        spec=spec, lifetime_s=_lifetime(expires), client=client_name(), request_id=_request_id()
+    )
+    with gateway_to(target) as gateway:
+        _change(gateway, request)
+    note(f"token {token!r} is issued; its secret is shown only now")
+    _print(output, {"name": token, "role": spec.role.value, "token": secret})
+
+
+@command(tokens)
+def rotate(target: Target, output: Output, token: Token, expires: Expires = None) -> None:
+    """Give a token another secret, and print it; the former one is accepted no more."""
+    from schedulemesh.cli.changes import client_name
+    from schedulemesh.cli.gateway import gateway_to
+    from schedulemesh.protocol.credentials import hash_of, new_secret
+    from schedulemesh.protocol.token_requests import RotateToken
+
+    secret = new_secret()
+    request = RotateToken(
+        name=token,
+        secret_hash=hash_of(secret),
+        lifetime_s=_lifetime(expires),
+        client=client_name(),
+        request_id=_request_id(),
+    )
+    with gateway_to(target) as gateway:
+        former = _hash_of_token(gateway, token)
+        _change(gateway, request)
+    _write_file(target, former, secret)
+    note(f"token {token!r} has another secret, which is shown only now")
+    _print(output, {"name": token, "token": secret})
+
+
+@command(tokens)
+def revoke(
+    target: Target,
+    output: Output,
+    names: Annotated[list[str], typer.Argument(help="Names of tokens.", show_default=False)],
+) -> int:
+    """Accept tokens no more; the last operator's cannot be revoked."""
+    from schedulemesh.cli.changes import change_each, client_name
+    from schedulemesh.protocol.answers import Response
+    from schedulemesh.protocol.token_requests import RevokeToken
+
+    def request(name: str) -> RevokeToken:
+        return RevokeToken(name=name, client=client_name())
+
+    return change_each(target, output, names, request, Response, lambda _: "revoked")
+
+
+def _change(gateway: Gateway, request: AnyRequest) -> None:
+    from schedulemesh.protocol.answers import Response
+
+    gateway.ask(request, Response)
+
+
+def _print(output: Output, facts: dict[str, Any]) -> None:
+    """Print what was issued: of a table the secret alone, so that scripts can read it."""
+    emit(Record(facts=facts, name="token", text=facts["token"]), output)
+
+
+def _lifetime(expires: str | None) -> float | None:
+    return None if expires is None else seconds(expires, "--expires")
+
+
+def _request_id() -> str:
+    import uuid
+
+    return uuid.uuid4().hex
+
+
+def _hash_of_token(gateway: Gateway, name: str) -> str:
+    """The hash of the secret of a token; empty: it is not valid."""
+    from schedulemesh.protocol.answers import Details
+    from schedulemesh.protocol.token_requests import GetTokenHashes
+
+    found = gateway.ask(GetTokenHashes(), Details).facts["tokens"]
+    return next((token["secret_hash"] for token in found if token["name"] == name), "")
+
+
+def _write_file(target: Target, former: str, secret: str) -> None:
+    """Replace the token in the scheduler's file on this machine, if it is the one that was rotated."""
+    import msgspec
+
+    from schedulemesh.config.discovery import found, write
+    from schedulemesh.config.http import home_folder
+    from schedulemesh.protocol.credentials import hash_of
+
+    folder = home_folder(os.environ)
+    file = found(folder, target.namespace, target.name)
+    if file is not None and hash_of(file.token) == former:
+        path = write(folder, msgspec.structs.replace(file, token=secret))
+        note(f"{path} has the new secret")

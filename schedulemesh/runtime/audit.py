@@ -1,0 +1,205 @@
+"""Records every change: who asked for it, from where, and what was there before and after.
+
+A change is recorded before it is carried out, and once more with its outcome. Both are facts in the journal:
+no change is carried out whose record could be lost, and one that was interrupted stays recorded as ``open``.
+Submissions and ends of tasks are in the history instead; recording them here too would double their cost.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from msgspec import json
+
+from schedulemesh.domain.audit import DONE, REFUSED, AuditRecord
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.audit_facts import ChangeAnswered
+from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.errors import JournalError
+from schedulemesh.protocol import queue_requests as q
+from schedulemesh.protocol import requests as r
+from schedulemesh.protocol import state_requests, task_requests
+from schedulemesh.protocol import token_requests as tokens
+from schedulemesh.protocol.answers import (
+    AnyAnswer,
+    Listed,
+    Malformed,
+    PoolResponse,
+    Refusal,
+    Response,
+    WithHandles,
+)
+from schedulemesh.protocol.audit_requests import QueryAudit
+from schedulemesh.protocol.callers import Caller
+from schedulemesh.protocol.drain_requests import Drain
+from schedulemesh.runtime.reactor import Reactor
+
+logger = logging.getLogger(__name__)
+
+#: Changes that are recorded whatever comes of them; of the others those that the caller may not make.
+AUDITED: frozenset[type] = frozenset(
+    (
+        r.CreatePool,
+        r.EnsurePool,
+        r.ResizePool,
+        r.EnsureCohort,
+        r.ChangePolicy,
+        r.RegisterStateHandlers,
+        r.CordonNode,
+        Drain,
+        q.ChangeQueuePolicy,
+        q.ChangeQueuedTask,
+        q.CancelTasks,
+        task_requests.CancelTask,
+        state_requests.RestoreTask,
+        r.DeleteAgent,
+        r.ExecutePreemption,
+        r.PreemptTask,
+        r.EndOrphans,
+        r.EnsureAgentHealth,
+        tokens.CreateToken,
+        tokens.RotateToken,
+        tokens.RevokeToken,
+    )
+)
+
+#: Characters of a text in a record.
+_MOST = 4_000
+#: Fields of requests that are not recorded: bytes, secrets, and what the record has elsewhere.
+_LEFT_OUT = ("request", "blobs", "secret_hash", "client", "request_id", "saved")
+
+
+class Audit:
+    """Writes and reads the record."""
+
+    def __init__(self, reactor: Reactor) -> None:
+        self._reactor = reactor
+
+    async def carry_out(
+        self,
+        request: r.AnyRequest,
+        caller: Caller | None,
+        address: str,
+        execute: Callable[[], Awaitable[AnyAnswer | WithHandles]],
+    ) -> AnyAnswer | WithHandles:
+        """Execute a change, which answers whatever fails, and record it. Raises JournalError where it cannot
+        be recorded; then it is not executed.
+        """
+        state = self._reactor.state
+        record = AuditRecord(
+            number=0,
+            call=str(type(request).__struct_config__.tag),
+            token="" if caller is None else caller.token.name,
+            role="" if caller is None else caller.role.value,
+            owner="" if caller is None else caller.token.owner,
+            address=address,
+            request=_request(request),
+            before=_subject(state, request),
+        )
+        step = await self._reactor.step(s.ChangeWasReceived(record=record))
+        number = max(fact.record.number for fact in step.facts if hasattr(fact, "record"))
+        answer = await execute()
+        outcome, reason, error = _outcome(answer)
+        fact = ChangeAnswered(
+            number=number,
+            outcome=outcome,
+            reason=reason,
+            error=error[:_MOST],
+            after=_subject(self._reactor.state, request),
+        )
+        try:
+            await self._reactor.step(s.ChangeWasAnswered(fact=fact))
+        except JournalError as failed:
+            logger.warning("the outcome of change %d is not recorded: %s", number, failed)
+        return answer
+
+    async def query(self, request: QueryAudit) -> Listed:
+        """The changes that a request is about, the newest first."""
+        return Listed(rows=await self._reactor.read(lambda: self._rows(request)))
+
+    def _rows(self, request: QueryAudit) -> list[dict[str, object]]:
+        wanted = {name: getattr(request, name) for name in ("token", "call", "outcome")}
+        rows: list[dict[str, object]] = []
+        for record in reversed(self._reactor.state.audit.all()):
+            if request.since is not None and record.at < request.since:
+                break
+            if request.before is not None and record.number >= request.before:
+                continue
+            if all(v is None or getattr(record, name) == v for name, v in wanted.items()):
+                rows.append(_row(record))
+                if len(rows) == request.limit:
+                    break
+        return rows
+
+
+def _row(record: AuditRecord) -> dict[str, object]:
+    row: dict[str, object] = {name: getattr(record, name) for name in record.__struct_fields__}
+    for name in ("request", "before", "after"):
+        row[name] = json.decode(row[name]) if row[name] else None  # type: ignore[call-overload]
+    return row
+
+
+def _outcome(answer: AnyAnswer | WithHandles) -> tuple[str, str, str]:
+    """The outcome of a change, and of a refusal its code and its sentence."""
+    found = answer.answer if isinstance(answer, WithHandles) else answer
+    if isinstance(found, Malformed):
+        return REFUSED, "invalid_request", found.error
+    refused = found.refused if isinstance(found, Refusal) else None
+    if isinstance(found, (Response, PoolResponse)) and isinstance(found.outcome, Refused):
+        refused = found.outcome
+    return (DONE, "", "") if refused is None else (REFUSED, refused.reason.value, refused.error)
+
+
+def _request(request: r.AnyRequest) -> str:
+    fields = msgspec.to_builtins(request)
+    for name in _LEFT_OUT:
+        fields.pop(name, None)
+    if isinstance(spec := fields.get("spec"), dict):
+        spec.pop("secret_hash", None)
+    return _text(fields)
+
+
+def _subject(state: MeshState, request: r.AnyRequest) -> str:
+    """What a change is about as it is now; empty: it does not exist, or is not one thing."""
+    match request:
+        case r.CreatePool() | r.EnsurePool() | r.ResizePool():
+            name = request.spec.name if isinstance(request, r.CreatePool) else request.name
+            account = state.ledger.accounts.get(name)
+            return "" if account is None else _text(msgspec.to_builtins(account.spec))
+        case r.EnsureCohort():
+            cohort = state.ledger.cohorts.specs.get(request.name)
+            return "" if cohort is None else _text(msgspec.to_builtins(cohort))
+        case r.ChangePolicy():
+            policy = state.policy.public()
+            return _text({name: policy.get(name) for name in request.changes})
+        case q.ChangeQueuePolicy():
+            return _text(state.queue.policy.public())
+        case tokens.CreateToken() | tokens.RotateToken() | tokens.RevokeToken():
+            name = request.spec.name if isinstance(request, tokens.CreateToken) else request.name
+            token = state.tokens.get(name)
+            return "" if token is None else _text(token.public())
+        case Drain():
+            drains = state.drains
+            found = drains.nodes.get(request.node_id or "") or drains.pools.get(
+                request.pool_name or ""
+            )
+            return "" if found is None else _text(msgspec.to_builtins(found))
+        case r.CordonNode():
+            node = state.cluster.nodes.get(request.node_id)
+            return "" if node is None else _text({"cordoned": node.cordoned})
+        case q.ChangeQueuedTask():
+            waiting = state.queue.by_id.get(request.task_id)
+            if waiting is None:
+                return ""
+            return _text({"priority": waiting.spec.priority, "held": waiting.held})
+        case _:
+            return ""
+
+
+def _text(value: object) -> str:
+    """Plain data as JSON, shortened where it is long."""
+    text = json.encode(value).decode()
+    return text if len(text) <= _MOST else json.encode({"shortened": text[:_MOST]}).decode()

@@ -1,0 +1,175 @@
+"""The record of changes: who, when, from where, what, before and after; also of those that were refused."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from schedulemesh.domain.audit import OPEN, AuditRecord
+from schedulemesh.domain.resources import parse_resources
+from schedulemesh.domain.tokens import Role
+from schedulemesh.engine.messages.audit_facts import ChangeAnswered, ChangeReceived
+from schedulemesh.engine.state import audit as audit_state
+from schedulemesh.engine.state.audit import AuditLog
+from schedulemesh.engine.state.snapshot import restored, take_snapshot
+from schedulemesh.errors import JournalError
+from schedulemesh.protocol import requests as r
+from schedulemesh.protocol.agents import key_of
+from schedulemesh.protocol.answers import Listed
+from schedulemesh.protocol.audit_requests import QueryAudit
+from schedulemesh.protocol.credentials import Credential
+from schedulemesh.protocol.queue_requests import ChangeQueuedTask
+from schedulemesh.protocol.roles import LEAST_ROLE
+from schedulemesh.protocol.token_requests import RevokeToken
+from schedulemesh.runtime.audit import AUDITED
+from tests.runtime.test_authentication import FIRST, ask, issue, journal, mesh, start
+from tests.server.work import CLASS, CPU, submission
+
+__all__ = ["journal", "mesh", "start"]
+
+
+def changes(mesh, **wanted):
+    """The recorded changes, the newest first."""
+    answer = ask(mesh, QueryAudit(**wanted))
+    assert isinstance(answer, Listed), answer
+    return answer.rows
+
+
+def test_a_change_of_a_pool_has_its_author_and_what_was_before_and_after(mesh):
+    ask(mesh, r.EnsurePool(name="p", resources=CPU, labels={}))
+    grown = r.EnsurePool(name="p", resources=parse_resources({"cpu": 3}))
+    credential = msgspec.msgpack.encode(
+        Credential(token=FIRST, job_id="01000000", node_id="ab", pid=7)
+    )
+    mesh.do(mesh.service.ask(r.encode_request(grown), ([], []), credential))
+    change, first = changes(mesh)
+    assert (change["call"], change["token"], change["role"]) == (
+        "ensure_pool",
+        "first-operator",
+        "operator",
+    )
+    assert change["address"] == "ray job 01000000, node ab, pid 7"
+    assert change["outcome"] == "done"
+    assert change["request"]["name"] == "p"
+    assert change["before"]["resources"] != change["after"]["resources"]
+    assert first["before"] is None
+    assert first["after"] == change["before"]
+    assert first["number"] < change["number"]
+    assert first["at"] <= change["at"]
+
+
+def test_a_policy_change_has_the_fields_that_changed(mesh):
+    ask(mesh, r.ChangePolicy(changes={"min_runtime": 60.0}, client="c"))
+    (change,) = changes(mesh, call="change_policy")
+    assert change["before"] == {"min_runtime": 0.0}
+    assert change["after"] == {"min_runtime": 60.0}
+
+
+def test_refused_changes_are_recorded_also_those_of_other_roles(mesh):
+    ask(mesh, r.EnsurePool(name="p", resources=CPU, labels={}))
+    viewer = issue(mesh, "viewer", Role.VIEWER)
+    ada = issue(mesh, "ada", Role.SUBMITTER, owner="ada")
+    ask(mesh, r.DeleteAgent(agent_name="x"), viewer)
+    submitted = r.SubmitTask(submission=submission("t", owner="bob"), blobs={key_of(CLASS): CLASS})
+    ask(mesh, submitted, ada)
+    ask(mesh, RevokeToken(name="nobody", client="c"))
+    found = [(c["call"], c["token"], c["reason"]) for c in changes(mesh, outcome="refused")]
+    assert found == [
+        ("revoke_token", "first-operator", "token_not_found"),
+        ("submit_task", "ada", "not_allowed"),
+        ("delete_agent", "viewer", "not_allowed"),
+    ]
+    assert all(c["error"] for c in changes(mesh, outcome="refused"))
+
+
+def test_submissions_and_queries_that_are_accepted_are_not_recorded(mesh):
+    ask(mesh, r.EnsurePool(name="p", resources=CPU, labels={}))
+    before = len(changes(mesh))
+    for name in ("first", "t"):
+        ask(mesh, r.SubmitTask(submission=submission(name), blobs={key_of(CLASS): CLASS}))
+    ask(mesh, r.ListPools())
+    assert len(changes(mesh)) == before
+    ask(mesh, ChangeQueuedTask(task_id="t", priority=7.0, request_id="up"))
+    (change,) = changes(mesh, call="change_queued_task")
+    assert (change["before"]["priority"], change["after"]["priority"]) == (5.0, 7.0)
+
+
+def test_no_secret_and_no_hash_is_recorded(mesh):
+    secret = issue(mesh, "v", Role.VIEWER)
+    state = mesh.running.reactor.state
+    text = str(changes(mesh)) + str(state.audit.all())
+    assert secret not in text
+    assert state.tokens["v"].secret_hash not in text
+    (change,) = changes(mesh, call="create_token")
+    assert change["after"]["role"] == "viewer"
+
+
+def test_every_change_is_recorded_or_is_in_the_history():
+    in_history = {"SubmitTask", "SubmitMany", "RegisterTask", "CompleteTask", "SaveTaskState"}
+    assert {kind.__name__ for kind in set(r.CHANGES) - AUDITED} == in_history
+    assert set(r.CHANGES) >= AUDITED
+
+
+def test_only_operators_read_it(mesh):
+    assert LEAST_ROLE[QueryAudit] is Role.OPERATOR
+    viewer = issue(mesh, "viewer", Role.VIEWER)
+    assert ask(mesh, QueryAudit(), viewer).refused.reason == "not_allowed"
+
+
+def test_the_record_outlives_the_supervisor_and_snapshots(start):
+    before = start()
+    ask(before, r.EnsurePool(name="p", resources=CPU, labels={}))
+    recorded = changes(before)
+    again = start()
+    assert changes(again) == recorded
+    state = restored([take_snapshot(again.running.reactor.state)])
+    assert state.audit.all() == again.running.reactor.state.audit.all()
+    ask(again, r.EnsurePool(name="q", resources=CPU, labels={}))
+    assert [c["number"] for c in changes(again)] == [2, 1]
+
+
+def test_a_change_that_was_interrupted_stays_recorded_as_open(mesh, monkeypatch):
+    class Killed(BaseException):
+        """The process ends here."""
+
+    async def killed(*_args):
+        raise Killed
+
+    monkeypatch.setattr(mesh.requests, "_execute", killed)
+    with pytest.raises(Killed):
+        ask(mesh, r.EnsurePool(name="p", resources=CPU, labels={}))
+    (record,) = mesh.reloaded().audit.all()
+    assert (record.call, record.outcome, record.token) == ("ensure_pool", OPEN, "first-operator")
+
+
+def test_a_change_that_cannot_be_recorded_is_not_carried_out(mesh, monkeypatch):
+    async def full(*_args):
+        raise JournalError("the disk is full")
+
+    monkeypatch.setattr(mesh.running.reactor, "step", full)
+    refused = ask(mesh, r.EnsurePool(name="p", resources=CPU, labels={})).refused
+    assert refused.reason == "journal_unavailable"
+    assert "p" not in mesh.running.reactor.state.ledger.accounts
+
+
+def received(number, at=0.0):
+    return ChangeReceived(record=AuditRecord(number=number, at=at, call="change"))
+
+
+def test_refused_changes_do_not_push_others_out(monkeypatch):
+    monkeypatch.setattr(audit_state, "KEPT", 3)
+    monkeypatch.setattr(audit_state, "KEPT_REFUSED", 2)
+    log = AuditLog()
+    for number in range(1, 21):
+        log.updates[ChangeReceived](received(number))
+        outcome = "done" if number in (1, 2) else "refused"
+        log.updates[ChangeAnswered](ChangeAnswered(number=number, outcome=outcome))
+    assert [record.number for record in log.all()] == [1, 2, 19, 20]
+
+
+def test_old_changes_are_forgotten(monkeypatch):
+    monkeypatch.setattr(audit_state, "KEPT_S", 100.0)
+    log = AuditLog()
+    for number, at in ((1, 0.0), (2, 50.0), (3, 120.0)):
+        log.updates[ChangeReceived](received(number, at))
+    assert [record.number for record in log.all()] == [2, 3]
