@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from schedulemesh.cli.app import main
+from schedulemesh.cli.root import main
 
 main()

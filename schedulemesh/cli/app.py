@@ -1,12 +1,7 @@
-"""The command ``schedulemesh``: its commands, each in the module of its subject."""
+"""The command ``schedulemesh`` with all its commands, each in the module of its subject."""
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from schedulemesh import __version__
 from schedulemesh.cli import (
     agents,
     alerts,
@@ -29,12 +24,9 @@ from schedulemesh.cli import (
     tokens,
     top,
 )
+from schedulemesh.cli.root import new_app
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Pools, quotas, preemption and placement for Ray clusters.",
-)
+app = new_app()
 
 _SUBJECTS = (
     status,
@@ -60,24 +52,3 @@ _SUBJECTS = (
 )
 for _subject in _SUBJECTS:
     app.add_typer(_subject.app)
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        print(f"schedulemesh {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: Annotated[
-        bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
-    ] = False,
-) -> None:
-    """Options of the command itself."""
-
-
-def main() -> None:
-    """Run the command line."""
-    app()
