@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from schedulemesh.cli.root import main
+from schedulemesh.cli.entry import main
 
 main()

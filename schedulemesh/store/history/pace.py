@@ -3,35 +3,52 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
-#: The share of one core that the thread takes while the rest of the process is busy, and else.
+#: The part of the time for which the thread works while the rest of the process is busy, and else.
 _SHARE_BUSY, _SHARE_IDLE = 0.03, 0.5
-#: The share of one core above which the rest of the process counts as busy.
+#: The part of what one thread gets of a core, above which the rest of the process counts as busy.
 _BUSY = 0.25
+#: Seconds between two looks at whether it is busy.
+_LOOK_S = 0.02
+
+
+#: Seconds of time, of processor time of the process, and of that of this thread.
+Times = tuple[float, float, float]
+
+
+def _now() -> Times:
+    return time.monotonic(), time.process_time(), time.thread_time()
+
+
+def _between(first: Times, second: Times) -> Times:
+    return second[0] - first[0], second[1] - first[1], second[2] - first[2]
 
 
 class Pace:
-    """Says how long a thread rests after some work. Call both methods in that thread."""
+    """Says how long a thread rests after some work. Call both methods in that thread.
 
-    def __init__(self) -> None:
-        self._began = time.thread_time()
-        self._wall, self._process, self._own = self._now()
+    Work counts by how long it took: where processors are short, or the rest of the process has the
+    interpreter, that is longer than its processor time, and the others get less by the same factor.
+    """
+
+    def __init__(self, now: Callable[[], Times] = _now) -> None:
+        self._now = now
+        self._began = self._looked = now()
         self._busy = True
 
     def begin(self) -> None:
         """Work begins."""
-        self._began = time.thread_time()
+        self._began = self._now()
 
     def rest_s(self) -> float:
         """Work has ended: the seconds to rest now."""
-        worked = time.thread_time() - self._began
-        wall, process, own = self._now()
-        if wall - self._wall > 0.02:
-            others = (process - self._process) - (own - self._own)
-            self._busy = others / (wall - self._wall) > _BUSY
-            self._wall, self._process, self._own = wall, process, own
+        now = self._now()
+        worked_s, _, own_s = _between(self._began, now)
+        wall_s, process_s, thread_s = _between(self._looked, now)
+        if wall_s > _LOOK_S:
+            given = min(1.0, own_s / worked_s) if worked_s > 0.0 else 1.0
+            self._busy = process_s - thread_s > _BUSY * given * wall_s
+            self._looked = now
         share = _SHARE_BUSY if self._busy else _SHARE_IDLE
-        return worked * (1.0 - share) / share
-
-    def _now(self) -> tuple[float, float, float]:
-        return time.monotonic(), time.process_time(), time.thread_time()
+        return worked_s * (1.0 - share) / share

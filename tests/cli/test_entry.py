@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from schedulemesh.cli.app import app
-from schedulemesh.cli.root import ALONE, app_for
+from schedulemesh.cli.entry import ALONE, app_for
 
 ALL = typer.main.get_group(app).commands
 
@@ -33,7 +33,7 @@ def test_other_words_load_all(words):
 
 def test_status_loads_neither_other_commands_nor_ray():
     program = (
-        "import sys; from schedulemesh.cli.root import app_for; app_for(['status']); "
+        "import sys; from schedulemesh.cli.entry import app_for; app_for(['status']); "
         "print(*sys.modules)"
     )
     done = subprocess.run(

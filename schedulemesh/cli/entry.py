@@ -1,0 +1,47 @@
+"""The start of the command ``schedulemesh``.
+
+The commands that are called over and over are loaded alone: loading all of them takes longer than most
+commands do.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import typer
+
+from schedulemesh.cli.root import new_app
+
+#: The module of each command that is loaded alone, by its name. For every other command all are loaded.
+ALONE = {
+    "status": "status",
+    "pools": "pools",
+    "agents": "agents",
+    "nodes": "agents",
+    "tasks": "tasks",
+    "cancel": "tasks",
+    "queue": "queue",
+    "explain": "explain",
+    "history": "history",
+    "usage": "history",
+    "events": "history",
+    "metrics": "metrics",
+}
+
+
+def main() -> None:
+    """Run the command line."""
+    app_for(sys.argv[1:])()
+
+
+def app_for(words: list[str]) -> typer.Typer:
+    """The command with all subcommands; where these words begin with one that is loaded alone, with that."""
+    module = ALONE.get(words[0]) if words else None
+    if module is None:
+        from schedulemesh.cli.app import app
+
+        return app
+    found = new_app()
+    found.add_typer(import_module(f"schedulemesh.cli.{module}").app)
+    return found
