@@ -15,11 +15,11 @@ from schedulemesh.cli.command import Target
 from schedulemesh.cli.exits import ExitCode, RefusedError
 from schedulemesh.cli.following import Part, by_requests, by_stream
 from schedulemesh.cli.http_gateway import discovered
+from schedulemesh.config.discovery import found, write
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import SchedulerNotFoundError, SchedulerUnavailableError
 from schedulemesh.protocol.history_requests import QueryEvents
-from schedulemesh.server.discovery import found, write
 from tests.cli.conftest import Scheduler
 from tests.cli.test_http_gateway import PROGRAM
 from tests.runtime.composition import InThread

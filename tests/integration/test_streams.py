@@ -15,9 +15,9 @@ import httpx
 import pytest
 import ray
 
+from schedulemesh.config.discovery import found
 from schedulemesh.config.http import home_folder
 from schedulemesh.errors import SchedulerUnavailableError
-from schedulemesh.server.discovery import found
 from tests.integration.agents import Counter
 from tests.integration.polling import process_exists, until
 from tests.integration.test_http import free_port
