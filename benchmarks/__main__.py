@@ -30,6 +30,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
     from benchmarks.openb import openb
     from benchmarks.queueing import queueing
     from benchmarks.rules import rules
+    from benchmarks.streams import streams
     from benchmarks.throughput import engine_alone, through_journal
     from benchmarks.victims import victims
     from benchmarks.waiting_gangs import waiting_gangs
@@ -49,6 +50,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
         "gangs": waiting_gangs,
         "metrics": metrics,
         "history": history,
+        "streams": streams,
         "observing": observing,
         "dispatch": dispatch,
         "openb": openb,

@@ -17,6 +17,7 @@ from benchmarks.metrics import metrics
 from benchmarks.observing import observing
 from benchmarks.queueing import queueing
 from benchmarks.rows import at_least, at_most, note, print_table
+from benchmarks.streams import streams
 from benchmarks.throughput import engine_alone, through_journal
 from benchmarks.victims import victims
 from benchmarks.waiting_gangs import waiting_gangs
@@ -34,6 +35,7 @@ TINY = [
     lambda: metrics(running=60, pools=4, reports=50, decisions=800),
     lambda: history(tasks=200, questions=2),
     lambda: observing(running=20, slices=2, pairs=20, rounds=2, long=50),
+    lambda: streams(clients=2, lives=20, rounds=2),
     lambda: dispatch(moves=1, ranks=[8]),
 ]
 
@@ -54,6 +56,7 @@ TINY = [
         "metrics",
         "history",
         "observing",
+        "streams",
         "dispatch",
     ],
 )
