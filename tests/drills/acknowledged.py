@@ -46,6 +46,8 @@ class Expected:
 
     def __init__(self, lines: list[dict[str, Any]]) -> None:
         self.balance: Counter[str] = Counter()
+        #: How often each thing was acknowledged of a task.
+        self.counts: Counter[tuple[str, str]] = Counter()
         #: The highest count whose saving was acknowledged, by task.
         self.saved: dict[str, int] = defaultdict(int)
         self.pools: set[str] = set()
@@ -66,6 +68,8 @@ class Expected:
 
     def _take(self, line: dict[str, Any]) -> None:
         what = line["what"]
+        if what in BEGINS + ENDS:
+            self.counts[line["task"], what] += 1
         if what in BEGINS:
             self.balance[line["task"]] += 1
         elif what in ENDS:

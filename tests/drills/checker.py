@@ -13,6 +13,7 @@ import ray
 from schedulemesh.core import RayScheduler
 from tests.drills.acknowledged import Expected, Log
 from tests.drills.clients import Workload
+from tests.drills.history_check import history_inconsistencies
 from tests.drills.processes import DrillFailed, agent_processes, daemons, until
 
 #: Target: seconds from the detected death until everything is served again.
@@ -94,6 +95,7 @@ class Checker:
         wrong += self._ledger()
         wrong += self._settings(expected)
         wrong += self._saved(expected)
+        wrong += history_inconsistencies(self.mesh, expected)
         if wrong:
             raise DrillFailed("; ".join(wrong))
 

@@ -6,11 +6,16 @@ import contextlib
 import random
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import select
+
 from schedulemesh.core import RayScheduler
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.store.history.schema import progress
+from schedulemesh.store.history.tables import FILES, history_engine
 from schedulemesh.store.sql import SqlJournal
 from tests.drills.acknowledged import Expected, Log
 from tests.drills.checker import FAILS_AFTER_S, IDLE_WITHIN_S, Checker, time_until_served
@@ -77,14 +82,27 @@ class DrillContext:
 
     def durable(self) -> MeshState:
         """The state in the journal, read from a copy of its files while their writer is stopped."""
+        with self._copied() as copy:
+            return copy.load().fold()
+
+    def history_lacks(self) -> int:
+        """How many durable commits the history lacks, from copies while their writer is stopped."""
+        with self._copied() as copy, history_engine(copy.address).connect() as connection:
+            upto: int = connection.execute(select(progress.c.upto)).scalar() or 0
+            stored = copy.load()
+            return stored.base + len(stored.records) - upto
+
+    @contextlib.contextmanager
+    def _copied(self) -> Iterator[SqlJournal]:
+        """A copy of the journal and its history."""
         with tempfile.TemporaryDirectory() as folder:
-            for suffix in ("", "-wal"):
+            for suffix in ("", "-wal", *FILES[:2]):
                 name = self.journal.name + suffix
                 with contextlib.suppress(FileNotFoundError):
                     shutil.copy(self.journal.with_name(name), Path(folder) / name)
             copy = SqlJournal(Path(folder) / self.journal.name, must_exist=True)
             try:
-                return copy.load().fold()
+                yield copy
             finally:
                 copy.close()
 

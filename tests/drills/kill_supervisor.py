@@ -87,6 +87,15 @@ class SupervisorKills(DrillContext):
             return None
         return self.recovery_time(at, second)
 
+    def supervisor_in_history(self) -> float | None:
+        """The supervisor is killed while its history lacks commits that are durable."""
+        pid = self.supervisor_pid()
+        self.wait_for_operation(self.rng.choice(("submit", "preempt", "complete")))
+        time.sleep(self.rng.uniform(0.0, 0.3))  # the kill comes at a random moment
+        with stopped(pid):
+            at = kill(pid) if self.history_lacks() > 0 else None
+        return None if at is None else self.recovery_time(at, pid)
+
     def supervisor_and_agent(self) -> float | None:
         """The supervisor is killed during a submission, and a running agent at the same time."""
         pid = self.supervisor_pid()

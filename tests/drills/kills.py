@@ -23,6 +23,7 @@ class AllKills(
             "supervisor, idle": self.supervisor_idle,
             "supervisor, stopped": self.supervisor_stopped,
             "supervisor, in mid-recovery": self.supervisor_twice,
+            "supervisor, in mid-history": self.supervisor_in_history,
             "supervisor, with work that waits and runs": self.supervisor_with_queued_work,
             "supervisor and an agent at once": self.supervisor_and_agent,
             "agent, at work": self.agent_at_work,
