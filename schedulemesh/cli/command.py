@@ -86,14 +86,14 @@ class View(Output):
         """Whether more follows what is printed."""
         return self.watch
 
-    def looks(self) -> Iterator[int]:
-        """The number of each look, one only without ``watch``; the interval passes between two."""
+    def looks(self, pause: Callable[[float], None] = time.sleep) -> Iterator[int]:
+        """The number of each look, one only without ``watch``. Between two ``pause`` gets the interval."""
         last = self.count if self.watch else 1
         for number in itertools.count(1):
             yield number
             if number == last:
                 return
-            time.sleep(self.interval)
+            pause(self.interval)
 
 
 @dataclass(frozen=True, kw_only=True)

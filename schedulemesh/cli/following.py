@@ -34,6 +34,10 @@ class Part(NamedTuple):
     note: str = ""
 
 
+#: Nothing has happened for some seconds.
+HEARTBEAT = Part([])
+
+
 class _Patience:
     """Waits between attempts to reach the scheduler, and says once that it is away."""
 
@@ -74,8 +78,7 @@ def by_requests(ask: Callable[[QueryEvents], Facts], query: QueryEvents) -> Iter
         patience.reached()
         note = gap_note(after, facts["gap"])
         after = facts["cursor"]
-        if facts["events"] or note:
-            yield Part(facts["events"], note)
+        yield Part(facts["events"], note)
 
 
 def by_stream(
@@ -122,7 +125,7 @@ class _Reading:
         self._rest = b""
 
     def parts(self, data: bytes) -> Iterator[Part]:
-        """What these bytes complete: events, then remarks in between."""
+        """What these bytes complete: events, with remarks in between; HEARTBEAT where it is neither."""
         *blocks, self._rest = (self._rest + data).split(b"\n\n")
         rows: list[Facts] = []
         for block in blocks:
@@ -132,7 +135,7 @@ class _Reading:
             elif note := _note(kind, told):
                 yield Part(rows, note)
                 rows = []
-        if rows:
+        if rows or any(block.startswith(b":") for block in blocks):
             yield Part(rows)
 
     def _block(self, block: bytes) -> tuple[str, Facts]:

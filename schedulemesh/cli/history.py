@@ -42,14 +42,16 @@ def history(
         str | None,
         typer.Option("--format", help="csv, jsonl or parquet; default: as the file's name ends."),
     ] = None,
-) -> int | None:
+) -> None:
     """List past and present attempts to run tasks: who, where, how long, how they ended.
 
-    Of one task its events are in JSON and YAML; `events --task` prints them.
+    With --watch they are listed again when something has happened, or after 20 s. Of one task its events are
+    in JSON and YAML; `events --task` prints them.
     """
     begin, end = _moment(since), _moment(until)
     if export is not None:
-        return _export(target, export, export_format, begin, end)
+        _export(target, export, export_format, begin, end)
+        return
     from schedulemesh.protocol.answers import Details
     from schedulemesh.protocol.history_requests import QueryHistory
 
@@ -68,8 +70,7 @@ def history(
     def look(gateway: Any) -> Listing:
         return attempt_listing(gateway.ask(request, Details).facts)
 
-    show(target, view, look, select)
-    return None
+    show(target, view, look, select, on_events=True)
 
 
 @command(app)
@@ -146,25 +147,33 @@ def events(
 
 def _followed(first: Listing, rest: Iterator[Part], select: Select) -> Iterator[Listing]:
     """The first events, and those that follow."""
+    from schedulemesh.cli.following import HEARTBEAT
+
     yield first
     for part in rest:
-        yield selected(event_listing(part.rows, part.note), select)
+        if part != HEARTBEAT:
+            yield selected(event_listing(part.rows, part.note), select)
 
 
 def _export(
     target: Target, path: str, kind: str | None, since: float | None, until: float | None
-) -> int | None:
+) -> None:
     """Write all attempts to a file."""
-    from schedulemesh.cli.ray_gateway import attached
+    from schedulemesh.cli.gateway import gateway_to
+    from schedulemesh.protocol.answers import Details
+    from schedulemesh.protocol.history_requests import QueryHistory
+    from schedulemesh.store.history.export import AttemptPage, export
 
-    with attached(target) as scheduler:
-        done = scheduler.export_history(path, format=kind, since=since, until=until)
-    if not done["success"]:
-        note(done["error"])
-        return 1
-    print(done["path"])
-    note(f"{done['jobs']} attempts to run tasks were written")
-    return None
+    with gateway_to(target) as gateway:
+
+        def page(after: int, limit: int) -> AttemptPage:
+            query = QueryHistory(after=after, limit=limit, since=since, until=until)
+            facts = gateway.ask(query, Details).facts
+            return {"attempts": facts["attempts"], "more": facts["more"]}
+
+        done = export(page, path, kind)
+    print(done.path)
+    note(f"{done.jobs} attempts to run tasks were written")
 
 
 def attempt_listing(facts: dict[str, Any]) -> Listing:

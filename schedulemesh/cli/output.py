@@ -35,20 +35,43 @@ def show(
     view: View,
     look: Callable[[Gateway], Found],
     select: Select | None = None,
+    *,
+    on_events: bool = False,
 ) -> None:
-    """Print what ``look`` finds at the scheduler, once or until interrupted."""
+    """Print what ``look`` finds at the scheduler, once or until interrupted.
+
+    ``on_events``: with ``--watch`` it looks again when something has happened.
+    """
     from schedulemesh.cli.gateway import gateway_to
 
     with gateway_to(target) as gateway:
-        repeat(view, lambda: _chosen(look(gateway), select))
+        pause = _until_event(gateway) if on_events and view.watch else time.sleep
+        repeat(view, lambda: _chosen(look(gateway), select), pause)
 
 
-def repeat(view: View, look: Callable[[], Found]) -> None:
-    """Print what ``look`` finds, once or, with ``--watch``, until interrupted."""
+def _until_event(gateway: Gateway) -> Callable[[float], None]:
+    """A pause of the given seconds, and then until the next event, at most until the next heartbeat."""
+    from schedulemesh.protocol.answers import Details
+    from schedulemesh.protocol.history_requests import QueryEvents
+
+    newest = gateway.ask(QueryEvents(after=None, limit=1), Details).facts["cursor"]
+    parts = gateway.follow(QueryEvents(after=newest))
+
+    def pause(seconds: float) -> None:
+        time.sleep(seconds)
+        next(parts)
+
+    return pause
+
+
+def repeat(
+    view: View, look: Callable[[], Found], pause: Callable[[float], None] = time.sleep
+) -> None:
+    """Print what ``look`` finds, once or, with ``--watch``, until interrupted, with pauses in between."""
     if view.watch and sys.stdout.isatty() and view.output in (Format.TABLE, Format.WIDE):
-        _watch_on_screen(view, look)
+        _watch_on_screen(view, look, pause)
         return
-    for _ in view.looks():
+    for _ in view.looks(pause):
         emit(look(), view)
         sys.stdout.flush()
 
@@ -268,14 +291,14 @@ def _console(*, wide: bool) -> Console:
     return Console(width=_UNLIMITED if unlimited else None, highlight=False, markup=False)
 
 
-def _watch_on_screen(view: View, look: Callable[[], Found]) -> None:
+def _watch_on_screen(view: View, look: Callable[[], Found], pause: Callable[[float], None]) -> None:
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text
 
     wide = view.output is Format.WIDE
     with Live(console=_console(wide=wide), screen=True, auto_refresh=False) as live:
-        for _ in view.looks():
+        for _ in view.looks(pause):
             found = look()
             shown = [part for part in _parts(found, wide=wide) if part is not None]
             clock = Text(time.strftime("%H:%M:%S"), style="dim")

@@ -88,7 +88,6 @@ class EventFeed:
         self.trouble: Trouble | None = None
         #: How often the history was found to have begun again.
         self.restarts = 0
-        self.ended = False
         #: How many streams there are.
         self.streams = 0
         self._changed = asyncio.Event()
@@ -99,8 +98,9 @@ class EventFeed:
     def joined(self) -> Iterator[None]:
         """Within, there is one stream more; the reader runs while there is one."""
         self.streams += 1
-        if self._reader is None:
+        if not self.reading:
             self._reader = asyncio.ensure_future(self._read())
+            self._reader.add_done_callback(self._read_ended)
         try:
             yield
         finally:
@@ -108,9 +108,14 @@ class EventFeed:
             if not self.streams:
                 self._stop()
 
+    @property
+    def reading(self) -> bool:
+        """Whether the reader runs; where it does not, streams end, and clients come back."""
+        return self._reader is not None and not self._reader.done()
+
     def end(self) -> None:
         """Have all streams end: the server ends."""
-        self.ended = True
+        self._stop()
         self._pulse()
 
     def changed(self) -> asyncio.Event:
@@ -133,10 +138,16 @@ class EventFeed:
     # -- the reader ---------------------------------------------------------------------------------------
 
     def _stop(self) -> None:
-        """There is no stream: forget the events, because later ones may be far ahead."""
+        """Read no more, and forget the events, because later ones may be far ahead."""
         if self._reader is not None:
             self._reader.cancel()
-        self._reader, self._lines, self._begin, self.cursor = None, [], None, None
+        self._reader, self.trouble = None, None
+        self._lines, self._begin, self.cursor = [], None, None
+
+    def _read_ended(self, reader: asyncio.Task[None]) -> None:
+        if not reader.cancelled() and (error := reader.exception()) is not None:
+            logger.error("the events cannot be followed; streams end", exc_info=error)
+            self._pulse()
 
     async def _read(self) -> None:
         """Ask for the next events again and again."""

@@ -88,7 +88,7 @@ class EventStream:
 
     async def _parts(self) -> AsyncIterator[bytes]:
         yield b"retry: %d\n\n" % _RECONNECT_MS
-        while not self._feed.ended:
+        while self._feed.reading:
             changed = self._feed.changed()
             part = await self._next()
             if part and not await self._accepted():

@@ -7,19 +7,23 @@ import json
 import signal
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
 from schedulemesh.cli import following
 from schedulemesh.cli.command import Target
 from schedulemesh.cli.exits import ExitCode, RefusedError
-from schedulemesh.cli.following import Part, by_requests, by_stream
+from schedulemesh.cli.following import HEARTBEAT, Part, by_requests, by_stream
 from schedulemesh.cli.http_gateway import discovered
+from schedulemesh.cli.ray_gateway import RayGateway
 from schedulemesh.config.discovery import found, write
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import SchedulerNotFoundError, SchedulerUnavailableError
 from schedulemesh.protocol.history_requests import QueryEvents
+from schedulemesh.server import event_streams
 from tests.cli.conftest import Scheduler
 from tests.cli.test_http_gateway import PROGRAM
 from tests.runtime.composition import InThread
@@ -99,6 +103,28 @@ def test_it_ends_where_the_scheduler_was_shut_down(api, followed):
     assert followed.returncode == ExitCode.NOT_FOUND, remarks
     assert "was shut down" in remarks
     api.start()
+
+
+@pytest.mark.parametrize("served", [True, False])
+def test_a_watched_history_is_printed_again_when_something_has_happened(
+    api, mesh, run, monkeypatch, served
+):
+    if not served:
+        gateway = contextlib.nullcontext(RayGateway(mesh.connection))
+        monkeypatch.setattr("schedulemesh.cli.gateway.gateway_to", lambda _target: gateway)
+    monkeypatch.setattr(following, "_WAIT_S", 25.0)
+    monkeypatch.setattr(event_streams, "HEARTBEAT_S", 60.0)
+    looks = ["--watch", "--count", "2", "--interval", "0.1", "-o", "json"]
+    timer = threading.Timer(1.5, mesh.submit, ["乙"])
+    timer.start()
+    began = time.monotonic()
+    done = run("history", *looks)
+    assert done.exit_code == 0, done.output
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert time.monotonic() - began > 1.0
+    assert [row["task_id"] for row in first] == ["甲"]
+    assert "乙" in {row["task_id"] for row in second}
+    timer.join()
 
 
 def test_filters_are_those_of_the_server(api, mesh):
@@ -193,5 +219,5 @@ def test_blocks_that_arrive_in_pieces_are_put_together_and_cut_off_ones_are_sent
     with pytest.raises(SchedulerNotFoundError):
         collect(by_stream(connect, QueryEvents(after=5)), parts)
     assert asked == [5, 7, 9]
-    assert parts[0] == Part([{"cursor": 7, "name": "乙"}])
+    assert parts[:2] == [HEARTBEAT, Part([{"cursor": 7, "name": "乙"}])]
     assert any("events after 7 are missing" in part.note for part in parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import fcntl
 import json
 import os
@@ -139,3 +140,37 @@ def test_on_a_terminal_the_live_view_is_redrawn_in_place(api, monkeypatch):
 def test_help_needs_no_ray():
     done = process("--help")
     assert (done.returncode, done.stderr) == (0, "False\n")
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+def test_an_export_needs_no_ray(api, tmp_path, form):
+    if form == "parquet":
+        pytest.importorskip("pyarrow")
+    path = tmp_path / f"jobs.{form}"
+    done = process("history", "--export", str(path))
+    assert (done.returncode, done.stdout) == (0, f"{path}\n"), done.stderr
+    assert done.stderr == "1 attempts to run tasks were written\nFalse\n"
+    (job,) = read(path, form)
+    assert (job["job_id"], job["group_or_vc"], job["status"]) == ("甲", "研究", "running")
+    assert float(job["cpus"]) == 1.0
+
+
+def read(path, form):
+    """The rows of an exported file."""
+    if form == "csv":
+        return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+    if form == "jsonl":
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    from pyarrow import parquet
+
+    return parquet.read_table(path).to_pylist()
+
+
+def test_an_export_that_is_refused_leaves_no_file(api, run, tmp_path):
+    path = tmp_path / "jobs.csv"
+    path.write_text("kept")
+    assert run("history", "--export", path, "--format", "xml").exit_code == ExitCode.USAGE
+    api.gateway.cut_off = True
+    assert run("history", "--export", path).exit_code == ExitCode.UNREACHABLE
+    assert path.read_text() == "kept"
+    assert [found.name for found in tmp_path.glob("*jobs*")] == ["jobs.csv"]

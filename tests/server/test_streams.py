@@ -194,6 +194,25 @@ def test_a_stream_ends_with_the_server(busy, follow):
     assert follow(busy, after=stream.cursor).answer.status_code == 200
 
 
+def test_where_the_reader_fails_streams_end_and_a_further_one_begins_again(
+    busy, follow, monkeypatch, caplog
+):
+    monkeypatch.setattr(event_feed, "WAIT_S", 0.1)
+    stream = follow(busy, after=0)
+    stream.events(1)
+
+    async def fails(_request, _caller=None):
+        raise RuntimeError("this was not to be expected")
+
+    ask = busy.gateway.ask
+    busy.gateway.ask = fails
+    with pytest.raises(StopIteration):
+        stream.until(lambda message: False)
+    assert "the events cannot be followed" in caplog.text
+    busy.gateway.ask = ask
+    assert follow(busy, after=stream.cursor - 1).events(1)[0]["cursor"] == stream.cursor
+
+
 def test_events_that_are_not_kept_any_more_are_a_gap(busy, mesh, follow):
     rows = written(busy)
     with history_engine(mesh.running.history._recorder.place.address).begin() as connection:

@@ -6,8 +6,12 @@ import os
 
 from schedulemesh.core.client.asking import details
 from schedulemesh.core.client.connection import Connection
-from schedulemesh.core.client.history_export import ExportResult, export
-from schedulemesh.core.client.history_results import EventsResult, HistoryResult, UsageResult
+from schedulemesh.core.client.history_results import (
+    EventsResult,
+    ExportResult,
+    HistoryResult,
+    UsageResult,
+)
 from schedulemesh.domain.containers import as_elements
 from schedulemesh.domain.labels import parse_labels
 from schedulemesh.domain.names import as_text, parse_name
@@ -22,6 +26,7 @@ from schedulemesh.protocol.history_requests import (
     QueryUsage,
 )
 from schedulemesh.protocol.times import parse_time
+from schedulemesh.store.history.export import export
 
 
 def history(connection: Connection, given: dict[str, object]) -> HistoryResult:
@@ -97,9 +102,25 @@ def export_history(
 
     def page(after: int, limit: int) -> HistoryResult:
         request = QueryHistory(after=after, limit=limit, since=begin, until=end)
-        return details(connection, request, HistoryResult)
+        found = details(connection, request, HistoryResult)
+        if not found["success"]:
+            raise _RefusedError(found)
+        return found
 
-    return export(page, path, file_format)
+    try:
+        done = export(page, path, file_format)
+    except _RefusedError as refusal:
+        answer = refusal.answer
+        return ExportResult(success=False, error=answer["error"], reason=answer["reason"])
+    return ExportResult(success=True, path=done.path, jobs=done.jobs, begin=done.begin)
+
+
+class _RefusedError(Exception):
+    """A page of the history was refused."""
+
+    def __init__(self, answer: HistoryResult) -> None:
+        super().__init__(answer["error"])
+        self.answer = answer
 
 
 def _name(given: object, what: str) -> str | None:

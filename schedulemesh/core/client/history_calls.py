@@ -9,8 +9,12 @@ from schedulemesh.core.client import audit, history
 from schedulemesh.core.client.arguments import public_calls
 from schedulemesh.core.client.audit import AuditResult
 from schedulemesh.core.client.connection import Connection
-from schedulemesh.core.client.history_export import ExportResult
-from schedulemesh.core.client.history_results import EventsResult, HistoryResult, UsageResult
+from schedulemesh.core.client.history_results import (
+    EventsResult,
+    ExportResult,
+    HistoryResult,
+    UsageResult,
+)
 
 
 @public_calls

@@ -36,3 +36,13 @@ class EventsResult(Result, total=False):
     #: ``began_again``: the history is another one than that of ``after``, and is listed from its beginning.
     gap: str | None
     behind: int
+
+
+class ExportResult(Result, total=False):
+    """The answer of ``export_history``."""
+
+    path: str
+    #: How many attempts to run a task were written.
+    jobs: int
+    #: What time 0 of the file is, in seconds since 1970.
+    begin: float

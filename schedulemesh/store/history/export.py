@@ -10,12 +10,10 @@ import csv
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypedDict
 
 import msgspec
 
-from schedulemesh.core.client.history_results import HistoryResult
-from schedulemesh.core.client.results import Result
 from schedulemesh.domain.names import as_text
 from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.protocol.history_rows import AttemptInfo
@@ -55,57 +53,53 @@ _PAGE = 5_000
 _GROUP = 50_000
 
 
-class ExportResult(Result, total=False):
-    """The answer of ``export_history``."""
+class Exported(NamedTuple):
+    """What was written."""
 
     path: str
-    #: How many attempts to run a task were written.
+    #: How many attempts to run a task.
     jobs: int
     #: What time 0 of the file is, in seconds since 1970.
     begin: float
 
 
-class _RefusedError(Exception):
-    """A page of the history was refused."""
+class AttemptPage(TypedDict, total=False):
+    """Attempts that follow each other, and whether there are further ones."""
 
-    def __init__(self, answer: HistoryResult) -> None:
-        super().__init__(answer["error"])
-        self.answer = answer
+    attempts: list[AttemptInfo]
+    more: bool
 
 
-def export(
-    history: Callable[[int, int], HistoryResult], path: str | os.PathLike[str], kind: object
-) -> ExportResult:
-    """Write all attempts that ``history(after, limit)`` lists page by page, or return its refusal."""
+#: The next attempts after a ``cursor``, so many at most.
+Pages = Callable[[int, int], AttemptPage]
+
+
+def export(pages: Pages, path: str | os.PathLike[str], kind: object) -> Exported:
+    """Write all attempts to run tasks. What ``pages`` raises is raised, and no file is left or replaced."""
     target = _path(path)
     write = _writer(kind, target)
-    trace = _Trace(history)
+    trace = _Trace(pages)
     draft = target.with_name(f".{target.name}-{os.getpid()}")
     try:
         write(draft, trace.jobs())
         draft.replace(target)
-    except _RefusedError as refusal:
-        answer = refusal.answer
-        return ExportResult(success=False, error=answer["error"], reason=answer["reason"])
     finally:
         draft.unlink(missing_ok=True)
-    return ExportResult(success=True, path=str(target), jobs=trace.written, begin=trace.begin)
+    return Exported(path=str(target), jobs=trace.written, begin=trace.begin)
 
 
 class _Trace:
     """The attempts to run tasks as rows of a job trace, read page by page."""
 
-    def __init__(self, history: Callable[[int, int], HistoryResult]) -> None:
-        self._history = history
+    def __init__(self, pages: Pages) -> None:
+        self._pages = pages
         self.written, self.begin = 0, 0.0
 
     def jobs(self) -> Iterator[dict[str, Any]]:
-        """The rows, the oldest first. Raises _RefusedError."""
+        """The rows, the oldest first."""
         after, more = 0, True
         while more:
-            page = self._history(after, _PAGE)
-            if not page["success"]:
-                raise _RefusedError(page)
+            page = self._pages(after, _PAGE)
             for attempt in page["attempts"]:
                 after = attempt["cursor"]
                 if not attempt["task_id"]:
