@@ -328,6 +328,12 @@ PLUGIN_DISABLED = _gauge(
 EPOCH = _gauge(
     "supervisor_epoch", "number", "", "How often a supervisor has taken over this scheduler."
 )
+AUTHENTICATION_FAILURES = _counter(
+    "authentication_failures_total",
+    "calls",
+    "way",
+    "Calls without a token that is accepted, by the way on which they came: ray or http.",
+)
 STARTED_AT = _gauge(
     "supervisor_start_time_seconds",
     "seconds since 1970",

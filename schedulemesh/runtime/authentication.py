@@ -55,9 +55,8 @@ class Authentication:
         self._secret = settings.auth.process_key or new_process_secret()
         #: The key of the process that serves the HTTP API.
         self.http_key = process_key(self._secret, HTTP)
-        #: Calls over Ray, and requests over HTTP, that were not accepted since this process began.
-        self.failures = 0
-        self.http_failures = 0
+        #: Calls that were not accepted since the process that checks them began.
+        self.failures = {"ray": 0, "http": 0}
         self._logged_at, self._logged = float("-inf"), 0
 
     async def begin(self, reactor: Reactor) -> None:
@@ -165,13 +164,14 @@ class Authentication:
 
     def _refused(self, error: str, given: Credential | None) -> Refused:
         """Count a call that is not accepted; the log says so now and then."""
-        self.failures += 1
+        self.failures["ray"] += 1
         now = time.monotonic()
         if now - self._logged_at >= _LOG_EVERY_S:
             address = (
                 "" if given is None else f", the last from {given.address or 'an unknown process'}"
             )
-            count, self._logged = self.failures - self._logged, self.failures
+            failures = self.failures["ray"]
+            count, self._logged = failures - self._logged, failures
             self._logged_at = now
             logger.warning("%d calls without an accepted token%s: %s", count, address, error)
         return Refused(reason=Reason.TOKEN_NOT_ACCEPTED, error=error)

@@ -26,6 +26,7 @@ class MetricsService(Service):
     def __init__(self, running: Running) -> None:
         super().__init__(running)
         self._recorder, self._alerts = running.recorder, running.alerts
+        self._authentication = running.authentication
         self._started_at = self._reactor.now()
 
     async def exposition(self, *, per_agent: bool) -> Details:
@@ -76,6 +77,8 @@ class MetricsService(Service):
         yield c.ORPHANS, [Sample((kind,), len(found)) for kind, found in orphans]
         yield from self._plugin_families()
         yield from self._alerts.families()
+        failures = self._authentication.failures.items()
+        yield c.AUTHENTICATION_FAILURES, [Sample((way,), count) for way, count in failures]
         yield c.STARTED_AT, [Sample((), self._started_at)]
         yield recent.restart_age(state.epoch, now - self._started_at)
 

@@ -12,6 +12,7 @@ from schedulemesh.metrics.recorder import Recorder
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.alert_monitor import AlertMonitor
 from schedulemesh.runtime.answers import Answers
+from schedulemesh.runtime.authentication import Authentication
 from schedulemesh.runtime.backend import Backend
 from schedulemesh.runtime.cluster_monitor import ClusterMonitor
 from schedulemesh.runtime.executor import Executor
@@ -39,6 +40,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     http: HttpProcess
     recorder: Recorder
     alerts: AlertMonitor
+    authentication: Authentication
     #: None: no history is written.
     history: HistoryRecorder | None
 

@@ -262,15 +262,14 @@ class SupervisorService:
         if is_process(reactor.state, agent_name, incarnation):
             self._agents.usage.take(agent_name, incarnation, message, reactor.now())
 
-    async def http_serves(self, url: str, key: bytes = b"") -> None:
-        """The process that serves the HTTP API says at which address it does."""
+    async def http_serves(self, url: str, key: bytes = b"", failures: int = 0) -> None:
+        """The process of the HTTP API says where it serves, and how many requests it has not accepted."""
         self._authentication.check_http((await self.ready()).running.reactor, key)
         self._http.url = url
+        self._authentication.failures["http"] = failures
 
     async def shutdown(self, credential: bytes = b"") -> None:
-        """End every agent and group, remove the journal, and end this process; for operators. Raises
-        NotAllowedError.
-        """
+        """End every agent and group, the journal and this process, for operators. Raises NotAllowedError."""
         try:
             reactor = (await self.ready()).running.reactor
         except SchedulerUnavailableError:
@@ -401,6 +400,7 @@ class SupervisorService:
                 http=self._http,
                 recorder=recorder,
                 alerts=alerts_of(settings, journal),
+                authentication=self._authentication,
                 history=history,
             )
         )

@@ -26,6 +26,9 @@ MAX_BODY, BODY_S = 16 * 1024 * 1024, 30.0
 #: Paths that are answered without a token: the first to anybody, the second to this machine's processes.
 _OPEN, _OPEN_ON_LOOPBACK = "/healthz", "/metrics"
 
+#: Headers that proxies add.
+_OF_PROXIES = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+
 
 class Tokens(Protocol):
     """Knows the tokens that are accepted."""
@@ -38,6 +41,9 @@ class Tokens(Protocol):
 
     def outdated(self) -> None:
         """The tokens have changed."""
+
+    def refused(self) -> None:
+        """A request had no token that is accepted."""
 
 
 class Guard:
@@ -89,8 +95,9 @@ class Guard:
                 raise unavailable(error) from None
             if caller is not None:
                 return caller
-        elif path == _OPEN or (path == _OPEN_ON_LOOPBACK and _from_loopback(scope)):
+        elif path == _OPEN or (path == _OPEN_ON_LOOPBACK and _from_loopback(scope, headers)):
             return None
+        self._tokens.refused()
         raise Problem(
             401,
             Reason.TOKEN_NOT_ACCEPTED.value if token else "token_needed",
@@ -105,8 +112,11 @@ class Guard:
 
 
 def secret_in(headers: Headers) -> str:
-    """The token that a request is sent with; empty: none."""
-    scheme, _, token = headers.get("authorization", "").partition(" ")
+    """The token of a request; empty: it has none. Raises Problem where it has several."""
+    given = headers.getlist("authorization")
+    if len(given) > 1:
+        raise Problem(400, "invalid_request", "the header Authorization is given more than once")
+    scheme, _, token = (given[0] if given else "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
@@ -137,8 +147,10 @@ def _check_origin(headers: Headers) -> None:
             )
 
 
-def _from_loopback(scope: Scope) -> bool:
-    return address_of(scope) in ("127.0.0.1", "::1")
+def _from_loopback(scope: Scope, headers: Headers) -> bool:
+    """Whether a process of this machine asks for itself: a proxy asks for others, who may be anywhere."""
+    proxied = any(name in headers for name in _OF_PROXIES)
+    return not proxied and address_of(scope) in ("127.0.0.1", "::1")
 
 
 def address_of(scope: Scope) -> str:

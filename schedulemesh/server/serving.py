@@ -36,6 +36,7 @@ class HttpServer:
         self._gateway, self._settings = gateway, settings
         self._namespace, self._name = namespace, name
         self._feed = EventFeed(gateway)
+        self._tokens = TokenTable(gateway)
         self._server: uvicorn.Server | None = None
         self._discovered: asyncio.Future[Discovered] | None = None
 
@@ -43,7 +44,7 @@ class HttpServer:
         """Serve until ``end`` is called. Raises OSError where no port is free."""
         earlier = self._earlier()
         listening = listen(self._settings, None if earlier is None else earlier.url)
-        tokens = TokenTable(self._gateway)
+        tokens = self._tokens
         token = await tokens.local_secret(None if earlier is None else earlier.token)
         host, port = listening.getsockname()[:2]
         discovered = Discovered(
@@ -63,6 +64,9 @@ class HttpServer:
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                # Otherwise uvicorn takes the client's address from a header that anybody on this machine can
+                # send, and the record of changes would have it.
+                proxy_headers=False,
                 limit_concurrency=_CONNECTIONS,
                 timeout_graceful_shutdown=_END_S,
             )
@@ -74,6 +78,11 @@ class HttpServer:
     async def address(self) -> str:
         """The address, once it listens."""
         return (await asyncio.shield(self._found())).url
+
+    @property
+    def failures(self) -> int:
+        """Requests without a token that is accepted, since this process began."""
+        return self._tokens.failures
 
     def end(self) -> None:
         """Remove the discovery file, and have ``run`` return."""

@@ -40,6 +40,8 @@ class TokenTable:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        #: Requests without a token that is accepted, since this process began.
+        self.failures = 0
         #: None: they have never been read.
         self._by_hash: Mapping[str, TokenSpec] | None = None
         self._read_at = float("-inf")
@@ -66,6 +68,10 @@ class TokenTable:
     def outdated(self) -> None:
         """The tokens have changed."""
         self._read_at = float("-inf")
+
+    def refused(self) -> None:
+        """A request had no token that is accepted."""
+        self.failures += 1
 
     async def read(self) -> None:
         """Read the tokens again; while the supervisor does not answer, those that are known stay."""

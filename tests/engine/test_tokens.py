@@ -65,7 +65,7 @@ def test_the_last_operator_cannot_be_revoked(mesh):
 
 def test_an_operator_that_has_expired_does_not_count(mesh):
     issue(mesh, name="short", role=Role.OPERATOR, lifetime_s=10.0)
-    issue(mesh, name="local", role=Role.OPERATOR)
+    issue(mesh, name="local", role=Role.OPERATOR, secret=SECOND)
     mesh.tick(11.0)
     assert revoke(mesh, "local").reason is Reason.LAST_OPERATOR
 

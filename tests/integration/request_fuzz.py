@@ -269,6 +269,7 @@ CALLS: dict[str, dict[str, Kind]] = {
     },
     "usage": {"by": one_of("pool", "owner", "label"), "since": one_of("24h", 0.0)},
     "events": {"after": one_of(None, 0, 5), "limit": one_of(1, 1000), "wait_s": one_of(0.0, 0.1)},
+    "audit": {"call": one_of(None, "ensure_pool"), "limit": one_of(1, 100)},
     "export_history": {"path": one_of("/dev/null/no-such-folder/jobs.txt")},
     "cordon_node": {"node_id": one_of("no-such-node"), "cordoned": flag},
 }

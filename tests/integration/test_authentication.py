@@ -7,14 +7,20 @@ import signal
 import time
 
 import httpx
+import msgspec
 import pytest
 import ray
 
 from schedulemesh import MetricsReportingAgent, NotAllowedError, RayScheduler, SchedulerExistsError
 from schedulemesh.config.discovery import found, path_of
 from schedulemesh.config.http import home_folder
-from schedulemesh.protocol.credentials import new_secret
+from schedulemesh.domain.tokens import Role, TokenSpec
+from schedulemesh.protocol.answers import read_answer
+from schedulemesh.protocol.credentials import Credential, hash_of, new_secret
+from schedulemesh.protocol.requests import encode_request
+from schedulemesh.protocol.token_requests import CreateToken
 from tests.integration.polling import process_exists, until
+from tests.runtime.request_samples import allowed, classes, refused_by_role, sample
 
 
 class Counting(MetricsReportingAgent):
@@ -147,3 +153,29 @@ def test_the_http_api_and_the_metrics_serve_with_tokens(make_scheduler, namespac
         while client.get("/api/v1/status", headers=headers).status_code != 200:
             assert time.monotonic() - began < 60
     assert RayScheduler.attach("mesh", namespace=namespace).list_pools()["success"]
+
+
+def test_every_request_over_ray_is_allowed_or_refused_by_role(make_scheduler):
+    secret = new_secret()
+    scheduler = make_scheduler(auth="token", token=secret)
+    handle = scheduler.supervisor_handle()
+
+    def ask(request, token):
+        sent = msgspec.msgpack.encode(Credential(token=token, pid=os.getpid()))
+        answer = ray.get(handle.ask.remote(encode_request(request), ([], []), sent))
+        return read_answer(answer[0] if isinstance(answer, tuple) else answer)
+
+    tokens = {Role.OPERATOR: secret}
+    for role, limits in ((Role.VIEWER, {}), (Role.SUBMITTER, {"owner": "ada"})):
+        tokens[role] = new_secret()
+        spec = TokenSpec(name=role.value, role=role, secret_hash=hash_of(tokens[role]), **limits)
+        ask(CreateToken(spec=spec, client="test", request_id=role.value), secret)
+    killed(scheduler)
+    for cls in classes():
+        request = sample(cls)
+        assert ask(request, new_secret()).refused.reason == "token_not_accepted"
+        for role, token in tokens.items():
+            answer = ask(request, token)
+            assert refused_by_role(answer) != allowed(role, cls), (cls, role, answer)
+    changed = [change["call"] for change in scheduler.audit(limit=1000)["changes"]]
+    assert {"create_token", "ensure_pool", "change_policy", "drain"} <= set(changed)

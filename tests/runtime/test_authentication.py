@@ -13,14 +13,19 @@ from schedulemesh.domain.tokens import Role, TokenSpec
 from schedulemesh.engine.state.snapshot import restored, take_snapshot
 from schedulemesh.errors import InvalidRequestError, NotAllowedError, SchedulerUnavailableError
 from schedulemesh.protocol import requests as r
-from schedulemesh.protocol.agents import MetricsReport, pack, unpack
+from schedulemesh.protocol.agents import MetricsReport, key_of, pack, unpack
 from schedulemesh.protocol.answers import Hello, Listed, read_answer
 from schedulemesh.protocol.callers import Caller
 from schedulemesh.protocol.credentials import Credential, hash_of, new_secret, parse_secret
+from schedulemesh.protocol.metric_requests import GetMetrics
+from schedulemesh.protocol.queue_requests import CancelTasks, ChangeQueuedTask
+from schedulemesh.protocol.state_requests import GetSavedState, SaveTaskState
+from schedulemesh.protocol.task_requests import CancelTask, GetResult
 from schedulemesh.protocol.token_requests import CreateToken, ListTokens, RevokeToken, RotateToken
 from tests.runtime.composition import InThread, supervisor
 from tests.runtime.fake_backend import FakeBackend
-from tests.server.work import CPU, submission
+from tests.runtime.request_samples import allowed, classes, refused_by_role, sample
+from tests.server.work import CLASS, CPU, submission
 
 FIRST = new_secret()
 AUTH = AuthSettings(
@@ -117,14 +122,14 @@ def test_roles_and_limits_hold_over_ray(mesh):
     ada = issue(mesh, "ada", Role.SUBMITTER, owner="ada", pools=("p",), max_priority=4.0)
     assert ask(mesh, r.DeleteAgent(agent_name="x"), viewer).refused.reason == "not_allowed"
     assert ask(mesh, ListTokens(), ada).refused.reason == "not_allowed"
-    for how, allowed in (
+    for how, within in (
         ({"owner": "ada", "priority": 4.0}, True),
         ({"owner": "bob", "priority": 4.0}, False),
         ({"owner": "ada", "priority": 4.5}, False),
         ({"owner": "ada", "priority": 4.0, "pool": "q"}, False),
     ):
         answer = ask(mesh, r.SubmitTask(submission=submission(f"t{how}"[:60], **how)), ada)
-        assert (getattr(answer, "refused", None) is None) == allowed, answer
+        assert (getattr(answer, "refused", None) is None) == within, answer
 
 
 def test_a_token_ends_at_once_when_it_is_revoked_or_rotated_or_expires(mesh, monkeypatch):
@@ -246,7 +251,9 @@ def test_failures_are_counted_and_the_log_has_few_lines_and_no_token(mesh, caplo
     lines = [line for line in caplog.text.splitlines() if "without an accepted token" in line]
     assert len(lines) == 1
     assert guess not in caplog.text
-    assert mesh.service._authentication.failures == 50
+    assert mesh.service._authentication.failures == {"ray": 50, "http": 0}
+    text = ask(mesh, GetMetrics()).facts["text"]
+    assert 'schedulemesh_authentication_failures_total{way="ray"} 50' in text
 
 
 def test_no_secret_is_shown_or_stored(mesh, tmp_path):
@@ -270,3 +277,42 @@ def test_auth_is_token_or_none():
     assert parse_auth(None) is False
     with pytest.raises(InvalidRequestError, match="allowed are"):
         parse_auth("password")
+
+
+def test_every_request_is_allowed_or_refused_by_role(mesh):
+    tokens = {
+        Role.VIEWER: issue(mesh, "viewer", Role.VIEWER),
+        Role.SUBMITTER: issue(mesh, "submitter", Role.SUBMITTER, owner="ada"),
+        Role.OPERATOR: issue(mesh, "operator", Role.OPERATOR),
+    }
+    for cls in classes():
+        request = sample(cls)
+        assert ask(mesh, request, "").refused.reason == "token_not_accepted"
+        for role, token in tokens.items():
+            answer = ask(mesh, request, token)
+            assert refused_by_role(answer) != allowed(role, cls), (cls, role, answer)
+            if allowed(role, cls) and hasattr(answer, "refused"):
+                assert answer.refused.reason not in ("not_allowed", "token_not_accepted"), answer
+
+
+def test_a_forged_owner_is_refused_and_others_tasks_are_out_of_reach(mesh):
+    ada = issue(mesh, "ada", Role.SUBMITTER, owner="ada")
+    bob = issue(mesh, "bob", Role.SUBMITTER, owner="bob")
+    ask(mesh, r.EnsurePool(name="p", resources=CPU, labels={}))
+    for name in ("first", "of-ada"):
+        made = r.SubmitTask(submission=submission(name, owner="ada"), blobs={key_of(CLASS): CLASS})
+        assert not hasattr(ask(mesh, made, ada), "refused")
+    for request in (
+        r.CompleteTask(task_id="first", request_id="1"),
+        CancelTask(task_id="of-ada", request_id="2"),
+        CancelTasks(task_ids=("of-ada",)),
+        ChangeQueuedTask(task_id="of-ada", held=True, request_id="3"),
+        GetResult(task_id="first"),
+        SaveTaskState(task_id="first"),
+        GetSavedState(task_id="first"),
+    ):
+        assert ask(mesh, request, bob).refused.reason == "not_allowed", request
+    held = ChangeQueuedTask(task_id="of-ada", held=True, request_id="4")
+    assert not hasattr(ask(mesh, held, ada), "refused")
+    front = ChangeQueuedTask(task_id="of-ada", to_front=True, request_id="5")
+    assert ask(mesh, front, ada).refused.reason == "not_allowed"

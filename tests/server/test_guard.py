@@ -112,3 +112,87 @@ def test_whoever_floods_the_server_without_a_token_does_not_reach_the_supervisor
         for _ in range(200):
             assert client.get("/api/v1/status").status_code == 401
     assert api.gateway.asked == []
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        [("authorization", "")],
+        [("authorization", "Bearer")],
+        [("authorization", "{token}")],
+        [("authorization", "Basic {token}")],
+        [("authorization", "Bearer {upper}")],
+        [("authorization", "Bearer {token}x")],
+        [("authorization", "Bearer {token} {token}")],
+        [("authorization", "Bearer,{token}")],
+        [("authorization", 'Bearer "{token}"')],
+        [("proxy-authorization", "Bearer {token}")],
+        [("x-authorization", "Bearer {token}")],
+        [("cookie", "authorization=Bearer {token}; token={token}")],
+        [("x-forwarded-for", "127.0.0.1"), ("x-forwarded-user", "local")],
+    ],
+)
+def test_a_token_is_taken_from_its_header_only_and_as_it_is(api, headers):
+    names = {"token": api.token, "upper": api.token.upper()}
+    with api.client_with(None) as client:
+        given = [(name, value.format(**names)) for name, value in headers]
+        answer = client.get("/api/v1/status", headers=given)
+    assert answer.status_code == 401, answer.text
+    assert api.token not in answer.text
+    assert api.gateway.asked == []
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "Bearer  "])
+def test_the_scheme_is_in_any_case(api, scheme):
+    with api.client_with(None) as client:
+        headers = {"authorization": f"{scheme} {api.token}"}
+        assert client.get("/api/v1/status", headers=headers).status_code == 200
+
+
+def test_two_tokens_in_one_request_are_refused(api):
+    with api.client_with(None) as client:
+        for first, second in ((api.token, "guess"), ("guess", api.token), (api.token,) * 2):
+            headers = [("authorization", f"Bearer {one}") for one in (first, second)]
+            assert client.get("/api/v1/status", headers=headers).status_code == 400
+    assert api.gateway.asked == []
+
+
+@pytest.mark.parametrize("name", ["token", "access_token", "authorization", "bearer"])
+def test_a_token_in_the_url_is_not_read(api, name):
+    with api.client_with(None) as client:
+        assert client.get("/api/v1/status", params={name: api.token}).status_code == 401
+    assert api.gateway.asked == []
+
+
+@pytest.mark.parametrize("name", ["Forwarded", "Via", "X-Forwarded-For", "X-Real-IP"])
+def test_metrics_through_a_proxy_need_a_token(api, name):
+    with api.client_with(None) as client:
+        assert client.get("/metrics").status_code == 200
+        assert client.get("/metrics", headers={name: "127.0.0.1"}).status_code == 401
+
+
+def test_the_address_of_a_change_is_that_of_the_connection(api):
+    headers = {"x-forwarded-for": "6.6.6.6", "forwarded": "for=6.6.6.6", "x-real-ip": "6.6.6.6"}
+    made = api.client.put("/api/v1/pools/p", json={"resources": {"cpu": 1}}, headers=headers)
+    assert made.status_code == 200, made.text
+    (change,) = [c for c in api.get("/audit")["items"] if c["call"] == "ensure_pool"]
+    assert (change["token"], change["address"]) == ("local", "127.0.0.1")
+
+
+def test_headers_without_end_are_refused(api):
+    token = "x" * 300_000
+    text = f"GET /healthz HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n"
+    try:
+        answer = sent(api, text.encode())
+    except ConnectionResetError:
+        answer = b""
+    assert b"200 OK" not in answer
+    assert api.gateway.asked == []
+
+
+def test_requests_without_an_accepted_token_are_counted(api):
+    with api.client_with("guess") as client:
+        for _ in range(3):
+            client.get("/api/v1/status")
+    assert api.server.failures == 3

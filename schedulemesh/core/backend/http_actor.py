@@ -59,7 +59,7 @@ class HttpActor:
         url = await self._server.address()
         while True:
             try:
-                await self._supervisor.http_serves.remote(url, self._key)
+                await self._supervisor.http_serves.remote(url, self._key, self._server.failures)
             except ActorDiedError:
                 self._server.end()
                 ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
