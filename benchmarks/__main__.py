@@ -59,6 +59,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
         "ray-dispatch": _on_ray_dispatch,
         "ray-recovery": _on_ray_recovery,
         "ray-queue": _on_ray_queue,
+        "ray-commands": _on_ray_commands,
     }
 
 
@@ -90,6 +91,12 @@ def _on_ray_queue() -> list[Row]:
     from benchmarks.on_ray_queue import on_ray_queue
 
     return on_ray_queue()
+
+
+def _on_ray_commands() -> list[Row]:
+    from benchmarks.on_ray_commands import on_ray_commands
+
+    return on_ray_commands()
 
 
 def main() -> int:

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import random
+import shutil
 import statistics
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.mesh import amounts
+from sqlalchemy import update
+
+from benchmarks.mesh import amounts, opening, reported, submitted
 from benchmarks.rows import Row, at_most, note, spread, timed_ms
+from schedulemesh.config.settings import HistorySettings
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages.queue_facts import TaskQueued
-from schedulemesh.engine.messages.stimuli import TaskSubmitted
+from schedulemesh.engine.messages.stimuli import ClockTicked, TaskSubmitted
+from schedulemesh.runtime.history_recorder import history_of
+from schedulemesh.runtime.reactor import Reactor
 from schedulemesh.store.history.database import write
 from schedulemesh.store.history.fold import Fold
 from schedulemesh.store.history.queries import Filters, History, Span
+from schedulemesh.store.history.schema import progress
 from schedulemesh.store.history.tables import FILES, history_engine, migrate
 from schedulemesh.store.history.usage import Dimension
 from schedulemesh.store.sql import SqlJournal
@@ -29,10 +39,13 @@ _POOLS, _OWNERS, _NODES = 20, 50, 100
 _BEGIN = 1_700_000_000.0
 
 
-def history(tasks: int = 1_000_000, questions: int = 9) -> list[Row]:
+def history(
+    tasks: int = 1_000_000, questions: int = 9, running: int = 700, recoveries: int = 15
+) -> list[Row]:
     """A month of finished tasks. What writing them costs the decisions is measured by ``observing``."""
     with tempfile.TemporaryDirectory() as folder:
-        return _month(Path(folder), tasks, questions)
+        rows = _month(Path(folder), tasks, questions)
+        return [*rows, *asyncio.run(_recovered(Path(folder), running, recoveries))]
 
 
 def _month(folder: Path, tasks: int, questions: int) -> list[Row]:
@@ -73,6 +86,57 @@ def _month(folder: Path, tasks: int, questions: int) -> list[Row]:
         note(f"{what}1,000 events", spread(page)),
         at_most(f"{what}on disk", size / 1e6, 600.0, " MB"),
     ]
+
+
+async def _recovered(folder: Path, running: int, rounds: int) -> list[Row]:
+    """The time of recoveries beside this history, and beside none, in turn: until the first decision is
+    durable.
+    """
+    month, empty = folder / "month.sqlite", folder / "empty.sqlite"
+    reactor = await Reactor.recover(SqlJournal(month))
+    for stimulus in opening(_NODES):
+        await reactor.step(stimulus)
+    steps = await reactor.steps([submitted(number, _NEED, 1.0) for number in range(running)], {})
+    await reactor.steps([reported(reactor.engine, step) for step in steps], {})
+    last = reactor.last
+    await reactor.close(destroy=False)
+    shutil.copy(month, empty)
+    address = SqlJournal(month)
+    with history_engine(address.address).begin() as connection:
+        connection.execute(update(progress).values(upto=last))
+    address.close()
+    found = []
+    for number in range(rounds + 1):
+        both = {path: await _recovery_s(path) for path in _in_turn(number, month, empty)}
+        if number:
+            found.append((both[month], both[empty]))
+    ratios = [beside / without for beside, without in found]
+    what = (
+        f"recovery with {running:,} running agents beside that history, relative to one beside none"
+    )
+    times = spread([1e3 * beside for beside, _ in found])
+    return [at_most(what, statistics.median(ratios), 1.05, " ×", f"{times}, {rounds} pairs")]
+
+
+def _in_turn(number: int, *paths: Path) -> tuple[Path, ...]:
+    return paths if number % 2 else paths[::-1]
+
+
+async def _recovery_s(path: Path) -> float:
+    gc.collect()
+    began = time.perf_counter()
+    journal = SqlJournal(path)
+    reactor = await Reactor.recover(journal)
+    behind = history_of(journal, reactor, HistorySettings())
+    if behind is None:
+        raise AssertionError("a journal in a file has a history")
+    behind.start()
+    await reactor.step(ClockTicked())
+    took = time.perf_counter() - began
+    if await behind.caught_up(60.0):
+        raise AssertionError("the history did not continue")
+    await reactor.close(destroy=False)
+    return took
 
 
 def _files(folder: Path) -> Iterator[str]:

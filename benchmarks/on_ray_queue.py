@@ -35,7 +35,7 @@ def on_ray_queue(
     waiting: int = 15_000, single: int = 1_000, batched: int = 8_000, rounds: int = 5
 ) -> list[Row]:
     """The marks of a queue of 15,000 tasks."""
-    with _own_home(), bare_ray(), Mesh() as mesh:
+    with own_home(), bare_ray(), Mesh() as mesh:
         mesh.submit(waiting, BATCH)
         alone = [mesh.submit_and_kill(single, 1) for _ in range(rounds)]
         together = [mesh.submit_and_kill(batched, BATCH) for _ in range(rounds)]
@@ -161,7 +161,7 @@ def _acknowledged(client: subprocess.Popen[str]) -> set[str]:
 
 
 @contextmanager
-def _own_home() -> Iterator[None]:
+def own_home() -> Iterator[None]:
     """A folder of its own in which commands find the HTTP API."""
     with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, SCHEDULEMESH_HOME=folder):
         yield

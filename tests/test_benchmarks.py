@@ -33,7 +33,7 @@ TINY = [
     lambda: queueing(tasks=900, waiting=2_000, classes=60, nodes=5, rounds=1),
     lambda: waiting_gangs(nodes=5, gangs=3, ends=3, ticks=3),
     lambda: metrics(running=60, pools=4, reports=50, decisions=800),
-    lambda: history(tasks=200, questions=2),
+    lambda: history(tasks=200, questions=2, running=20, recoveries=2),
     lambda: observing(running=20, slices=2, pairs=20, rounds=2, long=50),
     lambda: streams(clients=2, lives=20, rounds=2),
     lambda: dispatch(moves=1, ranks=[8]),

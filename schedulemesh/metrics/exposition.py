@@ -12,6 +12,7 @@ import asyncio
 import math
 import time
 from collections.abc import Iterable, Iterator
+from functools import cache
 
 from schedulemesh.metrics.catalogue import Kind, Metric
 from schedulemesh.metrics.values import Distribution, Family, Sample
@@ -42,6 +43,7 @@ def lines(families: Iterable[Family]) -> Iterator[str]:
     """The lines of the text, those of one metric together; an empty one is a place to pause."""
     for metric, samples in families:
         head = f"# HELP {metric.name} {_help(metric)}\n# TYPE {metric.name} {metric.kind.value}\n"
+        histogram, line = metric.kind is Kind.HISTOGRAM, _line(metric.name, metric.labels)
         for sample in samples:
             if sample is None:
                 yield ""
@@ -49,35 +51,43 @@ def lines(families: Iterable[Family]) -> Iterator[str]:
             if head:
                 yield head
                 head = ""
-            if metric.kind is Kind.HISTOGRAM:
+            if histogram:
                 yield from _histogram(metric, sample)
             else:
-                yield f"{metric.name}{_labels(metric, sample)} {_number(sample.value)}\n"
+                yield line % (*map(_escaped, sample.labels), _number(sample.value))
 
 
 def _histogram(metric: Metric, sample: Sample) -> Iterator[str]:
     value, name = sample.value, metric.name
     if not isinstance(value, Distribution):
         raise TypeError(f"{name} is a histogram, and {value!r} is none")
-    own = "".join(f"{pair}," for pair in _pairs(metric, sample))
+    labels = tuple(map(_escaped, sample.labels))
+    bucket = _line(f"{name}_bucket", (*metric.labels, "le"))
     below = 0
-    for bound, count in zip((*metric.buckets, math.inf), value.counts, strict=True):
+    for bound, count in zip(_bounds(metric.buckets), value.counts, strict=True):
         below += count
-        yield f'{name}_bucket{{{own}le="{_number(bound)}"}} {below}\n'
-    labels = _labels(metric, sample)
-    yield f"{name}_sum{labels} {_number(value.sum)}\n"
-    yield f"{name}_count{labels} {below}\n"
+        yield bucket % (*labels, bound, below)
+    yield _line(f"{name}_sum", metric.labels) % (*labels, _number(value.sum))
+    yield _line(f"{name}_count", metric.labels) % (*labels, below)
 
 
-def _labels(metric: Metric, sample: Sample) -> str:
-    return f"{{{','.join(_pairs(metric, sample))}}}" if sample.labels else ""
+@cache
+def _line(name: str, labels: tuple[str, ...]) -> str:
+    """A line whose values of labels, and whose value, are still to be filled in."""
+    pairs = ",".join(f'{label}="%s"' for label in labels)
+    return f"{name}{{{pairs}}} %s\n" if pairs else f"{name} %s\n"
 
 
-def _pairs(metric: Metric, sample: Sample) -> list[str]:
-    return [
-        f'{name}="{value.translate(_ESCAPED)}"'
-        for name, value in zip(metric.labels, sample.labels, strict=True)
-    ]
+@cache
+def _bounds(buckets: tuple[float, ...]) -> tuple[str, ...]:
+    return tuple(map(_number, (*buckets, math.inf)))
+
+
+def _escaped(value: str) -> str:
+    """The value of a label; few need to be changed."""
+    if '"' in value or "\\" in value or "\n" in value:
+        return value.translate(_ESCAPED)
+    return value
 
 
 def _number(value: float | Distribution) -> str:
@@ -85,7 +95,8 @@ def _number(value: float | Distribution) -> str:
         raise TypeError("a distribution is written as a histogram")
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
-    return repr(int(value)) if value == int(value) and abs(value) < 1e15 else repr(value)
+    whole = int(value)
+    return str(whole) if whole == value and abs(whole) < 10**15 else repr(value)
 
 
 def _help(metric: Metric) -> str:

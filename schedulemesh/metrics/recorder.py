@@ -212,7 +212,7 @@ class Recorder:
     def _task_cancelled(self, fact: q.TaskCancelled) -> None:
         pool = self._queue_of.get(fact.task_id, "")
         self._leave(fact.task_id)
-        self._ended.add((pool, "cancelled", fact.reason))
+        self._ended.add((pool, "cancelled", fact.reason.value))
 
     def _agent_admitted(self, fact: f.AgentAdmitted) -> None:
         spec, task, since = fact.agent, fact.task, fact.at
@@ -241,14 +241,14 @@ class Recorder:
     def _agent_ended(self, fact: f.AgentEnded) -> None:
         self._evictions.agent_ended(fact)
         agent = self._agents.pop(fact.agent_name)
-        self._agents_ended.add((agent.pool, fact.reason))
+        self._agents_ended.add((agent.pool, fact.reason.value))
         left = self._on_agent.get(fact.agent_name)
         if left is None:
             return
         state, reason = WITH_AGENT[fact.reason]
         for task in left:
             self._remove(task.task_id)
-            self._note_end(task.pool, state, "" if reason is None else reason, fact.at)
+            self._note_end(task.pool, state.value, "" if reason is None else reason.value, fact.at)
             if fact.reason is EndReason.LOST:
                 self._note_work(task, fact.at, "lost")
 
@@ -281,7 +281,8 @@ class Recorder:
     def _task_ended(self, fact: f.TaskEnded) -> None:
         self._evictions.dropped(fact.task_id)
         task = self._remove(fact.task_id)
-        self._note_end(task.pool, fact.state, fact.reason or "", fact.at)
+        reason = "" if fact.reason is None else fact.reason.value
+        self._note_end(task.pool, fact.state.value, reason, fact.at)
 
     def _state_saved(self, fact: f.StateSaved) -> None:
         self._tasks[fact.task_id].saved_at = fact.at
@@ -289,7 +290,7 @@ class Recorder:
     def _task_preempted(self, fact: f.TaskPreempted) -> None:
         decided_at = self._evictions.task_preempted(fact)
         task = self._remove(fact.task.task_id)
-        self._note_end(task.pool, "preempted", fact.reason, fact.at)
+        self._note_end(task.pool, "preempted", fact.reason.value, fact.at)
         self._note_work(task, fact.at if decided_at is None else decided_at, "preempted")
 
     def _note_end(self, pool: str, state: str, reason: str, at: float) -> None:
@@ -313,7 +314,7 @@ class Recorder:
 def _outcome(stimulus: TaskSubmitted, step: Step) -> tuple[str, str]:
     """The outcome of a submission, and the code of its refusal."""
     if isinstance(step.outcome, Refused):
-        return "refused", step.outcome.reason
+        return "refused", step.outcome.reason.value
     for fact in step.facts:
         if type(fact) is f.AgentAdmitted and fact.agent.name == stimulus.agent.name:
             return "admitted", ""

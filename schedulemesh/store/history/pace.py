@@ -11,6 +11,8 @@ _SHARE_BUSY, _SHARE_IDLE = 0.03, 0.5
 _BUSY = 0.25
 #: Seconds between two looks at whether it is busy.
 _LOOK_S = 0.02
+#: The longest rest, in seconds, for time in which the work could not go on: queries wait for the thread.
+_REST_S = 0.5
 
 
 #: Seconds of time, of processor time of the process, and of that of this thread.
@@ -28,14 +30,14 @@ def _between(first: Times, second: Times) -> Times:
 class Pace:
     """Says how long a thread rests after some work. Call both methods in that thread.
 
-    Work counts by how long it took: where processors are short, or the rest of the process has the
-    interpreter, that is longer than its processor time, and the others get less by the same factor.
+    Where processors are short, or the rest of the process has the interpreter, work takes longer than its
+    processor time, and the others get less by the same factor. So the rest is longer, too, within limits.
     """
 
     def __init__(self, now: Callable[[], Times] = _now) -> None:
         self._now = now
         self._began = self._looked = now()
-        self._busy = True
+        self._busy = False
 
     def begin(self) -> None:
         """Work begins."""
@@ -51,4 +53,4 @@ class Pace:
             self._busy = process_s - thread_s > _BUSY * given * wall_s
             self._looked = now
         share = _SHARE_BUSY if self._busy else _SHARE_IDLE
-        return worked_s * (1.0 - share) / share
+        return max(own_s, min(worked_s, _REST_S * share)) * (1.0 - share) / share
