@@ -3,9 +3,6 @@
 A step is published after its facts are durable, when the state may already contain later ones. So the
 recorder keeps what it needs of each agent and task by itself, from facts alone, and begins with the state
 that was recovered.
-
-It is called with every step, between decisions, so it only collects the steps there. They are counted in
-batches, and before anything is read: the same code runs for many steps in a row, which takes half the time.
 """
 
 from __future__ import annotations
@@ -41,8 +38,6 @@ from schedulemesh.metrics.values import (
 
 #: Observations of one histogram that are kept between two calls of ``observed``.
 _OBSERVATIONS = 10_000
-#: Steps that are counted at once.
-_BATCH = 128
 #: Seconds over which the success ratio and the throughput are means.
 _SPAN_S = 300.0
 
@@ -96,8 +91,6 @@ class Recorder:
         #: By agent, those that were started elsewhere included: its tasks, of which most have one.
         self._on_agent: dict[str, tuple[_Task, ...]] = {}
         self._pools: set[str] = set()
-        #: Steps that are not counted yet.
-        self._steps: list[Step] = []
         self._on: dict[type[Fact], Callable[[Any], None]] = {
             f.PoolEnsured: lambda fact: self._pools.add(fact.spec.name),
             q.TaskQueued: self._task_queued,
@@ -118,26 +111,16 @@ class Recorder:
 
     def __call__(self, step: Step) -> None:
         """Record what became durable."""
-        steps = self._steps
-        steps.append(step)
-        if len(steps) >= _BATCH:
-            self.catch_up()
-
-    def catch_up(self) -> None:
-        """Count the steps that were collected."""
-        steps, self._steps = self._steps, []
         on = self._on
-        for step in steps:
-            for fact in step.facts:
-                kind = type(fact)
-                if kind in on:
-                    on[kind](fact)
-            if type(step.stimulus) is TaskSubmitted:
-                self._submitted(step.stimulus, step)
+        for fact in step.facts:
+            kind = type(fact)
+            if kind in on:
+                on[kind](fact)
+        if type(step.stimulus) is TaskSubmitted:
+            self._submitted(step.stimulus, step)
 
     def families(self) -> Iterator[Family]:
         """What was recorded."""
-        self.catch_up()
         now = self._now()
         yield family_of(self._evictions.latency_ms)
         yield family_of(self._schedule_ms)
@@ -159,7 +142,6 @@ class Recorder:
 
     def observed(self) -> Iterator[tuple[Metric, Labels, float]]:
         """The observations of both latencies since the last call; of very many, the last ones."""
-        self.catch_up()
         for kept in (self._evictions.latency_ms, self._schedule_ms):
             recent, kept.recent = kept.recent, deque(maxlen=_OBSERVATIONS)
             for labels, value in recent or ():

@@ -126,7 +126,6 @@ def test_quota_and_agents(mesh):
 
 
 def known(recorder):
-    recorder.catch_up()
     return set(recorder._agents), set(recorder._tasks), set(recorder._queue_of)
 
 
