@@ -46,10 +46,13 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
         """The metrics that it reads."""
         return (self.metric,)
 
-    def values(self, samples: Samples) -> dict[LabelSet, float]:
+    def values(self, samples: Samples) -> Mapping[LabelSet, float]:
         """The value of each set of labels."""
         wanted = set(self.labels)
         found = samples.get(self.metric, {})
+        # With thousands of agents a copy would take longer than the comparison.
+        if not wanted:
+            return found
         return {labels: value for labels, value in found.items() if wanted <= set(labels)}
 
     def promql(self) -> str:
@@ -72,11 +75,17 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
     def values(self, samples: Samples) -> dict[LabelSet, float]:
         """The value of each set of labels."""
         parts = [samples.get(name, {}) for name in self.parts]
-        return {
-            labels: _divided(sum(part[labels] for part in parts), whole)
-            for labels, whole in samples.get(self.whole, {}).items()
-            if all(labels in part for part in parts)
-        }
+        found = {}
+        for labels, whole in samples.get(self.whole, {}).items():
+            total = 0.0
+            for part in parts:
+                value = part.get(labels)
+                if value is None:
+                    break
+                total += value
+            else:
+                found[labels] = _divided(total, whole)
+        return found
 
     def promql(self) -> str:
         """The expression."""

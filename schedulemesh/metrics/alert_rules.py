@@ -201,10 +201,11 @@ _rule(
     "schedulemesh_gpus_idle",
     Comparison.ABOVE,
     0.0,
-    900.0,
+    0.0,
     Severity.INFO,
     "Agents of pool {pool} hold GPUs and do not use them.",
-    "See `schedulemesh agents -f pool={pool}` for which; end them, or run them with fewer GPUs.",
+    "The policy says for how long a GPU has to be idle. See `schedulemesh agents -f pool={pool}` for the "
+    "agents; end them, or run them with fewer GPUs.",
 )
 
 

@@ -6,8 +6,10 @@ it again nor forgets to deliver it. A delivery may be repeated; its id tells.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -27,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 #: The journal's note of alerts.
 _NOTE = "alerts"
+#: Seconds that the end of a scheduler waits for receivers.
+_DRAIN_S = 2.0
 #: The states of alerts that are counted.
 _COUNTED = (AlertState.PENDING, AlertState.FIRING)
 _LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "critical": logging.CRITICAL}
@@ -70,7 +74,10 @@ class AlertMonitor:
     async def evaluate(self, samples: Samples, now: float) -> None:
         """Evaluate the rules with samples of now, in seconds since 1970, and deliver what has changed."""
         told = self._board.drop_others(self.rules, now)
-        told += self._board.evaluate(self.rules, samples, now)
+        for rule in self.rules:
+            told += self._board.evaluate([rule], samples, now)
+            # With thousands of pools and agents a rule takes milliseconds; other work gets its turn.
+            await asyncio.sleep(0)
         for alert in told:
             _log(alert)
         waiting = {outbox.name: outbox.waiting() + told for outbox in self._outboxes}
@@ -97,6 +104,16 @@ class AlertMonitor:
         yield c.ALERT_DELIVERIES_WAITING, [
             Sample((outbox.name,), len(outbox.waiting())) for outbox in self._outboxes
         ]
+
+    async def end(self, now: float) -> None:
+        """Resolve all alerts, because the scheduler ends, and deliver that if receivers take it at once."""
+        told = self._board.drop_others((), now)
+        until = time.monotonic() + _DRAIN_S
+        for outbox in self._outboxes:
+            outbox.put(told)
+        for outbox in self._outboxes:
+            await in_thread(functools.partial(outbox.drained, until))
+        self.close()
 
     def close(self) -> None:
         """End the deliveries."""

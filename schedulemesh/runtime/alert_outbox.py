@@ -56,6 +56,13 @@ class Outbox:
         with self._changed:
             return list(self._waiting)
 
+    def drained(self, until: float) -> bool:
+        """Return once nothing waits any more, or at a time of ``time.monotonic``; whether nothing waits."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: not self._waiting, max(0.0, until - time.monotonic())
+            )
+
     def counts(self) -> dict[str, int]:
         """How many alerts were delivered and given up, and how many attempts failed."""
         with self._changed:

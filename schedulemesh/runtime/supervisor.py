@@ -291,7 +291,7 @@ class SupervisorService:
             await self._end_marked()
         else:
             running.executor.stop_all()
-            running.alerts.close()
+            await running.alerts.end(running.reactor.now())
             state = running.reactor.state
             processes = every_process(state, state.agents.values())
             living = [(process.spec.name, process.incarnation) for process in processes]

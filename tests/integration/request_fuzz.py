@@ -255,6 +255,7 @@ CALLS: dict[str, dict[str, Kind]] = {
     "strategies": {},
     "cluster_snapshot": {},
     "about": {},
+    "alerts": {},
     "drain_node": {"node_id": one_of("no-such-node"), "deadline": one_of(None, 1.0)},
     "undrain_node": {"node_id": one_of("no-such-node")},
     "drain_pool": {"pool_name": one_of("no-such-pool"), "deadline": one_of(None, 1.0)},
@@ -272,6 +273,7 @@ CALLS: dict[str, dict[str, Kind]] = {
     "audit": {"call": one_of(None, "ensure_pool"), "limit": one_of(1, 100)},
     "export_history": {"path": one_of("/dev/null/no-such-folder/jobs.txt")},
     "cordon_node": {"node_id": one_of("no-such-node"), "cordoned": flag},
+    "get_metrics": {"by": one_of("agent", "pool", "label"), "pool": given_or_not(pool)},
 }
 #: Not asked here: they end the scheduler, or this object's use of it, or answer with no dict.
 ENDING = {"detach", "shutdown", "supervisor_handle", "future", "dashboard", "metrics_text"}

@@ -199,6 +199,16 @@ def test_what_was_not_accepted_before_a_restart_is_delivered_after_it(started, w
     assert (alert["id"], alert["state"]) == (before["id"], "firing")
 
 
+def test_the_end_of_a_scheduler_resolves_its_alerts(started, webhook):
+    mesh = started(webhooks=(Webhook(url=webhook.url, secret=SECRET),))
+    pool(mesh)
+    evaluate(mesh)
+    mesh.do(mesh.service.shutdown())
+    fired, resolved = webhook.next(), webhook.next()
+    assert (fired["state"], resolved["state"]) == ("firing", "resolved")
+    assert fired["id"] == resolved["id"]
+
+
 def test_while_the_journal_cannot_be_written_alerts_are_raised_all_the_same(started, monkeypatch):
     mesh = started()
     pool(mesh)
