@@ -59,6 +59,7 @@ AGENTS = (
     Column(heading="process", key="pid", show=lambda pid: str(pid or ""), right=True),
     wide("node", "node_id"),
     wide("uses", "usage", _used),
+    wide("gpus idle since", "idle_since", local_time),
     wide("restarts", "restarts"),
     wide("labels", "labels", labels),
 )

@@ -151,6 +151,9 @@ def _eviction(found: EvictionInfo, now: float) -> str:
         said.append(f"its state was not saved: {found['save_error']}")
     else:
         said.append("its state was saved" if found["state_saved"] else "no state was saved")
+    if found["idle_since"] is not None:
+        idle_s = found["at"] - found["idle_since"]
+        said.append(f"its GPUs had been idle for {seconds(idle_s)}, so it came first among victims")
     if found["lost_s"] is not None:
         said.append(f"{seconds(found['lost_s'])} of work lost")
     if found["used"] is not None:

@@ -86,11 +86,12 @@ _THRESHOLDS = (
     "label_priority_threshold",
 )
 _TIMEOUTS = ("cancel_timeout", "save_timeout", "start_timeout")
-_DURATIONS = ("preemption_grace_s", "min_runtime", "preemption_cooldown")
+_DURATIONS = ("preemption_grace_s", "min_runtime", "preemption_cooldown", "idle_gpu_s")
 _SWITCHES = (
     "enable_cross_pool_preemption",
     "enable_label_preemption",
     "label_dominance_protects",
+    "measured_progress",
 )
 
 
@@ -146,6 +147,13 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     #: After how many seconds a loan of the past counts half in the shares of borrowers; 0: only present loans
     #: count.
     usage_half_life_s: float = 86400.0
+    #: GPUs of an agent that are used less than this, in per cent, for ``idle_gpu_s`` are idle: the agent is
+    #: the first among the victims that the rules allow. 0: no GPUs are idle.
+    idle_gpu_percent: float = 0.0
+    #: Seconds.
+    idle_gpu_s: float = 600.0
+    #: Whether the ``progress`` that a task reports says when it ends, in place of its estimated duration.
+    measured_progress: bool = False
 
     def __post_init__(self) -> None:
         force = msgspec.structs.force_setattr
@@ -158,6 +166,7 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
         force(self, "usage_half_life_s", _number(self, "usage_half_life_s", 0.0, MAX_DURATION_S))
         force(self, "max_preemptions", parse_count(self.max_preemptions, "max_preemptions", 1))
         force(self, "lost_work_budget", _number(self, "lost_work_budget", 0.0, MAX_LOST_WORK))
+        force(self, "idle_gpu_percent", _number(self, "idle_gpu_percent", 0.0, 100.0))
         weight = _number(self, "remaining_time_weight", 0.0, MAX_WEIGHT)
         force(self, "remaining_time_weight", weight)
         force(self, "min_preempt_score", _number(self, "min_preempt_score", -MAX_SCORE, MAX_SCORE))

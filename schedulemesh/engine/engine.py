@@ -26,6 +26,7 @@ from schedulemesh.engine.lifecycle.group_reports import (
     node_lost,
 )
 from schedulemesh.engine.lifecycle.groups import drop_if_unwanted, expire
+from schedulemesh.engine.lifecycle.measurements import forget_measurements, note_measurements
 from schedulemesh.engine.lifecycle.rebuild import agent_restarted, rebuild
 from schedulemesh.engine.lifecycle.recovery import reconcile
 from schedulemesh.engine.lifecycle.tokens import enable_authentication, issue_token, revoke_token
@@ -115,6 +116,7 @@ class Engine:
         self._on(s.StatesOutlived, _forget_states)
         self._on(s.RecoveryObserved, reconcile)
         self._on(s.SupervisorBegan, _begin)
+        self._on(s.AgentsMeasured, note_measurements)
         self._on(s.TokenRequested, issue_token)
         self._on(s.TokenRevocationRequested, revoke_token)
         self._on(s.AuthenticationRequested, enable_authentication)
@@ -232,6 +234,7 @@ def _change_policy(tx: Transaction, stimulus: s.PolicyChangeRequested) -> Reques
             level=stimulus.level,
         )
     )
+    forget_measurements(tx)
     tx.state.queue.reopen_all()  # a pool that is protected no longer may borrow
     unknown = [p for p in stimulus.policy.protected_pools if p not in tx.state.ledger.accounts]
     if "protected_pools" not in stimulus.changes or not unknown:

@@ -214,6 +214,12 @@ AGENT_MEASURED = _gauge(
     "pool agent resource",
     "As schedulemesh_pool_measured_usage, by agent; only where it is asked for, with /metrics?agents=true.",
 )
+GPUS_IDLE = _gauge(
+    "gpus_idle",
+    "GPUs",
+    "pool",
+    "GPUs of the pool's agents that have been used less than idle_gpu_percent for idle_gpu_s, of the policy.",
+)
 AGENTS = _gauge(
     "agents", "agents", "pool state", "Agents by state: waiting, starting, running or ending."
 )

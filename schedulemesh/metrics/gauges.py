@@ -28,6 +28,7 @@ def families(state: MeshState) -> Iterator[Family]:
     accounts = list(state.ledger.accounts.values())
     for metric, amount_of in _QUOTA:
         yield metric, _quota(accounts, amount_of)
+    yield c.GPUS_IDLE, _idle_gpus(state)
     yield c.AGENTS, _agents(state)
     yield c.GROUPS, _groups(state)
     group_counts = list(state.groups.counts.items())
@@ -68,6 +69,17 @@ def _quota(
         found = dict.fromkeys(amounts(account.spec.resources), 0.0) | amounts(amount_of(account))
         for kind, amount in found.items():
             yield Sample((account.spec.name, kind), amount)
+
+
+def _idle_gpus(state: MeshState) -> Iterator[Sample]:
+    """Of every pool with GPUs, and of those whose agents have any."""
+    accounts = list(state.ledger.accounts.values())
+    found = {account.spec.name: 0 for account in accounts if account.spec.resources.gpu}
+    for name in list(state.running.idle):
+        spec = state.agents[name].spec
+        found[spec.pool_name] = found.get(spec.pool_name, 0) + spec.resources.gpu
+    for pool, units in found.items():
+        yield Sample((pool,), units / UNIT)
 
 
 def _agents(state: MeshState) -> Iterator[Sample | None]:

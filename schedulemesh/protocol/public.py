@@ -131,6 +131,8 @@ def explained(found: Explanation) -> Plain:
         "node_ids": list(found.node_ids),
         "since": found.since,
         "ends_at": found.ends_at,
+        "end_measured": found.end_measured,
+        "idle_since": found.idle_since,
         "saved_at": found.saved_at,
         "waits_for": list(found.waits_for),
         "position": found.position,

@@ -9,7 +9,7 @@ import uuid
 from schedulemesh.engine.messages.outcomes import Accepted, Pending, Refused
 from schedulemesh.engine.messages.stimuli import AgentGone, RebuildRequested
 from schedulemesh.engine.state.agents import Agent, Running
-from schedulemesh.engine.state.tasks import Preempting
+from schedulemesh.engine.state.task_phases import Preempting
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.answers import Answers
 from schedulemesh.runtime.backend import Backend

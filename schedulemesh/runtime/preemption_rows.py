@@ -37,6 +37,7 @@ def preemption_row(record: EvictionRecord) -> dict[str, object]:
         "used": record.used,
         "requeued": record.requeued,
         "time_to_run_again": _after(at, record.ran_again_at),
+        "idle_since": record.idle_since,
     }
     return {**row, "save_error": record.save_error} if record.save_error else row
 

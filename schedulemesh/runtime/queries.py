@@ -332,6 +332,7 @@ class View:
             "task_details": [task_row(running.by_id[task_id].spec) for task_id in task_ids],
             "last_metrics": self._metrics_of(agent.spec.name),
             "usage": self._usage_of(agent.spec.process_names[0]),
+            "idle_since": running.idle.get(agent.spec.name),
             **self._members_of(agent),
         }
 

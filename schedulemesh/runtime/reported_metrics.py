@@ -11,6 +11,7 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.metrics.aggregation import Aggregates
 from schedulemesh.protocol.agents import MessageError, MetricsReport, unpack
 from schedulemesh.protocol.metric_values import MAX_METRICS_BYTES, decode_metrics
+from schedulemesh.runtime.progress import Progress, advanced
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +34,11 @@ class _Last(msgspec.Struct, kw_only=True):
     incarnation: int | None
     #: Distinguishes it from other reports of the process; 0: it does not.
     number: int
+    #: When it arrived, in seconds since 1970.
+    at: float
     metrics: dict[str, object]
+    #: None: it has reported none.
+    progress: Progress | None
 
 
 class ReportedMetrics:
@@ -68,7 +73,15 @@ class ReportedMetrics:
         if last is not None and report.number and last.number == report.number:
             return True
         metrics = _decoded(name, report.metrics)
-        self._last[name] = _Last(incarnation=incarnation, number=report.number, metrics=metrics)
+        same = last is not None and last.incarnation == incarnation
+        known = last.progress if last is not None and same else None
+        self._last[name] = _Last(
+            incarnation=incarnation,
+            number=report.number,
+            at=now,
+            metrics=metrics,
+            progress=advanced(known, metrics.get("progress"), now),
+        )
         self.aggregates.add(name, metrics, now)
         return True
 
@@ -76,6 +89,16 @@ class ReportedMetrics:
         """The last metrics of the agent; empty: none, or they cannot be decoded."""
         last = self._last.get(name)
         return {} if last is None else last.metrics
+
+    def at(self, name: str) -> float | None:
+        """When the last metrics of the agent arrived, in seconds since 1970; None: there are none."""
+        last = self._last.get(name)
+        return None if last is None else last.at
+
+    def progress_of(self, name: str) -> Progress | None:
+        """The progress that the agent has reported; None: none."""
+        last = self._last.get(name)
+        return None if last is None else last.progress
 
     def take_over(self, name: str) -> None:
         """Register an agent that a previous supervisor started."""

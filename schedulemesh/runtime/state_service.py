@@ -9,7 +9,7 @@ from schedulemesh.engine.lifecycle.registration import duplicate_task
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Refused, RequestOutcome
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.tasks import Preempting
+from schedulemesh.engine.state.task_phases import Preempting
 from schedulemesh.protocol.agents import key_of, pack
 from schedulemesh.protocol.answers import Refusal, Response, SavedBytes, WithHandles
 from schedulemesh.protocol.state_requests import RestoreTask

@@ -42,6 +42,7 @@ from schedulemesh.runtime.history_recorder import history_of
 from schedulemesh.runtime.http_process import HttpProcess
 from schedulemesh.runtime.journal_opening import OpenJournal, cannot_begin, mark_path, opened
 from schedulemesh.runtime.journal_recovery import EarlierLives
+from schedulemesh.runtime.measurements import Measurements
 from schedulemesh.runtime.metrics_export import export_for_ever
 from schedulemesh.runtime.orphans import Orphans
 from schedulemesh.runtime.pg_manager import Groups
@@ -423,6 +424,7 @@ class SupervisorService:
         executor.spawn(self._monitor_cluster(requests.running))
         executor.spawn(export_for_ever(requests.running))
         executor.spawn(requests.alerts.evaluate_for_ever())
+        executor.spawn(Measurements(executor.reactor, self._agents).run_for_ever())
         if self._settings.health_interval_s is not None:
             executor.spawn(_check_health(requests, self._settings.health_interval_s))
 

@@ -77,6 +77,7 @@ class Agent(TypedDict, total=False):
     task_details: list[dict[str, Any]]
     last_metrics: dict[str, Any]
     usage: MeasuredUsage | None
+    idle_since: float | None
     extra_of: str
     members: list[dict[str, Any]]
 
@@ -181,6 +182,7 @@ class Preemption(TypedDict, total=False):
     used: bool | None
     requeued: bool
     time_to_run_again: float | None
+    idle_since: float | None
 
 
 class SavedState(TypedDict, total=False):

@@ -33,6 +33,7 @@ ROW = {
     "used": True,
     "requeued": True,
     "time_to_run_again": None,
+    "idle_since": None,
 }
 
 

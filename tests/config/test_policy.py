@@ -39,6 +39,9 @@ def test_the_defaults_are_the_documented_ones():
         "preemption_cooldown": 0.0,
         "lost_work_budget": 0.0,
         "usage_half_life_s": 86400.0,
+        "idle_gpu_percent": 0.0,
+        "idle_gpu_s": 600.0,
+        "measured_progress": False,
     }
 
 

@@ -8,7 +8,8 @@ from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.domain.task import TaskPhase, TaskSpec
 from schedulemesh.engine.messages import facts as f
-from schedulemesh.engine.state.tasks import Preempting, RunningTask, RunningTasks
+from schedulemesh.engine.state.task_phases import Preempting
+from schedulemesh.engine.state.tasks import RunningTask, RunningTasks
 from schedulemesh.engine.state.transitions import ForbiddenTransitionError
 from tests.engine.builders import Mesh, amount, names, pool
 

@@ -22,7 +22,7 @@ from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.state.agents import Running
-from schedulemesh.engine.state.tasks import Preempting
+from schedulemesh.engine.state.task_phases import Preempting
 from tests.engine.builders import Mesh
 
 #: Seconds that starting an agent takes, and ending one, saving its state included.

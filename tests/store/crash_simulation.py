@@ -32,7 +32,7 @@ from schedulemesh.engine.state.agents import Running, Starting
 from schedulemesh.engine.state.invariants import check
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.snapshot import referenced
-from schedulemesh.engine.state.tasks import Preempting
+from schedulemesh.engine.state.task_phases import Preempting
 from schedulemesh.protocol.agents import key_of
 from tests.engine.builders import amount, differences, gpu_ids, node, pool
 from tests.store.builders import written

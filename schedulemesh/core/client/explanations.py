@@ -74,6 +74,8 @@ class EvictionInfo(TypedDict, total=False):
     #: Whether the task that it was evicted for started on what was freed; None: not known yet.
     used: bool | None
     ran_again_at: float | None
+    #: Since when its GPUs were idle, for which it came first among the victims; None: they were not.
+    idle_since: float | None
 
 
 class ExplainResult(Result, TaskInfo, total=False):
@@ -87,8 +89,11 @@ class ExplainResult(Result, TaskInfo, total=False):
     node_ids: list[str]
     #: Since when it is in this state.
     since: float | None
-    #: When its estimated duration is over.
+    #: When it ends by the progress that it reports (``end_measured``), or its estimated duration is over.
     ends_at: float | None
+    end_measured: bool
+    #: Since when its GPUs are idle; None: they are not.
+    idle_since: float | None
     #: When its state was last saved.
     saved_at: float | None
     #: Of a task that starts: what it waits for.

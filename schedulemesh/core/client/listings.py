@@ -265,6 +265,9 @@ class PolicyFields(TypedDict, total=False):
     preemption_cooldown: float
     lost_work_budget: float
     usage_half_life_s: float
+    idle_gpu_percent: float
+    idle_gpu_s: float
+    measured_progress: bool
 
 
 class PolicyUpdate(Result, PolicyFields, total=False):
@@ -335,6 +338,7 @@ class PreemptionRecord(TaskInfo, total=False):
     #: Whether the evicted task joined the queue again.
     requeued: bool
     time_to_run_again: float | None
+    idle_since: float | None
 
 
 class PreemptionsResult(Result, total=False):

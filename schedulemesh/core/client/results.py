@@ -96,6 +96,8 @@ class AgentInfo(TypedDict, total=False):
     task_details: list[TaskInfo]
     #: What its process really uses; None: it is not known.
     usage: MeasuredUsage | None
+    #: Since when its GPUs are idle by the policy, in seconds since 1970; None: they are not.
+    idle_since: float | None
     last_metrics: dict[str, UserValue]
 
 

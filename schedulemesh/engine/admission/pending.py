@@ -31,7 +31,7 @@ from schedulemesh.engine.state.agents import Agent, Waiting
 from schedulemesh.engine.state.groups import GroupPhase
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.quota import pass_on
-from schedulemesh.engine.state.tasks import Preempting
+from schedulemesh.engine.state.task_phases import Preempting
 from schedulemesh.engine.transaction import Transaction
 
 #: Ends of agents after which a task with retries left is started again.

@@ -12,7 +12,8 @@ from schedulemesh.engine.messages.queue_facts import TaskQueued
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.agents import Agent, Ending, Running, Submission
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.tasks import Preempting, RunningTask
+from schedulemesh.engine.state.task_phases import Preempting
+from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.engine.transaction import Transaction
 
 #: Seconds that a task waits after it turned out that there is no room where the state had some.

@@ -30,6 +30,7 @@ def last_eviction(state: MeshState, task_id: str) -> Eviction | None:
         freed_at=record.freed_at,
         used=record.used,
         ran_again_at=record.ran_again_at,
+        idle_since=record.idle_since,
     )
 
 

@@ -13,7 +13,8 @@ from schedulemesh.engine.explanation.evictions import evictor, last_eviction
 from schedulemesh.engine.messages.explanation import Eviction, Explanation
 from schedulemesh.engine.state.agents import Agent, Ending, Waiting
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.tasks import Preempting, RunningTask
+from schedulemesh.engine.state.task_phases import Preempting
+from schedulemesh.engine.state.tasks import RunningTask
 
 #: How many tasks, groups or nodes a sentence names.
 _NAMED = 3
@@ -38,8 +39,13 @@ def explain_present(state: MeshState, task: RunningTask, now: float) -> Explanat
         return _preempting(state, task, phase, explained)
     match phase:
         case TaskPhase.RUNNING:
+            idle_since = state.running.idle.get(task.agent_name)
             return msgspec.structs.replace(
-                explained, ends_at=task.ends_at, detail=_runs(task, explained.node_ids, now)
+                explained,
+                ends_at=task.ends_at,
+                end_measured=task.measured_end is not None,
+                idle_since=idle_since,
+                detail=_runs(task, explained.node_ids, now) + _idle(idle_since, now),
             )
         case TaskPhase.STARTING:
             return _starting(state, agent, explained, now)
@@ -58,9 +64,18 @@ def _runs(task: RunningTask, node_ids: tuple[str, ...], now: float) -> str:
     if task.ends_at is None:
         return said
     left = task.remaining(now)
+    if task.measured_end is not None:
+        return f"{said}; by the progress that it reports {_seconds(left)} are left"
     if not left:
         return f"{said}, longer than the {_seconds(task.ends_at - task.started_at)} estimated"
     return f"{said}; {_seconds(left)} are left of its estimated duration"
+
+
+def _idle(since: float | None, now: float) -> str:
+    """That it comes first among victims because its GPUs are idle, as the end of a sentence."""
+    if since is None:
+        return ""
+    return f"; its GPUs have been idle for {_seconds(now - since)}, so it is preferred as a victim"
 
 
 def _starting(
@@ -119,7 +134,8 @@ def _for(eviction: Eviction | None) -> str:
         return ""
     by = evictor(eviction)
     score = "" if eviction.score is None else f", score {eviction.score:.4g}"
-    return f" for {by} ({eviction.rule}{score})" if by else f" by request ({eviction.rule})"
+    idle = "" if eviction.idle_since is None else ", first among victims as its GPUs were idle"
+    return f" for {by} ({eviction.rule}{score}{idle})" if by else f" by request ({eviction.rule})"
 
 
 def _node_ids(state: MeshState, agent: Agent | None) -> tuple[str, ...]:

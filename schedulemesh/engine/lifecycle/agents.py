@@ -43,7 +43,7 @@ from schedulemesh.engine.state.lending import caps_of, promise
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.past import FORMER
 from schedulemesh.engine.state.quota import Payment
-from schedulemesh.engine.state.tasks import Preempting
+from schedulemesh.engine.state.task_phases import Preempting
 from schedulemesh.engine.transaction import Transaction
 
 

@@ -27,7 +27,8 @@ from schedulemesh.engine.messages.outcomes import (
 )
 from schedulemesh.engine.state.agents import Agent, Running
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.tasks import Preempting, RunningTask
+from schedulemesh.engine.state.task_phases import Preempting
+from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.engine.transaction import Transaction
 
 

@@ -9,7 +9,7 @@ from schedulemesh.engine.lifecycle.groups import is_placed
 from schedulemesh.engine.messages.instructions import EvictTask, StopAgent
 from schedulemesh.engine.messages.stimuli import RecoveryObserved
 from schedulemesh.engine.state.agents import Agent, Ending, Running, Starting
-from schedulemesh.engine.state.tasks import Preempting
+from schedulemesh.engine.state.task_phases import Preempting
 from schedulemesh.engine.transaction import Transaction
 
 

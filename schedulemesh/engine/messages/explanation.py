@@ -79,6 +79,8 @@ class Eviction(_Part, frozen=True, kw_only=True):
     used: bool | None = None
     #: When it ran again; None: it has not.
     ran_again_at: float | None = None
+    #: Since when its GPUs were idle, for which it came first among the victims; None: they were not.
+    idle_since: float | None = None
 
 
 class Explanation(_Part, frozen=True, kw_only=True):
@@ -103,8 +105,11 @@ class Explanation(_Part, frozen=True, kw_only=True):
     node_ids: tuple[str, ...] = ()
     #: Since when it is in this state.
     since: float | None = None
-    #: When its estimated duration is over.
+    #: When it ends by the progress that it reports (``end_measured``), or its estimated duration is over.
     ends_at: float | None = None
+    end_measured: bool = False
+    #: Since when its GPUs are idle; None: they are not, or the policy does not ask.
+    idle_since: float | None = None
     #: When its state was last saved.
     saved_at: float | None = None
     #: Of a task that starts: the tasks that are being evicted for it, and the groups that it waits for.

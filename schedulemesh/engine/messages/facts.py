@@ -24,15 +24,9 @@ from schedulemesh.engine.messages.audit_facts import AnyAuditFact
 from schedulemesh.engine.messages.cohort_facts import CohortEnsured
 from schedulemesh.engine.messages.drain_facts import DrainEnded, DrainStarted
 from schedulemesh.engine.messages.fact import Fact
+from schedulemesh.engine.messages.measurement_facts import AnyMeasurement
 from schedulemesh.engine.messages.outcomes import Candidate, RequestOutcome
-from schedulemesh.engine.messages.queue_facts import (
-    QueuePlaceChanged,
-    QueuePolicyChanged,
-    ReservationDropped,
-    StartReserved,
-    TaskCancelled,
-    TaskQueued,
-)
+from schedulemesh.engine.messages.queue_facts import AnyQueueFact
 from schedulemesh.engine.messages.token_facts import AnyTokenFact
 
 #: Incremented when the meaning of a stored fact changes; an older journal is migrated, a newer one refused.
@@ -424,17 +418,12 @@ AnyFact = Union[
     CohortEnsured,
     StateHandlersRegistered,
     PolicyChanged,
-    QueuePolicyChanged,
     NodeSeen,
     NodeLost,
     NodeCordoned,
     ClassLoaded,
     AgentAdmitted,
-    TaskQueued,
-    QueuePlaceChanged,
-    TaskCancelled,
-    StartReserved,
-    ReservationDropped,
+    AnyQueueFact,
     DrainStarted,
     DrainEnded,
     ClaimGrew,
@@ -467,4 +456,5 @@ AnyFact = Union[
     EpochBegun,
     AnyTokenFact,
     AnyAuditFact,
+    AnyMeasurement,
 ]

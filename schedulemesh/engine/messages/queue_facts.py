@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Union
+
 from schedulemesh.config.queueing import QueuePolicy
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts
@@ -67,3 +69,13 @@ class ReservationDropped(Fact, tag="reservation_dropped", frozen=True, kw_only=T
     """The start of this task is reserved no longer."""
 
     task_id: str
+
+
+AnyQueueFact = Union[
+    QueuePlaceChanged,
+    QueuePolicyChanged,
+    ReservationDropped,
+    StartReserved,
+    TaskCancelled,
+    TaskQueued,
+]

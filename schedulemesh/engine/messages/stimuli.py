@@ -373,6 +373,15 @@ class ChangeWasAnswered(Stimulus, frozen=True, kw_only=True):
     fact: ChangeAnswered
 
 
+class AgentsMeasured(Stimulus, frozen=True, kw_only=True):
+    """What agents really use, and what their tasks report, was looked at."""
+
+    #: All agents whose GPUs are idle by the policy, each with the time since when, in seconds since 1970.
+    idle: tuple[tuple[str, float], ...] = ()
+    #: Tasks that report their progress, each with the time at which it ends by that.
+    ends: tuple[tuple[str, float], ...] = ()
+
+
 class SupervisorBegan(Stimulus, frozen=True, kw_only=True):
     """A supervisor has started with this state."""
 
@@ -421,6 +430,7 @@ AnyStimulus = Union[
     AuthenticationRequested,
     ChangeWasReceived,
     ChangeWasAnswered,
+    AgentsMeasured,
 ]
 
 #: The stimuli that are requests.

@@ -16,6 +16,9 @@ time outweighs a priority: Borg and Kubernetes choose victims like this (Verma e
 
 Losing the least work is the aim of Tiresias (NSDI 2019), too, and of Kueue's preference for the newest.
 
+Where the policy asks for it, agents whose GPUs are idle come first in each of these orders, with
+``priority_first`` among those of the same priority: their eviction costs the cluster least.
+
 Every order is total. An agent is evicted with all its tasks and is ranked where the last of them is
 (``victims``). How many victims are taken from the order, and which, is decided in ``search``.
 
@@ -45,7 +48,7 @@ _Judged = list[tuple[TaskClass, Verdict]]
 #: A task of a class: seconds left, minus its start, id.
 _Entry = tuple[float, float, str]
 #: The place of an agent in the order of victims, ascending; see ``order_of``.
-Order = tuple[float, float, float, str]
+Order = tuple[float, bool, float, float, float, str]
 #: A task's place and id, its class with the verdict, and the tasks of the class after it.
 _Head = tuple[float, float, str, TaskClass, Verdict, Iterator[_Entry]]
 
@@ -119,16 +122,18 @@ class Candidates:
     def order_of(self, tasks: Sequence[Candidate]) -> Order:
         """Where an agent with these tasks stands: where the last of them does."""
         order, by_id = self._policy.victim_order, self._running.by_id
-        first = 0.0
+        first = lost = 0.0
         if order == "priority_first":
             first = max(task.priority for task in tasks)
         elif order == "least_lost_work":
-            first = max(task.lost_work for task in tasks)
+            lost = max(task.lost_work for task in tasks)
         best = tasks[0]
         if len(tasks) > 1:
             best = min(tasks, key=lambda task: (-task.preempt_score, task.task_id))
         newest = max(by_id[task.task_id].started_at for task in tasks)
-        return (first, -min(task.preempt_score for task in tasks), -newest, best.task_id)
+        busy = tasks[0].agent_name not in self._running.idle
+        score = min(task.preempt_score for task in tasks)
+        return (first, busy, lost, -score, -newest, best.task_id)
 
     def tier_of(self, tasks: Sequence[Candidate]) -> float:
         """What sites are compared by first, ascending: the highest priority of these tasks of an agent."""
@@ -215,10 +220,12 @@ class Candidates:
 
     def _groups(self, likely: _Judged) -> Iterable[_Judged]:
         """The classes in groups, each of which comes before the next as a whole."""
-        if self._policy.victim_order != "priority_first":
+        by_priority = self._policy.victim_order == "priority_first"
+        if not by_priority and not self._running.idle:
             return (likely,)
-        likely.sort(key=_priority_of)
-        return (list(group) for _, group in groupby(likely, key=_priority_of))
+        group_of = _priority_of if by_priority else _busy
+        likely.sort(key=group_of)
+        return (list(group) for _, group in groupby(likely, key=group_of))
 
     def _heads(self, likely: _Judged, first: int | None) -> list[_Head]:
         """One entry per class: its best task, and an iterator over the others.
@@ -330,8 +337,12 @@ def _newest(entry: _Entry) -> tuple[float, str]:
     return entry[1:]
 
 
-def _priority_of(entry: tuple[TaskClass, Verdict]) -> float:
-    return entry[0].priority
+def _priority_of(entry: tuple[TaskClass, Verdict]) -> tuple[float, bool]:
+    return entry[0].priority, not entry[0].idle
+
+
+def _busy(entry: tuple[TaskClass, Verdict]) -> tuple[float, bool]:
+    return 0.0, not entry[0].idle
 
 
 def dominant(turned_away: Iterable[Reason]) -> Reason:

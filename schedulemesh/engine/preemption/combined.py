@@ -64,8 +64,8 @@ class BorrowersAndOthers(Candidates):
         others = [task for task in tasks if task.reason is not PreemptionReason.RECLAIM]
         if others:
             return self._others.order_of(others)
-        first, price, start, task_id = self._borrowers.order_of(borrowers)
-        return (first - _BEFORE_ALL, price, start, task_id)
+        order = self._borrowers.order_of(borrowers)
+        return (order[0] - _BEFORE_ALL, *order[1:])
 
     @cached_property
     def tiers(self) -> Mapping[TaskClass, float]:

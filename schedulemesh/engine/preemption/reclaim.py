@@ -14,10 +14,11 @@ priority (``rules``). So the reclaimed task cannot evict its reclaimer.
 Borrowers stand in this order:
 
 1. those of the pool with the highest share first (``shares``);
-2. then the lowest price: the seconds of work lost and those that a restart costs, times one more than the
+2. then those whose GPUs are idle;
+3. then the lowest price: the seconds of work lost and those that a restart costs, times one more than the
    number of evictions that the task has suffered;
-3. then the newest start;
-4. then the lower task id.
+4. then the newest start;
+5. then the lower task id.
 
 The search is that of preemption (``search``); of several nodes it takes the one whose victims' pools have the
 highest shares.
@@ -61,7 +62,7 @@ class Borrowers(Candidates):
     ) -> Iterator[Candidate]:
         """See ``Candidates.in_order``."""
         given = 0
-        for _, _, _, task_id in self._ordered(keep):
+        for *_, task_id in self._ordered(keep):
             if given == first:
                 return
             task = self._running.by_id[task_id]
@@ -103,7 +104,9 @@ class Borrowers(Candidates):
 
     def _place(self, task: RunningTask) -> Order:
         price = (task.lost_work(self._now) + RESTART_S) * (1 + task.attempts.preemptions)
-        return (self._ranks[task.spec.pool_name], price, -task.started_at, task.spec.task_id)
+        busy = task.agent_name not in self._running.idle
+        rank = self._ranks[task.spec.pool_name]
+        return (rank, busy, 0.0, price, -task.started_at, task.spec.task_id)
 
     @cached_property
     def _ranks(self) -> dict[str, float]:

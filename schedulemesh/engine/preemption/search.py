@@ -116,7 +116,7 @@ class _Search:
         """The first victim that is enough; of equal ones one whose group can be taken."""
         first: VictimAgent | None = None
         for victim in self._agents.in_order(self._class_may_suffice):
-            if first is not None and victim.order[:2] != first.order[:2]:
+            if first is not None and victim.order[:4] != first.order[:4]:
                 break
             if not self._frees_quota(victim):
                 continue

@@ -10,7 +10,8 @@ from schedulemesh.engine.state.agents import Agent, Ending
 from schedulemesh.engine.state.cluster import Cluster
 from schedulemesh.engine.state.evictions import Evictions, Evictor
 from schedulemesh.engine.state.past import Past
-from schedulemesh.engine.state.tasks import Preempting, RunningTasks
+from schedulemesh.engine.state.task_phases import Preempting
+from schedulemesh.engine.state.tasks import RunningTasks
 
 
 class EvictionFacts:
@@ -39,7 +40,8 @@ class EvictionFacts:
             reason=fact.reason, score=fact.preempt_score, request_id=fact.request_id
         )
         evictor = None if fact.for_agent is None else self._evictor(self._agents[fact.for_agent])
-        self._evictions.begin(task, preempting, fact.at, evictor, fact.client)
+        idle_since = None if evictor is None else self._running.idle.get(task.agent_name)
+        self._evictions.begin(task, preempting, fact.at, evictor, fact.client, idle_since)
         self._running.enter(fact.task_id, preempting)
         if fact.request_id is not None:
             self._requests[fact.request_id] = task.agent_name

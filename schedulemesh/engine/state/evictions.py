@@ -12,7 +12,8 @@ import msgspec
 
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.task import TaskSpec
-from schedulemesh.engine.state.tasks import Preempting, RunningTask
+from schedulemesh.engine.state.task_phases import Preempting
+from schedulemesh.engine.state.tasks import RunningTask
 
 #: Records kept.
 RECENT = 1000
@@ -66,6 +67,8 @@ class EvictionRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False)
     requeued: bool = False
     #: When the evicted task ran again.
     ran_again_at: float | None = None
+    #: Since when the GPUs of its agent were idle; None: they were not.
+    idle_since: float | None = None
 
     @property
     def lost_s(self) -> float:
@@ -109,6 +112,7 @@ class Evictions:
         at: float,
         evictor: Evictor | None,
         client: str,
+        idle_since: float | None,
     ) -> None:
         """The eviction of a task was decided."""
         record = EvictionRecord(
@@ -118,6 +122,7 @@ class Evictions:
             reason=preempting.reason,
             decided_at=at,
             unsaved_since=task.unsaved_since,
+            idle_since=idle_since,
             gpus=task.resources.gpus,
             preempt_score=preempting.score,
             evictor=evictor,

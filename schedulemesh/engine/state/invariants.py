@@ -8,7 +8,7 @@ from schedulemesh.engine.state.agents import Agent, Ending, Running, Starting, W
 from schedulemesh.engine.state.groups import MARK, Group, GroupPhase
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
-from schedulemesh.engine.state.tasks import Preempting
+from schedulemesh.engine.state.task_phases import Preempting
 
 
 class BrokenInvariant(AssertionError):

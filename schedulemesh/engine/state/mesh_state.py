@@ -39,12 +39,14 @@ from schedulemesh.engine.state.eviction_updates import EvictionFacts
 from schedulemesh.engine.state.evictions import Evictions
 from schedulemesh.engine.state.group_updates import GroupFacts
 from schedulemesh.engine.state.groups import GroupTable
+from schedulemesh.engine.state.measurement_updates import MeasurementFacts
 from schedulemesh.engine.state.past import Past
 from schedulemesh.engine.state.queue import Queue
 from schedulemesh.engine.state.queue_updates import QueueFacts
 from schedulemesh.engine.state.quota import Ledger
 from schedulemesh.engine.state.request_updates import RequestFacts
-from schedulemesh.engine.state.tasks import Preempting, RunningTask, RunningTasks
+from schedulemesh.engine.state.task_phases import Preempting
+from schedulemesh.engine.state.tasks import RunningTask, RunningTasks
 from schedulemesh.engine.state.tokens import Tokens
 
 #: Classes that are known to load; one that is forgotten is probed again before anyone is evicted for it.
@@ -79,12 +81,8 @@ class MeshState:
         self.evictions = Evictions()
         self.drains = Drains()
         #: Those of ``past``, which describes them.
-        self.preempted, self.lost, self.former, self.ended = (
-            self.past.preempted,
-            self.past.lost,
-            self.past.former,
-            self.past.ended,
-        )
+        self.preempted, self.lost = self.past.preempted, self.past.lost
+        self.former, self.ended = self.past.former, self.past.ended
         #: By request id, the first given first.
         self.answers: dict[str, Answer] = {}
         #: Which agent's start will answer a request.
@@ -103,6 +101,7 @@ class MeshState:
             f.PoolEnsured: self._pool_ensured,
             **self.tokens.updates,
             **self.audit.updates,
+            **MeasurementFacts(self.running, self.agents, self.cluster).updates,
             CohortEnsured: lambda fact: self.ledger.ensure_cohort(fact.spec),
             f.StateHandlersRegistered: lambda fact: self.handlers.update({fact.pool_name: fact}),
             f.PolicyChanged: self._policy_changed,
@@ -364,7 +363,7 @@ class MeshState:
             agent.amend_end(destroy_group=fact.destroy_group)
 
     def _agent_ended(self, fact: f.AgentEnded) -> None:
-        tasks = [self.running.remove(t) for t in self.running.on_agent(fact.agent_name)]
+        tasks = self.running.remove_agent(fact.agent_name)
         for task in tasks:
             self.past.note_ended_with_agent(task, fact)
         agent = self.agents.pop(fact.agent_name)

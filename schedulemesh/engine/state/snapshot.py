@@ -71,6 +71,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     #: The counts when the typical kinds were last computed, and the number of tasks at which they are next.
     workload_sampled: list[tuple[int, int, int]] = []
     workload_renew_at: int | None = None
+    #: (agent whose GPUs are idle, since when). Before the tasks, whose classes it tells apart.
+    idle: list[tuple[str, float]] = []
     agents: list[Agent] = []
     tasks: list[RunningTask] = []
     queue_policy: QueuePolicy | None = None
@@ -125,6 +127,7 @@ def take_snapshot(state: MeshState) -> Snapshot:
         workload=[(*kind, n) for kind, n in state.cluster.workload.counts.items()],
         workload_sampled=[(*kind, n) for kind, n in state.cluster.workload.sampled.items()],
         workload_renew_at=state.cluster.workload.renew_at,
+        idle=list(state.running.idle.items()),
         agents=[copy.copy(agent) for agent in state.agents.values()],
         tasks=[
             msgspec.structs.replace(task, task_class=None) for task in state.running.by_id.values()
@@ -293,6 +296,7 @@ def _put_books(state: MeshState, part: Snapshot) -> None:
 
 
 def _put_lives(state: MeshState, part: Snapshot) -> None:
+    state.running.idle.update(part.idle)
     for agent in part.agents:
         state.agents[agent.spec.name] = agent
         if isinstance(agent.phase, Waiting):

@@ -13,47 +13,27 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Union
+from typing import Any
 
 import msgspec
 from sortedcontainers import SortedList
 
 from schedulemesh.domain.labels import Labels
-from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, TaskPhase, TaskSpec
 from schedulemesh.engine.state.class_order import ClassOrder
+from schedulemesh.engine.state.task_phases import (
+    TRANSITIONS,
+    AnyTaskPhase,
+    Preempting,
+    kind_of,
+)
 from schedulemesh.engine.state.transitions import ForbiddenTransitionError
 
 _INFINITY = float("inf")
 _FIRST_SWEEP = 1024
 #: The order of a class that does not keep it; there may be as many classes as tasks.
 _EMPTY: SortedList[Any] = SortedList()
-
-
-class Preempting(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="preempting", gc=False
-):
-    """The phase of a task that was selected as a victim; it is no longer a candidate."""
-
-    value: ClassVar[str] = "preempting"
-    reason: PreemptionReason
-    score: float | None = None
-    #: The request that its eviction answers.
-    request_id: str | None = None
-    #: Why its present state could not be saved; empty: it was saved, or saving was not tried yet.
-    save_error: str = ""
-
-
-AnyTaskPhase = Union[TaskPhase, Preempting]
-
-#: The allowed next phases of each phase; ``RunningTask.enter`` checks it. A task that has ended is removed.
-TRANSITIONS: dict[TaskPhase | type[Preempting], tuple[TaskPhase | type[Preempting], ...]] = {
-    TaskPhase.STARTING: (TaskPhase.RUNNING,),
-    TaskPhase.RUNNING: (Preempting, TaskPhase.ENDING),
-    Preempting: (TaskPhase.RUNNING,),
-    TaskPhase.ENDING: (),
-}
 
 
 class RunningTask(msgspec.Struct, kw_only=True, gc=False):
@@ -79,12 +59,14 @@ class RunningTask(msgspec.Struct, kw_only=True, gc=False):
     attempts: Attempts = FIRST_ATTEMPT
     #: False: the user's Ray options place it.
     choose_node: bool = True
+    #: When it ends by the progress that it has reported, in seconds since 1970; None: its estimate counts.
+    measured_end: float | None = None
     #: Its class while it runs.
     task_class: TaskClass | None = None
 
     def enter(self, phase: AnyTaskPhase) -> None:
         """Change the phase; raises ForbiddenTransitionError where ``TRANSITIONS`` does not allow it."""
-        if _kind(phase) not in TRANSITIONS[_kind(self.phase)]:
+        if kind_of(phase) not in TRANSITIONS[kind_of(self.phase)]:
             who = f"task {self.spec.task_id!r}"
             raise ForbiddenTransitionError(who, self.phase.value, phase.value)
         self.phase = phase
@@ -100,13 +82,15 @@ class RunningTask(msgspec.Struct, kw_only=True, gc=False):
 
     @property
     def ends_at(self) -> float | None:
-        """When its estimated duration is over; None: unknown."""
+        """When it ends by its progress, else by its estimated duration; None: unknown."""
+        if self.measured_end is not None:
+            return self.measured_end
         if self.spec.estimated_duration is None:
             return None
         return self.started_at + self.spec.estimated_duration
 
     def remaining(self, now: float) -> float:
-        """Seconds left of its estimated duration, at least 0; 0 where unknown."""
+        """Seconds left until it ends, at least 0; 0 where unknown."""
         ends_at = self.ends_at
         return 0.0 if ends_at is None else max(0.0, ends_at - now)
 
@@ -120,13 +104,11 @@ class RunningTask(msgspec.Struct, kw_only=True, gc=False):
         return self.started_at if self.saved_at is None else max(self.started_at, self.saved_at)
 
 
-def _kind(phase: AnyTaskPhase) -> TaskPhase | type[Preempting]:
-    return phase if isinstance(phase, TaskPhase) else type(phase)
-
-
 #: Pool, priority, resources, labels that rules name; whether immune; whether extra members of elastic gangs;
-#: and the payers.
-ClassKey = tuple[str, float, Resources, tuple[tuple[str, str], ...], bool, bool, tuple[str, ...]]
+#: the payers; and whether their agents' GPUs are idle.
+ClassKey = tuple[
+    str, float, Resources, tuple[tuple[str, str], ...], bool, bool, tuple[str, ...], bool
+]
 
 
 class TaskClass:
@@ -137,6 +119,7 @@ class TaskClass:
         "advanced_to",
         "count",
         "extra",
+        "idle",
         "immune",
         "key",
         "labels",
@@ -159,7 +142,7 @@ class TaskClass:
         self.order = order
         self._tasks = tasks
         self.pool_name, self.priority, self.resources, labels = key[:4]
-        self.immune, self.extra, self.payers = key[4:]
+        self.immune, self.extra, self.payers, self.idle = key[4:]
         self.labels: Labels = dict(labels)
         #: (-end, -start, task id): most time left first, then newest start, then id.
         self.timed: SortedList[tuple[float, float, str]] = SortedList()
@@ -291,18 +274,15 @@ class TaskClass:
 
     def _end(self, task: RunningTask) -> float:
         """When its time is up; -inf where that is unknown or does not count."""
-        if not self.order.by_time or task.spec.estimated_duration is None:
-            return -_INFINITY
-        return task.started_at + task.spec.estimated_duration
+        return _known_end(task) if self.order.by_time else -_INFINITY
 
     def _start(self, task: RunningTask) -> float:
         return task.unsaved_since if self.order.by_lost_work else task.started_at
 
 
 def _known_end(task: RunningTask) -> float:
-    if task.spec.estimated_duration is None:
-        return -_INFINITY
-    return task.started_at + task.spec.estimated_duration
+    ends_at = task.ends_at
+    return -_INFINITY if ends_at is None else ends_at
 
 
 class RunningTasks:
@@ -313,6 +293,8 @@ class RunningTasks:
         #: The id of the agent's only task, or the ids of all of them: most agents have one.
         self._by_agent: dict[str, str | dict[str, None]] = {}
         self.classes: dict[ClassKey, TaskClass] = {}
+        #: Agents whose GPUs are idle, each with the time since when.
+        self.idle: dict[str, float] = {}
         #: Ids of the tasks whose agents do not run yet.
         self.starting: dict[str, None] = {}
         #: {key: values} that label rules name; only these tell classes apart.
@@ -360,6 +342,11 @@ class RunningTasks:
             self._by_agent[task.agent_name] = next(iter(on_agent))
         return task
 
+    def remove_agent(self, agent_name: str) -> list[RunningTask]:
+        """Remove all tasks of an agent that has ended."""
+        self.idle.pop(agent_name, None)
+        return [self.remove(task_id) for task_id in self.on_agent(agent_name)]
+
     def start(self, task_id: str, now: float, payers: tuple[str, ...] = ()) -> None:
         """The task runs from now on, on an agent that these pools pay for."""
         task = self.by_id[task_id]
@@ -383,6 +370,24 @@ class RunningTasks:
         if isinstance(task.phase, Preempting):
             task.note_saving("")
         self._classify(task)
+
+    def measure_end(self, task_id: str, ends_at: float | None) -> None:
+        """Set when the task ends by its progress; None: not known."""
+        task = self.by_id[task_id]
+        self._declassify(task)
+        task.measured_end = ends_at
+        self._classify(task)
+
+    def note_idle(self, agent_name: str, since: float | None) -> None:
+        """Note since when the agent's GPUs are idle; None: they are not."""
+        if since is None:
+            self.idle.pop(agent_name, None)
+        else:
+            self.idle[agent_name] = since
+        for task_id in self.on_agent(agent_name):
+            task = self.by_id[task_id]
+            self._declassify(task)
+            self._classify(task)
 
     def adopt(self, task_id: str, resources: Resources, payers: tuple[str, ...] = ()) -> None:
         """Set the resources, and who pays for them, of a task whose agent was unknown so far."""
@@ -422,7 +427,8 @@ class RunningTasks:
         spec = task.spec
         labels = self.relevant(spec.labels) if self._named else ()
         kind = (self._is_immune(task), bool(spec.extra_of), task.payers)
-        key = (spec.pool_name, spec.priority, task.resources, labels, *kind)
+        idle = task.agent_name in self.idle
+        key = (spec.pool_name, spec.priority, task.resources, labels, *kind, idle)
         task_class = self.classes.get(key)
         if task_class is None:
             self._sweep()

@@ -12,7 +12,8 @@ from schedulemesh.domain.task import TaskPhase, TaskSpec
 from schedulemesh.engine.state.agents import Agent, Running
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import QueuedTask
-from schedulemesh.engine.state.tasks import Preempting, RunningTask
+from schedulemesh.engine.state.task_phases import Preempting
+from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.store.history.attempts import (
     PREEMPTING,
     QUEUED,

@@ -1,0 +1,46 @@
+"""The progress that a process reports, and when its task ends if it goes on like that."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+#: No rate follows from less progress than this.
+_LEAST = 1e-6
+
+
+class Progress(NamedTuple):
+    """The first and the newest progress (0 to 1) of a process, each with its time in seconds since 1970."""
+
+    began: float
+    first: float
+    at: float
+    newest: float
+
+    @property
+    def ends_at(self) -> float | None:
+        """When it is 1 if it goes on as since the first report; None: not known.
+
+        The first report counts as the beginning, because a task that was restored does not begin at 0.
+        """
+        gained, took = self.newest - self.first, self.at - self.began
+        if gained < _LEAST or took <= 0.0:
+            return None
+        return self.at + (1.0 - self.newest) * took / gained
+
+
+def advanced(known: Progress | None, reported: object, now: float) -> Progress | None:
+    """The progress after a report; one that says nothing changes nothing, one that is lower begins anew."""
+    done = number(reported)
+    if done is None or not 0.0 <= done <= 1.0:
+        return known
+    if known is None or done < known.newest:
+        return Progress(now, done, now, done)
+    return known._replace(at=now, newest=done)
+
+
+def number(value: object) -> float | None:
+    """A finite number; None: it is none."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        return None
+    return float(value)
