@@ -135,9 +135,11 @@ def test_what_agents_use_is_shown_by_agent_where_it_is_asked_for(busy, run):
     (agent,) = service.running.reactor.state.agents.values()
     name = agent.spec.name
     usage = pack(Usage(cpu=0.5, memory_mb=64.0))
-    service.do(service.service.report_usage(name, agent.incarnation, usage))
+    service.do(service.service.report_usage(name, agent.incarnation, b"", usage))
     service.do(
-        service.service.report_usage(name, agent.incarnation + 1, pack(Usage(cpu=9, memory_mb=9)))
+        service.service.report_usage(
+            name, agent.incarnation + 1, b"", pack(Usage(cpu=9, memory_mb=9))
+        )
     )
     used = "schedulemesh_agent_measured_usage"
     assert used not in run("metrics", "-o", "csv").stdout
