@@ -69,6 +69,8 @@ def text_of(answer: ExplainResult, now: float) -> str:
     for other in answer["others"]:
         lines += _part(f"also {other['reason']}", other["error"])
     lines += _part("before it", _before(answer))
+    if answer["weight_raised_by"] > 1.0:
+        lines += _part("pool's weight", _weight(answer))
     lines += _part("waits for", ", ".join(answer["waits_for"]))
     lines += _listed("held by", [_holder(holder) for holder in answer["holders"]])
     for usage in answer["external_usage"]:
@@ -100,6 +102,13 @@ def _title(answer: ExplainResult, now: float) -> str:
     if answer["failures"]:
         said += f", failed {_times(answer['failures'])}"
     return said
+
+
+def _weight(answer: ExplainResult) -> str:
+    raised = f"{answer['weight_raised_by']:.3g}"
+    return (
+        f"{raised} times as high among pools that wait, because its first task has waited so long"
+    )
 
 
 def _before(answer: ExplainResult) -> str:

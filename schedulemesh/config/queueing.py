@@ -18,6 +18,7 @@ ORDERS = ("priority", "fifo", "shortest_remaining", "two_level_las", "dominant_s
 _MAX_RATE = 1e9
 _MAX_GPU_HOURS = 1e9
 _MAX_PATIENCE_S = 1e10
+_MAX_WAITING_WEIGHT = 1e3
 
 
 class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +36,21 @@ class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
     #: Seconds for which later tasks may pass the first one of a ``best_effort`` pool where nothing is known
     #: about when it can start.
     passing_limit_s: float = 3600.0
+    #: How much more a pool weighs where pools are compared by their shares, once its first task has waited
+    #: for ``waiting_weight_s`` seconds: 0.5 is half as much again. It grows in proportion to the wait until
+    #: then, and no further.
+    waiting_weight: float = 0.0
+    waiting_weight_s: float = 3600.0
+
+    def raise_of(self, waited_s: float) -> float:
+        """By which factor the weight of a pool is raised whose first task has waited so long: 1.0 to
+        1.0 + ``waiting_weight``. The wait counts as in the age factor of Slurm's multifactor priority,
+        min(1, wait / PriorityMaxAge).
+        """
+        if not self.waiting_weight or waited_s <= 0.0:
+            return 1.0
+        part = waited_s / self.waiting_weight_s if waited_s < self.waiting_weight_s else 1.0
+        return 1.0 + self.waiting_weight * part
 
     def public(self) -> dict[str, Any]:
         """The fields by name."""
@@ -52,6 +68,8 @@ class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
             ("ageing_per_hour", _MAX_RATE),
             ("las_threshold_gpu_hours", _MAX_GPU_HOURS),
             ("passing_limit_s", _MAX_PATIENCE_S),
+            ("waiting_weight", _MAX_WAITING_WEIGHT),
+            ("waiting_weight_s", _MAX_PATIENCE_S),
         ):
             force(self, name, parse_number(getattr(self, name), name, 0.0, most))
 

@@ -138,6 +138,7 @@ def explained(found: Explanation) -> Plain:
         "position": found.position,
         "queue_length": found.queue_length,
         "before": list(found.before),
+        "weight_raised_by": found.weight_raised_by,
         "short": {where: amounts for where, amounts in short.items() if amounts},
         "holders": holders(found.holders),
         "external_usage": [

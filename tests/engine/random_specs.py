@@ -170,4 +170,6 @@ class Dice(random.Random):
             ageing_per_hour=self.any((0.0, 2.0, 3600.0)),
             las_threshold_gpu_hours=self.any((0.001, 8.0)),
             passing_limit_s=self.any((0.0, 15.0, 3600.0)),
+            waiting_weight=self.any((0.0, 0.0, 2.0)),
+            waiting_weight_s=self.any((0.0, 60.0, 3600.0)),
         )

@@ -217,7 +217,11 @@ class LendingMachine(RuleBasedStateMachine):
             self.mesh.cohort(name, parent)
         for name in POOLS:
             self.define(name)
-        order = QueuePolicy(passing_limit_s=strict_limit)
+        order = QueuePolicy(
+            passing_limit_s=strict_limit,
+            waiting_weight=2.0 if known else 0.0,
+            waiting_weight_s=60.0,
+        )
         self.mesh.handle(s.QueuePolicyChangeRequested(policy=order, client="me", changes=("x",)))
         self.mesh.handle(s.ClassProbed(class_key="loaded"))
         for job in crowd:

@@ -192,6 +192,8 @@ CALLS: dict[str, dict[str, Kind]] = {
         "ageing_per_hour": one_of(None, 0.0, 1.0, -1.0),
         "las_threshold_gpu_hours": one_of(None, 8.0),
         "passing_limit_s": one_of(None, 3600.0),
+        "waiting_weight": one_of(None, 0.5, -1.0),
+        "waiting_weight_s": one_of(None, 60.0),
     },
     "get_queue_policy": {},
     "explain": {"task_id": name},

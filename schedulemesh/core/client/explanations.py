@@ -103,6 +103,9 @@ class ExplainResult(Result, TaskInfo, total=False):
     queue_length: int
     #: The first of the tasks that come before it.
     before: list[str]
+    #: By which factor its pool weighs more where pools are compared by their shares, because the pool's first
+    #: task has waited for so long; 1.0: it does not.
+    weight_raised_by: float
     external_usage: list[ExternalUsageInfo]
     #: None: nobody has to be evicted, or may be.
     considered: ConsideredInfo | None

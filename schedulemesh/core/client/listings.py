@@ -234,6 +234,8 @@ class QueuePolicyFields(TypedDict, total=False):
     ageing_per_hour: float
     las_threshold_gpu_hours: float
     passing_limit_s: float
+    waiting_weight: float
+    waiting_weight_s: float
 
 
 class QueuePolicyResult(Result, total=False):

@@ -66,19 +66,25 @@ class QueueCalls(SchedulerObject):
         ageing_per_hour: float | None = None,
         las_threshold_gpu_hours: float | None = None,
         passing_limit_s: float | None = None,
+        waiting_weight: float | None = None,
+        waiting_weight_s: float | None = None,
     ) -> listings.QueuePolicyResult:
         """Change the given fields of the policy of the queue; returns the whole ``policy``.
 
         ``order`` is "priority", "fifo", "shortest_remaining", "two_level_las" or "dominant_share".
         ``ageing_per_hour`` is by how much an hour of waiting raises a priority, for the order alone;
         ``las_threshold_gpu_hours`` the threshold of "two_level_las"; ``passing_limit_s`` for how many seconds
-        later tasks may pass the first one of a pool where nothing is known about when it can start.
+        later tasks may pass the first one of a pool where nothing is known about when it can start;
+        ``waiting_weight`` how much more a pool weighs where pools are compared by their shares, once its
+        first task has waited for ``waiting_weight_s`` seconds (0.5: half as much again).
         """
         changes = {
             "order": order,
             "ageing_per_hour": ageing_per_hour,
             "las_threshold_gpu_hours": las_threshold_gpu_hours,
             "passing_limit_s": passing_limit_s,
+            "waiting_weight": waiting_weight,
+            "waiting_weight_s": waiting_weight_s,
         }
         return queueing.configure_queue(self._connection, changes)
 

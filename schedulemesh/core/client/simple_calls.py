@@ -48,6 +48,8 @@ class SimpleQueueCalls:
         ageing_per_hour: float | None = None,
         las_threshold_gpu_hours: float | None = None,
         passing_limit_s: float | None = None,
+        waiting_weight: float | None = None,
+        waiting_weight_s: float | None = None,
     ) -> listings.QueuePolicyResult:
         """Change the given fields of the policy of the queue; returns the whole ``policy``."""
         return self.scheduler.configure_queue(
@@ -55,6 +57,8 @@ class SimpleQueueCalls:
             ageing_per_hour=ageing_per_hour,
             las_threshold_gpu_hours=las_threshold_gpu_hours,
             passing_limit_s=passing_limit_s,
+            waiting_weight=waiting_weight,
+            waiting_weight_s=waiting_weight_s,
         )
 
     def get_queue_policy(self) -> listings.QueuePolicyResult:

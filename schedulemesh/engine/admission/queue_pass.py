@@ -36,7 +36,7 @@ from schedulemesh.engine.messages.stimuli import (
 from schedulemesh.engine.placement.group_choice import GroupRequest
 from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.state.queue import Entry, QueueClass, QueuedTask
-from schedulemesh.engine.state.shares import ShareKey, dominant_usage, share_key
+from schedulemesh.engine.state.shares import ShareKey, dominant_usage, raised_weight, share_key
 from schedulemesh.engine.transaction import Transaction
 
 #: Facts after which a task may find a placement group: a new one, an unused one, or one to be removed for it.
@@ -164,6 +164,7 @@ class _Pass:
         #: while these are served.
         self._borrowers: list[QueueClass] | None = []
         self._borrowing_pools: set[str] = set()
+        self._raises: dict[str, float] = {}
 
     def run(self) -> None:
         """Start what fits of the open classes."""
@@ -197,11 +198,22 @@ class _Pass:
 
     def _usage(self, queue_class: QueueClass) -> ShareKey:
         """The dominant share of all quota that the pool's tasks hold, by its weight."""
-        return (dominant_usage(self._tx.state, queue_class.pool_name),)
+        pool_name = queue_class.pool_name
+        return (dominant_usage(self._tx.state, pool_name) / self._raise_of(pool_name),)
 
     def _share(self, queue_class: QueueClass) -> ShareKey:
         """The shares by which borrowers are compared."""
-        return share_key(self._tx.state, queue_class.pool_name, self._tx.now)
+        pool_name = queue_class.pool_name
+        *above, own = share_key(self._tx.state, pool_name, self._tx.now)
+        return (*above, own / self._raise_of(pool_name))
+
+    def _raise_of(self, pool_name: str) -> float:
+        """By which factor the wait of the pool's first task raises its weight: in one pass the same, so that
+        shares only grow in it.
+        """
+        if pool_name not in self._raises:
+            self._raises[pool_name] = raised_weight(self._tx.state, pool_name, self._tx.now)
+        return self._raises[pool_name]
 
     def _would_borrow(self, queue_class: QueueClass, task: QueuedTask) -> bool:
         """Whether the pool's own quota is not enough, and it is in a cohort that may lend it some."""

@@ -41,6 +41,7 @@ from schedulemesh.engine.preemption.search import Plan
 from schedulemesh.engine.preemption.veto import PluginVeto
 from schedulemesh.engine.preemption.victims import evicted_tasks
 from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.shares import raised_weight
 from schedulemesh.engine.transaction import Transaction
 
 #: How many of the tasks that come before it are named.
@@ -119,6 +120,7 @@ def _place_of(tx: Transaction, task: QueuedTask) -> Explanation:
         position=position,
         queue_length=queue.pools[task.pool_name].size,
         before=_before(tx, task) if position > 1 else (),
+        weight_raised_by=raised_weight(tx.state, task.pool_name, tx.now),
         preemptions=task.attempts.preemptions,
         failures=task.attempts.failures,
         eviction=last_eviction(tx.state, task.task_id),

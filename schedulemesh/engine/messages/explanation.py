@@ -120,6 +120,9 @@ class Explanation(_Part, frozen=True, kw_only=True):
     queue_length: int = 0
     #: The first of those that come before it.
     before: tuple[str, ...] = ()
+    #: By which factor its pool weighs more where pools are compared by their shares, because the pool's first
+    #: task has waited for so long; 1.0: it does not.
+    weight_raised_by: float = 1.0
     #: What its pool's quota lacks.
     short_quota: Resources = NOTHING
     #: What the closest node lacks.

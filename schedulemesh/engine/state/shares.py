@@ -94,3 +94,11 @@ def dominant_usage(state: MeshState, pool_name: str) -> float:
     amounts = dict(held.items())
     parts = (amounts.get(kind, 0) / units for kind, units in total.items() if units)
     return max(parts, default=0.0) / account.spec.weight
+
+
+def raised_weight(state: MeshState, pool_name: str, now: float) -> float:
+    """By which factor the weight of a pool is raised among those that wait, for the wait of its first task;
+    see ``QueuePolicy.raise_of``.
+    """
+    first = state.queue.first_of(pool_name)
+    return 1.0 if first is None else state.queue.policy.raise_of(now - first.queued_at)
