@@ -16,6 +16,7 @@ from schedulemesh.protocol.drain_requests import GetDrainStatus
 from schedulemesh.protocol.metric_requests import GetReportedMetrics
 from schedulemesh.protocol.queue_requests import GetQueuePolicy, ListQueue
 from schedulemesh.protocol.requests import AnyRequest
+from schedulemesh.protocol.rows import AlertInfo, ChangeInfo, ReportedMetric
 from schedulemesh.protocol.token_requests import ListTokens
 from schedulemesh.server import schemas
 
@@ -118,21 +119,21 @@ LISTINGS = (
     Listing(
         path="/metrics/agents",
         summary="Aggregate the metrics that agents reported in the last minutes, by agent",
-        row=schemas.ReportedMetric,
+        row=ReportedMetric,
         key=("agent_name", "metric"),
         request=GetReportedMetrics(by="agent"),
     ),
     Listing(
         path="/metrics/pools",
         summary="Aggregate the metrics that agents reported in the last minutes, by pool",
-        row=schemas.ReportedMetric,
+        row=ReportedMetric,
         key=("pool_name", "metric"),
         request=GetReportedMetrics(by="pool"),
     ),
     Listing(
         path="/metrics/labels",
         summary="Aggregate the metrics that agents reported in the last minutes, by label",
-        row=schemas.ReportedMetric,
+        row=ReportedMetric,
         key=("label", "label_value", "metric"),
         request=GetReportedMetrics(by="label"),
     ),
@@ -153,14 +154,14 @@ LISTINGS = (
     Listing(
         path="/alerts",
         summary="List the alerts that fire or are pending, and the last that were resolved",
-        row=schemas.Alert,
+        row=AlertInfo,
         key=("id",),
         request=GetAlerts(),
     ),
     Listing(
         path="/audit",
         summary="List the changes that were requested: by whom, from where, before and after",
-        row=schemas.AuditedChange,
+        row=ChangeInfo,
         key=("number",),
         request=QueryAudit(limit=MAX_ROWS),
     ),

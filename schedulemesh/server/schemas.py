@@ -82,26 +82,6 @@ class Agent(TypedDict, total=False):
     members: list[dict[str, Any]]
 
 
-class ReportedMetric(TypedDict, total=False):
-    """The newest values of a metric that agents have reported, aggregated."""
-
-    agent_name: str
-    pool_name: str
-    label: str
-    label_value: str
-    metric: str
-    agents: int
-    count: int
-    last: float
-    last_at: float
-    since: float
-    mean: float
-    min: float
-    max: float
-    p50: float
-    p95: float
-
-
 class Pool(TypedDict, total=False):
     """A pool, its quota by use, and the names of its agents."""
 
@@ -221,24 +201,6 @@ class Orphan(TypedDict, total=False):
     kind: str
 
 
-class AuditedChange(TypedDict, total=False):
-    """A change that was requested; ``outcome`` is done, refused or open."""
-
-    number: int
-    at: float
-    call: str
-    token: str
-    role: str
-    owner: str
-    address: str
-    request: dict[str, Any]
-    before: dict[str, Any] | None
-    after: dict[str, Any] | None
-    outcome: str
-    reason: str
-    error: str
-
-
 class Strategy(TypedDict, total=False):
     """A strategy that the scheduler was made with, and how often it was called."""
 
@@ -248,23 +210,6 @@ class Strategy(TypedDict, total=False):
     failures: int
     slow_calls: int
     disabled: str
-
-
-class Alert(TypedDict, total=False):
-    """An alert; times are in seconds since 1970."""
-
-    id: str
-    rule: str
-    state: str
-    severity: str
-    labels: dict[str, str]
-    value: float | None
-    threshold: float
-    summary: str
-    action: str
-    active_at: float
-    fired_at: float | None
-    resolved_at: float | None
 
 
 class Token(TypedDict, total=False):

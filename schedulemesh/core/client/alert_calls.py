@@ -2,35 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
-
 from schedulemesh.core.client.arguments import public_calls
 from schedulemesh.core.client.asking import listed
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.results import Result
 from schedulemesh.protocol.alert_requests import GetAlerts
-
-
-class AlertInfo(TypedDict, total=False):
-    """An alert; times are seconds since 1970."""
-
-    #: The same from pending to resolved, and another one each time.
-    id: str
-    rule: str
-    #: "pending", "firing" or "resolved".
-    state: str
-    severity: str
-    labels: dict[str, str]
-    #: The last value for which the condition held; None: infinite, a quota of 0 in use.
-    value: float | None
-    threshold: float
-    summary: str
-    #: What to do about it.
-    action: str
-    #: Since when the condition has held.
-    active_at: float
-    fired_at: float | None
-    resolved_at: float | None
+from schedulemesh.protocol.rows import AlertInfo
 
 
 class AlertsResult(Result, total=False):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
-
 from schedulemesh.core.client.asking import ask, listed
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.results import Result
@@ -14,29 +12,7 @@ from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError, shown
 from schedulemesh.protocol.answers import Details
 from schedulemesh.protocol.metric_requests import GetMetrics, GetReportedMetrics
-
-
-class ReportedMetric(TypedDict, total=False):
-    """The newest values of one metric of an agent, or of all agents of a pool or with a label."""
-
-    agent_name: str
-    pool_name: str
-    label: str
-    label_value: str
-    metric: str
-    #: How many agents have reported it.
-    agents: int
-    #: How many values the following are made from.
-    count: int
-    last: float
-    #: When the last and the first of these values arrived, in seconds since 1970.
-    last_at: float
-    since: float
-    mean: float
-    min: float
-    max: float
-    p50: float
-    p95: float
+from schedulemesh.protocol.rows import ReportedMetric
 
 
 class ReportedMetricsResult(Result, total=False):
