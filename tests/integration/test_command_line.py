@@ -45,6 +45,8 @@ LOOKS = {
     "history": ["--since", "1h"],
     "usage": ["--by", "owner"],
     "events": ["--limit", "20"],
+    "audit": ["--since", "1h"],
+    "tokens list": [],
     "policy get": [],
     "policy diff": [],
     "policy history": ["--since", "1d"],
@@ -73,9 +75,11 @@ CHANGES = {
     "uncordon": ["没有"],
     "drain": ["没有"],
     "undrain": ["没有"],
+    "tokens rotate": ["没有"],
+    "tokens revoke": ["没有"],
 }
-#: Commands that print no data, or a file of one form.
-OTHERS = {"start", "stop", "demo", "export alerts", "export dashboard"}
+#: Commands that print no data, a secret alone, or a file of one form.
+OTHERS = {"start", "stop", "demo", "tokens create", "export alerts", "export dashboard"}
 FILE = yaml.safe_dump({"pools": [{"name": POOL, "queueing": "best_effort"}]}, allow_unicode=True)
 
 
