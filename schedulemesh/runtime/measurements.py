@@ -1,7 +1,7 @@
 """Looks every few seconds at what agents use and report, and has the engine told of what changes decisions.
 
-Nothing of it is needed after a restart: what the engine was told is in the journal, and counts until it is
-measured anew.
+What the engine was told is in the journal. After a restart an agent that was idle counts as idle until it has
+been measured again, at most for as long as a measurement is valid.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class Measurements:
     def __init__(self, reactor: Reactor, agents: Agents) -> None:
         self._reactor = reactor
         self._agents = agents
+        self._started_at = reactor.now()
         #: Processes whose GPUs were used too little at each look, and since when; by name and incarnation.
         self._below: dict[tuple[str, int], float] = {}
 
@@ -90,11 +91,20 @@ class Measurements:
         latest = -math.inf
         for name in agent.spec.process_names:
             key, found = (name, agent.incarnation), self._utilization(name, now)
+            if found is None:
+                found = self._recorded(agent, now)
             if found is None or found[0] >= limit:
                 self._below.pop(key, None)
                 return None
             latest = max(latest, self._below.setdefault(key, found[1]))
         return latest
+
+    def _recorded(self, agent: Agent, now: float) -> tuple[float, float] | None:
+        """As ``_utilization``, of an agent that an earlier supervisor found idle and that cannot have been
+        measured again yet.
+        """
+        since = self._reactor.state.running.idle.get(agent.spec.name)
+        return None if since is None or now - self._started_at > STALE_S else (0.0, since)
 
     def _utilization(self, name: str, now: float) -> tuple[float, float] | None:
         """The utilisation of a process's GPUs in per cent, as measured or as it reports it itself, and when

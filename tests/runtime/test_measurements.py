@@ -53,8 +53,12 @@ class Stage:
             self.mesh.run(name, cpu=1, gpu=2, priority=1.0, duration=1000.0)
         if policy:
             self.mesh.policy(**policy)
-        self.agents = Agents(FakeBackend(), "mesh", "space")
         self.reactor = Reactor(self.mesh)
+        self.restart()
+
+    def restart(self):
+        """Another supervisor begins, with what the journal has."""
+        self.agents = Agents(FakeBackend(), "mesh", "space")
         self.measurements = Measurements(self.reactor, self.agents)
 
     def uses(self, name, percent):
@@ -126,6 +130,32 @@ def test_where_the_utilisation_is_not_known_any_more_the_agent_is_not_idle():
         stage.after(50.0)
     assert stage.mesh.state.running.idle.keys() == {"a"}
     assert stage.after(STALE_S) == [GpusBusy(agent_name="a")]
+
+
+def idle_stage():
+    """Agent ``a`` is idle, and another supervisor has just begun."""
+    stage = Stage(**IDLE)
+    for _ in range(2):
+        stage.uses("a", 0.0)
+        stage.after(60.0)
+    assert stage.mesh.state.running.idle.keys() == {"a"}
+    stage.restart()
+    return stage
+
+
+def test_after_a_restart_an_idle_agent_stays_idle_until_it_is_measured_again():
+    stage = idle_stage()
+    assert stage.after(5.0) == []
+    stage.uses("a", 0.0)
+    assert stage.after(5.0) == []
+    stage.uses("a", 50.0)
+    assert stage.after(5.0) == [GpusBusy(agent_name="a")]
+
+
+def test_an_idle_agent_that_is_not_measured_after_a_restart_is_not_idle_for_ever():
+    stage = idle_stage()
+    assert stage.after(STALE_S) == []
+    assert stage.after(5.0) == [GpusBusy(agent_name="a")]
 
 
 def test_an_end_follows_from_the_progress_since_the_first_report():
