@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 import msgspec
 
 from schedulemesh.domain.containers import as_elements
-from schedulemesh.domain.kinds import is_a
+from schedulemesh.domain.kinds import is_a, is_list
 from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.numbers import (
-    MAX_DURATION_S,
+    MAX_TIMEOUT_S,
     parse_flag,
     parse_number,
     parse_positive,
@@ -25,6 +25,8 @@ Kind = TypeVar("Kind", bound=msgspec.Struct)
 
 #: The largest magnitude of a threshold.
 _MOST = 1e15
+#: The least seconds between two evaluations.
+_MIN_INTERVAL_S = 0.01
 #: Characters of an address.
 _MAX_URL = 2048
 
@@ -54,7 +56,7 @@ class RuleSettings(msgspec.Struct, frozen=True, kw_only=True):
         if self.threshold is not None:
             force(self, "threshold", parse_number(self.threshold, "threshold", -_MOST, _MOST))
         if self.for_s is not None:
-            force(self, "for_s", parse_number(self.for_s, "for_s", 0.0, MAX_DURATION_S))
+            force(self, "for_s", parse_number(self.for_s, "for_s", 0.0, MAX_TIMEOUT_S))
         if self.severity is not None:
             force(self, "severity", _severity(self.severity))
 
@@ -136,8 +138,9 @@ class AlertSettings(msgspec.Struct, frozen=True, kw_only=True):
         """Convert to exact values and check the ranges."""
         force = msgspec.structs.force_setattr
         force(self, "enabled", parse_flag(self.enabled, "enabled"))
-        for name in ("interval_s", "recent_s"):
-            force(self, name, parse_positive(getattr(self, name), name, MAX_DURATION_S))
+        interval_s = parse_number(self.interval_s, "interval_s", _MIN_INTERVAL_S, MAX_TIMEOUT_S)
+        force(self, "interval_s", interval_s)
+        force(self, "recent_s", parse_positive(self.recent_s, "recent_s", MAX_TIMEOUT_S))
         force(self, "rules", _rules(self.rules))
         force(self, "webhooks", _webhooks(self.webhooks))
         force(self, "receivers", _receivers(self.receivers))
@@ -168,8 +171,20 @@ def _rules(given: object) -> dict[str, RuleSettings]:
 
 
 def _webhooks(given: object) -> tuple[Webhook, ...]:
+    """The webhooks. An error shows nothing of what was given: it may contain a secret."""
+    if not is_list(given):
+        raise InvalidRequestError(f"webhooks must be a list of webhooks, not a {_kind(given)}")
     elements = as_elements(given, "webhooks", "a list of webhooks")
+    for one in elements:
+        if not is_a(one, Webhook) and not isinstance(one, Mapping):
+            raise InvalidRequestError(
+                f"a webhook must have fields, such as url and secret_env; it is a {_kind(one)}"
+            )
     return tuple(struct_of(Webhook, one, "a webhook") for one in elements)
+
+
+def _kind(given: object) -> str:
+    return type(given).__name__
 
 
 def _receivers(given: object) -> tuple[str | ReceiverRef, ...]:
@@ -201,8 +216,8 @@ def _checked_host(given: object) -> str:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise _bad_url(given, str(error)) from None
+    except ValueError:  # its text may contain a part of the address
+        raise _bad_url(given, "its host or its port is not valid") from None
     if parts.scheme not in ("http", "https"):
         raise _bad_url(given, "it must begin with http:// or https://")
     if not host or port == 0:
@@ -215,12 +230,10 @@ def _checked_host(given: object) -> str:
 
 
 def _bad_url(given: object, why: str) -> InvalidRequestError:
-    """The error; it shows no more of the address than its beginning, which contains no secret."""
-    text = as_text(given)
-    begin = shown(given) if text is None else repr(text.partition("://")[0][:40])
-    return InvalidRequestError(
-        f"the webhook's url, which begins with {begin}, cannot be used: {why}"
-    )
+    """The error; it shows no more of the address than its scheme, which contains no secret."""
+    scheme, colon, _ = (as_text(given) or "").partition("://")
+    begin = f", which begins with {scheme[:40]!r}," if colon else ""
+    return InvalidRequestError(f"the webhook's url{begin} cannot be used: {why}")
 
 
 def _without_path(url: str) -> str:
@@ -249,6 +262,9 @@ def struct_of(kind: type[Kind], given: object, what: str) -> Kind:
                 f"{what} has the unknown field {shown(key)}{nearest(str(key), allowed)}; it takes "
                 + ", ".join(allowed)
             )
+    for field in msgspec.structs.fields(kind):
+        if field.required and field.name not in given:
+            raise InvalidRequestError(f"{what} must have the field {field.name}")
     return kind(**given)
 
 

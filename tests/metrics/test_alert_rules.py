@@ -80,6 +80,19 @@ def test_settings_that_are_not_valid_are_refused(rules, message):
         effective_rules(AlertSettings(rules=rules))
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"interval_s": 1e-9}, "at least 0.01"),
+        ({"interval_s": 1e10}, "at most 1e9"),
+        ({"rules": {"starvation": {"for_s": 1e10}}}, "at most 1e9"),
+    ],
+)
+def test_times_that_prometheus_does_not_take_are_refused(given, message):
+    with pytest.raises(InvalidRequestError, match=message):
+        AlertSettings(**given)
+
+
 @needs_promtool
 def test_promtool_accepts_the_rules(tmp_path):
     code, said = checked(tmp_path, rules_file(RULES.values(), 15.0))

@@ -244,12 +244,29 @@ def test_a_journal_that_fails_raises_an_alert(started):
         ("http://host/#part", "fragment"),
         ("http://host/a b", "without spaces"),
         ("http://主机/", "ASCII"),
+        ("http://host:password/", "port"),
+        ("http//host/password", "begin with http:// or https://"),
         (5, "text"),
     ],
 )
 def test_addresses_that_cannot_be_used_are_refused(url, message):
     with pytest.raises(InvalidRequestError, match=message) as refused:
         Webhook(url=url)
+    assert "password" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("webhooks", "message"),
+    [
+        (["https://host/password"], "a webhook must have fields"),
+        ("https://host/password", "must be a list of webhooks, not a str"),
+        ({"url": "https://host/password"}, "must be a list of webhooks, not a dict"),
+        ([{"secret": "password"}], "a webhook must have the field url"),
+    ],
+)
+def test_errors_of_webhooks_do_not_show_their_addresses(webhooks, message):
+    with pytest.raises(InvalidRequestError, match=message) as refused:
+        AlertSettings(webhooks=webhooks)
     assert "password" not in str(refused.value)
 
 
