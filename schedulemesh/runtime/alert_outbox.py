@@ -98,14 +98,14 @@ class Outbox:
                 self._changed.wait()
             return None if self._closed else self._waiting[0]
 
-    def _attempt(self, alert: Alert) -> Exception | None:
+    def _attempt(self, alert: Alert) -> BaseException | None:
         try:
             self._send(alert)
-        except Exception as error:  # noqa: BLE001  # a receiver raises anything; it is tried again
+        except BaseException as error:  # noqa: BLE001  # a receiver raises anything; tried again
             return error
         return None
 
-    def _pause(self, alert: Alert, error: Exception, failures: int) -> None:
+    def _pause(self, alert: Alert, error: BaseException, failures: int) -> None:
         """Wait before the next attempt, unless it is closed."""
         longest = min(self._retry_s * 2.0 ** min(failures - 1, 30), RETRY_MAX_S)
         pause_s = longest * random.uniform(0.5, 1.0)

@@ -5,7 +5,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import http.client
+import socket
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit
 
 import msgspec
@@ -40,8 +44,10 @@ class WebhookSender:
         connection = kind(parts.hostname or "", parts.port, timeout=self._webhook.timeout_s)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         try:
-            connection.request("POST", target, body, self._headers(alert, body))
-            status = connection.getresponse().status
+            connection.connect()
+            with _ended_after(connection.sock, self._webhook.timeout_s):
+                connection.request("POST", target, body, self._headers(alert, body))
+                status = connection.getresponse().status
         except http.client.HTTPException as error:
             raise WebhookError(f"the answer is no HTTP: {type(error).__name__}") from error
         finally:
@@ -58,6 +64,33 @@ class WebhookSender:
         if self._webhook.secret:
             headers[SIGNATURE_HEADER] = signature(self._webhook.secret, int(time.time()), body)
         return headers
+
+
+@contextmanager
+def _ended_after(connected: socket.socket, seconds: float) -> Iterator[None]:
+    """End what is done with the connection after so many seconds: the timeout of a socket begins anew with
+    each byte that arrives. Raises WebhookError then.
+    """
+    late = threading.Event()
+
+    def end() -> None:
+        late.set()
+        with suppress(OSError):
+            # Not that of a TLS socket, which another thread is reading.
+            socket.socket.shutdown(connected, socket.SHUT_RDWR)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (OSError, http.client.HTTPException):
+        if not late.is_set():
+            raise
+    finally:
+        timer.cancel()
+    if late.is_set():
+        raise WebhookError(f"it did not answer within {seconds:.6g} s")
 
 
 def signature(secret: str, at: int, body: bytes) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import queue
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -64,9 +65,35 @@ class Recording(AlertReceiver):
 
     received: queue.Queue = queue.Queue()
     failures = 0
+    error: type[BaseException] = RuntimeError
 
     def receive(self, alert):
         if type(self).failures:
             type(self).failures -= 1
-            raise RuntimeError("not now")
+            raise self.error("not now")
         self.received.put(alert)
+
+
+class DrippingServer:
+    """A server that answers one connection with a byte now and then, and never with a whole line."""
+
+    def __init__(self):
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.listening.getsockname()[1]}/"
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self._serve, daemon=True)
+        self.thread.start()
+
+    def _serve(self):
+        connection, _ = self.listening.accept()
+        with connection:
+            while not self.ended.wait(0.02):
+                try:
+                    connection.sendall(b" ")
+                except OSError:
+                    return
+
+    def close(self):
+        self.ended.set()
+        self.thread.join()
+        self.listening.close()

@@ -8,13 +8,15 @@ from schedulemesh.config.alerts import AlertSettings, ReceiverRef, Webhook
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.errors import InvalidRequestError, JournalError
+from schedulemesh.metrics.alert_evaluation import Alert, AlertState
 from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.alert_requests import GetAlerts
 from schedulemesh.protocol.answers import Listed, decode_answer
 from schedulemesh.protocol.metric_requests import GetMetrics
 from schedulemesh.runtime import alert_outbox
+from schedulemesh.runtime.webhook import WebhookError, WebhookSender
 from tests.metrics.metered import parsed
-from tests.runtime.alert_receivers import SECRET, Recording, WebhookServer
+from tests.runtime.alert_receivers import SECRET, DrippingServer, Recording, WebhookServer
 from tests.runtime.composition import InThread
 
 #: A rule that holds while there is any quota.
@@ -151,13 +153,38 @@ def test_a_dead_webhook_delays_nothing_and_is_visible(started, webhook):
     assert counted["schedulemesh_alert_deliveries_total", "own", "delivered"] == 1
 
 
-def test_a_receiver_that_raises_gets_the_alert_again(started):
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit])
+def test_a_receiver_that_raises_gets_the_alert_again(started, monkeypatch, error):
+    monkeypatch.setattr(Recording, "error", error)
     Recording.failures = 3
     own = ReceiverRef(name="own", path="tests.runtime.alert_receivers:Recording")
     mesh = started(receivers=(own,))
     pool(mesh)
     row = evaluate(mesh)[FIRING]
     assert Recording.received.get(timeout=20) == row
+
+
+def test_an_attempt_ends_in_time_though_bytes_keep_coming():
+    server = DrippingServer()
+    sender = WebhookSender(Webhook(url=server.url, timeout_s=0.2), "mesh", "space")
+    with pytest.raises(WebhookError, match="did not answer within"):
+        sender(an_alert())
+    server.close()
+
+
+def an_alert():
+    return Alert(
+        id="x",
+        rule="starvation",
+        labels=(("pool", "p"),),
+        state=AlertState.FIRING,
+        severity="info",
+        summary="s",
+        action="a",
+        value=1.0,
+        threshold=0.0,
+        active_at=0.0,
+    )
 
 
 def test_a_restart_repeats_nothing_that_was_accepted(started, webhook):
