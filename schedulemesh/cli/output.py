@@ -83,11 +83,11 @@ def emit(found: Found, output: Output) -> None:
             _print_tables(found, output)
         case Format.JSON:
             indent = None if output.repeated else 2
-            _write(json.dumps(plain(data_of(found)), indent=indent, ensure_ascii=False))
+            _write(_as_json(data_of(found), indent))
         case Format.YAML:
             _write(("---\n" if output.repeated else "") + as_yaml(data_of(found)))
         case Format.CSV:
-            _write(_as_csv(found))
+            _write("\n".join(_csv_lines(found)))
         case Format.NAME:
             _print_names(found)
     for sentence in found.notes:
@@ -110,10 +110,9 @@ def _emit_part(listing: Listing, output: Output, *, first: bool) -> None:
     match output.output:
         case Format.JSON:
             for row in listing.rows:
-                _write(json.dumps(plain(row), ensure_ascii=False))
+                _write(_as_json(row))
         case Format.CSV:
-            lines = _as_csv(listing).splitlines()
-            _write("\n".join(lines if first else lines[1:]))
+            _write("\n".join(_csv_lines(listing)[0 if first else 1 :]))
         case Format.TABLE | Format.WIDE:
             wide = output.output is Format.WIDE
             if listing.rows:
@@ -144,6 +143,12 @@ def plain(value: Any) -> Any:
     return value if value is None or isinstance(value, (bool, int)) else str(value)
 
 
+def _as_json(data: object, indent: int | None = None) -> str:
+    """Data as JSON; in ASCII where stdout is not UTF-8, because ``_write`` would escape as JSON does not."""
+    wide = _encoding().lower().replace("-", "").startswith("utf")
+    return json.dumps(plain(data), indent=indent, ensure_ascii=not wide)
+
+
 def as_yaml(data: object) -> str:
     """Data as a YAML document."""
     import yaml
@@ -161,17 +166,20 @@ def _print_names(found: Found) -> None:
         _write("\n".join(text(value_at(row, found.name)) for row in rows))
 
 
-def _as_csv(found: Found) -> str:
+def _csv_lines(found: Found) -> list[str]:
     """One line per row under the keys of the columns; of a record, its facts in one line."""
     if isinstance(found, Listing):
         keys, rows = [column.key for column in found.columns if column.key], found.rows
     else:
         keys, rows = list(found.facts), [found.facts]
+    return [_csv_line(keys), *(_csv_line([value_at(row, key) for key in keys]) for row in rows)]
+
+
+def _csv_line(cells: Sequence[object]) -> str:
+    """The cells without the end of the line; those that contain any end of a line are quoted."""
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(keys)
-    writer.writerows([_csv_cell(value_at(row, key)) for key in keys] for row in rows)
-    return out.getvalue()
+    csv.writer(out, lineterminator="\r\n").writerow(map(_csv_cell, cells))
+    return out.getvalue()[:-2]
 
 
 def _csv_cell(value: object) -> object:
@@ -307,6 +315,10 @@ def _watch_on_screen(view: View, look: Callable[[], Found], pause: Callable[[flo
 
 def _write(data: str) -> None:
     """Print data; what the encoding of stdout lacks is escaped."""
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    encoding = _encoding()
     if data := data.rstrip("\n"):
         print(data.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def _encoding() -> str:
+    return getattr(sys.stdout, "encoding", None) or "utf-8"

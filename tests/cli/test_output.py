@@ -83,6 +83,36 @@ def test_csv_has_a_heading_also_when_empty(capsys, rows):
         assert json.loads(read[0]["resources"])["custom"] == {"加速器": 2.0}
 
 
+def _print_row(form, *, streamed):
+    one = listing([{**ROWS[1], "name": CELL}])
+    if streamed:
+        emit_stream([one], Output(output=form))
+    else:
+        emit(one, Output(output=form))
+
+
+#: A cell with characters that encodings lack, and with every kind of end of a line.
+CELL = "é研\N{GRINNING FACE}\u2028a\rb\nc"
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "ascii"])
+def test_json_parses_whatever_the_encoding_of_stdout_is(monkeypatch, encoding, streamed):
+    stdout = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr("sys.stdout", stdout)
+    _print_row(Format.JSON, streamed=streamed)
+    stdout.flush()
+    found = json.loads(stdout.buffer.getvalue().decode(encoding))
+    assert (found if streamed else found[0])["name"] == CELL
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_csv_keeps_ends_of_lines_in_cells(capsys, streamed):
+    _print_row(Format.CSV, streamed=streamed)
+    rows = list(csv.reader(io.StringIO(capsys.readouterr().out, newline="")))
+    assert [row[0] for row in rows] == ["name", CELL]
+
+
 def test_names_are_one_per_line(capsys):
     assert printed(capsys, listing(), "name").out.splitlines() == [row["name"] for row in ROWS]
     assert printed(capsys, listing([]), "name").out == ""
