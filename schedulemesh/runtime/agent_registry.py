@@ -227,11 +227,18 @@ class Agents:
         self.expected.discard(key)
         self.commands.close(name, incarnation)
         self._capabilities.pop(key, None)
-        self.metrics.forget(name, incarnation)
-        self.usage.forget(name, incarnation)
+        self._forget_reports(name, incarnation)
         # It stays known until it is gone: whoever else ends it has to wait as well.
         place = self._places.get(key)
         handle = self._handles.pop(key, None)
+        try:
+            await self._end_at(place, handle, name)
+        finally:
+            # It may have reported until it was gone.
+            self._forget_reports(name, incarnation)
+        self._places.pop(key, None)
+
+    async def _end_at(self, place: Place | None, handle: Handle | None, name: str) -> None:
         if place is None:
             await self._kill(handle)
             return
@@ -239,7 +246,10 @@ class Agents:
             # It may be alive all the same: its start is being taken over, or its actor was not found.
             handle = await self._find((place.namespace, place.actor_name))
         await self.terminate(handle, place, name)
-        self._places.pop(key, None)
+
+    def _forget_reports(self, name: str, incarnation: int) -> None:
+        self.metrics.forget(name, incarnation)
+        self.usage.forget(name, incarnation)
 
     async def end_all(self, agents: Iterable[tuple[str, int]], within_s: float) -> None:
         """End these agents; those that have not ended in time are logged and not waited for."""

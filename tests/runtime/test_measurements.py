@@ -188,6 +188,22 @@ def test_an_agent_with_several_tasks_is_not_measured():
         assert stage.after(20.0) == []
 
 
+def test_what_an_agent_reports_while_it_is_ended_is_forgotten_with_it(monkeypatch):
+    stage = Stage()
+    stage.uses("a", 1.0)
+    stage.reports("a", loss=1.0)
+
+    async def killed(_handle):
+        stage.uses("a", 2.0)
+        stage.reports("a", loss=2.0)
+
+    monkeypatch.setattr(stage.agents, "_kill", killed)
+    asyncio.run(stage.agents.end("a", stage.mesh.state.agents["a"].incarnation))
+    assert stage.agents.metrics.aggregates.agents() == []
+    assert stage.agents.metrics.of("a") == {}
+    assert stage.agents.usage.of("a", stage.mesh.now) is None
+
+
 def test_without_the_policy_nothing_is_told():
     stage = Stage()
     for _ in range(3):
