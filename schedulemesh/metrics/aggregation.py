@@ -45,6 +45,11 @@ class Series:
         self._times[self._oldest], self._values[self._oldest] = at, value
         self._oldest = (self._oldest + 1) % MAX_VALUES
 
+    @property
+    def last_at(self) -> float:
+        """When its newest value arrived."""
+        return self._times[self._oldest - 1]
+
     def newest(self, since: float, most: int) -> tuple[Sequence[float], Sequence[float]]:
         """Times and values, oldest first, of at most so many that arrived at ``since`` or later."""
         times = self._times[self._oldest :] + self._times[: self._oldest]
@@ -66,17 +71,29 @@ class Aggregates:
         """Add the numbers of a report. Other values are ignored: texts, flags, lists, numbers that are not
         finite or out of all proportion.
         """
-        kept = self._by_agent.get(agent_name, {})
+        kept, removed = self._by_agent.get(agent_name, {}), False
         for name, value in numbers_in(report):
             series = kept.get(name)
             if series is None:
-                if len(kept) >= MAX_NAMES or self._count >= MAX_SERIES:
+                if self._is_full(kept) and not removed:
+                    self._remove_old(kept, now)
+                    removed = True
+                if self._is_full(kept):
                     self.dropped += 1
                     continue
                 series = kept[name] = Series()
                 self._by_agent[agent_name] = kept
                 self._count += 1
             series.add(now, value)
+
+    def _is_full(self, kept: dict[str, Series]) -> bool:
+        return len(kept) >= MAX_NAMES or self._count >= MAX_SERIES
+
+    def _remove_old(self, kept: dict[str, Series], now: float) -> None:
+        """Remove the metrics of an agent whose values have all left the window, to make room for others."""
+        for name in [name for name, one in kept.items() if one.last_at < now - WINDOW_S]:
+            del kept[name]
+            self._count -= 1
 
     def forget(self, agent_name: str) -> None:
         """Remove the values of an agent that has ended."""

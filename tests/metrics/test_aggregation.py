@@ -118,6 +118,16 @@ def test_the_number_of_metrics_is_limited(monkeypatch):
     assert found.agents() == ["b"]
 
 
+def test_metrics_that_are_not_reported_any_more_make_room():
+    found = Aggregates()
+    for n in range(MAX_NAMES):
+        found.add("a", {f"m{n}": n}, 1.0)
+    found.add("a", {"m0": 5}, 2.0 + WINDOW_S)
+    found.add("a", {"loss": 1}, 2.0 + WINDOW_S)
+    assert [row["metric"] for row in rows(found, ["a"], 2.0 + WINDOW_S)] == ["loss", "m0"]
+    assert found.dropped == 0
+
+
 def test_an_agent_that_reports_no_number_takes_no_room():
     found = Aggregates()
     found.add("a", {"stage": "train"}, 1.0)
