@@ -6,6 +6,7 @@ from it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import msgspec
@@ -20,6 +21,9 @@ from schedulemesh.metrics.alert_conditions import (
     Ratio,
     Value,
 )
+
+#: Where the value of a label stands in a text.
+_PLACE = re.compile(r"\{(\w+)\}")
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,9 +42,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     def text(self, template: str, labels: LabelSet) -> str:
         """The summary or the action with the values of labels."""
-        for name, value in labels:
-            template = template.replace(f"{{{name}}}", value)
-        return template
+        values = dict(labels)
+        return _PLACE.sub(lambda found: values.get(found[1], found[0]), template)
 
 
 #: Every rule by its id.

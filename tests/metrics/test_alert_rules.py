@@ -48,6 +48,12 @@ def test_texts_name_only_labels_of_the_metrics():
         assert "{" not in text, rule.id
 
 
+def test_the_value_of_a_label_is_not_filled_in_itself():
+    rule = RULES["stale_heartbeat"]
+    found = rule.text(rule.summary, (("agent", "{pool}"), ("pool", "p{agent}")))
+    assert found == "Agent {pool} of pool p{agent} has not contacted the supervisor."
+
+
 def test_settings_change_rules():
     changed = AlertSettings(
         rules={
