@@ -12,6 +12,8 @@ from schedulemesh.cli.rows import Column, Listing
 from schedulemesh.cli.texts import labels, local_time
 
 if TYPE_CHECKING:
+    from yaml import YAMLError
+
     from schedulemesh.cli.gateway import Gateway
 
 app = typer.Typer()
@@ -45,8 +47,15 @@ def alert_settings(path: str | None) -> Any:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequestError(f"{path} cannot be read: {error}") from None
     except yaml.YAMLError as error:
-        raise InvalidRequestError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
+        raise InvalidRequestError(f"{path} is no YAML: {_problem(error)}") from None
     return given or {}
+
+
+def _problem(error: YAMLError) -> str:
+    """What is wrong and where, without the line itself, which may contain a secret."""
+    mark = getattr(error, "problem_mark", None)
+    where = "" if mark is None else f" in line {mark.line + 1}, column {mark.column + 1}"
+    return f"{getattr(error, 'problem', None) or type(error).__name__}{where}"
 
 
 def _value(value: float | None) -> str:
