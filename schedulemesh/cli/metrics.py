@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from schedulemesh.cli.command import Select, Target, View, command
-from schedulemesh.cli.output import show
+from schedulemesh.cli.output import show, write
 from schedulemesh.cli.rows import Column, Listing
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _print_text(target: Target, *, agents: bool) -> None:
     from schedulemesh.cli.gateway import gateway_to
 
     with gateway_to(target) as gateway:
-        print(_text(gateway, agents=agents), end="")
+        write(_text(gateway, agents=agents))
 
 
 def _text(gateway: Gateway, *, agents: bool) -> str:

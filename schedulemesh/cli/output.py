@@ -83,11 +83,11 @@ def emit(found: Found, output: Output) -> None:
             _print_tables(found, output)
         case Format.JSON:
             indent = None if output.repeated else 2
-            _write(_as_json(data_of(found), indent))
+            write(_as_json(data_of(found), indent))
         case Format.YAML:
-            _write(("---\n" if output.repeated else "") + as_yaml(data_of(found)))
+            write(("---\n" if output.repeated else "") + as_yaml(data_of(found)))
         case Format.CSV:
-            _write("\n".join(_csv_lines(found)))
+            write("\n".join(_csv_lines(found)))
         case Format.NAME:
             _print_names(found)
     for sentence in found.notes:
@@ -110,9 +110,9 @@ def _emit_part(listing: Listing, output: Output, *, first: bool) -> None:
     match output.output:
         case Format.JSON:
             for row in listing.rows:
-                _write(_as_json(row))
+                write(_as_json(row))
         case Format.CSV:
-            _write("\n".join(_csv_lines(listing)[0 if first else 1 :]))
+            write("\n".join(_csv_lines(listing)[0 if first else 1 :]))
         case Format.TABLE | Format.WIDE:
             wide = output.output is Format.WIDE
             if listing.rows:
@@ -144,7 +144,7 @@ def plain(value: Any) -> Any:
 
 
 def _as_json(data: object, indent: int | None = None) -> str:
-    """Data as JSON; in ASCII where stdout is not UTF-8, because ``_write`` would escape as JSON does not."""
+    """Data as JSON; in ASCII where stdout is not UTF-8, because ``write`` would escape as JSON does not."""
     wide = _encoding().lower().replace("-", "").startswith("utf")
     return json.dumps(plain(data), indent=indent, ensure_ascii=not wide)
 
@@ -163,7 +163,7 @@ def _chosen(found: Found, select: Select | None) -> Found:
 def _print_names(found: Found) -> None:
     rows = found.rows if isinstance(found, Listing) else [found.facts]
     if rows:
-        _write("\n".join(text(value_at(row, found.name)) for row in rows))
+        write("\n".join(text(value_at(row, found.name)) for row in rows))
 
 
 def _csv_lines(found: Found) -> list[str]:
@@ -192,7 +192,7 @@ def _csv_cell(value: object) -> object:
 def _print_tables(found: Found, output: Output) -> None:
     wide = output.output is Format.WIDE
     if isinstance(found, Listing) and len(found.rows) >= _MANY and not found.ruled:
-        _write("\n".join(_lines(found, wide=wide)))
+        write("\n".join(_lines(found, wide=wide)))
         return
     parts = [part for part in _parts(found, wide=wide) if part is not None]
     if isinstance(found, Listing) and not found.rows:
@@ -231,7 +231,7 @@ def _print(parts: Sequence[RenderableType], *, wide: bool) -> None:
             console.print(part)
     printed = captured.get()
     lines = printed if console.is_terminal else "\n".join(map(str.rstrip, printed.splitlines()))
-    _write(lines)
+    write(lines)
 
 
 def _parts(found: Found, *, wide: bool) -> list[RenderableType | None]:
@@ -313,7 +313,7 @@ def _watch_on_screen(view: View, look: Callable[[], Found], pause: Callable[[flo
             live.update(Group(clock, *shown, *map(Text, found.notes)), refresh=True)
 
 
-def _write(data: str) -> None:
+def write(data: str) -> None:
     """Print data; what the encoding of stdout lacks is escaped."""
     encoding = _encoding()
     if data := data.rstrip("\n"):

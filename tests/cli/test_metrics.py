@@ -9,6 +9,7 @@ import json
 import msgspec
 import pytest
 
+from schedulemesh.cli import metrics as metrics_command
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol.agents import MetricsReport, Usage, pack
 from schedulemesh.protocol.metric_values import encode_metrics
@@ -32,6 +33,14 @@ def test_the_text_is_what_python_gets(busy, run):
     chosen = [{k: v for k, v in each.items() if k[0] in stable} for each in (found, given)]
     assert chosen[0] == chosen[1]
     assert found["schedulemesh_agents", "研究", "running"] == 1
+
+
+def test_the_text_is_printed_whatever_the_encoding_of_stdout_is(busy, monkeypatch):
+    stdout = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr("sys.stdout", stdout)
+    metrics_command._print_text(None, agents=False)
+    stdout.flush()
+    assert rb'schedulemesh_agents{pool="\u7814\u7a76",' in stdout.buffer.getvalue()
 
 
 def test_rows_are_chosen(busy, run):
