@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 from schedulemesh.engine.lifecycle.measurements import changes
 from schedulemesh.engine.messages import stimuli as s
@@ -54,18 +54,15 @@ class Measurements:
         if not policy.idle_gpu_percent and not policy.measured_progress:
             self._below.clear()
             return
-        idle, ends, seen = [], [], set[tuple[str, int]]()
+        idle, seen = [], set[tuple[str, int]]()
+        ends: list[tuple[str, float | None]] = []
         async for agent in self._running_agents():
             now = reactor.now()
             seen.update((name, agent.incarnation) for name in agent.spec.process_names)
             since = self._idle_since(agent, now)
             if since is not None and now - since >= reactor.state.policy.idle_gpu_s:
                 idle.append((agent.spec.name, since))
-            tasks = reactor.state.running.on_agent(agent.spec.name)
-            progress = self._agents.metrics.progress_of(agent.spec.process_names[0])
-            # What several tasks do cannot be told apart.
-            if len(tasks) == 1 and progress is not None and progress.ends_at is not None:
-                ends.append((tasks[0], progress.ends_at))
+            ends.extend(self._ends(agent))
         for key in self._below.keys() - seen:
             del self._below[key]
         measured = s.AgentsMeasured(idle=tuple(idle), ends=tuple(ends))
@@ -98,6 +95,16 @@ class Measurements:
                 return None
             latest = max(latest, self._below.setdefault(key, found[1]))
         return latest
+
+    def _ends(self, agent: Agent) -> Iterator[tuple[str, float | None]]:
+        """The measured ends of the agent's tasks; None: one that was measured before is no longer true."""
+        tasks = self._reactor.state.running.on_agent(agent.spec.name)
+        if len(tasks) > 1:  # what several tasks do cannot be told apart
+            yield from ((task_id, None) for task_id in tasks)
+            return
+        progress = self._agents.metrics.progress_of(agent.spec.process_names[0])
+        if tasks and progress is not None and (progress.fell or progress.ends_at is not None):
+            yield tasks[0], progress.ends_at
 
     def _recorded(self, agent: Agent, now: float) -> tuple[float, float] | None:
         """As ``_utilization``, of an agent that an earlier supervisor found idle and that cannot have been

@@ -16,6 +16,8 @@ class Progress(NamedTuple):
     first: float
     at: float
     newest: float
+    #: Whether it has fallen, so that an end that was measured before is no longer true.
+    fell: bool = False
 
     @property
     def ends_at(self) -> float | None:
@@ -35,7 +37,7 @@ def advanced(known: Progress | None, reported: object, now: float) -> Progress |
     if done is None or not 0.0 <= done <= 1.0:
         return known
     if known is None or done < known.newest:
-        return Progress(now, done, now, done)
+        return Progress(now, done, now, done, fell=known is not None)
     return known._replace(at=now, newest=done)
 
 

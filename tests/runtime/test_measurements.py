@@ -180,6 +180,41 @@ def test_progress_that_says_nothing_leaves_the_estimate(values):
         assert stage.after(20.0) == []
 
 
+def measured_stage():
+    """The end of task ``a`` is measured."""
+    stage = Stage(measured_progress=True)
+    stage.reports("a", progress=0.0)
+    stage.after(100.0)
+    stage.reports("a", progress=0.5)
+    assert [type(fact) for fact in stage.after(1.0)] == [EndMeasured]
+    return stage
+
+
+def test_where_progress_falls_the_estimate_counts_until_it_is_measured_anew():
+    stage = measured_stage()
+    stage.reports("a", progress=0.1)
+    assert stage.after(5.0) == [EndMeasured(task_id="a")]
+    assert stage.after(5.0) == []
+    stage.reports("a", progress=0.2)
+    # A tenth in 10 s, and eight of them are left.
+    ends_at = pytest.approx(stage.mesh.now + 80.0)
+    assert [fact.ends_at for fact in stage.after(5.0)] == [ends_at]
+
+
+def test_the_estimate_counts_again_once_an_agent_has_several_tasks():
+    stage = measured_stage()
+    stage.mesh.announce("more", "a")
+    assert stage.after(5.0) == [EndMeasured(task_id="a")]
+    assert stage.after(5.0) == []
+
+
+def test_after_a_restart_a_measured_end_counts_until_it_is_measured_again():
+    stage = measured_stage()
+    stage.restart()
+    stage.reports("a", progress=0.6)
+    assert stage.after(5.0) == []
+
+
 def test_an_agent_with_several_tasks_is_not_measured():
     stage = Stage(measured_progress=True)
     stage.mesh.announce("other", "a")

@@ -67,7 +67,13 @@ def _ends(state: MeshState, measured: s.AgentsMeasured, now: float) -> Iterator[
         return
     for task_id, ends_at in measured.ends:
         task = state.running.by_id.get(task_id)
-        if task is None or task.phase is not TaskPhase.RUNNING or ends_at > now + _FARTHEST_S:
+        if task is None or task.phase is not TaskPhase.RUNNING:
+            continue
+        if ends_at is None:
+            if task.measured_end is not None:
+                yield EndMeasured(task_id=task_id)
+            continue
+        if ends_at > now + _FARTHEST_S:
             continue
         if task.ends_at is None or _differs(ends_at, task.ends_at, now):
             yield EndMeasured(task_id=task_id, ends_at=ends_at)

@@ -378,8 +378,9 @@ class AgentsMeasured(Stimulus, frozen=True, kw_only=True):
 
     #: All agents whose GPUs are idle by the policy, each with the time since when, in seconds since 1970.
     idle: tuple[tuple[str, float], ...] = ()
-    #: Tasks that report their progress, each with the time at which it ends by that.
-    ends: tuple[tuple[str, float], ...] = ()
+    #: Tasks that report their progress, each with the time at which it ends by that; None: its estimate
+    #: counts again.
+    ends: tuple[tuple[str, float | None], ...] = ()
 
 
 class SupervisorBegan(Stimulus, frozen=True, kw_only=True):
