@@ -20,6 +20,7 @@ from schedulemesh.protocol import task_requests as t
 from schedulemesh.protocol.callers import Caller
 from schedulemesh.protocol.roles import LEAST_ROLE, allows
 from schedulemesh.protocol.token_requests import CreateToken, RevokeToken, RotateToken
+from schedulemesh.runtime.queries import past_of
 
 
 def refusal(state: MeshState, caller: Caller, request: r.AnyRequest, now: float) -> Refused | None:
@@ -42,45 +43,84 @@ def _beyond(state: MeshState, token: TokenSpec, request: r.AnyRequest) -> str | 
     """Why a request is beyond the limits of a submitter's token; None: it is not."""
     match request:
         case r.SubmitTask():
-            return _submission(token, request.submission)
+            return _submission(state, token, request.submission)
         case q.SubmitMany():
-            return _first(_submission(token, one) for one in request.submissions)
+            return _first(_submission(state, token, one) for one in request.submissions)
         case r.RegisterTask():
-            return _task(token, request.task)
+            return _registration(state, token, request.task, request.agent_name)
         case state_requests.RestoreTask():
-            return _task(token, request.saved.task)
+            return _restoration(state, token, request.saved.task)
         case q.CancelTasks():
-            return _first(_own(state, token, task_id) for task_id in request.task_ids)
+            return _first(_changeable(state, token, task_id) for task_id in request.task_ids)
         case q.ChangeQueuedTask():
             if request.to_front:
                 return "only an operator moves tasks to the front"
-            return _own(state, token, request.task_id) or _priority(token, request.priority)
-        case (
-            t.CancelTask()
-            | t.GetResult()
-            | r.CompleteTask()
-            | state_requests.SaveTaskState()
-            | state_requests.GetSavedState()
-        ):
+            return _changeable(state, token, request.task_id) or _priority(token, request.priority)
+        case t.CancelTask() | r.CompleteTask() | state_requests.SaveTaskState():
+            return _changeable(state, token, request.task_id)
+        case t.GetResult() | state_requests.GetSavedState():
             return _own(state, token, request.task_id)
         case _:
             return "this is not for submitters"
 
 
-def _submission(token: TokenSpec, submission: TaskSubmitted) -> str | None:
+def _submission(state: MeshState, token: TokenSpec, submission: TaskSubmitted) -> str | None:
     if submission.task is None:
         return "a submitter's agents run a task"
     if token.pools and submission.agent.pool_name not in token.pools:
         return f"token {token.name!r} submits to the pools {', '.join(token.pools)} only"
-    return _task(token, submission.task)
+    return _new_task(state, token, submission.task)
+
+
+def _new_task(state: MeshState, token: TokenSpec, task: TaskSpec) -> str | None:
+    """As ``_task``, for one that is submitted or registered: with the id of somebody else's task on record it
+    would replace that task's result or saved state.
+    """
+    return _task(token, task) or _own(state, token, task.task_id)
+
+
+def _registration(
+    state: MeshState, token: TokenSpec, task: TaskSpec, agent_name: str
+) -> str | None:
+    """Whether a task may be registered on an agent: who has a task on an agent may end it, and keeps the
+    agent from ending with the others.
+    """
+    agent, queue = state.agents.get(agent_name), state.queue
+    others = [state.running.by_id[other].spec for other in state.running.on_agent(agent_name)]
+    if (waiting := queue.agent_names.get(agent_name)) is not None:
+        others.append(queue.by_id[waiting].spec)
+    for other in others:
+        if other.owner != token.owner:
+            return f"agent {agent_name!r} is for task {other.task_id!r} of {other.owner!r}"
+    return _pool(token, "" if agent is None else agent.spec.pool_name) or _new_task(
+        state, token, task
+    )
+
+
+def _restoration(state: MeshState, token: TokenSpec, given: TaskSpec) -> str | None:
+    """Whether a task may be restored: as the request describes it, and as it is on record, which is what is
+    started again.
+    """
+    if (error := _task(token, given) or _own(state, token, given.task_id)) is not None:
+        return error
+    past = past_of(state, given.task_id)
+    if past is None:
+        return None
+    task, agent = past
+    return _pool(token, "" if agent is None else agent.pool_name) or _task(token, task)
 
 
 def _task(token: TokenSpec, task: TaskSpec) -> str | None:
     if task.owner != token.owner:
         return f"token {token.name!r} is for tasks of {token.owner!r}, not of {task.owner!r}"
-    if token.pools and task.pool_name and task.pool_name not in token.pools:
-        return f"token {token.name!r} is for the pools {', '.join(token.pools)} only"
-    return _priority(token, task.priority)
+    return _pool(token, task.pool_name) or _priority(token, task.priority)
+
+
+def _pool(token: TokenSpec, pool_name: str) -> str | None:
+    """``pool_name``: empty where it is not known."""
+    if not token.pools or not pool_name or pool_name in token.pools:
+        return None
+    return f"token {token.name!r} is for the pools {', '.join(token.pools)} only"
 
 
 def _priority(token: TokenSpec, priority: float | None) -> str | None:
@@ -95,6 +135,16 @@ def _own(state: MeshState, token: TokenSpec, task_id: str) -> str | None:
     if task is None or task.owner == token.owner:
         return None
     return f"task {task_id!r} is not one of {token.owner!r}"
+
+
+def _changeable(state: MeshState, token: TokenSpec, task_id: str) -> str | None:
+    """Whether a task is one of the token's owner and waits or runs in one of its pools."""
+    waiting, running = state.queue.by_id.get(task_id), state.running.by_id.get(task_id)
+    agent = None if running is None else state.agents.get(running.agent_name)
+    pool_name = "" if agent is None else agent.spec.pool_name
+    if waiting is not None:
+        pool_name = waiting.pool_name
+    return _own(state, token, task_id) or _pool(token, pool_name)
 
 
 def _known(state: MeshState, task_id: str) -> TaskSpec | None:

@@ -9,19 +9,22 @@ import msgspec
 import pytest
 
 from schedulemesh.config.auth import AuthSettings, parse_auth
+from schedulemesh.domain.resources import parse_resources
+from schedulemesh.domain.task import TaskSpec
 from schedulemesh.domain.tokens import Role, TokenSpec
 from schedulemesh.engine.state.snapshot import restored, take_snapshot
 from schedulemesh.errors import InvalidRequestError, NotAllowedError, SchedulerUnavailableError
 from schedulemesh.protocol import requests as r
-from schedulemesh.protocol.agents import MetricsReport, key_of, pack, unpack
+from schedulemesh.protocol.agents import MetricsReport, SavedState, key_of, pack, unpack
 from schedulemesh.protocol.answers import Hello, Listed, read_answer
 from schedulemesh.protocol.callers import Caller
 from schedulemesh.protocol.credentials import Credential, hash_of, new_secret, parse_secret
 from schedulemesh.protocol.metric_requests import GetMetrics
 from schedulemesh.protocol.queue_requests import CancelTasks, ChangeQueuedTask
-from schedulemesh.protocol.state_requests import GetSavedState, SaveTaskState
+from schedulemesh.protocol.state_requests import GetSavedState, RestoreTask, SaveTaskState
 from schedulemesh.protocol.task_requests import CancelTask, GetResult
 from schedulemesh.protocol.token_requests import CreateToken, ListTokens, RevokeToken, RotateToken
+from schedulemesh.runtime.backend import NodeView
 from tests.runtime.composition import InThread, supervisor
 from tests.runtime.fake_backend import FakeBackend
 from tests.runtime.request_samples import allowed, classes, refused_by_role, sample
@@ -316,3 +319,71 @@ def test_a_forged_owner_is_refused_and_others_tasks_are_out_of_reach(mesh):
     assert not hasattr(ask(mesh, held, ada), "refused")
     front = ChangeQueuedTask(task_id="of-ada", to_front=True, request_id="5")
     assert ask(mesh, front, ada).refused.reason == "not_allowed"
+
+
+@pytest.fixture
+def room(mesh):
+    """Two pools with room, and the tokens of two submitters: ada's is for one of the pools only."""
+    cpus = parse_resources({"cpu": 4})
+    mesh.backend.free = [NodeView(node_id="node-1", total=cpus, free=cpus, labels={})]
+    mesh.do(mesh.running.monitor.observe())
+    for name in ("p", "q"):
+        ask(mesh, r.EnsurePool(name=name, resources=parse_resources({"cpu": 2}), labels={}))
+    return issue(mesh, "ada", Role.SUBMITTER, owner="ada", pools=("p",)), issue(
+        mesh, "bob", Role.SUBMITTER, owner="bob"
+    )
+
+
+def submit(mesh, task_id, token=FIRST, **how):
+    made = r.SubmitTask(submission=submission(task_id, **how), blobs={key_of(CLASS): CLASS})
+    return ask(mesh, made, token)
+
+
+def test_a_submitter_registers_no_task_on_an_agent_of_others(mesh, room):
+    ada, bob = room
+    for task_id, owner, pool in (("t", "bob", "p"), ("u", "ada", "q")):
+        assert not hasattr(submit(mesh, task_id, owner=owner, pool=pool), "refused")
+        mine = r.RegisterTask(
+            task=TaskSpec(task_id="mine", owner="ada"), agent_name=f"{task_id}-agent"
+        )
+        assert ask(mesh, mine, ada).refused.reason == "not_allowed"
+    submit(mesh, "own", ada, owner="ada")
+    mine = r.RegisterTask(task=TaskSpec(task_id="mine", owner="ada"), agent_name="own-agent")
+    assert not hasattr(ask(mesh, mine, ada), "refused")
+    assert ask(mesh, mine, bob).refused.reason == "not_allowed"
+
+
+@pytest.mark.parametrize(("owner", "pool"), [("bob", "p"), ("ada", "q")])
+def test_a_submitter_restores_what_is_its_own_whatever_the_request_says(mesh, room, owner, pool):
+    ada, _bob = room
+    submit(mesh, "t", owner=owner, pool=pool)
+    evicted = ask(mesh, r.PreemptTask(task_id="t", request_id="evict"))
+    assert [task_id for task_id, *_ in evicted.evicted] == ["t"]
+    forged = SavedState(
+        task=TaskSpec(task_id="t", owner="ada"), agent_name="", source="given", saved_at=0.0
+    )
+    answer = ask(mesh, RestoreTask(saved=forged, request_id="restore"), ada)
+    assert answer.refused.reason == "not_allowed"
+    assert not mesh.running.reactor.state.running.by_id
+    assert not hasattr(ask(mesh, RestoreTask(saved=forged, request_id="again")), "refused")
+
+
+def test_a_submitter_takes_no_id_of_a_task_of_others(mesh, room):
+    ada, bob = room
+    submit(mesh, "t", bob, owner="bob")
+    ask(mesh, r.PreemptTask(task_id="t", request_id="evict"))
+    saved = ask(mesh, GetSavedState(task_id="t"), bob).state
+    assert saved is not None
+    assert submit(mesh, "t", ada, owner="ada").refused.reason == "not_allowed"
+    assert ask(mesh, GetSavedState(task_id="t"), bob).state == saved
+
+
+def test_a_submitter_changes_tasks_in_its_pools_only(mesh, room):
+    ada, _bob = room
+    submit(mesh, "t", owner="ada", pool="q")
+    for request in (
+        r.CompleteTask(task_id="t", request_id="1"),
+        CancelTask(task_id="t", request_id="2"),
+        CancelTasks(task_ids=("t",)),
+    ):
+        assert ask(mesh, request, ada).refused.reason == "not_allowed", request
