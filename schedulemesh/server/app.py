@@ -51,6 +51,8 @@ from schedulemesh.server.shared_reads import SharedReads
 API = "/api/v1"
 #: The type of requests and answers in the form in which the supervisor takes and gives them.
 MSGPACK = "application/msgpack"
+#: The type of a stream of events.
+EVENTS = "text/event-stream"
 #: Requests after which tokens are read again.
 TOKEN_CHANGES = (CreateToken, RotateToken, RevokeToken)
 
@@ -199,6 +201,8 @@ class _Calls:
         if self._feed.streams >= MAX_STREAMS:
             error = f"there are {MAX_STREAMS} streams, which is the most; try again later"
             raise Problem(503, "too_many_streams", error, {"retry-after": "5"})
+        if request.method == "HEAD":
+            return Response(headers={"cache-control": "no-store"}, media_type=EVENTS)
         secret, address = secret_in(request.headers), address_of(request.scope)
 
         async def accepted() -> bool:

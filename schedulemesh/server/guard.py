@@ -141,10 +141,18 @@ def _host_name(host: str) -> str:
 def _check_origin(headers: Headers) -> None:
     """Refuse what a page of another site sends from a user's browser."""
     for origin in headers.getlist("origin"):
-        if urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
+        if _site(origin) != headers.get("host", "").lower():
             raise Problem(
                 403, "origin_not_allowed", f"requests from pages of {origin!r} are not accepted"
             )
+
+
+def _site(origin: str) -> str:
+    """The host and port in an Origin header; empty: it is not valid."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
 
 
 def _from_loopback(scope: Scope, headers: Headers) -> bool:

@@ -75,7 +75,9 @@ def page_of(rows: Sequence[Row], row: type, key: Sequence[str], query: QueryPara
 
 def _limit(query: QueryParams) -> int:
     given = query.get("limit", str(DEFAULT_LIMIT))
-    if not (given.isascii() and given.isdigit() and 1 <= int(given) <= MAX_LIMIT):
+    # int() raises ValueError for thousands of digits.
+    digits = given.isascii() and given.isdigit() and len(given) <= len(str(MAX_LIMIT))
+    if not (digits and 1 <= int(given) <= MAX_LIMIT):
         raise _invalid(f"limit must be a whole number from 1 to {MAX_LIMIT}, not {given!r}")
     return int(given)
 

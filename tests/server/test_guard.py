@@ -54,7 +54,14 @@ def test_the_host_has_to_be_this_server(api, host, status):
 
 @pytest.mark.parametrize(
     ("origin", "status"),
-    [(None, 200), ("http://evil.example", 403), ("null", 403), ("http://{own}", 200)],
+    [
+        (None, 200),
+        ("http://evil.example", 403),
+        ("null", 403),
+        ("", 403),
+        ("http://[", 403),
+        ("http://{own}", 200),
+    ],
 )
 def test_pages_of_other_sites_are_refused(api, origin, status):
     own = httpx.URL(api.url).netloc.decode()

@@ -112,6 +112,18 @@ def test_a_position_or_filter_that_is_none_is_refused(api, follow, options, head
     assert api.gateway.asked == []
 
 
+def test_a_request_for_the_headers_alone_ends(api):
+    client = api.client_with(api.token)
+    answer = client.head("/api/v1/events/stream", timeout=5)
+    assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (
+        200,
+        "text/event-stream",
+    )
+    # The connection is free for the next request, and no stream was opened.
+    assert client.get("/api/v1/pools", timeout=5).status_code == 200
+    assert api.server._feed.streams == 0
+
+
 def test_many_clients_are_one_reader(busy, mesh, follow, monkeypatch):
     monkeypatch.setattr(event_streams, "HEARTBEAT_S", 0.2)
     streams = [follow(busy) for _ in range(20)]
