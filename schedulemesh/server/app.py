@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -24,6 +25,7 @@ from schedulemesh.protocol.callers import Caller
 from schedulemesh.protocol.credentials import hash_of, new_secret
 from schedulemesh.protocol.history_requests import QueryEvents
 from schedulemesh.protocol.metric_requests import GetMetrics
+from schedulemesh.protocol.requests import CHANGES as RECORDED
 from schedulemesh.protocol.requests import decode_request
 from schedulemesh.protocol.roles import LEAST_ROLE, allows
 from schedulemesh.protocol.token_requests import CreateToken, RevokeToken, RotateToken
@@ -130,9 +132,13 @@ class _Calls:
         if request.headers.get("content-type") != MSGPACK:
             raise Problem(415, "media_type_not_supported", f"this call takes {MSGPACK}")
         decoded = decode_request(await request.body())
-        caller = _allowed(request, type(decoded))
-        answer = await self._gateway.ask(decoded, caller)
-        if type(decoded) in TOKEN_CHANGES:
+        kind = type(decoded)
+        if kind not in RECORDED:
+            _allowed(request, kind)
+        answer = await self._gateway.ask(decoded, request.state.caller)
+        # The supervisor has refused a change that the role does not allow, and has recorded it.
+        _allowed(request, kind)
+        if kind in TOKEN_CHANGES:
             self._tokens.outdated()
         return Response(encode_answer(answer), media_type=MSGPACK)
 
@@ -216,16 +222,15 @@ class _Calls:
         """The endpoint of a change."""
 
         async def answer(request: Request) -> Response:
-            caller = _allowed(request, change.asks)
+            caller: Caller = request.state.caller
             secret = new_secret()
-            given = Given(
-                path=request.path_params,
-                body=_body(await request.body(), change.body),
-                client=caller.client,
-                secret_hash=hash_of(secret),
-                request_id=new_request_id() if change.reveals else _request_id(request),
-            )
-            told = plain(await self._gateway.ask(change.request(given), caller))
+            try:
+                asked = change.request(await _given(request, change, secret))
+            except (Problem, InvalidRequestError):
+                _allowed(request, change.asks)
+                raise
+            # What the role does not allow is refused by the supervisor, which records it.
+            told = plain(await self._gateway.ask(asked, caller))
             if change.asks in TOKEN_CHANGES:
                 self._tokens.outdated()
             return json_response({**told, "token": secret} if change.reveals else told)
@@ -246,6 +251,18 @@ def _allowed(request: Request, kind: type) -> Caller:
     )
 
 
+async def _given(request: Request, change: Change, secret: str) -> Given:
+    """What the caller of a change gave. Raises Problem and InvalidRequestError."""
+    caller: Caller = request.state.caller
+    return Given(
+        path=request.path_params,
+        body=_body(await request.body(), change.body),
+        client=caller.client,
+        secret_hash=hash_of(secret),
+        request_id=new_request_id() if change.reveals else _request_id(request),
+    )
+
+
 def _body(data: bytes, kind: Any) -> Any:
     """The body of this type; an empty one has no fields. Raises Problem."""
     try:
@@ -255,8 +272,16 @@ def _body(data: bytes, kind: Any) -> Any:
 
 
 def _request_id(request: Request) -> str:
+    """The id of a change. A key is one of this token for this call: others who use the same key, and other
+    changes, are no repetitions.
+    """
     given = request.headers.get("idempotency-key")
-    return new_request_id() if given is None else parse_name(given, "Idempotency-Key")
+    if given is None:
+        return new_request_id()
+    key = parse_name(given, "Idempotency-Key")
+    caller: Caller = request.state.caller
+    parts = (caller.token.name, request.method, request.url.path, key)
+    return sha256(msgspec.json.encode(parts)).hexdigest()
 
 
 def _unavailable(request: Request, error: Exception) -> Response:

@@ -144,6 +144,22 @@ def test_a_repeated_change_with_the_same_key_is_carried_out_once(busy):
     assert busy.send("POST", "/tasks/first/preempt", {}, 404)["reason"] == "task_not_found"
 
 
+def test_a_key_is_for_one_change_of_one_token(busy):
+    made = [
+        busy.send("POST", "/tokens", {"name": name, "role": "operator"})["token"]
+        for name in ("one", "other")
+    ]
+    key = {"idempotency-key": "1"}
+    with busy.client_with(made[0]) as one, busy.client_with(made[1]) as other:
+        for task_id in ("waits-1", "waits-2"):
+            assert one.post(f"/api/v1/tasks/{task_id}/cancel", headers=key).status_code == 200
+        assert busy.get("/queue")["items"] == []
+        first = one.post("/api/v1/tasks/first/complete", json={}, headers=key)
+        again = one.post("/api/v1/tasks/first/complete", json={}, headers=key)
+        of_other = other.post("/api/v1/tasks/first/complete", json={}, headers=key)
+    assert [answer.status_code for answer in (first, again, of_other)] == [200, 200, 404]
+
+
 def test_agents_and_nodes_are_changed(busy):
     node = busy.get("/nodes")["items"][0]["node_id"]
     assert busy.send("PUT", f"/nodes/{node}/cordon")["success"]

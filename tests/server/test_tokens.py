@@ -82,6 +82,21 @@ def test_a_packed_request_is_allowed_or_refused_by_its_class(mesh, api, by_role)
             assert (answer.status_code == 200) == allowed, (role, request, answer.text)
 
 
+def test_changes_that_a_role_does_not_allow_are_recorded(api, by_role):
+    viewer = by_role[Role.VIEWER]
+    assert viewer.put("/api/v1/pools/x", json={}).status_code == 403
+    content, kind = encode_request(packed("cancel")), {"content-type": MSGPACK}
+    assert viewer.post("/api/v1/requests", content=content, headers=kind).status_code == 403
+    # Not a request that could be recorded.
+    assert viewer.put("/api/v1/pools/x", json={"no": 1}).status_code == 403
+    recorded = api.get("/audit?outcome=refused")["items"]
+    found = [(row["call"], row["token"], row["address"], row["reason"]) for row in recorded]
+    assert found == [
+        ("ensure_pool", "a viewer", "127.0.0.1", "not_allowed"),
+        ("cancel_task", "a viewer", "127.0.0.1", "not_allowed"),
+    ]
+
+
 def packed(name):
     return r.ListPools() if name == "pools" else CancelTask(task_id="none", request_id="r")
 
