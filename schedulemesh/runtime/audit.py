@@ -7,8 +7,10 @@ Submissions and ends of tasks are in the history instead; recording them here to
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec import json
@@ -77,6 +79,8 @@ class Audit:
 
     def __init__(self, reactor: Reactor) -> None:
         self._reactor = reactor
+        #: Held while something is changed, by what it is.
+        self._changing: WeakValueDictionary[tuple[str, ...], asyncio.Lock] = WeakValueDictionary()
 
     async def carry_out(
         self,
@@ -87,7 +91,23 @@ class Audit:
     ) -> AnyAnswer | WithHandles:
         """Execute a change, which answers whatever fails, and record it. Raises JournalError where it cannot
         be recorded; then it is not executed.
+
+        Changes of the same thing are executed one after the other, so that each has its own before and after.
         """
+        subject = _changed_alone(request)
+        if subject is None:
+            return await self._recorded(request, caller, address, execute)
+        lock = self._changing.setdefault(subject, asyncio.Lock())
+        async with lock:
+            return await self._recorded(request, caller, address, execute)
+
+    async def _recorded(
+        self,
+        request: r.AnyRequest,
+        caller: Caller | None,
+        address: str,
+        execute: Callable[[], Awaitable[AnyAnswer | WithHandles]],
+    ) -> AnyAnswer | WithHandles:
         state = self._reactor.state
         record = AuditRecord(
             number=0,
@@ -160,6 +180,29 @@ def _request(request: r.AnyRequest) -> str:
     if isinstance(spec := fields.get("spec"), dict):
         spec.pop("secret_hash", None)
     return _text(fields)
+
+
+def _changed_alone(request: r.AnyRequest) -> tuple[str, ...] | None:
+    """What a request changes, if others that change it wait for this one; None: they do not. Changes of pools
+    do not wait for each other, because they may wait for placement groups.
+    """
+    match request:
+        case r.ChangePolicy() | q.ChangeQueuePolicy():
+            return (type(request).__name__,)
+        case r.EnsureCohort():
+            return ("cohort", request.name)
+        case tokens.CreateToken():
+            return ("token", request.spec.name)
+        case tokens.RotateToken() | tokens.RevokeToken():
+            return ("token", request.name)
+        case Drain():
+            return ("drain", request.node_id or "", request.pool_name or "")
+        case r.CordonNode():
+            return ("node", request.node_id)
+        case q.ChangeQueuedTask():
+            return ("task", request.task_id)
+        case _:
+            return None
 
 
 def _subject(state: MeshState, request: r.AnyRequest) -> str:

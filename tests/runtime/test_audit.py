@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 
@@ -63,6 +65,24 @@ def test_a_policy_change_has_the_fields_that_changed(mesh):
     (change,) = changes(mesh, call="change_policy")
     assert change["before"] == {"min_runtime": 0.0}
     assert change["after"] == {"min_runtime": 60.0}
+
+
+def test_changes_at_the_same_time_have_each_its_own_before_and_after(mesh):
+    async def together():
+        asked = [r.ChangePolicy(changes={"min_runtime": s}, client="c") for s in (10.0, 20.0, 30.0)]
+        credential = msgspec.msgpack.encode(Credential(token=FIRST))
+        await asyncio.gather(
+            *(mesh.service.ask(r.encode_request(one), ([], []), credential) for one in asked)
+        )
+
+    mesh.do(together())
+    recorded = list(reversed(changes(mesh, call="change_policy")))
+    before = {"min_runtime": 0.0}
+    for change in recorded:
+        assert change["before"] == before
+        assert change["after"] == change["request"]["changes"]
+        before = change["after"]
+    assert len(recorded) == 3
 
 
 def test_refused_changes_are_recorded_also_those_of_other_roles(mesh):
