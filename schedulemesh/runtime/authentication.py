@@ -86,11 +86,13 @@ class Authentication:
             return self._refused(_NOT_ACCEPTED, given)
         return Caller(token=found, address=given.address)
 
-    def operator(self, reactor: Reactor | None, credential: bytes) -> None:
-        """Raise NotAllowedError unless an operator makes this call, where that matters.
+    def operator(self, reactor: Reactor | None, credential: bytes) -> str:
+        """Who makes this call, for the log. Raises NotAllowedError unless that is an operator, or no token is
+        needed.
 
         ``reactor`` None: the journal cannot be read, so that only the first token is known.
         """
+        address = self.address(credential) or "an unknown process"
         if reactor is None:
             first = self._settings.first_token_hash
             if self._settings.required and hash_of(parsed(credential).token) != first:
@@ -98,7 +100,7 @@ class Authentication:
                     "the journal cannot be read, so that of all tokens only the one with which the scheduler "
                     "was started is known, and this call has another one"
                 )
-            return
+            return address
         caller = self.caller(reactor, credential)
         if isinstance(caller, Refused):
             raise NotAllowedError(caller.error)
@@ -106,6 +108,7 @@ class Authentication:
             raise NotAllowedError(
                 f"token {caller.token.name!r} has the role {caller.role.value}; this needs the role operator"
             )
+        return address if caller is None else f"token {caller.token.name!r}, {address}"
 
     def address(self, credential: bytes) -> str:
         """Where a call comes from, as it is recorded."""

@@ -274,9 +274,10 @@ class SupervisorService:
         try:
             reactor = (await self.ready()).running.reactor
         except SchedulerUnavailableError:
-            self._authentication.operator(None, credential)
+            author = self._authentication.operator(None, credential)
         else:
-            self._authentication.operator(reactor, credential)
+            author = self._authentication.operator(reactor, credential)
+        logger.info("shutdown by %s", author)
         await self._end()
 
     async def _end(self) -> None:

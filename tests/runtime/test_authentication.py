@@ -183,6 +183,14 @@ def test_only_an_operator_shuts_it_down(mesh):
     assert mesh.do(mesh.service.shutdown(sent(FIRST))) is None
 
 
+def test_the_log_says_who_shuts_it_down(mesh, caplog):
+    with caplog.at_level(logging.INFO):
+        mesh.do(mesh.service.shutdown(sent(FIRST, job_id="01000000", node_id="ab", pid=7)))
+    lines = [line for line in caplog.messages if line.startswith("shutdown by")]
+    assert lines == ["shutdown by token 'first-operator', ray job 01000000, node ab, pid 7"]
+    assert FIRST not in caplog.text
+
+
 def test_agents_call_with_their_own_key_only(mesh):
     key = mesh.running.agents.key_of("a", 1)
     other = mesh.running.agents.key_of("a", 2)
