@@ -18,6 +18,8 @@ ENVIRONMENT_VARIABLE = "SCHEDULEMESH_TOKEN"
 
 #: Characters of a secret. A shorter one could be guessed.
 _LEAST, _MOST = 16, 512
+#: Characters of an id of Ray; those of nodes have 56.
+_MOST_OF_ID = 64
 
 
 class Credential(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, array_like=True):
@@ -33,10 +35,17 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     @property
     def address(self) -> str:
         """Where the call comes from, as it is recorded."""
-        return f"ray job {self.job_id}, node {self.node_id}, pid {self.pid}" if self.pid else ""
+        if not self.pid:
+            return ""
+        return f"ray job {_id(self.job_id)}, node {_id(self.node_id)}, pid {self.pid}"
 
     def __repr__(self) -> str:
         return f"Credential({self.address})"
+
+
+def _id(given: str) -> str:
+    """An id as it is recorded: what is none neither fills the journal nor begins a line of the log."""
+    return "".join(filter(str.isalnum, given[:_MOST_OF_ID]))
 
 
 def new_secret() -> str:

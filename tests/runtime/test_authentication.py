@@ -267,6 +267,17 @@ def test_failures_are_counted_and_the_log_has_few_lines_and_no_token(mesh, caplo
     assert 'schedulemesh_authentication_failures_total{way="ray"} 50' in text
 
 
+def test_where_a_call_comes_from_is_recorded_as_short_ids(mesh, caplog):
+    forged = Credential(job_id="01\n[INFO] done by root", node_id="f" * 100_000, pid=7)
+    assert forged.address == f"ray job 01INFOdonebyroot, node {'f' * 64}, pid 7"
+    data = r.encode_request(r.ListPools())
+    with caplog.at_level(logging.INFO):
+        mesh.do(mesh.service.ask(data, ([], []), msgspec.msgpack.encode(forged)))
+    (line,) = [line for line in caplog.messages if "without an accepted token" in line]
+    assert "\n" not in line
+    assert len(line) < 600
+
+
 def test_no_secret_is_shown_or_stored(mesh, tmp_path):
     assert FIRST not in repr(Credential(token=FIRST))
     assert "supervisor" not in repr(AUTH)
