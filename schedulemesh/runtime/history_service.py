@@ -110,8 +110,10 @@ def _events(request: QueryEvents, history: History) -> dict[str, object]:
     elif 0 < after < oldest - 1:
         gap = "removed"
     rows = history.events(after, request.limit, request.task_id, request.kinds, request.pool_name)
-    # Where all events were looked at, what did not match need not be looked at again.
-    cursor = newest if len(rows) < request.limit else rows[-1]["cursor"]
+    last = rows[-1]["cursor"] if rows else 0
+    # Where all events were looked at, what did not match need not be looked at again. In a database events
+    # may have been added since ``newest`` was read, which are in ``rows`` then.
+    cursor = max(newest, last) if len(rows) < request.limit else last
     return {"events": rows, "cursor": cursor, "gap": gap}
 
 

@@ -16,6 +16,7 @@ from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.protocol.history_requests import QueryEvents, QueryHistory, QueryUsage
+from schedulemesh.store.history.queries import History
 from tests.runtime.composition import InThread
 from tests.server.work import filled
 
@@ -132,6 +133,21 @@ def test_events_are_followed_by_their_cursor(begin):
     events = waiting.result(25).facts["events"]
     assert events[0]["task_id"] == "t"
     assert events[0]["cursor"] > first["cursor"]
+
+
+def test_events_that_are_written_while_others_are_read_come_once(begin, monkeypatch):
+    mesh = begin()
+    make_pool(mesh)
+    first = ask(mesh, QueryEvents())
+    run_task(mesh, "t")
+    ask(mesh, QueryEvents(after=first["cursor"]))
+    # As in a database where the events of the task are written after the newest was looked at.
+    monkeypatch.setattr(History, "event_span", lambda _history: (1, first["cursor"]))
+    read = ask(mesh, QueryEvents(after=first["cursor"]))
+    monkeypatch.undo()
+    assert "started" in [event["kind"] for event in read["events"]]
+    assert read["cursor"] == read["events"][-1]["cursor"]
+    assert ask(mesh, QueryEvents(after=read["cursor"]))["events"] == []
 
 
 def test_a_later_process_continues_where_the_history_is(begin):
