@@ -46,21 +46,28 @@ def path_of(folder: str | os.PathLike[str], namespace: str, name: str) -> Path:
 def found(folder: str | os.PathLike[str], namespace: str, name: str) -> Discovered | None:
     """What the file of a scheduler says; None: there is none that can be read.
 
-    Raises NotAllowedError where another user owns the file, or may read or change it.
+    Raises NotAllowedError where another user owns the file, or may read or change it, or it is no file.
     """
     path = path_of(folder, namespace, name)
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=_without_waiting) as file:
             _check_owner(path, os.fstat(file.fileno()))
             return msgspec.json.decode(file.read(), type=Discovered)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
 
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file; what is a named pipe instead is not waited for."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 def _check_owner(path: Path, status: os.stat_result) -> None:
     """Raise NotAllowedError unless the file is this user's alone. It is checked as opened, because the path
     may lead elsewhere a moment later.
     """
+    if not stat.S_ISREG(status.st_mode):
+        raise NotAllowedError(f"{path} is no regular file, so it is not read; remove it")
     if status.st_uid != os.geteuid():
         raise NotAllowedError(
             f"{path} belongs to the user with the number {status.st_uid}, so its token is not used; remove "

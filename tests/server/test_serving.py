@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import stat
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from schedulemesh.config.discovery import Discovered, forget, found, path_of, write
 from schedulemesh.config.http import HttpSettings, home_folder, parse_http
-from schedulemesh.errors import InvalidRequestError
+from schedulemesh.errors import InvalidRequestError, NotAllowedError
 from schedulemesh.protocol.answers import Details, Listed, Response, read_answer
 from schedulemesh.protocol.requests import DeleteAgent, GetAbout, ListPools, encode_request
 from schedulemesh.server.app import MSGPACK
@@ -91,6 +93,21 @@ def test_a_file_that_another_process_has_written_since_is_kept(tmp_path):
     write(tmp_path, second)
     forget(tmp_path, first)
     assert found(tmp_path, "n", "a") == second
+
+
+def test_a_named_pipe_in_the_place_of_the_file_is_not_waited_for(tmp_path):
+    told = Discovered(name="a", namespace="n", url="http://127.0.0.1:1", token="t", pid=1)
+    path = write(tmp_path, told)
+    path.unlink()
+    os.mkfifo(path, 0o600)
+    # A waiting reader keeps the process of the test from its end only until somebody opens the pipe.
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(found, tmp_path, "n", "a")
+        try:
+            with pytest.raises(NotAllowedError, match="no regular file"):
+                reading.result(10)
+        finally:
+            os.close(os.open(path, os.O_RDWR))
 
 
 def test_a_taken_port_is_a_warning_and_another_port(caplog):
