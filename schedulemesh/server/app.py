@@ -23,10 +23,12 @@ from schedulemesh.metrics.exposition import CONTENT_TYPE
 from schedulemesh.protocol.answers import encode_answer
 from schedulemesh.protocol.callers import Caller
 from schedulemesh.protocol.credentials import hash_of, new_secret
+from schedulemesh.protocol.drain_requests import Drain
 from schedulemesh.protocol.history_requests import QueryEvents
 from schedulemesh.protocol.metric_requests import GetMetrics
+from schedulemesh.protocol.queue_requests import ChangeQueuePolicy
 from schedulemesh.protocol.requests import CHANGES as RECORDED
-from schedulemesh.protocol.requests import decode_request
+from schedulemesh.protocol.requests import AnyRequest, ChangePolicy, decode_request
 from schedulemesh.protocol.roles import LEAST_ROLE, allows
 from schedulemesh.protocol.token_requests import CreateToken, RevokeToken, RotateToken
 from schedulemesh.server.answers import plain, rows_of
@@ -135,7 +137,7 @@ class _Calls:
         kind = type(decoded)
         if kind not in RECORDED:
             _allowed(request, kind)
-        answer = await self._gateway.ask(decoded, request.state.caller)
+        answer = await self._gateway.ask(_by(request.state.caller, decoded), request.state.caller)
         # The supervisor has refused a change that the role does not allow, and has recorded it.
         _allowed(request, kind)
         if kind in TOKEN_CHANGES:
@@ -236,6 +238,13 @@ class _Calls:
             return json_response({**told, "token": secret} if change.reveals else told)
 
         return answer
+
+
+def _by(caller: Caller, request: AnyRequest) -> AnyRequest:
+    """A request that has its real author where who asked is shown with what was changed."""
+    if isinstance(request, (ChangePolicy, ChangeQueuePolicy, Drain, *TOKEN_CHANGES)):
+        return msgspec.structs.replace(request, client=caller.client)
+    return request
 
 
 def _allowed(request: Request, kind: type) -> Caller:

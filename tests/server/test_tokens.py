@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec.inspect as mi
 import pytest
 
-from schedulemesh.domain.tokens import Role
+from schedulemesh.domain.tokens import Role, TokenSpec
 from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.answers import Response, read_answer
 from schedulemesh.protocol.credentials import hash_of
@@ -13,7 +13,7 @@ from schedulemesh.protocol.queue_requests import SubmitMany
 from schedulemesh.protocol.requests import AnyRequest, encode_request
 from schedulemesh.protocol.roles import LEAST_ROLE
 from schedulemesh.protocol.task_requests import CancelTask
-from schedulemesh.protocol.token_requests import RevokeToken
+from schedulemesh.protocol.token_requests import CreateToken, RevokeToken
 from schedulemesh.server import tokens
 from schedulemesh.server.app import MSGPACK
 from schedulemesh.server.changes import CHANGES
@@ -95,6 +95,25 @@ def test_changes_that_a_role_does_not_allow_are_recorded(api, by_role):
         ("ensure_pool", "a viewer", "127.0.0.1", "not_allowed"),
         ("cancel_task", "a viewer", "127.0.0.1", "not_allowed"),
     ]
+
+
+def test_a_packed_change_has_its_real_author(api):
+    for made in (
+        r.ChangePolicy(changes={"min_runtime": 5.0}, client="somebody@else"),
+        CreateToken(
+            spec=TokenSpec(name="t", role=Role.VIEWER, secret_hash="c" * 64),
+            client="somebody@else",
+            request_id="t",
+        ),
+    ):
+        answer = api.client.post(
+            "/api/v1/requests",
+            content=encode_request(made),
+            headers={"content-type": MSGPACK},
+        )
+        assert answer.status_code == 200
+    assert api.get("/policy")["changes"][-1]["client"] == "local@127.0.0.1"
+    assert api.get("/tokens?name=t")["items"][0]["created_by"] == "local@127.0.0.1"
 
 
 def packed(name):
