@@ -43,6 +43,19 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
         return f"Credential({self.address})"
 
 
+def without_token(options: str) -> str:
+    """Ray options as JSON, as they are shown and recorded: without the token among the variables of their
+    environment.
+    """
+    if ENVIRONMENT_VARIABLE not in options:
+        return options
+    found = msgspec.json.decode(options)
+    variables = (found.get("runtime_env") or {}).get("env_vars") or {}
+    if ENVIRONMENT_VARIABLE in variables:
+        variables[ENVIRONMENT_VARIABLE] = "***"
+    return msgspec.json.encode(found).decode()
+
+
 def _id(given: str) -> str:
     """An id as it is recorded: what is none neither fills the journal nor begins a line of the log."""
     return "".join(filter(str.isalnum, given[:_MOST_OF_ID]))

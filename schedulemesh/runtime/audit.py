@@ -36,6 +36,7 @@ from schedulemesh.protocol.answers import (
 )
 from schedulemesh.protocol.audit_requests import QueryAudit
 from schedulemesh.protocol.callers import Caller
+from schedulemesh.protocol.credentials import without_token
 from schedulemesh.protocol.drain_requests import Drain
 from schedulemesh.runtime.reactor import Reactor
 
@@ -243,6 +244,22 @@ def _subject(state: MeshState, request: r.AnyRequest) -> str:
 
 
 def _text(value: object) -> str:
-    """Plain data as JSON, shortened where it is long."""
-    text = json.encode(value).decode()
+    """Plain data as JSON, without tokens in Ray options, shortened where it is long."""
+    text = json.encode(_without_tokens(value)).decode()
     return text if len(text) <= _MOST else json.encode({"shortened": text[:_MOST]}).decode()
+
+
+def _without_tokens(value: object) -> object:
+    match value:
+        case dict():
+            return {key: _shown(key, found) for key, found in value.items()}
+        case list() | tuple():
+            return [_without_tokens(found) for found in value]
+        case _:
+            return value
+
+
+def _shown(key: object, value: object) -> object:
+    if key == "options" and isinstance(value, str):
+        return without_token(value)
+    return _without_tokens(value)

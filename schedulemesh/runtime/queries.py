@@ -19,6 +19,7 @@ from schedulemesh.engine.state.lending import lendable
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.protocol import requests
 from schedulemesh.protocol.answers import Details, Listed, QueueRow, Refusal, WithHandles
+from schedulemesh.protocol.credentials import without_token
 from schedulemesh.protocol.drain_requests import GetDrainStatus
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.agent_usage import public_usage
@@ -322,7 +323,7 @@ class View:
             "pool": agent.spec.pool_name,
             "resources": agent.spec.resources.public(),
             "labels": agent.spec.labels,
-            "ray_options": json.loads(agent.spec.options),
+            "ray_options": json.loads(without_token(agent.spec.options)),
             "state": agent.phase.value,
             "node_id": agent.node_id,
             "placement_group": self._group(agent.group_id),

@@ -6,6 +6,7 @@ import asyncio
 
 import msgspec
 import pytest
+from msgspec import json
 
 from schedulemesh.domain.audit import OPEN, AuditRecord
 from schedulemesh.domain.resources import parse_resources
@@ -24,6 +25,7 @@ from schedulemesh.protocol.queue_requests import ChangeQueuedTask
 from schedulemesh.protocol.roles import LEAST_ROLE
 from schedulemesh.protocol.token_requests import RevokeToken
 from schedulemesh.runtime.audit import AUDITED
+from schedulemesh.runtime.backend import NodeView
 from tests.runtime.test_authentication import FIRST, ask, issue, journal, mesh, start
 from tests.server.work import CLASS, CPU, submission
 
@@ -122,6 +124,29 @@ def test_no_secret_and_no_hash_is_recorded(mesh):
     assert state.tokens["v"].secret_hash not in text
     (change,) = changes(mesh, call="create_token")
     assert change["after"]["role"] == "viewer"
+
+
+def test_a_token_in_the_environment_of_an_agent_is_neither_listed_nor_recorded(mesh):
+    room = parse_resources({"cpu": 4})
+    mesh.backend.free = [NodeView(node_id="node-1", total=room, free=room, labels={})]
+    mesh.do(mesh.running.monitor.observe())
+    ask(mesh, r.EnsurePool(name="p", resources=parse_resources({"cpu": 2}), labels={}))
+    ada = issue(mesh, "ada", Role.SUBMITTER, owner="ada")
+    variables = {"SCHEDULEMESH_TOKEN": FIRST, "MODE": "test"}
+    options = json.encode({"runtime_env": {"env_vars": variables}}).decode()
+    given = submission("t", owner="bob")
+    agent = msgspec.structs.replace(given.agent, options=options)
+    given = msgspec.structs.replace(given, agent=agent)
+    made = r.SubmitTask(submission=given, blobs={key_of(CLASS): CLASS})
+    assert ask(mesh, made, ada).refused.reason == "not_allowed"
+    ask(mesh, made)
+    (row,) = ask(mesh, r.ListAgents()).rows
+    shown = {"SCHEDULEMESH_TOKEN": "***", "MODE": "test"}
+    assert row["ray_options"] == {"runtime_env": {"env_vars": shown}}
+    (change,) = changes(mesh, call="submit_task")
+    recorded = json.decode(change["request"]["submission"]["agent"]["options"])
+    assert recorded["runtime_env"]["env_vars"] == shown
+    assert FIRST not in str(changes(mesh))
 
 
 def test_every_change_is_recorded_or_is_in_the_history():
