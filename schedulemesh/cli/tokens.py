@@ -92,7 +92,17 @@ def create(
 
 
 @command(tokens)
-def rotate(target: Target, output: Output, token: Token, expires: Expires = None) -> None:
+def rotate(
+    target: Target,
+    output: Output,
+    token: Token,
+    expires: Annotated[
+        str | None,
+        typer.Option(
+            "--expires", metavar="TIME", help="It expires after 12h, …; default: as before."
+        ),
+    ] = None,
+) -> None:
     """Give a token another secret, and print it; the former one is accepted no more."""
     from schedulemesh.cli.changes import client_name
     from schedulemesh.cli.gateway import gateway_to

@@ -162,7 +162,7 @@ class Reason(Code):
     TOKEN_NOT_FOUND = ("token_not_found", "There is no such token.")
     LAST_OPERATOR = (
         "last_operator",
-        "It is the only token of an operator. Issue another one before it is revoked.",
+        "No other token of an operator lasts. Issue one before this one is revoked or given a lifetime.",
     )
 
     # The queue.

@@ -63,11 +63,26 @@ def test_the_last_operator_cannot_be_revoked(mesh):
     assert revoke(mesh, "local").reason is Reason.TOKEN_NOT_FOUND
 
 
-def test_an_operator_that_has_expired_does_not_count(mesh):
+def test_an_operator_whose_token_expires_does_not_count(mesh):
     issue(mesh, name="short", role=Role.OPERATOR, lifetime_s=10.0)
     issue(mesh, name="local", role=Role.OPERATOR, secret=SECOND)
-    mesh.tick(11.0)
     assert revoke(mesh, "local").reason is Reason.LAST_OPERATOR
+    rotated = issue(mesh, name="local", rotate=True, lifetime_s=1.0, secret="c" * 64)
+    assert rotated.reason is Reason.LAST_OPERATOR
+    assert issue(mesh, name="local", rotate=True, secret="c" * 64).change is Change.CHANGED
+    assert mesh.state.tokens["local"].expires_at is None
+    revoke(mesh, "short")
+    assert list(mesh.state.tokens) == ["local"]
+
+
+def test_a_rotated_token_is_valid_for_as_long_again_unless_a_lifetime_is_given(mesh):
+    issue(mesh, lifetime_s=10.0)
+    mesh.tick(6.0)
+    issue(mesh, rotate=True, secret=SECOND)
+    token = mesh.state.tokens["t"]
+    assert token.expires_at == token.created_at + 10.0 == mesh.now + 10.0
+    issue(mesh, rotate=True, secret="c" * 64, lifetime_s=30.0)
+    assert mesh.state.tokens["t"].expires_at == mesh.now + 30.0
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,9 @@ from schedulemesh.engine.transaction import Transaction
 
 
 def issue_token(tx: Transaction, stimulus: s.TokenRequested) -> RequestOutcome:
-    """A new token, or a new secret for one that exists, whose role and limits stay."""
+    """A new token, or a new secret for one that exists, whose role and limits stay; without a lifetime it is
+    valid for as long again.
+    """
     known = tx.state.tokens.get(stimulus.spec.name)
     if stimulus.rotate and known is None:
         return _not_found(tx, stimulus.spec.name)
@@ -26,6 +28,9 @@ def issue_token(tx: Transaction, stimulus: s.TokenRequested) -> RequestOutcome:
             reason=Reason.TOKEN_EXISTS,
             error=f"there is a token {known.name!r} already; rotate it, or revoke it first",
         )
+    expires = stimulus.rotate and stimulus.lifetime_s is not None
+    if expires and known and (last := _last_operator(tx, known)) is not None:
+        return last
     same = tx.state.tokens.by_hash.get(stimulus.spec.secret_hash)
     if same is not None and same.name != stimulus.spec.name:
         return Refused(
@@ -38,6 +43,8 @@ def issue_token(tx: Transaction, stimulus: s.TokenRequested) -> RequestOutcome:
 
 def _issued(tx: Transaction, stimulus: s.TokenRequested, known: TokenSpec | None) -> TokenSpec:
     lifetime_s, given = stimulus.lifetime_s, stimulus.spec
+    if lifetime_s is None and known and known.expires_at is not None:
+        lifetime_s = known.expires_at - known.created_at
     base = msgspec.structs.replace(known, secret_hash=given.secret_hash) if known else given
     expires_at = None if lifetime_s is None else tx.now + lifetime_s
     return msgspec.structs.replace(
@@ -46,18 +53,32 @@ def _issued(tx: Transaction, stimulus: s.TokenRequested, known: TokenSpec | None
 
 
 def revoke_token(tx: Transaction, stimulus: s.TokenRevocationRequested) -> RequestOutcome:
-    """A token is accepted no more. The last operator's stays, so that somebody can issue others."""
+    """A token is accepted no more."""
     known = tx.state.tokens.get(stimulus.name)
     if known is None:
         return _not_found(tx, stimulus.name)
-    others = [t for t in tx.state.tokens.values() if t.name != known.name and t.valid(tx.now)]
-    if known.role is Role.OPERATOR and not any(t.role is Role.OPERATOR for t in others):
-        return Refused(
-            reason=Reason.LAST_OPERATOR,
-            error=f"token {known.name!r} is the only one of an operator; issue another one first",
-        )
+    if (last := _last_operator(tx, known)) is not None:
+        return last
     tx.emit(TokenRevoked(name=known.name, at=tx.now, client=stimulus.client))
     return Done()
+
+
+def _last_operator(tx: Transaction, known: TokenSpec) -> Refused | None:
+    """The refusal to end the only operator's token that does not expire: somebody must always be able to
+    issue others.
+    """
+    lasting = [
+        token.name
+        for token in tx.state.tokens.values()
+        if token.role is Role.OPERATOR and token.expires_at is None
+    ]
+    if lasting != [known.name]:
+        return None
+    return Refused(
+        reason=Reason.LAST_OPERATOR,
+        error=f"token {known.name!r} is the only one of an operator that does not expire; issue another one "
+        "first",
+    )
 
 
 def enable_authentication(tx: Transaction, stimulus: s.AuthenticationRequested) -> RequestOutcome:
