@@ -48,6 +48,8 @@ def alert_settings(path: str | None) -> Any:
         raise InvalidRequestError(f"{path} cannot be read: {error}") from None
     except yaml.YAMLError as error:
         raise InvalidRequestError(f"{path} is no YAML: {_problem(error)}") from None
+    if given is not None and not isinstance(given, dict):
+        raise InvalidRequestError(f"{path} must have fields, such as rules and webhooks")
     return given or {}
 
 

@@ -96,7 +96,7 @@ def read(path: str) -> Declaration:
         given = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise InvalidRequestError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
-    return parsed(given or {})
+    return parsed({} if given is None else given)
 
 
 def parsed(given: object) -> Declaration:

@@ -69,3 +69,11 @@ def test_a_file_of_rules_and_receivers(tmp_path):
         alert_settings(str(path))
     with pytest.raises(InvalidRequestError, match="cannot be read"):
         alert_settings(str(tmp_path / "missing.yaml"))
+
+
+@pytest.mark.parametrize("text", ["no", "[]", "0", "rules"])
+def test_a_file_of_settings_has_fields(tmp_path, text):
+    path = tmp_path / "alerts.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InvalidRequestError, match="must have fields"):
+        alert_settings(str(path))

@@ -108,6 +108,8 @@ def test_a_file_comes_from_stdin(scheduler, run):
         ("policy: {queue: {order: x}}", "allowed are"),
         ("policy: {preemption: {min_runtim: 1}}", "did you mean 'min_runtime'"),
         ("[1]", "must have fields"),
+        ("[]", "must have fields"),
+        ("no", "must have fields"),
         ("a: [", "no YAML"),
     ],
 )
