@@ -87,8 +87,8 @@ class Authentication:
         return Caller(token=found, address=given.address)
 
     def operator(self, reactor: Reactor | None, credential: bytes) -> str:
-        """Who makes this call, for the log. Raises NotAllowedError unless that is an operator, or no token is
-        needed.
+        """Who makes this call, for the log; empty where no token is needed. Raises NotAllowedError unless it
+        is an operator.
 
         ``reactor`` None: the journal cannot be read, so that only the first token is known.
         """
@@ -100,7 +100,7 @@ class Authentication:
                     "the journal cannot be read, so that of all tokens only the one with which the scheduler "
                     "was started is known, and this call has another one"
                 )
-            return address
+            return address if self._settings.required else ""
         caller = self.caller(reactor, credential)
         if isinstance(caller, Refused):
             raise NotAllowedError(caller.error)
@@ -108,7 +108,7 @@ class Authentication:
             raise NotAllowedError(
                 f"token {caller.token.name!r} has the role {caller.role.value}; this needs the role operator"
             )
-        return address if caller is None else f"token {caller.token.name!r}, {address}"
+        return "" if caller is None else f"token {caller.token.name!r}, {address}"
 
     def address(self, credential: bytes) -> str:
         """Where a call comes from, as it is recorded."""

@@ -277,7 +277,8 @@ class SupervisorService:
             author = self._authentication.operator(None, credential)
         else:
             author = self._authentication.operator(reactor, credential)
-        logger.info("shutdown by %s", author)
+        if author:
+            logger.info("shutdown by %s", author)
         await self._end()
 
     async def _end(self) -> None:
