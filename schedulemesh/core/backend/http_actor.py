@@ -36,7 +36,10 @@ class HttpActor:
     def __init__(self, settings: bytes, supervisor: Any) -> None:
         self._supervisor = supervisor
         self._server, self._key = _composed(settings, supervisor)
-        ray.get_runtime_context().current_actor.serve.remote()
+        # Ray may still count a process that it restarts as unavailable when this call arrives: with retries
+        # it is made again, and without them the process would live and serve nothing.
+        itself = ray.get_runtime_context().current_actor
+        itself.serve.options(max_task_retries=-1).remote()
 
     async def serve(self) -> None:
         """Serve until it is ended. A process that was killed begins with this when Ray restarts it."""
