@@ -272,11 +272,10 @@ class SupervisorService:
     async def shutdown(self, credential: bytes = b"") -> None:
         """End every agent and group, the journal and this process, for operators. Raises NotAllowedError."""
         try:
-            reactor = (await self.ready()).running.reactor
+            reactor: Reactor | None = (await self.ready()).running.reactor
         except SchedulerUnavailableError:
-            author = self._authentication.operator(None, credential)
-        else:
-            author = self._authentication.operator(reactor, credential)
+            reactor = None
+        author = self._authentication.operator(reactor, credential)
         if author:
             logger.info("shutdown by %s", author)
         await self._end()
