@@ -34,7 +34,6 @@ from schedulemesh.runtime.authentication import Authentication
 from schedulemesh.runtime.backend import Backend, BackendError, Handle, Refs
 from schedulemesh.runtime.clock import SteadyClock
 from schedulemesh.runtime.cluster_monitor import ClusterMonitor
-from schedulemesh.runtime.command_queue import POLL_S
 from schedulemesh.runtime.decision_log import log_step
 from schedulemesh.runtime.executor import Executor
 from schedulemesh.runtime.gangs import every_process
@@ -45,6 +44,7 @@ from schedulemesh.runtime.journal_recovery import EarlierLives
 from schedulemesh.runtime.measurements import Measurements
 from schedulemesh.runtime.metrics_export import export_for_ever
 from schedulemesh.runtime.orphans import Orphans
+from schedulemesh.runtime.periodic import check_health_for_ever, observe_for_ever
 from schedulemesh.runtime.pg_manager import Groups
 from schedulemesh.runtime.plugin_watchdog import LoadStrategy, PluginWatchdog
 from schedulemesh.runtime.reactor import Reactor
@@ -309,10 +309,12 @@ class SupervisorService:
         # The caller ends it as soon as it has this answer.
         asyncio.get_running_loop().call_later(_LINGER_S, self._backend.end_supervisor)
 
-    async def withdraw(self) -> None:
-        """End this process if it is new and could not recover, so that its name is free again."""
-        if self._requests is None and not self._again:
+    async def withdraw(self) -> bool:
+        """End this process if it is new and could not recover; whether it ends, so that its name is free."""
+        ends = self._requests is None and not self._again
+        if ends:
             self._backend.end_supervisor()
+        return ends
 
     async def _recover_patiently(self) -> RequestService:
         """Recover; one that was restarted tries again for a while where the journal cannot be used."""
@@ -422,21 +424,12 @@ class SupervisorService:
         """Begin to watch the cluster, and if the settings say so, to serve HTTP and to check agents."""
         executor = requests.running.executor
         self._http.start()
-        executor.spawn(self._monitor_cluster(requests.running))
+        executor.spawn(observe_for_ever(requests.running))
         executor.spawn(export_for_ever(requests.running))
         executor.spawn(requests.alerts.evaluate_for_ever())
         executor.spawn(Measurements(executor.reactor, self._agents).run_for_ever())
         if self._settings.health_interval_s is not None:
-            executor.spawn(_check_health(requests, self._settings.health_interval_s))
-
-    async def _monitor_cluster(self, running: Running) -> None:
-        while True:
-            await asyncio.sleep(self._settings.monitor_interval_s)
-            try:
-                await running.monitor.observe()
-                running.executor.references.release_unused(running.reactor.state)
-            except (JournalError, BackendError) as error:
-                logger.warning("cluster monitor: %s", error)
+            executor.spawn(check_health_for_ever(requests, self._settings.health_interval_s))
 
     async def _end_with_job(self) -> None:
         """Leave nothing behind when the job has ended, also where this supervisor cannot recover."""
@@ -459,12 +452,3 @@ class SupervisorService:
         for namespace, name in self._agents.unclaimed_actors(living, set()):
             await self._agents.end_unclaimed(namespace, name)
         await self._groups.remove_all()
-
-
-async def _check_health(requests: RequestService, every_s: float) -> None:
-    while True:
-        await asyncio.sleep(every_s)
-        try:
-            await requests.ensure_health(2 * POLL_S)
-        except (JournalError, BackendError) as error:
-            logger.warning("health: %s", error)

@@ -242,8 +242,11 @@ def _registered_or_new(
 def _withdraw(handle: ActorHandle, settings: SchedulerSettings) -> None:
     """End a new supervisor that cannot start; its name is free then."""
     try:
-        ray.get(handle.withdraw.remote(), timeout=_WITHDRAW_S)
+        # The answer can be here before Ray has ended the actor and freed the name.
+        ends = ray.get(handle.withdraw.remote(), timeout=_WITHDRAW_S)
     except RayError:
+        ends = True
+    if ends:
         _await_free_name(handle, settings)
 
 
