@@ -17,6 +17,7 @@ from schedulemesh.domain.resources import Resources
 from schedulemesh.errors import ScheduleMeshError
 from schedulemesh.metrics.catalogue import Metric
 from schedulemesh.protocol.agents import Accelerators
+from schedulemesh.runtime.cluster_usage import ClusterUsage
 
 #: An actor as the backend refers to it. Only the backend looks inside.
 Handle = NewType("Handle", object)
@@ -213,6 +214,11 @@ class Backend(Protocol):
 
     async def nodes(self) -> list[NodeView]:
         """The living nodes."""
+
+    async def usage(self) -> ClusterUsage:
+        """What all actors and placement groups hold and wait for, with the jobs that created them; the same
+        object as before where nothing has changed.
+        """
 
     async def job_runs(self, job_id: str) -> bool:
         """Whether a job still runs."""

@@ -42,6 +42,7 @@ from schedulemesh.runtime.backend import (
     Refs,
     WarmHostRequest,
 )
+from schedulemesh.runtime.cluster_usage import ClusterUsage
 
 Value = TypeVar("Value")
 
@@ -214,6 +215,8 @@ class FakeBackend:
         #: The cluster's nodes; those that are not in it are lost.
         self.free: list[NodeView] = []
         self.kept: dict[str, bytes] = {}
+        #: What actors and placement groups of others hold.
+        self.used = ClusterUsage(jobs={}, holders=())
         #: Every request for capacity, in the autoscaler's order.
         self.asked: list[list[Resources]] = []
         self.by_id: dict[str, GroupView] = {}
@@ -287,6 +290,9 @@ class FakeBackend:
 
     async def nodes(self) -> list[NodeView]:
         return await self.take("nodes", "", lambda: list(self.free))
+
+    async def usage(self) -> ClusterUsage:
+        return await self.take("usage", "", lambda: self.used)
 
     async def job_runs(self, job_id: str) -> bool:
         return await self.take("job_runs", job_id, lambda: job_id in self.jobs)

@@ -25,6 +25,7 @@ from schedulemesh.core.backend.ray_errors import refused, translated
 from schedulemesh.core.backend.ray_groups import RayGroups, scheduling_strategy_of
 from schedulemesh.core.backend.ray_metrics import RayMetrics
 from schedulemesh.core.backend.ray_resources import ray_amounts, resources_of
+from schedulemesh.core.backend.ray_usage import UsageReader
 from schedulemesh.core.transport.handles import as_future
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources
 from schedulemesh.metrics.catalogue import Metric
@@ -40,6 +41,7 @@ from schedulemesh.runtime.backend import (
     Refs,
     WarmHostRequest,
 )
+from schedulemesh.runtime.cluster_usage import ClusterUsage
 
 Value = TypeVar("Value")
 
@@ -55,6 +57,8 @@ class RayBackend(RayGroups):
         self._supervisor: Any = ray.get_runtime_context().current_actor
         self._hosts = HostClasses()
         self._metrics = RayMetrics()
+        self._usage = UsageReader()
+        self._reading_usage = asyncio.Lock()
 
     # the supervisor's own process
 
@@ -103,6 +107,11 @@ class RayBackend(RayGroups):
     async def nodes(self) -> list[NodeView]:
         """See Backend."""
         return await _in_thread(_nodes)
+
+    async def usage(self) -> ClusterUsage:
+        """See Backend."""
+        async with self._reading_usage:
+            return await _in_thread(self._usage.read)
 
     async def job_runs(self, job_id: str) -> bool:
         """See Backend."""

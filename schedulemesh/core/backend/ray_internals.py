@@ -6,7 +6,7 @@ function may block for some milliseconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +114,30 @@ def group_members(ray_id: str) -> list[GroupMember]:
         for data in _actors_with(group_id)
         if data.placement_group_id == group_id and data.state != gcs_pb2.ActorTableData.DEAD
     ]
+
+
+def actor_entries(states: Iterable[str]) -> Iterator[bytes]:
+    """The entries of Ray's actor table with these states, one state after the other."""
+    for state in states:
+        yield from _accessor().get_actor_table(None, state)
+
+
+def group_entries() -> list[bytes]:
+    """Ray's table of placement groups; removed ones stay in it for a while."""
+    found: list[bytes] = _accessor().get_placement_group_table()
+    return found
+
+
+def job_entries() -> list[bytes]:
+    """Ray's job table, without asking each driver and the dashboard where this version can do without."""
+    accessor = _accessor()
+    try:
+        found: list[bytes] = accessor.get_job_table(
+            skip_submission_job_info_field=True, skip_is_running_tasks_field=True
+        )
+    except TypeError:
+        found = accessor.get_job_table()
+    return found
 
 
 def _unallocated(node_id: str) -> Resources:

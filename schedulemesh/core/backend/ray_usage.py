@@ -1,0 +1,120 @@
+"""Reads from Ray's tables which job holds what on which node; needs no dashboard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from ray.core.generated import gcs_pb2
+
+from schedulemesh.core.backend.ray_internals import actor_entries, group_entries, job_entries
+from schedulemesh.core.backend.ray_resources import resources_of
+from schedulemesh.domain.resources import Resources
+from schedulemesh.runtime.cluster_usage import ClusterUsage, Holder, RayJob
+
+#: The states of actors that hold resources or wait for them. Ray is asked for one after the other, in the
+#: order in which an actor passes through them, so that none is missed between two answers.
+_STATES = ("RESTARTING", "PENDING_CREATION", "ALIVE")
+
+Value = TypeVar("Value")
+
+
+class UsageReader:
+    """Reads the usage again and again. Entries that have not changed since are not decoded again, which is
+    most of the work. For one thread.
+    """
+
+    def __init__(self) -> None:
+        self._actors: dict[bytes, Holder | None] = {}
+        self._groups: dict[bytes, Holder | None] = {}
+        self._jobs: dict[bytes, RayJob] = {}
+        self._last = ClusterUsage(jobs={}, holders=())
+
+    def read(self) -> ClusterUsage:
+        """The present usage; the same object as before where nothing has changed. Blocks for milliseconds."""
+        self._actors = _decoded(self._actors, actor_entries(_STATES), actor_holder)
+        self._groups = _decoded(self._groups, group_entries(), group_holder)
+        self._jobs = _decoded(self._jobs, job_entries(), job_of)
+        usage = ClusterUsage(
+            jobs={job.job_id: job for job in self._jobs.values()},
+            holders=tuple(_newest([*self._actors.values(), *self._groups.values()])),
+        )
+        if usage != self._last:
+            self._last = usage
+        return self._last
+
+
+def actor_holder(entry: bytes) -> Holder | None:
+    """An entry of the actor table; None: it neither holds resources of its own nor waits for any."""
+    data = gcs_pb2.ActorTableData.FromString(entry)
+    need = resources_of(data.required_resources)
+    if data.state == gcs_pb2.ActorTableData.DEAD or data.placement_group_id or not need:
+        return None
+    # It has a worker as soon as Ray has given it its resources, also while it is still being built.
+    has_worker = bool(data.address.worker_id)
+    return Holder(
+        ray_id=data.actor_id.hex(),
+        is_group=False,
+        job_id=data.job_id.hex(),
+        name=data.name,
+        namespace=data.ray_namespace,
+        held=((data.address.node_id.hex(), need),) if has_worker else (),
+        waiting=() if has_worker else (need,),
+    )
+
+
+def group_holder(entry: bytes) -> Holder | None:
+    """An entry of the table of placement groups; None: the group is removed."""
+    data = gcs_pb2.PlacementGroupTableData.FromString(entry)
+    if data.state == gcs_pb2.PlacementGroupTableData.REMOVED:
+        return None
+    held: list[tuple[str, Resources]] = []
+    waiting: list[Resources] = []
+    for bundle in data.bundles:
+        amount = resources_of(bundle.unit_resources)
+        if _is_placed(bundle.node_id) and data.state != gcs_pb2.PlacementGroupTableData.PENDING:
+            held.append((bundle.node_id.hex(), amount))
+        else:
+            waiting.append(amount)
+    return Holder(
+        ray_id=data.placement_group_id.hex(),
+        is_group=True,
+        job_id=data.creator_job_id.hex(),
+        name=data.name,
+        namespace=data.ray_namespace,
+        held=tuple(held),
+        waiting=tuple(waiting),
+    )
+
+
+def job_of(entry: bytes) -> RayJob:
+    """An entry of the job table."""
+    data = gcs_pb2.JobTableData.FromString(entry)
+    return RayJob(
+        job_id=data.job_id.hex(),
+        namespace=data.config.ray_namespace,
+        metadata=dict(data.config.metadata),
+        driver_node_id=data.driver_address.node_id.hex(),
+        driver_pid=data.driver_pid,
+        entrypoint=data.entrypoint,
+        started_at=data.start_time / 1000,
+        ended=data.is_dead,
+    )
+
+
+def _decoded(
+    before: dict[bytes, Value], entries: Iterable[bytes], decode: Callable[[bytes], Value]
+) -> dict[bytes, Value]:
+    """By entry, what it says; ``before``: those that are known."""
+    return {e: before[e] if e in before else decode(e) for e in entries}
+
+
+def _newest(holders: Iterable[Holder | None]) -> Iterator[Holder]:
+    """One per id: an actor that passed from one state to the next between two answers is in both."""
+    by_id = {holder.ray_id: holder for holder in holders if holder is not None}
+    return iter(by_id.values())
+
+
+def _is_placed(node_id: bytes) -> bool:
+    """Whether an id of a node is one: Ray writes none as nothing or as ones."""
+    return bool(node_id.strip(b"\xff"))
