@@ -60,6 +60,20 @@ class GroupShape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     node_labels: tuple[tuple[str, str], ...] = ()
     #: The label that all nodes of the group must have with one and the same value; empty: none.
     same_label: str = ""
+    #: The number of placement groups in Ray that the group consists of. Its bundles are divided evenly among
+    #: them, in order, and the strategy applies to each of them by itself.
+    parts: int = 1
+
+    @property
+    def each_part(self) -> tuple[GroupShape, ...]:
+        """The shapes of its placement groups in Ray, in the order of the bundles."""
+        if self.parts == 1:
+            return (self,)
+        size = len(self.bundles) // self.parts
+        return tuple(
+            msgspec.structs.replace(self, bundles=self.bundles[i : i + size], parts=1)
+            for i in range(0, len(self.bundles), size)
+        )
 
     @property
     def total(self) -> Resources:
@@ -76,6 +90,8 @@ class GroupShape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
         """Short and readable, such as ``[cpu 2; cpu 2] SPREAD``."""
         bundles = "; ".join(str(bundle) for bundle in self.bundles)
         shown = f"[{bundles}]" + (f" {self.strategy}" if len(self.bundles) > 1 else "")
+        if self.parts > 1:
+            shown = f"{shown} as {self.parts} groups"
         return f"{shown} on nodes with the same {self.same_label!r}" if self.same_label else shown
 
 

@@ -21,8 +21,9 @@ from schedulemesh.engine.explanation.holders import (
     holders_among,
 )
 from schedulemesh.engine.messages.outcomes import Refused
-from schedulemesh.engine.placement.bundles import BundlePlacement, NoPlacement, Room
+from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.group_choice import GroupRequest, NoAssignment, no_placement
+from schedulemesh.engine.placement.placers import BundlePlacement, NoPlacement
 from schedulemesh.engine.state.lending import could_ever_borrow, idle_in_cohort
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node

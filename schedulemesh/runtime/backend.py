@@ -122,7 +122,8 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
 
     ray_id: str
     name: str
-    #: PENDING, PREPARED, CREATED or RESCHEDULING; removed groups are not shown.
+    #: PENDING, PREPARED, CREATED or RESCHEDULING; INCOMPLETE: some of several parts were removed. Removed
+    #: groups are not shown.
     state: str
     #: The node of each bundle; empty where it has none.
     node_ids: tuple[str, ...]

@@ -309,5 +309,7 @@ def ready_groups(table: GroupTable) -> list[str]:
 
 
 def _is_elsewhere(group: Group, view: GroupView) -> bool:
-    """Whether Ray has placed the group on other nodes, or has to place it again."""
-    return view.state == "RESCHEDULING" or (view.placed and view.node_ids != group.node_ids)
+    """Whether Ray has placed the group on other nodes, or has to place it again, or lacks a part of it."""
+    if view.state in ("RESCHEDULING", "INCOMPLETE"):
+        return True
+    return view.placed and view.node_ids != group.node_ids

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schedulemesh.domain.resources import Resources
-from schedulemesh.engine.placement.bundles import BundlePlacement, NoPlacement, Room
+from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.exact import MOST_BUNDLES, MOST_NODES
+from schedulemesh.engine.placement.placers import BundlePlacement, NoPlacement
 from schedulemesh.engine.state.cluster import Cluster
 from schedulemesh.engine.state.devices import devices_for
 from tests.engine.builders import Mesh, amount, node, on, shape

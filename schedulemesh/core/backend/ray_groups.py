@@ -1,4 +1,8 @@
-"""Placement groups in Ray: creation on given nodes, queries, removal."""
+"""Placement groups in Ray: creation on given nodes, queries, removal.
+
+A group of several parts is several placement groups in Ray, whose names end in their numbers. Its id is the
+ids of these, joined; a group that lacks one of its parts is shown with the state INCOMPLETE.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from schedulemesh.core.backend.ray_errors import translated
 from schedulemesh.core.backend.ray_internals import group_members
 from schedulemesh.core.backend.ray_resources import bundle_amounts
+from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import Resources
 from schedulemesh.runtime.backend import (
     BackendError,
@@ -30,6 +35,10 @@ from schedulemesh.runtime.backend import (
 
 #: The label that every node carries with its own id.
 _NODE_ID = "ray.io/node-id"
+#: Between the name of a group and the number of a part of it.
+_PART = "#part"
+#: Between the ids of the parts of a group.
+_JOINT = "+"
 #: Threads for calls about groups, so that these do not queue behind others; each call takes milliseconds.
 _THREADS = 4
 
@@ -56,11 +65,11 @@ class RayGroups:
 
     async def members(self, ray_id: str) -> list[GroupMember]:
         """See Backend."""
-        return await self._group_call(group_members, ray_id)
+        return await self._group_call(_members, ray_id)
 
     async def remove_group(self, ray_id: str) -> None:
         """See Backend."""
-        await self._group_call(remove_placement_group, PlacementGroup(_id(ray_id)))
+        await self._group_call(_remove, ray_id)
 
     async def request_capacity(self, bundles: Sequence[Resources]) -> None:
         """See Backend. Ray has one such request per cluster; the last one replaces all earlier ones."""
@@ -89,23 +98,87 @@ def scheduling_strategy_of(slot: BundleSlot) -> PlacementGroupSchedulingStrategy
 
 
 def _created(request: GroupRequest) -> str:
+    shape = request.shape
+    if shape.parts == 1:
+        return _created_part(request.name, shape, request.node_ids)
+    existing = {view.name: view.ray_id for view in _views()}
+    ray_ids, at = [], 0
+    for number, part in enumerate(shape.each_part):
+        node_ids = request.node_ids[at : at + len(part.bundles)]
+        name = f"{request.name}{_PART}{number}/{shape.parts}"
+        ray_ids.append(existing.get(name) or _created_part(name, part, node_ids))
+        at += len(part.bundles)
+    return _JOINT.join(ray_ids)
+
+
+def _created_part(name: str, shape: GroupShape, node_ids: Sequence[str]) -> str:
     group = placement_group(
-        [bundle_amounts(bundle) for bundle in request.shape.bundles],
-        strategy=request.shape.strategy,
-        name=request.name,
+        [bundle_amounts(bundle) for bundle in shape.bundles],
+        strategy=shape.strategy,
+        name=name,
         lifetime="detached",
-        bundle_label_selector=[{_NODE_ID: node_id} for node_id in request.node_ids],
+        bundle_label_selector=[{_NODE_ID: node_id} for node_id in node_ids],
     )
     return str(group.id.hex())
 
 
 def _all_groups() -> list[GroupView]:
+    """Every group; the parts of one are put together by their names."""
+    whole: list[GroupView] = []
+    parts: dict[str, dict[int, GroupView]] = {}
+    counts: dict[str, int] = {}
+    for view in _views():
+        name, mark, number = view.name.rpartition(_PART)
+        if not mark:
+            whole.append(view)
+            continue
+        index, _, count = number.partition("/")
+        parts.setdefault(name, {})[int(index)] = view
+        counts[name] = int(count)
+    together = (
+        _together(name, [found.get(i) for i in range(counts[name])])
+        for name, found in parts.items()
+    )
+    return whole + [view for view in together if view is not None]
+
+
+def _views() -> list[GroupView]:
     found = (_view(ray_id, entry) for ray_id, entry in placement_group_table().items())
     return [view for view in found if view is not None]
 
 
 def _one_group(ray_id: str) -> GroupView | None:
-    return _view(ray_id, placement_group_table(PlacementGroup(_id(ray_id))))
+    ids = ray_id.split(_JOINT)
+    views = [_view(one, placement_group_table(PlacementGroup(_id(one)))) for one in ids]
+    if len(ids) == 1:
+        return views[0]
+    name = next((view.name.rpartition(_PART)[0] for view in views if view is not None), "")
+    return _together(name, views)
+
+
+def _together(name: str, views: Sequence[GroupView | None]) -> GroupView | None:
+    """The parts of a group as one; None: there is none of them."""
+    existing = [view for view in views if view is not None]
+    if not existing:
+        return None
+    states = {view.state for view in existing}
+    unplaced = sorted(states - {"CREATED"})
+    state = unplaced[0] if unplaced else "CREATED"
+    return GroupView(
+        ray_id=_JOINT.join(view.ray_id for view in existing),
+        name=name,
+        state=state if len(existing) == len(views) else "INCOMPLETE",
+        node_ids=tuple(node_id for view in existing for node_id in view.node_ids),
+    )
+
+
+def _members(ray_id: str) -> list[GroupMember]:
+    return [member for one in ray_id.split(_JOINT) for member in group_members(one)]
+
+
+def _remove(ray_id: str) -> None:
+    for one in ray_id.split(_JOINT):
+        remove_placement_group(PlacementGroup(_id(one)))
 
 
 def _request_capacity(bundles: list[dict[str, float]]) -> None:

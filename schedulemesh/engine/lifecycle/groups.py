@@ -13,8 +13,9 @@ from schedulemesh.engine.messages.facts import (
     GroupWhole,
 )
 from schedulemesh.engine.messages.instructions import CreateGroup, RemoveGroup
-from schedulemesh.engine.placement.bundles import BundlePlacement, Room
+from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.group_choice import release, without_idle
+from schedulemesh.engine.placement.placers import BundlePlacement
 from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.devices import devices_for_all
 from schedulemesh.engine.state.groups import Group, GroupPhase, dynamic_shape

@@ -21,8 +21,9 @@ from schedulemesh.domain.agent import GangSpec
 from schedulemesh.domain.labels import Labels, matches
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.resources import Resources
-from schedulemesh.engine.placement.bundles import BundlePlacement, NoPlacement, Room
+from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.minimise import minimise, release_until
+from schedulemesh.engine.placement.placers import BundlePlacement, NoPlacement
 from schedulemesh.engine.placement.scenario import Demand, Scenario, bundle_allocations
 from schedulemesh.engine.state.agents import Waiting
 from schedulemesh.engine.state.groups import Group, GroupPhase, dynamic_shape

@@ -16,7 +16,8 @@ import msgspec
 
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, Resources
-from schedulemesh.engine.placement.bundles import BundlePlacement, Room, on_one_node
+from schedulemesh.engine.placement.bundles import Room
+from schedulemesh.engine.placement.placers import BundlePlacement, on_one_node
 from schedulemesh.engine.state.groups import Group
 from schedulemesh.engine.state.lending import LoanCaps
 

@@ -33,13 +33,10 @@ import msgspec
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, Resources, least, sum_of
 from schedulemesh.engine.messages.facts import Share
-from schedulemesh.engine.placement.bundles import (
-    BundlePlacement,
-    Room,
-    on_one_node,
-)
+from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.group_choice import without_idle
 from schedulemesh.engine.placement.minimise import minimise, release_until
+from schedulemesh.engine.placement.placers import BundlePlacement, on_one_node
 from schedulemesh.engine.placement.scenario import Demand
 from schedulemesh.engine.preemption.node_summary import (
     Place,

@@ -13,8 +13,9 @@ import msgspec
 
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, Resources
-from schedulemesh.engine.placement.bundles import Room, has_labels, on_one_node
+from schedulemesh.engine.placement.bundles import Room, has_labels
 from schedulemesh.engine.placement.group_choice import release
+from schedulemesh.engine.placement.placers import on_one_node
 from schedulemesh.engine.placement.scenario import Demand, Scenario
 from schedulemesh.engine.preemption.node_summary import (
     NodeSummary,
