@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from schedulemesh.core.client.scheduler import RayScheduler
     from schedulemesh.core.worker_groups.group import WorkerGroup
     from schedulemesh.errors import (
+        GroupNotLeasedError,
         GroupRefusedError,
         InvalidRequestError,
         JournalError,
@@ -41,6 +42,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AgentActor",
+    "GroupNotLeasedError",
     "GroupRefusedError",
     "InvalidRequestError",
     "JournalError",

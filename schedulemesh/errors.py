@@ -113,6 +113,10 @@ class GroupRefusedError(ScheduleMeshError):
         self.answer = dict(answer or {})
 
 
+class GroupNotLeasedError(ScheduleMeshError):
+    """No placement group of the lease serves a library's request for one."""
+
+
 class TaskFailedError(ScheduleMeshError):
     """A task ended without a result. Where its run raised, the message has the traceback."""
 

@@ -1,0 +1,234 @@
+"""Serves a library's calls of ``ray.util.placement_group`` from the placement groups of a lease.
+
+Libraries create their placement groups themselves and offer no argument for given ones. While a capture is
+active, the functions ``placement_group`` and ``remove_placement_group`` of Ray are replaced in every module
+of this process that has imported them, and in Ray's own modules for those that import them later. Other
+processes, such as the actors that a library starts, are not affected: a library that creates its groups in
+an actor needs the capture there.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType, TracebackType
+from typing import Any, Protocol
+
+from ray.util import placement_group as ray_placement_group
+from ray.util import placement_group_table
+from ray.util import remove_placement_group as ray_remove_placement_group
+from ray.util.placement_group import PlacementGroup
+from typing_extensions import Self
+
+from schedulemesh.errors import GroupNotLeasedError, InvalidRequestError
+from schedulemesh.integrations.group_matching import (
+    LeasedGroup,
+    RequestedGroup,
+    best_match,
+    mismatch,
+)
+
+_SIGNATURE = inspect.signature(ray_placement_group)
+#: Arguments of ``placement_group`` that do not prevent a lease from serving the call. The name and the
+#: lifetime of a served group remain those of the lease, the target node is a hint.
+_SUPPORTED = {"bundles", "strategy", "name", "lifetime", "_soft_target_node_id"}
+
+
+class HasPlacementGroups(Protocol):
+    """A lease, or anything else with placement groups."""
+
+    @property
+    def placement_groups(self) -> Sequence[PlacementGroup]:
+        """Ordinary placement groups of Ray, created and placed."""
+
+
+def capture(
+    lease: HasPlacementGroups | Sequence[PlacementGroup],
+    *,
+    strict: bool = False,
+    larger: bool = False,
+) -> Capture:
+    """Serve calls of ``placement_group`` in this process from a lease.
+
+    Use it in a ``with`` statement, or call ``start()`` and, if ever, ``stop()``. Every thread is affected.
+
+    Args:
+        lease: the lease, or a sequence of placement groups.
+        strict: raise GroupNotLeasedError where no free group serves a call; otherwise Ray gets the call.
+        larger: let a group with larger or further bundles serve a call, too; the rest stays unused.
+    """
+    return Capture(lease, strict=strict, larger=larger)
+
+
+class Capture:
+    """The placement groups of a lease and which of them are in use. See ``capture``."""
+
+    def __init__(
+        self,
+        lease: HasPlacementGroups | Sequence[PlacementGroup],
+        *,
+        strict: bool = False,
+        larger: bool = False,
+    ) -> None:
+        groups = lease if isinstance(lease, Sequence) else lease.placement_groups
+        self._groups = list(groups)
+        #: Whether the lease is being evicted, or was; its groups serve no call then.
+        self._preempted: Callable[[], bool] = getattr(lease, "preempted", lambda: False)
+        self._strict = strict
+        self._larger = larger
+        self._used: set[int] = set()
+        self._lock = threading.Lock()
+
+    @property
+    def groups(self) -> list[PlacementGroup]:
+        """All placement groups of the lease."""
+        return list(self._groups)
+
+    @property
+    def free(self) -> list[PlacementGroup]:
+        """The placement groups that serve no call at the moment."""
+        with self._lock:
+            return [group for _, group in self._free()]
+
+    def start(self) -> Self:
+        """Serve calls from now on. Of several active captures the latest one is asked first."""
+        with _replacing:
+            taken = {group for active in _active for group in active.groups}
+            if taken & set(self._groups):
+                raise InvalidRequestError(
+                    "A placement group can be in one active capture only; stop the other one first."
+                )
+            _active.append(self)
+            if len(_active) == 1:
+                _replace_everywhere(_REPLACEMENTS)
+        return self
+
+    def stop(self) -> None:
+        """Serve no more calls; groups in use remain in the lease. Without effect if it is not active."""
+        with _replacing:
+            if self not in _active:
+                return
+            _active.remove(self)
+            if not _active:
+                _replace_everywhere({ours: rays for rays, ours in _REPLACEMENTS.items()})
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def serve(self, request: RequestedGroup) -> PlacementGroup | None:
+        """A free group for the request, which is then in use; None: there is none.
+
+        Raises:
+            GroupNotLeasedError: there is none and the capture is strict.
+        """
+        with self._lock:
+            free = [(position, _as_placed(group)) for position, group in self._free()]
+            position = best_match(request, free, larger=self._larger)
+            if position is not None:
+                self._used.add(position)
+                return self._groups[position]
+            if self._strict:
+                raise GroupNotLeasedError(self._refusal(request, free))
+            return None
+
+    def take_back(self, group: PlacementGroup) -> bool:
+        """Whether the group is one of this lease, which is then free for the next call."""
+        if group not in self._groups:
+            return False
+        with self._lock:
+            self._used.discard(self._groups.index(group))
+        return True
+
+    def _free(self) -> Iterator[tuple[int, PlacementGroup]]:
+        if not self._preempted():
+            yield from ((p, group) for p, group in enumerate(self._groups) if p not in self._used)
+
+    def _refusal(self, request: RequestedGroup, free: list[tuple[int, LeasedGroup]]) -> str:
+        asked = [dict(bundle) for bundle in request.bundles]
+        reasons = [
+            f"group {position}: {mismatch(request, group, larger=self._larger)}"
+            for position, group in free
+        ]
+        reasons += [f"group {position} is in use" for position in sorted(self._used)]
+        if self._preempted():
+            reasons = ["The lease is being evicted"]
+        return (
+            f"No placement group of the lease serves the request for the bundles {asked} with the strategy "
+            f"{request.strategy!r}. {'; '.join(reasons) or 'The lease has no groups'}. Lease the groups that "
+            "the library requests, or capture without strict=True to let Ray create what is missing."
+        )
+
+
+#: Active captures; the last one is asked first.
+_active: list[Capture] = []
+_replacing = threading.Lock()
+
+
+@functools.wraps(ray_placement_group)
+def _placement_group(*args: Any, **kwargs: Any) -> PlacementGroup:
+    if captures := _active[::-1]:
+        request = _requested(_SIGNATURE.bind(*args, **kwargs).arguments)
+        for active in captures:
+            if (group := active.serve(request)) is not None:
+                return group
+    return _OF_RAY["placement_group"](*args, **kwargs)
+
+
+@functools.wraps(ray_remove_placement_group)
+def _remove_placement_group(placement_group: PlacementGroup) -> None:
+    if not any(active.take_back(placement_group) for active in _active[::-1]):
+        _OF_RAY["remove_placement_group"](placement_group)
+
+
+#: The functions of Ray, where ``_replace_everywhere`` does not replace them.
+_OF_RAY: dict[str, Callable[..., Any]] = {
+    "placement_group": ray_placement_group,
+    "remove_placement_group": ray_remove_placement_group,
+}
+_REPLACEMENTS: dict[Callable[..., Any], Callable[..., Any]] = {
+    ray_placement_group: _placement_group,
+    ray_remove_placement_group: _remove_placement_group,
+}
+
+
+def _requested(arguments: dict[str, Any]) -> RequestedGroup:
+    given = {name for name, value in arguments.items() if value}
+    return RequestedGroup(
+        bundles=arguments["bundles"],
+        strategy=arguments.get("strategy") or "PACK",
+        unsupported=sorted(given - _SUPPORTED),
+    )
+
+
+def _as_placed(group: PlacementGroup) -> LeasedGroup:
+    entry = placement_group_table(group)
+    if not entry or entry["state"] == "REMOVED":
+        return LeasedGroup(bundles=(), nodes=(), exists=False)
+    order = sorted(entry["bundles"])
+    return LeasedGroup(
+        bundles=[entry["bundles"][index] for index in order],
+        nodes=[entry["bundles_to_node_id"].get(index, "") for index in order],
+    )
+
+
+def _replace_everywhere(replacements: dict[Callable[..., Any], Callable[..., Any]]) -> None:
+    """Replace functions wherever a module holds them as an attribute. This package's own calls to Ray are
+    left alone: it manages the groups of the lease.
+    """
+    for module_name, module in list(sys.modules.items()):
+        if isinstance(module, ModuleType) and not module_name.startswith("schedulemesh"):
+            for name, value in list(vars(module).items()):
+                for old, new in replacements.items():
+                    if value is old:
+                        setattr(module, name, new)

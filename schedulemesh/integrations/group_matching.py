@@ -1,0 +1,100 @@
+"""Which placement group of a lease serves a library's request for one. Pure: no Ray.
+
+A library addresses the bundles of its group by index. A group therefore serves a request only where each
+requested bundle is held by the bundle of the same index; bundles are never reordered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+#: Ray counts resources in ten-thousandths.
+_UNIT = 10_000
+
+Bundle = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestedGroup:
+    """What a library asks Ray for, in Ray's names and units."""
+
+    bundles: Sequence[Bundle]
+    #: "PACK", "SPREAD", "STRICT_PACK" or "STRICT_SPREAD".
+    strategy: str = "PACK"
+    #: Set arguments of the call that a lease cannot satisfy, such as label selectors.
+    unsupported: Sequence[str] = field(default=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeasedGroup:
+    """A placement group of the lease as it is in Ray."""
+
+    bundles: Sequence[Bundle]
+    #: The node of each bundle.
+    nodes: Sequence[str]
+    #: False: Ray has removed it, or never created it.
+    exists: bool = True
+
+
+def best_match(
+    request: RequestedGroup, groups: Iterable[tuple[int, LeasedGroup]], *, larger: bool
+) -> int | None:
+    """The position of the group that serves the request with the least unused; None: none serves it."""
+    serving = [
+        (_unused(request, group), position)
+        for position, group in groups
+        if mismatch(request, group, larger=larger) is None
+    ]
+    return min(serving)[1] if serving else None
+
+
+def mismatch(request: RequestedGroup, group: LeasedGroup, *, larger: bool) -> str | None:
+    """Why the group does not serve the request; None: it does.
+
+    With ``larger`` a group also serves where its bundles hold more than is requested or where it has
+    further bundles after the requested ones; these stay unused.
+    """
+    if not group.exists:
+        return "it does not exist in Ray any more"
+    if request.unsupported:
+        return f"{' and '.join(request.unsupported)} cannot be satisfied by a lease"
+    return _bundle_mismatch(request, group, larger) or _strategy_mismatch(request, group)
+
+
+def _bundle_mismatch(request: RequestedGroup, group: LeasedGroup, larger: bool) -> str | None:
+    asked, held = len(request.bundles), len(group.bundles)
+    if asked > held or (asked < held and not larger):
+        return f"it has {held} bundles, {asked} are requested"
+    for index, (wanted, bundle) in enumerate(zip(request.bundles, group.bundles, strict=False)):
+        want, have = _units(wanted), _units(bundle)
+        lacks = any(amount > have.get(name, 0) for name, amount in want.items())
+        if lacks or (have != want and not larger):
+            return f"its bundle {index} is {_shown(bundle)}, requested is {_shown(wanted)}"
+    return None
+
+
+def _strategy_mismatch(request: RequestedGroup, group: LeasedGroup) -> str | None:
+    """Judged by where the bundles are, not by the strategy that the lease was requested with."""
+    nodes = group.nodes[: len(request.bundles)]
+    if request.strategy == "STRICT_PACK" and len(set(nodes)) > 1:
+        return f"its bundles are on {len(set(nodes))} nodes, STRICT_PACK needs one"
+    if request.strategy == "STRICT_SPREAD" and len(set(nodes)) < len(nodes):
+        return f"its bundles are on {len(set(nodes))} nodes, STRICT_SPREAD needs {len(nodes)}"
+    return None
+
+
+def _unused(request: RequestedGroup, group: LeasedGroup) -> tuple[int, int]:
+    """Bundles, then resources, that the request leaves unused."""
+    total = sum(sum(_units(bundle).values()) for bundle in group.bundles)
+    used = sum(sum(_units(bundle).values()) for bundle in request.bundles)
+    return len(group.bundles) - len(request.bundles), total - used
+
+
+def _units(bundle: Bundle) -> dict[str, int]:
+    amounts = {name: round(amount * _UNIT) for name, amount in bundle.items()}
+    return {name: units for name, units in amounts.items() if units}
+
+
+def _shown(bundle: Bundle) -> dict[str, float]:
+    return {name: amount for name, amount in bundle.items() if amount}
