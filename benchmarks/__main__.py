@@ -60,6 +60,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
         "ray-recovery": _on_ray_recovery,
         "ray-queue": _on_ray_queue,
         "ray-commands": _on_ray_commands,
+        "ray-attribution": _on_ray_attribution,
     }
 
 
@@ -73,6 +74,12 @@ def _on_ray_groups() -> list[Row]:
     from benchmarks.on_ray_groups import on_ray_groups
 
     return on_ray_groups()
+
+
+def _on_ray_attribution() -> list[Row]:
+    from benchmarks.on_ray_attribution import on_ray_attribution
+
+    return on_ray_attribution()
 
 
 def _on_ray_dispatch() -> list[Row]:

@@ -18,6 +18,7 @@ from schedulemesh.core.client import explanations, listings, results
 from schedulemesh.core.client.about_results import AboutResult
 from schedulemesh.core.client.alert_calls import AlertCalls
 from schedulemesh.core.client.arguments import public, public_calls
+from schedulemesh.core.client.external_results import ExternalUsageResult
 from schedulemesh.core.client.gangs import GangMember
 from schedulemesh.core.client.history_calls import HistoryCalls
 from schedulemesh.core.client.metric_calls import MetricCalls
@@ -414,6 +415,10 @@ class SimpleScheduler(
     def cluster_snapshot(self) -> listings.NodesResult:
         """Return ``nodes``: every living node with its resources and agents."""
         return self.scheduler.cluster_snapshot()
+
+    def external_usage(self) -> ExternalUsageResult:
+        """Return ``jobs``: the Ray jobs that hold or wait for something that is not the scheduler's."""
+        return self.scheduler.external_usage()
 
     def cordon_node(self, node_id: str, cordoned: bool = True) -> results.Result:
         """Close a node to new agents, or open it again (False). Agents on it stay."""

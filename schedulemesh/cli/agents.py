@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from schedulemesh.cli.columns import AGENTS, NODES
+from schedulemesh.cli.columns import AGENTS, EXTERNAL, NODES
 from schedulemesh.cli.command import Output, Select, Target, View, command
 from schedulemesh.cli.output import emit, show
 from schedulemesh.cli.rows import Column, Listing, Record
@@ -53,6 +53,18 @@ def list_nodes(target: Target, view: View, select: Select) -> None:
         return Listing(kind="nodes", rows=rows, columns=NODES, name="node_id")
 
     show(target, view, lambda g: listing(g.ask(ListNodes(), Listed).rows), select)
+
+
+@command(app)
+def external(target: Target, view: View, select: Select) -> None:
+    """List the Ray jobs that hold or wait for something outside of the scheduler."""
+    from schedulemesh.protocol.answers import Listed
+    from schedulemesh.protocol.requests import ListExternalUsage
+
+    def listing(rows: list[dict[str, object]]) -> Listing:
+        return Listing(kind="external", rows=rows, columns=EXTERNAL, name="job_id")
+
+    show(target, view, lambda g: listing(g.ask(ListExternalUsage(), Listed).rows), select)
 
 
 @command(app)

@@ -102,6 +102,22 @@ NODES = (
 )
 
 
+EXTERNAL = (
+    Column(heading="job", key="job_id"),
+    Column(heading="namespace", key="namespace"),
+    Column(heading="holds", key="resources", show=amounts),
+    Column(heading="waits for", key="waiting", show=amounts),
+    Column(heading="nodes", key="nodes", show=_count, right=True),
+    Column(heading="driver", key="entrypoint"),
+    wide("process", "driver_pid"),
+    wide("on node", "driver_node_id"),
+    wide("started", "started_at", local_time),
+    wide("ended", "ended"),
+    wide("actors", "actors"),
+    wide("groups", "placement_groups"),
+)
+
+
 def _asked_by(drain: Row) -> str:
     """Who drains."""
     return "Ray" if drain["by_ray"] else text(drain["requested_by"])

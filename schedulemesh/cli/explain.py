@@ -19,6 +19,7 @@ from schedulemesh.domain.reasons import Reason
 
 if TYPE_CHECKING:
     from schedulemesh.core.client.explanations import ConsideredInfo, EvictionInfo, ExplainResult
+    from schedulemesh.core.client.external_results import ExternalJobInfo
     from schedulemesh.core.client.results import HolderInfo
 
 app = typer.Typer()
@@ -76,6 +77,7 @@ def text_of(answer: ExplainResult, now: float) -> str:
     for usage in answer["external_usage"]:
         what = f"other Ray work uses {amounts(usage['resources'])}"
         lines += _part(f"node {usage['node_id']}", what)
+        lines += _listed("used by", [_job(job) for job in usage["jobs"]])
     if answer["considered"] is not None:
         lines += _considered(answer["considered"])
     if answer["state"] == "queued":
@@ -120,6 +122,11 @@ def _before(answer: ExplainResult) -> str:
 def _holder(holder: HolderInfo) -> str:
     tasks = " and ".join(holder["task_ids"][:_SHOWN]) or f"agent {holder['agent_name']}"
     return f"{tasks} (pool {holder['pool_name']}): {amounts(holder['resources'])}"
+
+
+def _job(job: ExternalJobInfo) -> str:
+    driver = f": {job['entrypoint']}" if job["entrypoint"] else ""
+    return f"{amounts(job['resources'])} by job {job['job_id']} in {job['namespace']}{driver}"
 
 
 def _considered(found: ConsideredInfo) -> Iterator[str]:

@@ -142,7 +142,11 @@ def explained(found: Explanation) -> Plain:
         "short": {where: amounts for where, amounts in short.items() if amounts},
         "holders": holders(found.holders),
         "external_usage": [
-            {"node_id": usage.node_id, "resources": usage.resources.public()}
+            {
+                "node_id": usage.node_id,
+                "resources": usage.resources.public(),
+                "jobs": [job.public() for job in usage.jobs],
+            }
             for usage in found.external
         ],
         "considered": None if found.considered is None else _considered(found.considered),

@@ -315,6 +315,10 @@ class ListNodes(Request, tag="list_nodes", frozen=True, kw_only=True):
     """List all alive nodes."""
 
 
+class ListExternalUsage(Request, tag="list_external_usage", frozen=True, kw_only=True):
+    """List the Ray jobs that hold or wait for something outside of the scheduler."""
+
+
 class ListSavedStates(Request, tag="list_saved_states", frozen=True, kw_only=True):
     """List all tasks with a stored state."""
 
@@ -358,7 +362,6 @@ AnyStateQuery = Union[
     ListPools,
     ListCohorts,
     ListTasks,
-    ListNodes,
     ListSavedStates,
     ListOrphans,
     GetPolicy,
@@ -407,6 +410,8 @@ AnyQuery = Union[
     GetGroupStats,
     ListQueue,
     GetQueuePolicy,
+    ListNodes,
+    ListExternalUsage,
     ListStrategies,
     AnyTokenQuery,
     QueryAudit,

@@ -108,8 +108,6 @@ class View:
                 return Listed(rows=self.cohorts())
             case requests.ListTasks():
                 return Listed(rows=self.tasks())
-            case requests.ListNodes():
-                return Listed(rows=self.nodes())
             case requests.ListSavedStates():
                 return Listed(rows=self.saved_states())
             case requests.ListOrphans():

@@ -38,6 +38,7 @@ from schedulemesh.protocol.metric_requests import GetMetrics, GetReportedMetrics
 from schedulemesh.runtime.alert_service import AlertService
 from schedulemesh.runtime.audit import AUDITED, Audit
 from schedulemesh.runtime.backend import Refs
+from schedulemesh.runtime.external_usage import ExternalUsageService
 from schedulemesh.runtime.health import HealthCheck
 from schedulemesh.runtime.history_service import HistoryService
 from schedulemesh.runtime.journal_opening import journal_address
@@ -70,6 +71,7 @@ class RequestService(Service):
         self._submissions = SubmissionService(running)
         self._preemptions = PreemptionService(running)
         self._tasks = TaskService(running)
+        self._external = ExternalUsageService(running)
         self._queue = QueueService(running)
         self._metrics = MetricsService(running)
         self.alerts = AlertService(running, self._metrics)
@@ -204,6 +206,10 @@ class RequestService(Service):
                 return await self._history.events(request)
             case QueryAudit():
                 return await self._audit.query(request)
+            case r.ListNodes():
+                return await self._external.nodes()
+            case r.ListExternalUsage():
+                return await self._external.listed()
             case r.ListStrategies():
                 return Listed(rows=self._plugins.status())
             case GetMetrics():
@@ -219,7 +225,6 @@ class RequestService(Service):
                 | r.ListPools()
                 | r.ListCohorts()
                 | r.ListTasks()
-                | r.ListNodes()
                 | r.ListSavedStates()
                 | r.ListOrphans()
                 | r.GetPolicy()
@@ -245,7 +250,7 @@ class RequestService(Service):
         found = await reactor.read(lambda: reactor.engine.explain(task_id, reactor.now()))
         if isinstance(found, Refused):
             return Refusal(refused=found)
-        return Explained(explanation=found)
+        return Explained(explanation=await self._external.named(found))
 
     async def _decided(
         self, stimulus: s.AnyStimulus, blobs: Mapping[str, bytes] | None = None

@@ -96,6 +96,13 @@ LISTINGS = (
         missing=Reason.NODE_NOT_FOUND,
     ),
     Listing(
+        path="/external_usage",
+        summary="List the Ray jobs that hold or wait for something outside of the scheduler",
+        row=schemas.ExternalWork,
+        key=("job_id", "namespace"),
+        request=r.ListExternalUsage(),
+    ),
+    Listing(
         path="/drains",
         summary="List the drains in progress",
         row=schemas.Drain,

@@ -120,6 +120,33 @@ class Cohort(TypedDict, total=False):
     idle: Amounts
 
 
+class ExternalJob(TypedDict, total=False):
+    """What a Ray job that is not the scheduler's holds of a node."""
+
+    job_id: str
+    namespace: str
+    entrypoint: str
+    resources: Amounts
+
+
+class ExternalWork(TypedDict, total=False):
+    """What a Ray job holds and waits for in one namespace, beside what is the scheduler's."""
+
+    job_id: str
+    namespace: str
+    entrypoint: str
+    driver_node_id: str | None
+    driver_pid: int | None
+    started_at: float | None
+    ended: bool
+    metadata: dict[str, str]
+    resources: Amounts
+    nodes: dict[str, Amounts]
+    waiting: Amounts
+    actors: int
+    placement_groups: int
+
+
 class Node(TypedDict, total=False):
     """A living node of the cluster, by the scheduler's own accounting."""
 
@@ -128,6 +155,7 @@ class Node(TypedDict, total=False):
     total: Amounts
     free: Amounts
     external_usage: Amounts
+    external_jobs: list[ExternalJob]
     cordoned: bool
     draining: bool
     agents: list[str]

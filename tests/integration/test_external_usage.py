@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import pytest
@@ -75,3 +76,27 @@ def test_victims_are_restarted_when_ray_has_no_capacity_for_the_start(scheduler,
     running = {task["task_id"] for task in scheduler.list_tasks()["tasks"]}
     assert running == {"low"}
     assert hog is not None
+
+
+def test_the_jobs_that_use_a_node_are_named_and_our_own_agents_are_not(scheduler, ordinary):
+    scheduler.create_pool("pool", resources={"cpu": 8.0})
+    for task_id, options in (("marked", {}), ("named", {"name": "mine"})):
+        done = scheduler.submit_task_with_preemption(
+            task_id, "pool", Counter, resources={"cpu": 1.0}, ray_options=options
+        )
+        assert done["success"], done
+    assert scheduler.external_usage()["jobs"] == []
+    ordinary(3)
+    context = ray.get_runtime_context()
+    (job,) = scheduler.external_usage()["jobs"]
+    assert (job["job_id"], job["driver_pid"]) == (context.get_job_id(), os.getpid())
+    assert job["nodes"] == {context.get_node_id(): {"cpu": 3.0}}
+    (node,) = scheduler.cluster_snapshot()["nodes"]
+    assert [used["resources"] for used in node["external_jobs"]] == [{"cpu": 3.0}]
+    waits = scheduler.submit_task_with_preemption(
+        "waits", "pool", Counter, resources={"cpu": 6.0}, queue=True
+    )
+    assert waits["state"] == "queued"
+    until(lambda: scheduler.explain("waits")["external_usage"], "the other work is not seen")
+    (usage,) = scheduler.explain("waits")["external_usage"]
+    assert [used["job_id"] for used in usage["jobs"]] == [context.get_job_id()]

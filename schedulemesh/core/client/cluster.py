@@ -6,6 +6,7 @@ from schedulemesh.core.client import results
 from schedulemesh.core.client.about_results import AboutResult
 from schedulemesh.core.client.asking import details, listed, respond
 from schedulemesh.core.client.connection import Connection
+from schedulemesh.core.client.external_results import ExternalUsageResult
 from schedulemesh.core.client.listings import NodesResult, Stats, StrategiesResult
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_flag
@@ -13,6 +14,7 @@ from schedulemesh.protocol.requests import (
     CordonNode,
     GetAbout,
     GetStats,
+    ListExternalUsage,
     ListNodes,
     ListStrategies,
 )
@@ -21,6 +23,11 @@ from schedulemesh.protocol.requests import (
 def cluster_snapshot(connection: Connection) -> NodesResult:
     """Every living node."""
     return listed(connection, ListNodes(), "nodes", NodesResult)
+
+
+def external_usage(connection: Connection) -> ExternalUsageResult:
+    """Every Ray job that holds or waits for something outside of the scheduler."""
+    return listed(connection, ListExternalUsage(), "jobs", ExternalUsageResult)
 
 
 def cordon_node(connection: Connection, node_id: object, cordoned: object) -> results.Result:

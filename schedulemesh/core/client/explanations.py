@@ -7,6 +7,7 @@ from typing import TypedDict, cast
 from schedulemesh.core.client import results
 from schedulemesh.core.client.asking import ask
 from schedulemesh.core.client.connection import Connection
+from schedulemesh.core.client.external_results import ExternalJobInfo
 from schedulemesh.core.client.results import Result, TaskInfo, combined
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.resources import Amounts
@@ -30,6 +31,8 @@ class ExternalUsageInfo(TypedDict, total=False):
 
     node_id: str
     resources: Amounts
+    #: The jobs that hold it; plain tasks, of which Ray keeps no record, are in none.
+    jobs: list[ExternalJobInfo]
 
 
 class ConsideredInfo(TypedDict, total=False):

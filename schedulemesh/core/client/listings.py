@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, TypedDict
 
 from schedulemesh.core.client.cohort_listings import LendingDefinition, LoansInfo
+from schedulemesh.core.client.external_results import ExternalJobInfo
 from schedulemesh.core.client.results import AgentInfo, Result, SubmitResult, TaskInfo
 from schedulemesh.domain.resources import Amounts
 from schedulemesh.domain.user_data import UserValue
@@ -419,6 +420,8 @@ class NodeInfo(TypedDict, total=False):
     free: Amounts
     #: What Ray work that is not the scheduler's uses.
     external_usage: Amounts
+    #: Who that is, as far as Ray knows; it keeps no record of what plain tasks hold.
+    external_jobs: list[ExternalJobInfo]
     cordoned: bool
     draining: bool
     agents: list[str]

@@ -28,6 +28,7 @@ from schedulemesh.core.client.arguments import public, public_calls
 from schedulemesh.core.client.connection import connect, find
 from schedulemesh.core.client.console import show_log
 from schedulemesh.core.client.drain_calls import DrainCalls
+from schedulemesh.core.client.external_results import ExternalUsageResult
 from schedulemesh.core.client.gang_calls import GangCalls
 from schedulemesh.core.client.history_calls import HistoryCalls
 from schedulemesh.core.client.metric_calls import MetricCalls
@@ -431,6 +432,13 @@ class RayScheduler(
         the scheduler's uses, whether it is cordoned, and its agents.
         """
         return cluster.cluster_snapshot(self._connection)
+
+    def external_usage(self) -> ExternalUsageResult:
+        """Return ``jobs``: the Ray jobs that hold or wait for something that is not the scheduler's, by
+        namespace; what they hold altogether and by ``nodes``, and who they are. Ray is asked now. What plain
+        Ray tasks hold is not in it, because Ray keeps no record of that.
+        """
+        return cluster.external_usage(self._connection)
 
     def cordon_node(self, node_id: str, cordoned: bool = True) -> results.Result:
         """Close a node to new agents, or open it again (False). Agents on it stay."""

@@ -24,11 +24,27 @@ class Finding(_Part, frozen=True, kw_only=True):
     hint: str = ""
 
 
+class ExternalJob(_Part, frozen=True, kw_only=True):
+    """What a Ray job that does not belong to the scheduler holds of a node."""
+
+    job_id: str
+    namespace: str
+    #: The command of its driver; empty: not known.
+    entrypoint: str
+    resources: Resources
+
+    def public(self) -> dict[str, object]:
+        """For callers."""
+        return {**msgspec.structs.asdict(self), "resources": self.resources.public()}
+
+
 class ExternalUsage(_Part, frozen=True, kw_only=True):
     """What Ray work that does not belong to the scheduler uses of a node that a task could run on."""
 
     node_id: str
     resources: Resources
+    #: The jobs that hold it, where that was looked up.
+    jobs: tuple[ExternalJob, ...] = ()
 
 
 class Considered(_Part, frozen=True, kw_only=True):

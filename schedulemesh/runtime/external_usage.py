@@ -1,0 +1,64 @@
+"""Says which Ray jobs that are not this scheduler's use the cluster."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from schedulemesh.engine.messages.explanation import Explanation
+from schedulemesh.protocol.answers import Listed
+from schedulemesh.runtime.backend import BackendError
+from schedulemesh.runtime.queries import View
+from schedulemesh.runtime.running import Service
+from schedulemesh.runtime.work_of_jobs import WorkOfJob, external_holders, jobs_on, work_of_jobs
+
+logger = logging.getLogger(__name__)
+
+
+class ExternalUsageService(Service):
+    """Says who the other users of the cluster are. It asks Ray when somebody wants to know, and only then."""
+
+    async def listed(self) -> Listed:
+        """Each job and namespace that holds or waits for something. Raises BackendError."""
+        return Listed(rows=[work.public() for work in await self._work()])
+
+    async def nodes(self) -> Listed:
+        """Each living node, with the jobs that hold something of it."""
+        work = await self._known_work()
+
+        def look() -> list[dict[str, object]]:
+            return View(
+                self._reactor.state, self._agents, self._groups, self._reactor.now()
+            ).nodes()
+
+        rows = await self._reactor.read(look)
+        for row in rows:
+            row["external_jobs"] = [job.public() for job in jobs_on(work, str(row["node_id"]))]
+        return Listed(rows=rows)
+
+    async def named(self, found: Explanation) -> Explanation:
+        """The explanation, with the jobs that hold what external work uses of the nodes in it."""
+        if not found.external:
+            return found
+        work = await self._known_work()
+        return msgspec.structs.replace(
+            found,
+            external=tuple(
+                msgspec.structs.replace(usage, jobs=jobs_on(work, usage.node_id))
+                for usage in found.external
+            ),
+        )
+
+    async def _known_work(self) -> list[WorkOfJob]:
+        """The external work, as far as Ray can be asked now."""
+        try:
+            return await self._work()
+        except BackendError as error:
+            logger.warning("which jobs use the cluster is not known: %s", error)
+            return []
+
+    async def _work(self) -> list[WorkOfJob]:
+        usage = await self._backend.usage()
+        state, mark = self._reactor.state, self._groups.name("")
+        return work_of_jobs(usage, external_holders(usage, state, self._agents, mark))

@@ -1,0 +1,108 @@
+"""What Ray jobs hold and wait for, beside what is this scheduler's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from schedulemesh.domain.resources import NOTHING, Resources, sum_of
+from schedulemesh.engine.messages.explanation import ExternalJob
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.runtime.agent_registry import Agents
+from schedulemesh.runtime.cluster_usage import ClusterUsage, Holder, RayJob
+from schedulemesh.runtime.gangs import every_process
+
+#: What is said of a job that the cluster has forgotten.
+_FORGOTTEN = RayJob(
+    job_id="",
+    namespace="",
+    metadata={},
+    driver_node_id="",
+    driver_pid=0,
+    entrypoint="",
+    started_at=0.0,
+    ended=True,
+)
+
+
+class WorkOfJob(msgspec.Struct, frozen=True, kw_only=True):
+    """What one Ray job has in one namespace, beside what is the scheduler's."""
+
+    job: RayJob
+    namespace: str
+    holders: tuple[Holder, ...]
+
+    def on_node(self, node_id: str) -> Resources:
+        """What it holds on a node."""
+        return sum_of(amount for at, amount in self._held if at == node_id)
+
+    @property
+    def _held(self) -> list[tuple[str, Resources]]:
+        return [part for holder in self.holders for part in holder.held]
+
+    def public(self) -> dict[str, object]:
+        """For callers."""
+        node_ids = sorted({node_id for node_id, _ in self._held})
+        waiting = [amount for holder in self.holders for amount in holder.waiting]
+        return {
+            "job_id": self.job.job_id,
+            "namespace": self.namespace,
+            "entrypoint": self.job.entrypoint,
+            "driver_node_id": self.job.driver_node_id or None,
+            "driver_pid": self.job.driver_pid or None,
+            "started_at": self.job.started_at or None,
+            "ended": self.job.ended,
+            "metadata": self.job.metadata,
+            "resources": sum_of(amount for _, amount in self._held).public(),
+            "nodes": {node_id: self.on_node(node_id).public() for node_id in node_ids},
+            "waiting": sum_of(waiting).public(),
+            "actors": sum(not holder.is_group for holder in self.holders),
+            "placement_groups": sum(holder.is_group for holder in self.holders),
+        }
+
+
+def work_of_jobs(usage: ClusterUsage, holders: Iterable[Holder]) -> list[WorkOfJob]:
+    """These holders by job and namespace."""
+    found: dict[tuple[str, str], list[Holder]] = {}
+    for holder in holders:
+        found.setdefault((holder.job_id, holder.namespace), []).append(holder)
+    return [
+        WorkOfJob(
+            job=usage.jobs.get(job_id, msgspec.structs.replace(_FORGOTTEN, job_id=job_id)),
+            namespace=namespace,
+            holders=tuple(found[job_id, namespace]),
+        )
+        for job_id, namespace in sorted(found)
+    ]
+
+
+def external_holders(
+    usage: ClusterUsage, state: MeshState, agents: Agents, group_mark: str
+) -> Iterator[Holder]:
+    """The holders that are not this scheduler's."""
+    ours = {agents.where(process) for process in every_process(state, state.agents.values())}
+    own_actors = agents.mark("")
+    for holder in usage.holders:
+        if holder.is_group:
+            mine = holder.name.startswith(group_mark)
+        else:
+            marked = holder.namespace == agents.namespace and holder.name.startswith(own_actors)
+            mine = marked or (holder.namespace, holder.name) in ours
+        if not mine:
+            yield holder
+
+
+def jobs_on(work: Iterable[WorkOfJob], node_id: str) -> tuple[ExternalJob, ...]:
+    """The jobs that hold something of a node."""
+    held = ((found, found.on_node(node_id)) for found in work)
+    return tuple(
+        ExternalJob(
+            job_id=found.job.job_id,
+            namespace=found.namespace,
+            entrypoint=found.job.entrypoint,
+            resources=amount,
+        )
+        for found, amount in held
+        if amount != NOTHING
+    )
