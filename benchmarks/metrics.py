@@ -61,7 +61,7 @@ async def _scraping(pools: int, agents: int, decisions: int) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         reactor = await Reactor.recover(SqlJournal(Path(folder) / "journal.sqlite"))
         recorder = Recorder(reactor.state, reactor.now)
-        reactor.subscribe(recorder)
+        reactor.observers.add(recorder)
         await _fill(reactor, pools, agents)
         gc.collect()
         gc.freeze()

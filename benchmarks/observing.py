@@ -71,7 +71,7 @@ class _Side:
         journal = SqlJournal(path)
         reactor = await Reactor.recover(journal)
         if metrics:
-            reactor.subscribe(Recorder(reactor.state, reactor.now))
+            reactor.observers.add(Recorder(reactor.state, reactor.now))
         else:
             reactor.times = _Untimed()
         behind = history_of(journal, reactor, HistorySettings(enabled=history))

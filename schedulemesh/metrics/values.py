@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -63,22 +64,26 @@ class Histogram:
 class Window:
     """Sums of two amounts over the last seconds, kept in parts."""
 
-    __slots__ = ("_part_s", "_parts", "span_s")
+    __slots__ = ("_next_part_at", "_part_s", "_parts", "span_s")
 
     def __init__(self, span_s: float, parts: int = 30) -> None:
         self.span_s = span_s
+        #: From when on an amount begins a part.
+        self._next_part_at = -math.inf
         self._part_s = span_s / parts
         #: [number of the part, first sum, second sum], oldest first.
         self._parts: deque[list[float]] = deque()
 
     def add(self, at: float, first: float, second: float = 0.0) -> None:
         """Add to both sums at a time in seconds, which never decreases by much."""
-        number = at // self._part_s
-        if not self._parts or number > self._parts[-1][0]:
+        if at >= self._next_part_at or not self._parts:
+            number = at // self._part_s
+            self._next_part_at = (number + 1.0) * self._part_s
             self._parts.append([number, 0.0, 0.0])
             self._forget(at)
-        self._parts[-1][1] += first
-        self._parts[-1][2] += second
+        part = self._parts[-1]
+        part[1] += first
+        part[2] += second
 
     def sums(self, now: float) -> tuple[float, float]:
         """Both sums over the span until now."""

@@ -49,6 +49,7 @@ async def export_for_ever(running: Running) -> None:
 async def export(running: Running) -> None:
     """Export the present values, and what was observed since the last export."""
     backend, recorder = running.backend, running.recorder
+    running.reactor.observers.catch_up()
     for metric, labels, value in recorder.observed():
         backend.export_metric(metric, labels, value)
     families = [*gauges.families(running.reactor.state), *recorder.families()]

@@ -67,6 +67,7 @@ class MetricsService(Service):
         yield from gauges.families(state)
         yield from recent.families(state, now, self._settings.alerts.recent_s)
         yield from usage_families(state, self._agents.usage, now, per_agent=per_agent)
+        self._reactor.observers.catch_up()
         yield from self._recorder.families()
         yield from self._reactor.times.families()
         warm = list(self._executor.ready.warm_starts.items())

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
 
-#: Called with a step once it is durable.
+#: Called with a step once it is durable. It neither blocks nor raises.
 Subscriber = Callable[[Step], None]
 
 #: Seconds between attempts to write a journal that failed: doubled from the first to the last.
@@ -57,6 +57,45 @@ class CommitFollower(Protocol):
 
     async def close(self, *, destroy: bool) -> None:
         """Read nothing any more; ``destroy``: remove what was made of them."""
+
+
+class Observers:
+    """Those that only count or note durable steps, which need not be done between a commit and the answer to
+    its caller: they are called in the next round of the event loop. By then the callers of one commit have
+    been answered and have appended what they decided next, so this is done while the journal writes that.
+    """
+
+    def __init__(self) -> None:
+        self._observers: list[Subscriber] = []
+        #: Durable steps in the order of their facts. Where there are any, ``catch_up`` is scheduled.
+        self._unseen: list[Step] = []
+
+    def add(self, observer: Subscriber) -> None:
+        """Have an observer called with every step that is published from now on."""
+        self.catch_up()
+        self._observers.append(observer)
+
+    def publish(self, step: Step) -> None:
+        """A step is durable: the observers are called with it soon."""
+        if not self._observers:
+            return
+        if not self._unseen:
+            asyncio.get_running_loop().call_soon(self.catch_up)
+        self._unseen.append(step)
+
+    def catch_up(self) -> None:
+        """Call the observers with all that is durable. Whoever reads what they keep calls this first."""
+        steps, self._unseen = self._unseen, []
+        for observer in self._observers:
+            for step in steps:
+                _call(observer, step)
+
+
+def _call(subscriber: Subscriber, step: Step) -> None:
+    try:
+        subscriber(step)
+    except Exception:  # logged: what one subscriber breaks must not keep others from acting
+        logger.exception("a subscriber to durable steps failed")
 
 
 class Reactor:
@@ -86,6 +125,8 @@ class Reactor:
         self._snapshots = Snapshots(self, journal, self._writer, settings)
         self._clock_notes = ClockNotes(journal, clock)
         self._subscribers: list[Subscriber] = []
+        #: Those that need not see a step before its caller is answered.
+        self.observers = Observers()
         #: How long decisions and commits take.
         self.times = ReactorTimes()
         self._follower: CommitFollower | None = None
@@ -141,8 +182,8 @@ class Reactor:
         """Have a subscriber called with every step from now on.
 
         A step is published when its facts are durable, and before ``step`` returns; steps come in the order
-        of their facts, subscribers in the order in which they subscribed. A subscriber neither blocks nor
-        raises.
+        of their facts, subscribers in the order in which they subscribed.
+        What only counts or notes steps belongs into ``observers``, which delay no answer.
         """
         self._subscribers.append(subscriber)
 
@@ -339,6 +380,7 @@ class Reactor:
         if self._follower is not None:
             await self._follower.close(destroy=destroy)
         await self._writer.close()
+        self.observers.catch_up()
         if destroy:
             self._journal.destroy()
         else:
@@ -347,10 +389,8 @@ class Reactor:
     def _publish(self, step: Step) -> None:
         """The step is durable: pass it to the subscribers."""
         for subscriber in self._subscribers:
-            try:
-                subscriber(step)
-            except Exception:  # logged: what one subscriber breaks must not keep others from acting
-                logger.exception("a subscriber to durable steps failed")
+            _call(subscriber, step)
+        self.observers.publish(step)
 
     def _fall_back(self) -> None:
         """Roll the state back to what is durable, and retry writing."""

@@ -370,7 +370,7 @@ class SupervisorService:
         answers = Answers(reactor)
         reactor.subscribe(log_step)
         recorder = Recorder(reactor.state, reactor.now)
-        reactor.subscribe(recorder)
+        reactor.observers.add(recorder)
         history = history_of(journal, reactor, self._settings.history)
         orphans = Orphans(agents, groups, journal)
         monitor = ClusterMonitor(backend, agents, executor, orphans, self._witness)

@@ -33,7 +33,7 @@ class WaitReasons:
         self._left: Iterator[str] = iter(())
         #: The reason last noted, by task.
         self._noted: dict[str, str] = {}
-        reactor.subscribe(self._queued)
+        reactor.observers.add(self._queued)
 
     async def round(self) -> None:
         """Ask for the reasons of the next tasks."""

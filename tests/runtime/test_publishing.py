@@ -58,3 +58,34 @@ def test_a_subscriber_that_fails_keeps_nobody_from_hearing(tmp_path, caplog):
         assert "ZeroDivisionError" in caplog.text
 
     published(tmp_path, story)
+
+
+def test_observers_see_every_step_in_order_behind_the_answer_or_as_soon_as_somebody_looks(tmp_path):
+    async def story(reactor, journal):
+        seen, answered = [], []
+        reactor.observers.add(seen.append)
+        for name in "pqr":
+            answered.append(await reactor.step(wanted(name)))
+            assert seen == answered[:-1]
+            reactor.observers.catch_up()
+            assert seen == answered
+            answered.append(await reactor.step(wanted(name)))
+            await asyncio.sleep(0)
+            assert seen == answered
+
+    published(tmp_path, story)
+
+
+def test_an_observer_sees_what_was_durable_when_the_reactor_closes_and_nothing_from_before_it(
+    tmp_path,
+):
+    seen, last = [], []
+
+    async def story(reactor, journal):
+        reactor.observers.add(lambda step: 1 / 0)
+        await reactor.step(wanted("p"))
+        reactor.observers.add(seen.append)
+        last.append(await reactor.step(wanted("q")))
+
+    published(tmp_path, story)
+    assert seen == last

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
@@ -25,6 +26,7 @@ class Mesh:
     def __init__(self):
         self.engine = Engine()
         self.listeners = []
+        self.observers = SimpleNamespace(add=self.listeners.append)
         self.step(s.PoolRequested(spec=PoolSpec(name="p", resources=ONE)))
         self.submit("runs")
 
@@ -37,9 +39,6 @@ class Mesh:
 
     async def whole(self):
         return None
-
-    def subscribe(self, listener):
-        self.listeners.append(listener)
 
     def step(self, stimulus):
         done = self.engine.handle(stimulus, 1.0)
