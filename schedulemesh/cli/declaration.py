@@ -1,4 +1,4 @@
-"""What a YAML file declares: cohorts, pools and policies; and how it differs from what a scheduler has.
+"""What a YAML file declares: cohorts, pools, policies, tokens; and how it differs from a scheduler.
 
 The file says what is wanted; what it leaves out stays as it is. Fields are those of ``ensure_cohort``,
 ``ensure_pool``, ``update_preemption_policy`` and ``configure_queue``::
@@ -9,6 +9,8 @@ The file says what is wanted; what it leaves out stays as it is. Fields are thos
     policy:
       preemption: {min_runtime: 60}
       queue: {order: fifo}
+    tokens:
+      - {name: rl-team, role: submitter, owner: ada, pools: [research]}
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from schedulemesh.cli import declared_tokens
 from schedulemesh.cli.gateway import Gateway
 from schedulemesh.config.groups import parse_groups, public_groups
 from schedulemesh.config.policy import PreemptionPolicy, changed_policy
@@ -68,22 +71,29 @@ Fields = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """Cohorts, pools and policies, or some of their fields, in plain data."""
+    """Cohorts, pools, policies and tokens, or some of their fields, in plain data."""
 
     #: Fields by name.
     cohorts: Mapping[str, Fields]
     pools: Mapping[str, Fields]
     preemption: Fields
     queue: Fields
+    #: Fields by name; None: nothing is said about tokens.
+    tokens: Mapping[str, Fields] | None = None
 
     def public(self) -> dict[str, object]:
         """The declaration as it is in a file."""
         policy = {"preemption": dict(self.preemption), "queue": dict(self.queue)}
-        return {
-            "cohorts": [{"name": name, **fields} for name, fields in self.cohorts.items()],
-            "pools": [{"name": name, **fields} for name, fields in self.pools.items()],
+        found: dict[str, object] = {
+            "cohorts": _listed(self.cohorts),
+            "pools": _listed(self.pools),
             "policy": policy,
         }
+        return found if self.tokens is None else {**found, "tokens": _listed(self.tokens)}
+
+
+def _listed(named: Mapping[str, Fields]) -> list[dict[str, Any]]:
+    return [{"name": name, **fields} for name, fields in named.items()]
 
 
 def read(path: str) -> Declaration:
@@ -101,7 +111,7 @@ def read(path: str) -> Declaration:
 
 def parsed(given: object) -> Declaration:
     """The declaration in plain data, with every field checked. Raises InvalidRequestError."""
-    parts = _fields(given, ("cohorts", "pools", "policy"), "the file")
+    parts = _fields(given, ("cohorts", "pools", "policy", "tokens"), "the file")
     policy = _fields(parts.get("policy") or {}, ("preemption", "queue"), "policy")
     return Declaration(
         cohorts={
@@ -114,11 +124,20 @@ def parsed(given: object) -> Declaration:
         },
         preemption=normal_preemption(policy.get("preemption") or {}),
         queue=normal_queue(policy.get("queue") or {}),
+        tokens=None if parts.get("tokens") is None else _tokens(parts["tokens"]),
     )
 
 
-def current(gateway: Gateway) -> Declaration:
-    """What a scheduler has."""
+def _tokens(given: object) -> dict[str, Fields]:
+    """The fields of each token. Raises InvalidRequestError."""
+    return {
+        name: declared_tokens.normal(_fields(fields, declared_tokens.FIELDS, f"token {name!r}"))
+        for name, fields in _named(given, "tokens")
+    }
+
+
+def current(gateway: Gateway, *, tokens: bool = False) -> Declaration:
+    """What a scheduler has. ``tokens``: also its tokens, which only operators may list."""
     pools = gateway.ask(ListPools(), Listed).rows
     cohorts = gateway.ask(ListCohorts(), Listed).rows
     return Declaration(
@@ -126,6 +145,7 @@ def current(gateway: Gateway) -> Declaration:
         pools={row["name"]: {key: row[key] for key in POOL_FIELDS} for row in pools},
         preemption=gateway.ask(GetPolicy(), Details).facts["policy"],
         queue=gateway.ask(GetQueuePolicy(), Details).facts["policy"],
+        tokens=declared_tokens.current(gateway) if tokens else None,
     )
 
 
@@ -134,6 +154,7 @@ def differences(wanted: Declaration, found: Declaration) -> list[dict[str, objec
     rows = [
         *_compared("cohort", wanted.cohorts, found.cohorts),
         *_compared("pool", wanted.pools, found.pools),
+        *_compared("token", wanted.tokens or {}, found.tokens or {}),
     ]
     wanted_policies = {"preemption": wanted.preemption, "queue": wanted.queue}
     policies = {"preemption": found.preemption, "queue": found.queue}

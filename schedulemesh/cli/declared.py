@@ -1,4 +1,4 @@
-"""The commands apply, diff and export: cohorts, pools and policies in one YAML file."""
+"""The commands apply, diff and export: cohorts, pools, policies and tokens in one YAML file."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from schedulemesh.cli.command import Format, Output, Target, command, group
+from schedulemesh.cli.command import Format, Output, Target, command, group, note
 from schedulemesh.cli.output import emit
 from schedulemesh.cli.rows import Column, Listing, Record
 from schedulemesh.cli.texts import data
 
 if TYPE_CHECKING:
     from schedulemesh.cli.declaration import Declaration
+    from schedulemesh.cli.declared_tokens import Plan
     from schedulemesh.cli.gateway import Gateway
 
 app = typer.Typer()
@@ -42,20 +43,40 @@ def apply(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would change.")
     ] = False,
+    secrets: Annotated[
+        str | None,
+        typer.Option(
+            "--secrets",
+            metavar="FOLDER",
+            help="Where the secret of each token that is created is written.",
+        ),
+    ] = None,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Revoke tokens that the file leaves out.")
+    ] = False,
 ) -> None:
-    """Create and change the cohorts, pools and policies that a file declares.
+    """Create and change the cohorts, pools, policies and tokens that a file declares.
 
-    What the file leaves out stays as it is; nothing is removed.
+    What the file leaves out stays as it is; with --prune tokens that it leaves out are revoked.
     """
-    from schedulemesh.cli import declaration
+    from schedulemesh.cli import declaration, declared_tokens
     from schedulemesh.cli.gateway import gateway_to
+    from schedulemesh.errors import InvalidRequestError
 
     wanted = declaration.read(file)
+    if prune and wanted.tokens is None:
+        raise InvalidRequestError(
+            "--prune revokes the tokens that the file leaves out, and it has no list `tokens`"
+        )
     with gateway_to(target) as gateway:
+        plan = None
+        if wanted.tokens is not None:
+            own = declared_tokens.own_hash(target) if prune else None
+            plan = declared_tokens.Plan.of(gateway, wanted.tokens, prune=prune, own=own)
         if dry_run:
-            emit(difference_listing(gateway, wanted), output)
+            emit(difference_listing(gateway, wanted, plan), output)
         else:
-            emit(applied(gateway, wanted), output)
+            emit(applied(gateway, wanted, plan, secrets), output)
 
 
 @command(app)
@@ -79,13 +100,16 @@ Form = Annotated[Format, typer.Option("--output", "-o", help="yaml or json.", ca
 
 @group(exports)
 def export(target: Target, output: Form = Format.YAML) -> None:
-    """Print the cohorts, pools and policies of a scheduler as a file for apply, as export config does."""
+    """Print what a scheduler has as a file for apply, as export config does."""
     _export_config(target, output)
 
 
 @command(exports)
 def config(target: Target, output: Form = Format.YAML) -> None:
-    """Print the cohorts, pools and policies of a scheduler as a file for apply."""
+    """Print the cohorts, pools, policies and tokens of a scheduler as a file for apply.
+
+    Without secrets; tokens only for operators.
+    """
     _export_config(target, output)
 
 
@@ -116,32 +140,52 @@ def dashboard() -> None:
 
 def _export_config(target: Target, output: Format) -> None:
     from schedulemesh.cli import declaration
+    from schedulemesh.cli.exits import ExitCode, RefusedError, code_of
     from schedulemesh.cli.gateway import gateway_to
-    from schedulemesh.errors import InvalidRequestError
+    from schedulemesh.errors import InvalidRequestError, NotAllowedError
 
     if output not in (Format.YAML, Format.JSON):
         raise InvalidRequestError(f"a file is exported as yaml or json, not {output.value}")
     with gateway_to(target) as gateway:
-        found = declaration.current(gateway).public()
-    emit(Record(facts=found), Output(output=output))
+        try:
+            found = declaration.current(gateway, tokens=True)
+        except (RefusedError, NotAllowedError) as error:
+            if code_of(error) is not ExitCode.NOT_ALLOWED:
+                raise
+            note(f"without tokens: {error}")
+            found = declaration.current(gateway)
+    emit(Record(facts=found.public()), Output(output=output))
 
 
-def difference_listing(gateway: Gateway, wanted: Declaration) -> Listing:
-    """The fields that are declared and different."""
+def difference_listing(gateway: Gateway, wanted: Declaration, plan: Plan | None = None) -> Listing:
+    """The fields that are declared and different, and the tokens that a plan revokes."""
     from schedulemesh.cli import declaration
 
-    rows = declaration.differences(wanted, declaration.current(gateway))
+    found = declaration.current(gateway, tokens=wanted.tokens is not None)
+    rows = declaration.differences(wanted, found)
+    for name in () if plan is None else plan.revoked:
+        row = {"kind": "token", "name": name, "field": "", "current": "exists"}
+        rows.append({**row, "declared": "is revoked"})
     return Listing(kind="differences", rows=rows, columns=_DIFFERENCES)
 
 
-def applied(gateway: Gateway, wanted: Declaration) -> Listing:
-    """What became of each thing that a file declares. Raises RefusedError at the first that is refused."""
+def applied(
+    gateway: Gateway,
+    wanted: Declaration,
+    plan: Plan | None = None,
+    secrets: str | None = None,
+) -> Listing:
+    """What became of each thing that a file declares. Raises RefusedError at the first that is refused.
+
+    ``plan``: how its tokens are changed. ``secrets``: the folder for the secrets of those that are created.
+    """
     from schedulemesh.cli import declaration
     from schedulemesh.cli.changes import changed_result
     from schedulemesh.cli.policy import set_policies
     from schedulemesh.protocol.answers import PoolResponse, Response
 
     rows: list[dict[str, Any]] = []
+    folder = None if plan is None else plan.folder_for(secrets)
 
     def add(kind: str, name: str, result: str) -> None:
         rows.append({"kind": kind, "name": name, "result": result})
@@ -156,4 +200,6 @@ def applied(gateway: Gateway, wanted: Declaration) -> Listing:
     same = {"preemption": before.preemption, "queue": before.queue}
     for name, fields in set_policies(gateway, wanted.preemption, wanted.queue).items():
         add("policy", name, "unchanged" if fields == same[name] else "changed")
+    for name, result in () if plan is None else plan.carry_out(gateway, folder):
+        add("token", name, result)
     return Listing(kind="changes", rows=rows, columns=_APPLIED)

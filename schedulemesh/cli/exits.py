@@ -74,6 +74,7 @@ _CONFLICTS = frozenset(
         Reason.AGENT_ENDING,
         Reason.ALREADY_BEING_PREEMPTED,
         Reason.TOKEN_EXISTS,
+        Reason.TOKEN_CONTRADICTION,
         Reason.LAST_OPERATOR,
     }
 )

@@ -117,13 +117,13 @@ def _merged(given: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
 
 @command(pools, "apply")
 def apply(target: Target, output: Output, file: File) -> None:
-    """Create and change the cohorts and pools that a file declares; its policies are left out."""
+    """Create and change the cohorts and pools that a file declares; its policies and tokens are left out."""
     from dataclasses import replace
 
     from schedulemesh.cli import declaration
     from schedulemesh.cli.declared import applied
     from schedulemesh.cli.gateway import gateway_to
 
-    wanted = replace(declaration.read(file), preemption={}, queue={})
+    wanted = replace(declaration.read(file), preemption={}, queue={}, tokens=None)
     with gateway_to(target) as gateway:
         emit(applied(gateway, wanted), output)

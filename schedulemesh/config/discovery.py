@@ -82,13 +82,21 @@ def _check_owner(path: Path, status: os.stat_result) -> None:
 
 def write(folder: str | os.PathLike[str], discovered: Discovered) -> Path:
     """Write the file, readable by its owner only; a reader sees the former content or the new one."""
-    path = path_of(folder, discovered.namespace, discovered.name)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    of_namespace = Path(folder) / _quoted(discovered.namespace)
+    return write_private(of_namespace, discovered.name, ".json", msgspec.json.encode(discovered))
+
+
+def write_private(folder: Path, name: str, suffix: str, content: bytes) -> Path:
+    """Write the file of a name into a folder, which is created where it is missing; only its owner may read
+    it, and a reader sees the former content or the new one. Raises OSError.
+    """
+    path = folder / f"{_quoted(name)}{suffix}"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     # The file is created with mode 0600.
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+    descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=".new-")
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.encode(discovered))
+            file.write(content)
         Path(temporary).replace(path)
     except OSError:
         Path(temporary).unlink(missing_ok=True)

@@ -12,6 +12,8 @@ from schedulemesh.errors import InvalidRequestError, shown
 MAX_PRIORITY = 1e9
 #: Seconds that a task may be estimated to take.
 MAX_DURATION_S = 1e10
+#: The latest time that is taken, in seconds since 1970.
+LATEST_S = 1e11
 #: Seconds of a time limit; the longest that every clock of Python can wait.
 MAX_TIMEOUT_S = 1e9
 #: Agents, groups, hosts or rows: no count is higher.

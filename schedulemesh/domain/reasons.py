@@ -159,10 +159,17 @@ class Reason(Code):
         "Calls need a token, and there is none, or it is unknown, expired or revoked.",
     )
     TOKEN_EXISTS = ("token_exists", "A token of this name is valid. Rotate it, or revoke it first.")
+    TOKEN_CONTRADICTION = (
+        "token_contradiction",
+        "The limits of the token would contradict its role. Change both together.",
+    )
     TOKEN_NOT_FOUND = ("token_not_found", "There is no such token.")
     LAST_OPERATOR = (
         "last_operator",
-        "No other token of an operator lasts. Issue one before this one is revoked or given a lifetime.",
+        (
+            "No other token of an operator lasts. Issue one before this one is revoked, or gets a "
+            "lifetime or another role."
+        ),
     )
 
     # The queue.

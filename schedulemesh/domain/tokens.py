@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 
 import msgspec
 
 from schedulemesh.domain.names import as_text, parse_key, parse_name
-from schedulemesh.domain.numbers import MAX_DURATION_S, parse_positive, parse_priority
+from schedulemesh.domain.numbers import (
+    LATEST_S,
+    MAX_DURATION_S,
+    parse_number,
+    parse_positive,
+    parse_priority,
+)
 from schedulemesh.errors import InvalidRequestError, shown
+
+#: The name of the token that a scheduler's HTTP API makes for its own machine.
+LOCAL = "local"
 
 
 class Role(str, Enum):
@@ -41,6 +51,11 @@ class TokenSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     #: In seconds since 1970; None: never.
     expires_at: float | None = None
 
+    @property
+    def lasting_operator(self) -> bool:
+        """Whether it is an operator's and does not expire."""
+        return self.role is Role.OPERATOR and self.expires_at is None
+
     def valid(self, now: float) -> bool:
         """Whether it has not expired."""
         return self.expires_at is None or now < self.expires_at
@@ -69,22 +84,37 @@ def parse_role(given: object) -> Role:
 
 
 def check_token(spec: TokenSpec) -> None:
-    """Raise InvalidRequestError for a token that contradicts itself."""
+    """Raise InvalidRequestError for a token with a malformed field, or that contradicts itself."""
     parse_name(spec.name, "the token's name")
     parse_key(spec.secret_hash, "the hash of the token's secret")
-    for pool in spec.pools:
+    check_limits(spec.pools, spec.max_priority, spec.owner, spec.expires_at)
+    error = contradiction(spec)
+    if error is not None:
+        raise InvalidRequestError(error)
+
+
+def check_limits(
+    pools: Iterable[object], max_priority: object, owner: object, expires_at: object
+) -> None:
+    """Raise InvalidRequestError for a malformed limit; an owner may be empty, and the numbers None."""
+    for pool in pools:
         parse_name(pool, "the pool's name")
-    if spec.max_priority is not None:
-        parse_priority(spec.max_priority, "max_priority")
-    if spec.owner:
-        parse_name(spec.owner, "owner")
+    if max_priority is not None:
+        parse_priority(max_priority, "max_priority")
+    if owner != "":
+        parse_name(owner, "owner")
+    if expires_at is not None:
+        parse_number(expires_at, "expires_at", 0.0, LATEST_S)
+
+
+def contradiction(spec: TokenSpec) -> str | None:
+    """How the limits of a token contradict its role; None: they do not."""
     limited = spec.pools or spec.owner or spec.max_priority is not None
     if spec.role is Role.SUBMITTER and not spec.owner:
-        raise InvalidRequestError("a submitter's token needs the owner of its tasks")
+        return "a submitter's token needs the owner of its tasks"
     if spec.role is not Role.SUBMITTER and limited:
-        raise InvalidRequestError(
-            f"pools, max_priority and owner limit submitters, not the role {spec.role.value}"
-        )
+        return f"pools, max_priority and owner limit submitters, not the role {spec.role.value}"
+    return None
 
 
 def parse_lifetime(given: object) -> float | None:

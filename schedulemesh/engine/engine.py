@@ -29,7 +29,12 @@ from schedulemesh.engine.lifecycle.groups import drop_if_unwanted, expire
 from schedulemesh.engine.lifecycle.measurements import forget_measurements, note_measurements
 from schedulemesh.engine.lifecycle.rebuild import agent_restarted, rebuild
 from schedulemesh.engine.lifecycle.recovery import reconcile
-from schedulemesh.engine.lifecycle.tokens import enable_authentication, issue_token, revoke_token
+from schedulemesh.engine.lifecycle.tokens import (
+    change_token,
+    enable_authentication,
+    issue_token,
+    revoke_token,
+)
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.explanation import Explanation
 from schedulemesh.engine.messages.facts import (
@@ -118,6 +123,7 @@ class Engine:
         self._on(s.SupervisorBegan, _begin)
         self._on(s.AgentsMeasured, note_measurements)
         self._on(s.TokenRequested, issue_token)
+        self._on(s.TokenChangeRequested, change_token)
         self._on(s.TokenRevocationRequested, revoke_token)
         self._on(s.AuthenticationRequested, enable_authentication)
         self._on(s.ChangeWasReceived, change_received)

@@ -13,11 +13,9 @@ from schedulemesh.protocol import task_requests as t
 from schedulemesh.protocol.audit_requests import QueryAudit
 from schedulemesh.protocol.drain_requests import Drain
 from schedulemesh.protocol.token_requests import (
-    CreateToken,
+    AnyTokenChange,
     GetTokenHashes,
     ListTokens,
-    RevokeToken,
-    RotateToken,
 )
 
 _RANKS = {role: rank for rank, role in enumerate(Role)}
@@ -51,9 +49,7 @@ _OPERATORS = (
     r.PreemptTask,
     r.EndOrphans,
     r.EnsureAgentHealth,
-    CreateToken,
-    RotateToken,
-    RevokeToken,
+    *get_args(AnyTokenChange),
     ListTokens,
     GetTokenHashes,
     QueryAudit,

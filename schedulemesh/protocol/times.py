@@ -7,13 +7,11 @@ import time
 from datetime import datetime
 
 from schedulemesh.domain.names import as_text
-from schedulemesh.domain.numbers import parse_number
+from schedulemesh.domain.numbers import LATEST_S, parse_number
 from schedulemesh.errors import InvalidRequestError, shown
 
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _AGO = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)([smhdw])")
-#: The latest time that is taken, in seconds since 1970.
-_LATEST_S = 1e11
 
 
 def parse_time(given: object, what: str, now: float | None = None) -> float | None:
@@ -26,7 +24,7 @@ def parse_time(given: object, what: str, now: float | None = None) -> float | No
         return None
     text = as_text(given)
     if text is None:
-        return parse_number(given, what, 0.0, _LATEST_S)
+        return parse_number(given, what, 0.0, LATEST_S)
     ago = _AGO.fullmatch(text)
     if ago is not None:
         now = time.time() if now is None else now

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Union
 
+from msgspec import UNSET, UnsetType
+
 from schedulemesh.domain.names import parse_key, parse_name
-from schedulemesh.domain.tokens import TokenSpec, check_token, parse_lifetime
+from schedulemesh.domain.tokens import Role, TokenSpec, check_limits, check_token, parse_lifetime
 from schedulemesh.protocol.request_base import Request
 
 
@@ -44,6 +46,29 @@ class RotateToken(Request, tag="rotate_token", frozen=True, kw_only=True):
         parse_name(self.request_id, "request_id")
 
 
+class ChangeToken(Request, tag="change_token", frozen=True, kw_only=True):
+    """Change the role, the limits or the expiry of a token, whose secret stays; what is not given stays."""
+
+    name: str
+    role: Role | UnsetType = UNSET
+    pools: tuple[str, ...] | UnsetType = UNSET
+    max_priority: float | UnsetType | None = UNSET
+    owner: str | UnsetType = UNSET
+    #: In seconds since 1970; None: never.
+    expires_at: float | UnsetType | None = UNSET
+    client: str
+
+    def __post_init__(self) -> None:
+        parse_name(self.name, "the token's name")
+        parse_name(self.client, "the client's name")
+        check_limits(
+            () if self.pools is UNSET else self.pools,
+            None if self.max_priority is UNSET else self.max_priority,
+            "" if self.owner is UNSET else self.owner,
+            None if self.expires_at is UNSET else self.expires_at,
+        )
+
+
 class RevokeToken(Request, tag="revoke_token", frozen=True, kw_only=True):
     """Accept a token no more."""
 
@@ -63,5 +88,5 @@ class GetTokenHashes(Request, tag="get_token_hashes", frozen=True, kw_only=True)
     """Get the valid tokens with the hashes of their secrets, for the process that checks them."""
 
 
-AnyTokenChange = Union[CreateToken, RotateToken, RevokeToken]
+AnyTokenChange = Union[CreateToken, RotateToken, ChangeToken, RevokeToken]
 AnyTokenQuery = Union[ListTokens, GetTokenHashes]

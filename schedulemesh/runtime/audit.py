@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import get_args
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -63,9 +64,7 @@ AUDITED: frozenset[type] = frozenset(
         r.PreemptTask,
         r.EndOrphans,
         r.EnsureAgentHealth,
-        tokens.CreateToken,
-        tokens.RotateToken,
-        tokens.RevokeToken,
+        *get_args(tokens.AnyTokenChange),
     )
 )
 
@@ -194,7 +193,7 @@ def _changed_alone(request: r.AnyRequest) -> tuple[str, ...] | None:
             return ("cohort", request.name)
         case tokens.CreateToken():
             return ("token", request.spec.name)
-        case tokens.RotateToken() | tokens.RevokeToken():
+        case tokens.RotateToken() | tokens.ChangeToken() | tokens.RevokeToken():
             return ("token", request.name)
         case Drain():
             return ("drain", request.node_id or "", request.pool_name or "")
@@ -221,10 +220,10 @@ def _subject(state: MeshState, request: r.AnyRequest) -> str:
             return _text({name: policy.get(name) for name in request.changes})
         case q.ChangeQueuePolicy():
             return _text(state.queue.policy.public())
-        case tokens.CreateToken() | tokens.RotateToken() | tokens.RevokeToken():
-            name = request.spec.name if isinstance(request, tokens.CreateToken) else request.name
-            token = state.tokens.get(name)
-            return "" if token is None else _text(token.public())
+        case tokens.CreateToken():
+            return _token(state, request.spec.name)
+        case tokens.RotateToken() | tokens.ChangeToken() | tokens.RevokeToken():
+            return _token(state, request.name)
         case Drain():
             drains = state.drains
             found = drains.nodes.get(request.node_id or "") or drains.pools.get(
@@ -241,6 +240,11 @@ def _subject(state: MeshState, request: r.AnyRequest) -> str:
             return _text({"priority": waiting.spec.priority, "held": waiting.held})
         case _:
             return ""
+
+
+def _token(state: MeshState, name: str) -> str:
+    token = state.tokens.get(name)
+    return "" if token is None else _text(token.public())
 
 
 def _text(value: object) -> str:

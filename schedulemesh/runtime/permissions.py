@@ -19,7 +19,13 @@ from schedulemesh.protocol import state_requests
 from schedulemesh.protocol import task_requests as t
 from schedulemesh.protocol.callers import Caller
 from schedulemesh.protocol.roles import LEAST_ROLE, allows
-from schedulemesh.protocol.token_requests import CreateToken, RevokeToken, RotateToken
+from schedulemesh.protocol.token_requests import (
+    AnyTokenChange,
+    ChangeToken,
+    CreateToken,
+    RevokeToken,
+    RotateToken,
+)
 from schedulemesh.runtime.queries import past_of
 
 
@@ -172,7 +178,7 @@ def _refused(error: str) -> Refused:
     return Refused(reason=Reason.NOT_ALLOWED, error=error)
 
 
-def token_change(request: CreateToken | RotateToken | RevokeToken) -> s.AnyStimulus:
+def token_change(request: AnyTokenChange) -> s.AnyStimulus:
     """A change of the tokens as the engine takes it."""
     match request:
         case CreateToken():
@@ -183,6 +189,16 @@ def token_change(request: CreateToken | RotateToken | RevokeToken) -> s.AnyStimu
             spec = TokenSpec(name=request.name, role=Role.VIEWER, secret_hash=request.secret_hash)
             return s.TokenRequested(
                 spec=spec, rotate=True, lifetime_s=request.lifetime_s, client=request.client
+            )
+        case ChangeToken():
+            return s.TokenChangeRequested(
+                name=request.name,
+                role=request.role,
+                pools=request.pools,
+                max_priority=request.max_priority,
+                owner=request.owner,
+                expires_at=request.expires_at,
+                client=request.client,
             )
         case RevokeToken():
             return s.TokenRevocationRequested(name=request.name, client=request.client)

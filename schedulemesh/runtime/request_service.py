@@ -192,7 +192,12 @@ class RequestService(Service):
                 return await self.states.saved_state(request.task_id)
             case r.GetGroupStats():
                 return await self._pools.group_stats(request.pool_name)
-            case tokens.CreateToken() | tokens.RotateToken() | tokens.RevokeToken():
+            case (
+                tokens.CreateToken()
+                | tokens.RotateToken()
+                | tokens.ChangeToken()
+                | tokens.RevokeToken()
+            ):
                 return await self._decided(token_change(request))
             case tokens.ListTokens():
                 return Listed(rows=await self._reactor.read(self._public_tokens))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from starlette.applications import Starlette
@@ -30,7 +30,7 @@ from schedulemesh.protocol.queue_requests import ChangeQueuePolicy
 from schedulemesh.protocol.requests import CHANGES as RECORDED
 from schedulemesh.protocol.requests import AnyRequest, ChangePolicy, decode_request
 from schedulemesh.protocol.roles import LEAST_ROLE, allows
-from schedulemesh.protocol.token_requests import CreateToken, RevokeToken, RotateToken
+from schedulemesh.protocol.token_requests import AnyTokenChange
 from schedulemesh.server.answers import plain, rows_of
 from schedulemesh.server.changes import CHANGES, Change, Given, new_request_id
 from schedulemesh.server.event_feed import EventFeed
@@ -58,7 +58,7 @@ MSGPACK = "application/msgpack"
 #: The type of a stream of events.
 EVENTS = "text/event-stream"
 #: Requests after which tokens are read again.
-TOKEN_CHANGES = (CreateToken, RotateToken, RevokeToken)
+TOKEN_CHANGES = get_args(AnyTokenChange)
 
 Endpoint = Callable[[Request], Awaitable[ASGIApp]]
 

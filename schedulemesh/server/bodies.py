@@ -126,6 +126,18 @@ class NewToken(Body, frozen=True, kw_only=True):
     expires_in: float | None = None
 
 
+class TokenChange(Body, frozen=True, kw_only=True):
+    """What is to be different of a token; what is left out stays."""
+
+    #: "viewer", "submitter" or "operator"; the limits end with the role of a submitter.
+    role: str | UnsetType = UNSET
+    pools: list[str] | UnsetType = UNSET
+    max_priority: float | UnsetType | None = UNSET
+    owner: str | UnsetType = UNSET
+    #: In seconds since 1970; null: never.
+    expires_at: float | UnsetType | None = UNSET
+
+
 class Rotation(Body, frozen=True, kw_only=True):
     """How a token's secret is replaced."""
 

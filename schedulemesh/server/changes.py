@@ -26,7 +26,12 @@ from schedulemesh.protocol.drain_requests import Drain
 from schedulemesh.protocol.queue_requests import CancelTasks, ChangeQueuedTask, ChangeQueuePolicy
 from schedulemesh.protocol.state_requests import SaveTaskState
 from schedulemesh.protocol.task_requests import CancelTask
-from schedulemesh.protocol.token_requests import CreateToken, RevokeToken, RotateToken
+from schedulemesh.protocol.token_requests import (
+    ChangeToken,
+    CreateToken,
+    RevokeToken,
+    RotateToken,
+)
 from schedulemesh.server import bodies, schemas
 
 _LENDING = ("cohort", "lending_limit", "borrowing_limit", "weight")
@@ -218,6 +223,21 @@ def _rotation(given: Given) -> RotateToken:
     )
 
 
+def _token_change(given: Given) -> ChangeToken:
+    body = given.body
+    role = UNSET if body.role is UNSET else parse_role(body.role)
+    pools = UNSET if body.pools is UNSET else tuple(body.pools)
+    return ChangeToken(
+        name=given.name("name"),
+        role=role,
+        pools=pools,
+        max_priority=body.max_priority,
+        owner=body.owner,
+        expires_at=body.expires_at,
+        client=given.client,
+    )
+
+
 CHANGES = (
     Change(
         method="POST",
@@ -238,6 +258,14 @@ CHANGES = (
         asks=RotateToken,
         reveals=True,
         request=_rotation,
+    ),
+    Change(
+        method="PATCH",
+        path="/tokens/{name:path}",
+        summary="Change the role, the limits or the expiry of a token, whose secret stays",
+        body=bodies.TokenChange,
+        asks=ChangeToken,
+        request=_token_change,
     ),
     Change(
         method="DELETE",

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from schedulemesh.domain.tokens import Role, TokenSpec
+from schedulemesh.domain.tokens import LOCAL, Role, TokenSpec
 from schedulemesh.errors import SchedulerUnavailableError
 from schedulemesh.protocol.answers import Details, Response
 from schedulemesh.protocol.callers import Caller
@@ -24,8 +24,6 @@ from schedulemesh.server.gateway import Gateway
 
 logger = logging.getLogger(__name__)
 
-#: The name of the token in the discovery file.
-LOCAL = "local"
 #: Seconds after which the tokens are read again when a request comes, and the shortest time between two
 #: such reads where an unknown token is given.
 _FRESH_S, _PAUSE_S = 2.0, 0.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from schedulemesh.domain.reasons import Change, Reason
@@ -26,6 +27,50 @@ def issue(mesh, name="t", role=Role.VIEWER, secret=FIRST, rotate=False, lifetime
 
 def revoke(mesh, name):
     return mesh.handle(s.TokenRevocationRequested(name=name, client="c")).outcome
+
+
+def change(mesh, name, **fields):
+    return mesh.handle(s.TokenChangeRequested(name=name, client="c", **fields)).outcome
+
+
+def test_limits_change_and_the_secret_stays(mesh):
+    issue(mesh, role=Role.SUBMITTER, owner="ada", pools=("p",), max_priority=3.0)
+    before = mesh.state.tokens["t"]
+    assert change(mesh, "t", pools=("q",)).change is Change.CHANGED
+    assert change(mesh, "t", pools=("q",)).change is Change.UNCHANGED
+    assert change(mesh, "t", max_priority=None, expires_at=9.0).change is Change.CHANGED
+    after = mesh.state.tokens["t"]
+    assert after == msgspec.structs.replace(before, pools=("q",), max_priority=None, expires_at=9.0)
+    assert mesh.state.tokens.by_hash == {FIRST: after}
+    assert change(mesh, "none", owner="x").reason is Reason.TOKEN_NOT_FOUND
+
+
+def test_limits_end_with_the_role_of_a_submitter(mesh):
+    issue(mesh, role=Role.SUBMITTER, owner="ada", pools=("p",), max_priority=3.0)
+    refused = change(mesh, "t", role=Role.VIEWER, owner="ada")
+    assert refused.reason is Reason.TOKEN_CONTRADICTION
+    assert change(mesh, "t", owner="").reason is Reason.TOKEN_CONTRADICTION
+    change(mesh, "t", role=Role.OPERATOR)
+    token = mesh.state.tokens["t"]
+    assert (token.role, token.pools, token.max_priority, token.owner) == (
+        Role.OPERATOR,
+        (),
+        None,
+        "",
+    )
+
+
+def test_the_last_operator_keeps_its_role_and_does_not_expire(mesh):
+    issue(mesh, name="only", role=Role.OPERATOR)
+    for fields in (
+        {"role": Role.VIEWER},
+        {"role": Role.SUBMITTER, "owner": "x"},
+        {"expires_at": 9e9},
+    ):
+        assert change(mesh, "only", **fields).reason is Reason.LAST_OPERATOR
+    issue(mesh, name="other", role=Role.OPERATOR, secret=SECOND)
+    assert change(mesh, "only", role=Role.VIEWER).change is Change.CHANGED
+    assert change(mesh, "other", expires_at=9e9).reason is Reason.LAST_OPERATOR
 
 
 def test_a_token_is_issued_once(mesh):

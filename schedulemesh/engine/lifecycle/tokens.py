@@ -1,11 +1,11 @@
-"""Issues, rotates and revokes tokens, and has calls need one."""
+"""Issues, rotates, changes and revokes tokens, and has calls need one."""
 
 from __future__ import annotations
 
 import msgspec
 
 from schedulemesh.domain.reasons import Change, Reason
-from schedulemesh.domain.tokens import Role, TokenSpec
+from schedulemesh.domain.tokens import Role, TokenSpec, contradiction
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Refused, RequestOutcome
 from schedulemesh.engine.messages.token_facts import (
@@ -46,10 +46,37 @@ def _issued(tx: Transaction, stimulus: s.TokenRequested, known: TokenSpec | None
     if lifetime_s is None and known and known.expires_at is not None:
         lifetime_s = known.expires_at - known.created_at
     base = msgspec.structs.replace(known, secret_hash=given.secret_hash) if known else given
-    expires_at = None if lifetime_s is None else tx.now + lifetime_s
+    expires_at = given.expires_at if lifetime_s is None else tx.now + lifetime_s
     return msgspec.structs.replace(
         base, created_at=tx.now, created_by=stimulus.client, expires_at=expires_at
     )
+
+
+def change_token(tx: Transaction, stimulus: s.TokenChangeRequested) -> RequestOutcome:
+    """A token has another role, other limits or another expiry, and the same secret. Another role than that
+    of a submitter has no limits.
+    """
+    known = tx.state.tokens.get(stimulus.name)
+    if known is None:
+        return _not_found(tx, stimulus.name)
+    changed = _changed(known, stimulus)
+    if changed == known:
+        return Done(change=Change.UNCHANGED)
+    if (error := contradiction(changed)) is not None:
+        return Refused(reason=Reason.TOKEN_CONTRADICTION, error=error)
+    if not changed.lasting_operator and (last := _last_operator(tx, known)) is not None:
+        return last
+    tx.emit(TokenIssued(spec=changed))
+    return Done(change=Change.CHANGED)
+
+
+def _changed(known: TokenSpec, stimulus: s.TokenChangeRequested) -> TokenSpec:
+    fields = ("role", "pools", "max_priority", "owner", "expires_at")
+    given = {name: getattr(stimulus, name) for name in fields}
+    changes = {name: value for name, value in given.items() if value is not msgspec.UNSET}
+    if changes.get("role", known.role) is not Role.SUBMITTER:
+        changes = {"pools": (), "max_priority": None, "owner": "", **changes}
+    return msgspec.structs.replace(known, **changes)
 
 
 def revoke_token(tx: Transaction, stimulus: s.TokenRevocationRequested) -> RequestOutcome:
@@ -64,14 +91,10 @@ def revoke_token(tx: Transaction, stimulus: s.TokenRevocationRequested) -> Reque
 
 
 def _last_operator(tx: Transaction, known: TokenSpec) -> Refused | None:
-    """The refusal to end the only operator's token that does not expire: somebody must always be able to
-    issue others.
+    """The refusal to end or limit the only operator's token that does not expire: somebody must always be
+    able to issue others.
     """
-    lasting = [
-        token.name
-        for token in tx.state.tokens.values()
-        if token.role is Role.OPERATOR and token.expires_at is None
-    ]
+    lasting = [token.name for token in tx.state.tokens.values() if token.lasting_operator]
     if lasting != [known.name]:
         return None
     return Refused(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Union
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.config.queueing import QueuePolicy
@@ -18,7 +19,7 @@ from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import TaskSpec
-from schedulemesh.domain.tokens import TokenSpec
+from schedulemesh.domain.tokens import Role, TokenSpec
 from schedulemesh.engine.messages.audit_facts import ChangeAnswered
 
 
@@ -347,6 +348,19 @@ class TokenRequested(Stimulus, frozen=True, kw_only=True):
     client: str
 
 
+class TokenChangeRequested(Stimulus, frozen=True, kw_only=True):
+    """A client requested another role, other limits or another expiry of a token; what is unset stays."""
+
+    name: str
+    role: Role | UnsetType = UNSET
+    pools: tuple[str, ...] | UnsetType = UNSET
+    max_priority: float | UnsetType | None = UNSET
+    owner: str | UnsetType = UNSET
+    #: In seconds since 1970; None: never.
+    expires_at: float | UnsetType | None = UNSET
+    client: str
+
+
 class TokenRevocationRequested(Stimulus, frozen=True, kw_only=True):
     """A client requested that a token is accepted no more."""
 
@@ -427,6 +441,7 @@ AnyStimulus = Union[
     RecoveryObserved,
     SupervisorBegan,
     TokenRequested,
+    TokenChangeRequested,
     TokenRevocationRequested,
     AuthenticationRequested,
     ChangeWasReceived,

@@ -9,7 +9,9 @@ from schedulemesh.engine.messages.fact import Fact
 
 
 class TokenIssued(Fact, tag="token_issued", frozen=True, kw_only=True):
-    """The token is accepted; it replaces an earlier one of its name, whose secret is accepted no more."""
+    """The token is accepted as it is here; it replaces an earlier one of its name, whose secret is accepted
+    no more, unless it is the same.
+    """
 
     spec: TokenSpec
 

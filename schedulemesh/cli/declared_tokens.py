@@ -1,0 +1,212 @@
+"""Tokens in a declaration: their role, limits and expiry; never their secrets.
+
+The secret of a token that is created is written to a file that only its owner may read. That happens before
+the token is issued: a token whose secret was lost would be of no use to anybody.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from schedulemesh.cli.changes import changed_result, client_name
+from schedulemesh.cli.command import Target, note
+from schedulemesh.cli.exits import RefusedError
+from schedulemesh.cli.gateway import Gateway
+from schedulemesh.config.discovery import found as found_file
+from schedulemesh.config.discovery import write_private
+from schedulemesh.config.http import home_folder
+from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.numbers import LATEST_S, parse_number, parse_priority
+from schedulemesh.domain.tokens import LOCAL, TokenSpec, parse_role
+from schedulemesh.errors import InvalidRequestError, NotAllowedError, shown
+from schedulemesh.protocol.answers import Details, Listed, Response
+from schedulemesh.protocol.credentials import ENVIRONMENT_VARIABLE, hash_of, new_secret
+from schedulemesh.protocol.token_requests import (
+    ChangeToken,
+    CreateToken,
+    GetTokenHashes,
+    ListTokens,
+    RevokeToken,
+)
+
+#: The fields of a token beside its name.
+FIELDS = ("role", "pools", "max_priority", "owner", "expires_at")
+
+Fields = Mapping[str, Any]
+
+
+def normal(fields: Fields) -> dict[str, Any]:
+    """The fields of a token in plain data, with its expiry as text. Raises InvalidRequestError."""
+    return {name: _PARSERS[name](value) for name, value in fields.items()}
+
+
+def current(gateway: Gateway) -> dict[str, Fields]:
+    """The tokens of a scheduler that were issued by somebody: without the one that it makes for its own
+    machine.
+    """
+    rows = gateway.ask(ListTokens(), Listed).rows
+    return {
+        row["name"]: normal({f: row[f] for f in FIELDS}) for row in rows if row["name"] != LOCAL
+    }
+
+
+def own_hash(target: Target) -> str | None:
+    """The hash of the secret with which this command calls the scheduler; None: it has none."""
+    file = found_file(home_folder(os.environ), target.namespace, target.name)
+    secret = os.environ.get(ENVIRONMENT_VARIABLE) or ("" if file is None else file.token)
+    return hash_of(secret) if secret else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How the tokens of a scheduler become those that are declared."""
+
+    #: With the secret of each.
+    created: Sequence[tuple[CreateToken, str]]
+    changed: Sequence[ChangeToken]
+    unchanged: Sequence[str]
+    revoked: Sequence[str]
+
+    @classmethod
+    def of(
+        cls, gateway: Gateway, wanted: Mapping[str, Fields], *, prune: bool, own: str | None
+    ) -> Plan:
+        """The changes that are needed. ``prune``: tokens that are not declared are revoked, except for the
+        one with which this command calls (``own``: its hash).
+        """
+        found = current(gateway)
+        different = {
+            name: {f: value for f, value in wanted[name].items() if present.get(f) != value}
+            for name, present in found.items()
+            if name in wanted
+        }
+        left_out = [name for name in found if name not in wanted] if prune else []
+        return cls(
+            created=[_created(n, fields) for n, fields in wanted.items() if n not in found],
+            changed=[
+                ChangeToken(name=name, client=client_name(), **_typed(fields))
+                for name, fields in different.items()
+                if fields
+            ],
+            unchanged=[name for name, fields in different.items() if not fields],
+            revoked=[name for name in left_out if name != _name_of(gateway, own)],
+        )
+
+    def folder_for(self, given: str | None) -> Path | None:
+        """The folder for secrets. Raises InvalidRequestError where one is needed and none is given."""
+        if given is None and self.created:
+            names = ", ".join(repr(request.spec.name) for request, _ in self.created)
+            raise InvalidRequestError(
+                f"the file declares tokens that do not exist: {names}; give --secrets FOLDER, where their "
+                "secrets are written, or issue them with `schedulemesh tokens create`"
+            )
+        return None if given is None else Path(given)
+
+    def carry_out(self, gateway: Gateway, folder: Path | None) -> Iterator[tuple[str, str]]:
+        """Each token, and what became of it. Raises RefusedError at the first that is refused."""
+        for request, secret in self.created:
+            if folder is not None:
+                yield request.spec.name, _issue(gateway, request, secret, folder)
+        for change in self.changed:
+            yield change.name, changed_result(gateway.ask(change, Response))
+        for name in self.unchanged:
+            yield name, "unchanged"
+        for name in self.revoked:
+            gateway.ask(RevokeToken(name=name, client=client_name()), Response)
+            yield name, "revoked"
+
+
+def _created(name: str, fields: Fields) -> tuple[CreateToken, str]:
+    if "role" not in fields:
+        raise InvalidRequestError(f"token {name!r} does not exist, so it needs a role")
+    secret = new_secret()
+    spec = TokenSpec(name=name, secret_hash=hash_of(secret), **_typed(fields))
+    return CreateToken(spec=spec, client=client_name(), request_id=uuid.uuid4().hex), secret
+
+
+def _issue(gateway: Gateway, request: CreateToken, secret: str, folder: Path) -> str:
+    name = request.spec.name
+    try:
+        path = write_private(folder, name, ".token", f"{secret}\n".encode())
+    except OSError as error:
+        raise InvalidRequestError(
+            f"the secret of token {name!r} cannot be written: {error}"
+        ) from None
+    try:
+        result = changed_result(gateway.ask(request, Response))
+    except (RefusedError, NotAllowedError):
+        # After any other error the token may have been issued, and is of use only with this file.
+        path.unlink(missing_ok=True)
+        raise
+    note(f"the secret of token {name!r} is in {path}")
+    return result
+
+
+def _name_of(gateway: Gateway, hashed: str | None) -> str | None:
+    """The name of the token whose secret has this hash; None: there is none."""
+    tokens = gateway.ask(GetTokenHashes(), Details).facts["tokens"]
+    return next((token["name"] for token in tokens if token["secret_hash"] == hashed), None)
+
+
+def _typed(fields: Fields) -> dict[str, Any]:
+    """Fields as requests have them."""
+    typed = dict(fields)
+    if "role" in typed:
+        typed["role"] = parse_role(typed["role"])
+    if "pools" in typed:
+        typed["pools"] = tuple(typed["pools"])
+    if "expires_at" in typed:
+        typed["expires_at"] = _expiry(typed["expires_at"])
+    return typed
+
+
+def _pools(given: object) -> list[str]:
+    if given is None:
+        return []
+    if not isinstance(given, list):
+        raise InvalidRequestError(f"pools must be a list of names, not {shown(given)}")
+    return [parse_name(name, "the pool's name") for name in given]
+
+
+def _expiry(given: object) -> float | None:
+    """Seconds since 1970 of a time in a file, which is in UTC unless it has an offset; None: never. Raises
+    InvalidRequestError.
+    """
+    if given is None:
+        return None
+    if isinstance(given, (int, float)):
+        return parse_number(given, "expires_at", 0.0, LATEST_S)
+    try:
+        text = given.isoformat() if isinstance(given, date) else str(given)
+        at = datetime.fromisoformat(f"{text[:-1]}+00:00" if text.endswith("Z") else text)
+        seconds = (at if at.tzinfo else at.replace(tzinfo=timezone.utc)).timestamp()
+        return parse_number(seconds, "expires_at", 0.0, LATEST_S)
+    except (ValueError, OverflowError):
+        raise InvalidRequestError(
+            f"expires_at is {shown(given)}; allowed are seconds since 1970, a date and time such as "
+            "2027-01-31T12:00:00Z, and null for never"
+        ) from None
+
+
+def _text(seconds: float | None) -> str | None:
+    """A time to the second, as it is in a file."""
+    if seconds is None:
+        return None
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+_PARSERS: Mapping[str, Callable[[object], object]] = {
+    "role": lambda given: parse_role(given).value,
+    "pools": _pools,
+    "max_priority": lambda given: (
+        None if given is None else parse_priority(given, "max_priority")
+    ),
+    "owner": lambda given: "" if given in (None, "") else parse_name(given, "owner"),
+    "expires_at": lambda given: _text(_expiry(given)),
+}
