@@ -8,6 +8,7 @@ import msgspec
 
 from schedulemesh.domain.labels import MAX_BYTES, Labels, parse_labels, size_of
 from schedulemesh.domain.names import parse_key, parse_name
+from schedulemesh.domain.numbers import parse_duration
 from schedulemesh.domain.placement import MAX_BUNDLES, PLACEMENT_STRATEGIES, check_bundles
 from schedulemesh.domain.resources import Resources, check_resources
 from schedulemesh.errors import InvalidRequestError, shown
@@ -59,6 +60,17 @@ class GangSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     replicas: int = 0
 
 
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A job: an agent whose process runs a driver command, and takes nothing of the agent's claim in Ray.
+
+    The claim is for what the driver starts in Ray: its actors, tasks and placement groups. What the driver
+    runs is in the arguments of the agent.
+    """
+
+    #: Seconds from the notice of an eviction to its end; None: as the policy says.
+    grace_s: float | None = None
+
+
 class MemberProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The process of one member of a gang, as it was reported."""
 
@@ -92,6 +104,8 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     bundles: tuple[Resources, ...] = ()
     #: None: it is a single process, which runs in the first of its bundles.
     gang: GangSpec | None = None
+    #: None: it runs no driver command.
+    job: JobSpec | None = None
     #: Object references among its arguments; they are lost when the supervisor ends.
     references: int = 0
     #: The key under which the supervisor that received them holds these references; empty: there are none.
@@ -143,6 +157,8 @@ def check_agent(spec: AgentSpec) -> None:
             raise InvalidRequestError(
                 "ray_options has max_restarts; a gang is restarted whole, so Ray must restart no member of it"
             )
+    if spec.job is not None:
+        check_job(spec)
     if size_of(spec.labels) + len(spec.options) > MAX_BYTES:
         raise InvalidRequestError(
             f"labels and ray_options take {size_of(spec.labels) + len(spec.options)} bytes together; up "
@@ -153,6 +169,18 @@ def check_agent(spec: AgentSpec) -> None:
     parse_key(spec.class_key, "the class's key")
     if spec.arguments_key is not None:
         parse_key(spec.arguments_key, "the arguments' key")
+
+
+def check_job(spec: AgentSpec) -> None:
+    """Raise InvalidRequestError if a caller may not request such a job."""
+    if spec.gang is not None:
+        raise InvalidRequestError("an agent is a gang or a job, not both; leave out replicas")
+    if spec.job is not None and spec.job.grace_s is not None:
+        parse_duration(spec.job.grace_s, "grace_s")
+    if msgspec.json.decode(spec.options).get("max_restarts"):
+        raise InvalidRequestError(
+            "ray_options has max_restarts; a job's driver is started again by max_retries instead"
+        )
 
 
 def check_gang(gang: GangSpec, size: int) -> None:

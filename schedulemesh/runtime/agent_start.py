@@ -11,7 +11,7 @@ import msgspec
 
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.reasons import Reason
-from schedulemesh.domain.resources import Resources
+from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.messages.instructions import StartAgent
 from schedulemesh.engine.messages.stimuli import AgentReported, AgentStartFailed
 from schedulemesh.protocol.agents import AgentInit, MessageError, Report, pack, unpack
@@ -186,5 +186,9 @@ async def _too_late(backend: Backend, start: AgentStart, handle: Handle) -> NoRe
 
 
 def own_need(agent: AgentSpec) -> Resources:
-    """What the agent's own actor takes: the first of its bundles, or all."""
+    """What the agent's own actor takes: the first of its bundles, or all; of a job nothing, because its claim
+    is for what its driver starts.
+    """
+    if agent.job is not None:
+        return NOTHING
     return agent.bundles[0] if agent.bundles else agent.resources

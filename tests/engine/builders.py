@@ -10,7 +10,7 @@ import msgspec
 
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.config.pools import parse_lending
-from schedulemesh.domain.agent import AgentSpec, GangSpec, MemberProcess
+from schedulemesh.domain.agent import AgentSpec, GangSpec, JobSpec, MemberProcess
 from schedulemesh.domain.cohort import CohortSpec
 from schedulemesh.domain.labels import parse_selector
 from schedulemesh.domain.node import NodeReport
@@ -203,6 +203,7 @@ class Mesh:
         retries: int = 0,
         bundles: Iterable[dict[str, Any]] = (),
         gang: GangSpec | None = None,
+        job: JobSpec | None = None,
         on_preempted: str = "",
         more: dict[str, Any] | None = None,
         **given: Any,
@@ -218,6 +219,7 @@ class Mesh:
                 restartable=restartable,
                 bundles=tuple(amount(**bundle) for bundle in bundles),
                 gang=gang,
+                job=job,
             ),
             task=(
                 TaskSpec(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from schedulemesh.domain.agent import JobSpec
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.messages import stimuli as s
@@ -36,6 +37,16 @@ def test_evicting_saves_and_counts_once_under_its_reason():
     past = mesh.state.preempted["low"]
     assert (past.state_key, past.fact.preempt_score) == ("state-low", 9.0)
     assert past.fact.agent is not None
+
+
+@pytest.mark.parametrize(("own", "expected"), [(None, 3.0), (0.0, 0.0), (60.0, 60.0)])
+def test_a_job_may_have_a_grace_of_its_own(own, expected):
+    mesh = Mesh(pool("p", cpu=2), nodes=[node("a", cpu=2)], preemption_grace_s=3.0)
+    mesh.run("job", priority=0.0, cpu=2, class_key="c", job=JobSpec(grace_s=own))
+    mesh.submit("high", priority=9.0, cpu=2)
+    order = mesh.ends["job"]
+    assert isinstance(order, EvictAgent)
+    assert order.grace_s == expected
 
 
 def test_a_state_stored_for_a_task_that_ended_meanwhile_is_dropped():

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from schedulemesh.domain.agent import gang_of
+from schedulemesh.domain.agent import AgentSpec, gang_of
 from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.placement import InGroup, OnNode, Unplaced
@@ -297,9 +297,16 @@ def _rank(state: MeshState, agent: Agent) -> tuple[int, int]:
 
 def evict_instruction(state: MeshState, agent_name: str) -> EvictAgent:
     """The order to save and end this agent with its tasks."""
+    agent = state.agents[agent_name]
     return EvictAgent(
         agent_name=agent_name,
-        incarnation=state.agents[agent_name].incarnation,
+        incarnation=agent.incarnation,
         task_ids=state.running.on_agent(agent_name),
-        grace_s=state.policy.preemption_grace_s,
+        grace_s=grace_of(state, agent.spec),
     )
+
+
+def grace_of(state: MeshState, agent: AgentSpec) -> float:
+    """Seconds from the notice of an eviction of this agent to its end."""
+    own = None if agent.job is None else agent.job.grace_s
+    return state.policy.preemption_grace_s if own is None else own

@@ -16,7 +16,7 @@ from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.reasons import Change, PreemptionReason, Reason
 from schedulemesh.domain.task import TaskPhase
-from schedulemesh.engine.admission.admit import evict_instruction
+from schedulemesh.engine.admission.admit import evict_instruction, grace_of
 from schedulemesh.engine.explain import pool_not_found
 from schedulemesh.engine.lifecycle.groups import end as end_group
 from schedulemesh.engine.messages.drain_facts import DrainEnded, DrainStarted
@@ -149,7 +149,7 @@ def _may_finish(tx: Transaction, drain: DrainStarted, agent: Agent) -> bool:
     tasks = [running.by_id[task_id] for task_id in running.on_agent(agent.spec.name)]
     if drain.deadline is None:
         return not tasks
-    takes = policy.preemption_grace_s + policy.save_timeout + policy.cancel_timeout
+    takes = grace_of(tx.state, agent.spec) + policy.save_timeout + policy.cancel_timeout
     leaves_at = drain.deadline - takes
     ends = [leaves_at + 1.0 if task.ends_at is None else task.ends_at for task in tasks]
     return tx.now < leaves_at and max(ends, default=0.0) <= leaves_at
