@@ -127,5 +127,16 @@ class TaskFailedError(ScheduleMeshError):
         self.reason = reason
 
 
+class JobFailedError(TaskFailedError):
+    """The driver of a job ended with another exit code than 0, or by a signal."""
+
+    def __init__(
+        self, message: str = "", task_id: str = "", reason: str = "", exit_code: int = 1
+    ) -> None:
+        super().__init__(message, task_id, reason)
+        #: Negative: the number of the signal that ended it.
+        self.exit_code = exit_code
+
+
 class ResultNotLoadableError(ScheduleMeshError):
     """The result of a task is kept, but cannot be unpickled in this process."""

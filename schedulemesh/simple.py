@@ -21,6 +21,7 @@ from schedulemesh.core.client.arguments import public, public_calls
 from schedulemesh.core.client.external_results import ExternalUsageResult
 from schedulemesh.core.client.gangs import GangMember
 from schedulemesh.core.client.history_calls import HistoryCalls
+from schedulemesh.core.client.job_calls import JobCalls
 from schedulemesh.core.client.metric_calls import MetricCalls
 from schedulemesh.core.client.ray_cluster import join_or_start, join_running
 from schedulemesh.core.client.results import SubmitResult
@@ -91,6 +92,7 @@ class SimpleScheduler(
     SimpleQueueCalls,
     SimpleTaskFollower,
     SimpleDrainCalls,
+    JobCalls,
     HistoryCalls,
     MetricCalls,
     AlertCalls,

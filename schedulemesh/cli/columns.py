@@ -76,6 +76,22 @@ TASKS = (
     wide("labels", "labels", labels),
 )
 
+JOBS = (
+    Column(heading="job", key="task_id"),
+    Column(heading="owner", key="owner"),
+    Column(heading="pool", key="pool_name"),
+    Column(heading="priority", key="priority", show=number, right=True),
+    Column(heading="state", key="state"),
+    Column(heading="attempt", key="attempt", right=True),
+    Column(heading="claim", key="resources", show=amounts),
+    wide("agent", "agent_name"),
+    wide("node", "node_id"),
+    wide("started", "started_at", local_time),
+    wide("ended", "ended_at", local_time),
+    wide("error", "error"),
+    wide("labels", "labels", labels),
+)
+
 QUEUE = (
     Column(heading="pool", key="pool_name"),
     Column(heading="#", key="position", right=True),

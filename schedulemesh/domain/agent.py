@@ -60,6 +60,10 @@ class GangSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     replicas: int = 0
 
 
+#: The method of a job's runner that its task consists of.
+RUN_DRIVER = "run_driver"
+
+
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A job: an agent whose process runs a driver command, and takes nothing of the agent's claim in Ray.
 

@@ -98,6 +98,21 @@ class SavedState(msgspec.Struct, frozen=True, kw_only=True):
     members: tuple[bytes | None, ...] = ()
 
 
+class JobStart(msgspec.Struct, frozen=True, kw_only=True):
+    """Which attempt of which job a runner runs."""
+
+    task_id: str
+    #: From 1: one more after each eviction, failure or loss.
+    attempt: int
+    #: The name and namespace of the scheduler.
+    scheduler: str
+    namespace: str
+    #: What marks the Ray jobs of its drivers: the runner's namespace and name in Ray.
+    owner: str
+    #: The folder that logs and checkpoints are kept in, on every node the same.
+    folder: str
+
+
 class AgentInit(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a host needs to construct the user's object."""
 
@@ -115,6 +130,8 @@ class AgentInit(msgspec.Struct, frozen=True, kw_only=True):
     #: Of a member of a gang: its rank, and the number of members; 0: it is no member.
     rank: int = 0
     world_size: int = 0
+    #: Of a job's runner: what it runs; None: it is none.
+    job: JobStart | None = None
     #: What its process sends with its calls, so that no other process makes them in its name.
     key: bytes = b""
 

@@ -163,6 +163,20 @@ class TaskResult(Answer, tag="task_result", frozen=True, kw_only=True):
     kept: bytes | None = None
 
 
+class JobLog(Answer, tag="job_log", frozen=True, kw_only=True):
+    """A part of what the driver of a job has written."""
+
+    #: The state of the job's task.
+    state: str
+    #: 0: no attempt has begun.
+    attempt: int = 0
+    #: The position of the first byte: above that asked for where earlier bytes are no longer kept.
+    begin: int = 0
+    data: bytes = b""
+    #: How much the attempt has written up to now.
+    end: int = 0
+
+
 class SavedBytes(Answer, tag="saved", frozen=True, kw_only=True):
     """A saved state; None if there is none."""
 
@@ -191,6 +205,7 @@ AnyAnswer = Union[
     Evaluated,
     Explained,
     TaskResult,
+    JobLog,
     SavedBytes,
     Listed,
     Details,

@@ -39,6 +39,7 @@ from schedulemesh.protocol.alert_requests import GetAlerts
 from schedulemesh.protocol.audit_requests import QueryAudit
 from schedulemesh.protocol.drain_requests import Drain, GetDrainStatus
 from schedulemesh.protocol.history_requests import QueryEvents, QueryHistory, QueryUsage
+from schedulemesh.protocol.job_logs import ListJobs, ReadJobLog
 from schedulemesh.protocol.metric_requests import GetMetrics, GetReportedMetrics
 from schedulemesh.protocol.queue_requests import (
     CancelTasks,
@@ -406,6 +407,8 @@ AnyQuery = Union[
     ExplainTask,
     WaitTasks,
     GetResult,
+    ListJobs,
+    ReadJobLog,
     GetSavedState,
     GetGroupStats,
     ListQueue,

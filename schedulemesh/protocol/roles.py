@@ -12,6 +12,7 @@ from schedulemesh.protocol import state_requests
 from schedulemesh.protocol import task_requests as t
 from schedulemesh.protocol.audit_requests import QueryAudit
 from schedulemesh.protocol.drain_requests import Drain
+from schedulemesh.protocol.job_logs import ReadJobLog
 from schedulemesh.protocol.token_requests import (
     AnyTokenChange,
     GetTokenHashes,
@@ -28,6 +29,7 @@ _OWN_TASKS = (
     q.CancelTasks,
     t.CancelTask,
     t.GetResult,
+    ReadJobLog,
     r.RegisterTask,
     r.CompleteTask,
     state_requests.SaveTaskState,

@@ -19,6 +19,7 @@ from schedulemesh.runtime.agent_commands import AgentCommands
 from schedulemesh.runtime.agent_start import AgentStart, NoReport, first_report
 from schedulemesh.runtime.agent_usage import AgentUsage
 from schedulemesh.runtime.backend import ActorView, Backend, BackendError, Handle
+from schedulemesh.runtime.job_cleanup import end_jobs, owner_of
 from schedulemesh.runtime.process_cleanup import Place, ProcessCleanup
 from schedulemesh.runtime.reported_metrics import ReportedMetrics
 from schedulemesh.runtime.retries import until_answered
@@ -49,7 +50,8 @@ class Agents:
         self._handles: dict[tuple[str, int], Handle] = {}
         #: (namespace, name) in Ray of actors that the journal does not know: see orphans.py.
         self.orphans: set[tuple[str, str]] = set()
-        self._cleanup = ProcessCleanup(backend)
+        #: Ends what agents leave on their nodes, and reads the logs there.
+        self.cleanup = ProcessCleanup(backend)
         #: Agents whose start is in progress and that were not ended meanwhile.
         self.expected: set[tuple[str, int]] = set()
         #: Where each lives; one that began in a warm host has that one's name.
@@ -120,13 +122,18 @@ class Agents:
         self.commands.open(*key)
         self.metrics.take_over(agent.spec.name)
         if place.node_id is not None:
-            self._cleanup.prepare(place.node_id)
+            self.cleanup.prepare(place.node_id)
 
     def know(self, agent: Agent) -> None:
         """Remember where an agent runs or ran, so that the processes that it left there can be ended."""
         namespace, name = self.where(agent)
         key = (agent.spec.name, agent.incarnation)
-        self._places[key] = Place(namespace=namespace, actor_name=name, node_id=agent.node_id)
+        self._places[key] = Place(
+            namespace=namespace,
+            actor_name=name,
+            node_id=agent.node_id,
+            job=agent.spec.job is not None,
+        )
 
     def expect_actors(self, orders: Iterable[StartAgent]) -> None:
         """Remember where actors are that a former supervisor started, so that whoever ends their agents
@@ -134,7 +141,8 @@ class Agents:
         """
         for order in orders:
             key = (order.agent.name, order.incarnation)
-            self._place(key, self.address(order.agent, order.incarnation), order.node_id)
+            address = self.address(order.agent, order.incarnation)
+            self._place(key, address, order.node_id, job=order.agent.job is not None)
 
     async def end_actors(self, orders: Iterable[StartAgent]) -> None:
         """End these actors, because their agents could not be adopted; those that have ended are no error."""
@@ -154,7 +162,8 @@ class Agents:
         address = self.address(start.order.agent, start.order.incarnation)
         if ready is not None:
             address = self.namespace, ready.name
-        self._place(key, address, start.order.node_id)
+        job = start.order.agent.job is not None
+        self._place(key, address, start.order.node_id, job=job)
         try:
             handle = ready.handle if ready is not None else await self._actor(start, address)
         except BackendError as error:
@@ -170,13 +179,22 @@ class Agents:
                 return await self.start(msgspec.structs.replace(start, ready=None))
             return start.failed(report.error, report.reason)
         self._capabilities[key] = report.capabilities
-        self._place(key, address, report.node_id)
+        self._place(key, address, report.node_id, job=job)
         return start.reported(report, address)
 
-    def _place(self, key: tuple[str, int], address: tuple[str, str], node_id: str | None) -> None:
-        self._places[key] = Place(namespace=address[0], actor_name=address[1], node_id=node_id)
+    def _place(
+        self,
+        key: tuple[str, int],
+        address: tuple[str, str],
+        node_id: str | None,
+        *,
+        job: bool = False,
+    ) -> None:
+        self._places[key] = Place(
+            namespace=address[0], actor_name=address[1], node_id=node_id, job=job
+        )
         if node_id is not None:
-            self._cleanup.prepare(node_id)
+            self.cleanup.prepare(node_id)
 
     async def _actor(self, start: AgentStart, address: tuple[str, str]) -> Handle:
         """The actor of a host of its own, new or made by a former supervisor."""
@@ -218,8 +236,8 @@ class Agents:
         self.commands.renew(name, incarnation)
         place = self._places.get(key)
         if place is not None and place.node_id != node_id:
-            self._place(key, (place.namespace, place.actor_name), node_id)
-            await self._cleanup.terminate(place, name)
+            self._place(key, (place.namespace, place.actor_name), node_id, job=place.job)
+            await self.cleanup.terminate(place, name)
 
     async def end(self, name: str, incarnation: int) -> None:
         """End the agent, and return once its process and all that it started on its node have ended."""
@@ -265,15 +283,18 @@ class Agents:
         """End an actor that carries our mark and belongs to no agent of the state."""
         handle = await self._find((namespace, actor_name))
         if handle is not None:
-            place = Place(namespace=namespace, actor_name=actor_name)
+            place = Place(namespace=namespace, actor_name=actor_name, job=True)
             await self.terminate(handle, place, actor_name)
 
     async def terminate(self, handle: Handle | None, place: Place, agent_name: str) -> None:
-        """End an actor of ours, and return once its process and all that it started have ended.
+        """End an actor of ours, and return once its process and all that it started have ended, of a job also
+        what it started in Ray.
 
         Both at once: a child that it forked may hold the sockets by which Ray learns that it is dead.
         """
         await asyncio.gather(self._kill(handle), self._clean_up(handle, place, agent_name))
+        if place.job:
+            await end_jobs(self._backend, owner_of(place.namespace, place.actor_name))
 
     async def _clean_up(self, handle: Handle | None, place: Place, agent_name: str) -> None:
         if place.node_id is None and handle is not None:
@@ -284,7 +305,7 @@ class Agents:
                 return
             node_id = None if view is None else view.node_id
             place = msgspec.structs.replace(place, node_id=node_id)
-        await self._cleanup.terminate(place, agent_name)
+        await self.cleanup.terminate(place, agent_name)
 
     async def end_leftovers(self, agents: Iterable[Agent]) -> None:
         """End what agents have left behind whose own process is dead; as long as it lives, Ray may not
@@ -299,14 +320,14 @@ class Agents:
 
     async def _end_leftovers(self, node_id: str, agents: Mapping[int, Agent]) -> None:
         hosts = {mark: _pid(agent) for mark, agent in agents.items()}
-        for mark, processes in (await self._cleanup.left_behind(node_id, hosts)).items():
+        for mark, processes in (await self.cleanup.left_behind(node_id, hosts)).items():
             agent = agents[mark]
             handle = self._handles.get((agent.spec.name, agent.incarnation))
             view = await self._look_up(handle)
             # If Ray has noticed, the restarted process or the end of the agent ends them.
             if view is not None and view.pid == _pid(agent):
                 logger.warning("agent %s is dead; ending what it left behind", agent.spec.name)
-                await self._cleanup.kill(node_id, processes)
+                await self.cleanup.kill(node_id, processes)
 
     async def _look_up(self, handle: Handle | None) -> ActorView | None:
         """What Ray knows of an actor."""

@@ -17,6 +17,7 @@ from schedulemesh.domain.resources import Resources
 from schedulemesh.errors import ScheduleMeshError
 from schedulemesh.metrics.catalogue import Metric
 from schedulemesh.protocol.agents import Accelerators
+from schedulemesh.protocol.job_logs import JobKey, LogPiece
 from schedulemesh.runtime.cluster_usage import ClusterUsage
 
 #: An actor as the backend refers to it. Only the backend looks inside.
@@ -154,8 +155,8 @@ class Process(NamedTuple):
 
 
 class NodeCleaner(Protocol):
-    """Finds and ends the processes that agents left on one node. Calls raise BackendError where the node
-    does not answer.
+    """Finds and ends the processes that agents left on one node, and reads the logs of jobs there. Calls
+    raise BackendError where the node does not answer.
     """
 
     async def terminate(self, mark: int) -> tuple[int, ...]:
@@ -168,6 +169,11 @@ class NodeCleaner(Protocol):
 
     async def kill(self, processes: Sequence[Process]) -> None:
         """Kill these processes, unless they have ended."""
+
+    async def read_log(
+        self, key: JobKey, attempt: int | None, begin: int, limit: int
+    ) -> LogPiece | None:
+        """A part of the log of a job that has run on the node; see ``core.agent.job_folders.read_log``."""
 
     def close(self) -> None:
         """Give the cleaner up; it is not called again."""
@@ -272,6 +278,14 @@ class Backend(Protocol):
 
     async def actor_ended(self, handle: Handle) -> None:
         """Return once an actor that is being ended is dead."""
+
+    # jobs that agents start
+
+    async def end_jobs(self, owner: str) -> int:
+        """Begin to end everything that belongs to the jobs with this owner in their metadata: actors and
+        placement groups, detached ones too. Returns how much had not ended when it was asked; the processes
+        of their drivers, which end otherwise, among it.
+        """
 
     # user code in a worker process of its own; BackendTimeoutError: it was ended
 

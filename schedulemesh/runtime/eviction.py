@@ -67,12 +67,19 @@ class Eviction(msgspec.Struct, kw_only=True):
     now: float
     #: Bytes that a stored state may have.
     limit_bytes: int
-    #: Whether the agent is a gang.
+    #: Whether the agent is a gang, or a job.
     gang: bool = False
+    job: bool = False
 
     async def notice(self, grace_s: float) -> None:
-        """Notify the agent that it will be evicted in so many seconds, and wait for as long."""
+        """Notify the agent that it will be evicted in so many seconds, and wait for as long; of a job until
+        its driver has ended.
+        """
         within_s = min(self.policy.cancel_timeout, 1.0)
+        if self.job:
+            # Its runner answers when the driver has ended, or the time is over.
+            await self._order(self.processes[0], "notice", within_s + grace_s, seconds=grace_s)
+            return
         able = self._able("on_preemption_notice")
         await asyncio.gather(*(self._order(p, "notice", within_s, seconds=grace_s) for p in able))
         if grace_s > 0:

@@ -27,7 +27,7 @@ from schedulemesh.engine.messages.instructions import (
 from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.engine.transaction import Step
 from schedulemesh.errors import JournalError
-from schedulemesh.protocol.agents import AgentInit, MessageError
+from schedulemesh.protocol.agents import AgentInit, JobStart, MessageError
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.agent_start import NO_ROOM_IN_RAY, AgentStart, own_need, start_failed
 from schedulemesh.runtime.backend import Backend, BackendError, GroupMember
@@ -40,6 +40,7 @@ from schedulemesh.runtime.gangs import (
     states_of,
     tell_members,
 )
+from schedulemesh.runtime.job_cleanup import owner_of
 from schedulemesh.runtime.pg_manager import Groups
 from schedulemesh.runtime.placement_watch import no_room, seen_anew
 from schedulemesh.runtime.reactor import Reactor
@@ -64,6 +65,7 @@ class Executor:
         groups: Groups,
         reactor: Reactor,
         scheduler: str,
+        job_folder: str = "",
     ) -> None:
         self._backend = backend
         self._agents = agents
@@ -72,6 +74,8 @@ class Executor:
         self._runs = TaskRuns(agents, reactor, self.code)
         self.ready = WarmPool(backend, agents, groups, self.spawn, self.code.class_bytes)
         self._scheduler = scheduler
+        #: Where the logs and checkpoints of jobs are kept.
+        self.job_folder = job_folder
         self.references = References()
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
@@ -309,10 +313,32 @@ class Executor:
             may_restart=bool(json.loads(agent.options).get("max_restarts")),
             rank=order.rank + rank,
             world_size=order.world_size,
+            job=self._job_start(order, address),
             key=self._agents.key_of(agent.name, order.incarnation),
         )
 
+    def _job_start(self, order: StartAgent, address: tuple[str, str]) -> JobStart | None:
+        """Which attempt of which job the agent is to run; None: it is no job's runner."""
+        state = self.reactor.state
+        tasks = state.running.on_agent(order.agent.name)
+        if order.agent.job is None or not tasks:
+            return None
+        task = state.running.by_id[tasks[0]]
+        return JobStart(
+            task_id=task.spec.task_id,
+            attempt=1 + task.attempts.preemptions + task.attempts.failures,
+            scheduler=self._scheduler,
+            namespace=self._agents.namespace,
+            owner=owner_of(*address),
+            folder=self.job_folder,
+        )
+
     async def _stop(self, agent_name: str, incarnation: int) -> None:
+        agent = self.reactor.state.agents.get(agent_name)
+        if agent is not None and agent.spec.job is not None and agent.process is not None:
+            # The driver may end by itself, unless it has ended already.
+            within_s = self.reactor.state.policy.cancel_timeout
+            await self._agents.commands.execute(agent_name, incarnation, "cancel", within_s)
         await end_agent(self._agents, self.reactor.state, agent_name, incarnation)
         await self.reactor.report(s.AgentGone(agent_name=agent_name, incarnation=incarnation))
         self.references.release_unused(self.reactor.state)
@@ -366,6 +392,7 @@ class Executor:
             now=self.reactor.now(),
             limit_bytes=self.reactor.saved_state_bytes,
             gang=agent is not None and agent.spec.gang is not None,
+            job=agent is not None and agent.spec.job is not None,
         )
 
     async def _known(self, key: str | None) -> bytes | None:

@@ -18,6 +18,7 @@ from schedulemesh.protocol import requests as r
 from schedulemesh.protocol import state_requests
 from schedulemesh.protocol import task_requests as t
 from schedulemesh.protocol.callers import Caller
+from schedulemesh.protocol.job_logs import ReadJobLog
 from schedulemesh.protocol.roles import LEAST_ROLE, allows
 from schedulemesh.protocol.token_requests import (
     AnyTokenChange,
@@ -64,7 +65,7 @@ def _beyond(state: MeshState, token: TokenSpec, request: r.AnyRequest) -> str | 
             return _changeable(state, token, request.task_id) or _priority(token, request.priority)
         case t.CancelTask() | r.CompleteTask() | state_requests.SaveTaskState():
             return _changeable(state, token, request.task_id)
-        case t.GetResult() | state_requests.GetSavedState():
+        case t.GetResult() | state_requests.GetSavedState() | ReadJobLog():
             return _own(state, token, request.task_id)
         case _:
             return "this is not for submitters"

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from schedulemesh.protocol.job_logs import JobKey, LogPiece
 from schedulemesh.runtime.backend import Backend, BackendError, NodeCleaner, Process
 from schedulemesh.runtime.retries import until_answered
 
@@ -29,6 +30,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     actor_name: str
     #: None: not known.
     node_id: str | None = None
+    #: Whether it is the runner of a job, or may be one.
+    job: bool = False
 
 
 class ProcessCleanup:
@@ -63,6 +66,17 @@ class ProcessCleanup:
             return await asyncio.wait_for(self._cleaner(node_id).left_behind(hosts), _LOOK_S)
         except (BackendError, TimeoutError, asyncio.TimeoutError):
             return {}
+
+    async def read_log(
+        self, node_id: str, key: JobKey, attempt: int | None, begin: int, limit: int
+    ) -> LogPiece | None:
+        """See NodeCleaner.read_log; None also where the node does not answer in time."""
+        try:
+            read = self._cleaner(node_id).read_log(key, attempt, begin, limit)
+            return await asyncio.wait_for(read, _ANSWERS_S)
+        except (BackendError, TimeoutError, asyncio.TimeoutError) as error:
+            logger.warning("node %s: no log is read: %s", node_id, error or "no answer")
+            return None
 
     async def kill(self, node_id: str, processes: Sequence[Process]) -> None:
         """Kill these processes on a node."""

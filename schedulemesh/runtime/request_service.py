@@ -34,6 +34,7 @@ from schedulemesh.protocol.answers import (
 from schedulemesh.protocol.audit_requests import QueryAudit
 from schedulemesh.protocol.callers import Caller
 from schedulemesh.protocol.drain_requests import Drain, GetDrainStatus
+from schedulemesh.protocol.job_logs import ListJobs, ReadJobLog
 from schedulemesh.protocol.metric_requests import GetMetrics, GetReportedMetrics
 from schedulemesh.runtime.alert_service import AlertService
 from schedulemesh.runtime.audit import AUDITED, Audit
@@ -41,6 +42,7 @@ from schedulemesh.runtime.backend import Refs
 from schedulemesh.runtime.external_usage import ExternalUsageService
 from schedulemesh.runtime.health import HealthCheck
 from schedulemesh.runtime.history_service import HistoryService
+from schedulemesh.runtime.job_service import JobService
 from schedulemesh.runtime.journal_opening import journal_address
 from schedulemesh.runtime.metrics_service import MetricsService
 from schedulemesh.runtime.permissions import refusal, token_change
@@ -73,6 +75,7 @@ class RequestService(Service):
         self._tasks = TaskService(running)
         self._external = ExternalUsageService(running)
         self._queue = QueueService(running)
+        self._jobs = JobService(running)
         self._metrics = MetricsService(running)
         self.alerts = AlertService(running, self._metrics)
         self._history = HistoryService(running)
@@ -170,6 +173,10 @@ class RequestService(Service):
                 return await self._tasks.wait(request)
             case task_requests.GetResult():
                 return await self._tasks.result(request)
+            case ListJobs():
+                return await self._jobs.list()
+            case ReadJobLog():
+                return await self._jobs.log(request)
             case r.DeleteAgent():
                 return await self._delete_agent(request)
             case r.ExecutePreemption():

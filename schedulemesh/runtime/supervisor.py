@@ -39,6 +39,7 @@ from schedulemesh.runtime.executor import Executor
 from schedulemesh.runtime.gangs import every_process
 from schedulemesh.runtime.history_recorder import history_of
 from schedulemesh.runtime.http_process import HttpProcess
+from schedulemesh.runtime.job_cleanup import jobs_folder
 from schedulemesh.runtime.journal_opening import OpenJournal, cannot_begin, mark_path, opened
 from schedulemesh.runtime.journal_recovery import EarlierLives
 from schedulemesh.runtime.measurements import Measurements
@@ -350,7 +351,14 @@ class SupervisorService:
             newest_incarnation=self._agents.newest_incarnation(living),
         )
         reactor = await Reactor.recover(journal, strategies, settings.journal, self._clock, earlier)
-        executor = Executor(self._backend, self._agents, self._groups, reactor, self._settings.name)
+        executor = Executor(
+            self._backend,
+            self._agents,
+            self._groups,
+            reactor,
+            self._settings.name,
+            jobs_folder(self._settings, self._backend.session_folder()),
+        )
         try:
             await self._authentication.begin(reactor)
             return await self._reconciled(executor, journal, plugins, seen)

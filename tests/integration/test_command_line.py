@@ -37,6 +37,7 @@ LOOKS = {
     "nodes": [],
     "health": [],
     "tasks": [],
+    "jobs": [],
     "queue": [],
     "explain": ["排队"],
     "preemptions": ["--since", "1h"],
@@ -79,7 +80,16 @@ CHANGES = {
     "tokens revoke": ["没有"],
 }
 #: Commands that print no data, a secret alone, or a file of one form.
-OTHERS = {"start", "stop", "demo", "tokens create", "export alerts", "export dashboard"}
+OTHERS = {
+    "start",
+    "stop",
+    "demo",
+    "submit",
+    "logs",
+    "tokens create",
+    "export alerts",
+    "export dashboard",
+}
 FILE = yaml.safe_dump({"pools": [{"name": POOL, "queueing": "best_effort"}]}, allow_unicode=True)
 
 
@@ -183,6 +193,21 @@ def test_what_changes_is_done(run, mesh):
     assert run("hold", "b").exit_code == 3
     assert run("pools set", OTHER, "resources.cpu=2").exit_code == 0
     assert mesh.list_pools()["pools"][1]["resources"] == {"cpu": 2.0}
+
+
+def test_a_job_is_submitted_followed_and_listed(run, mesh):
+    python = [sys.executable, "-c", "import sys; print('输出'); sys.exit(int(sys.argv[1]))"]
+    words = ["--pool", OTHER, "--cpus", "1", "--follow", "--"]
+    done = run("submit", "--id", "作业", *words, *python, "0")
+    assert (done.exit_code, done.stdout) == (0, "输出\n"), done.output
+    assert run("logs", "作业", "--tail", "1").stdout == "输出\n"
+    (listed,) = json.loads(run("jobs", "-f", "state=completed", "-o", "json").stdout)
+    assert (listed["task_id"], listed["attempt"]) == ("作业", 1)
+    done = run("submit", "--id", "失败", *words, *python, "3")
+    assert done.exit_code == 3
+    assert "exit code 3" in done.stderr
+    assert run("logs", "没有").exit_code == 3
+    assert "completed" in run("explain", "作业").stdout
 
 
 def test_a_scheduler_that_is_not_there_and_a_ray_that_is_not(run, ray_cluster):

@@ -16,6 +16,7 @@ from typing import TypeVar, cast
 
 import msgspec
 
+from schedulemesh.core.agent.job_folders import job_folder, read_log
 from schedulemesh.domain.resources import Resources
 from schedulemesh.metrics.catalogue import Metric
 from schedulemesh.protocol.agents import (
@@ -26,6 +27,7 @@ from schedulemesh.protocol.agents import (
     RunReport,
     pack,
 )
+from schedulemesh.protocol.job_logs import JobKey, LogPiece
 from schedulemesh.runtime.backend import (
     ActorView,
     AgentRequest,
@@ -193,6 +195,15 @@ class FakeCleaner:
 
         await self._backend.take("kill", self.node_id, done)
 
+    async def read_log(
+        self, key: JobKey, attempt: int | None, begin: int, limit: int
+    ) -> LogPiece | None:
+        def read() -> LogPiece | None:
+            self._fail()
+            return read_log(job_folder(key), attempt, begin, limit)
+
+        return await self._backend.take("read_log", key.task_id, read)
+
     def close(self) -> None:
         self.closed = True
 
@@ -211,6 +222,8 @@ class FakeBackend:
         #: What was passed to the cluster's exporter: (name, labels, value).
         self.exported: list[tuple[str, tuple[str, ...], float]] = []
         self.jobs: set[str] = set()
+        #: How much of the jobs of an owner has not ended when its end is first asked for.
+        self.left_of_jobs: dict[str, int] = {}
         self.folder = Path("/tmp/session_of_the_fake")
         #: The cluster's nodes; those that are not in it are lost.
         self.free: list[NodeView] = []
@@ -404,6 +417,12 @@ class FakeBackend:
         await self.take("actor_ended", "", lambda: None)
 
     # user code in a worker process of its own
+
+    async def end_jobs(self, owner: str) -> int:
+        def left() -> int:
+            return self.left_of_jobs.pop(owner, 0)
+
+        return await self.take("end_jobs", owner, left)
 
     async def probe_class(
         self, shipped: bytes, timeout_s: float, runtime_env: Mapping[str, object] | None

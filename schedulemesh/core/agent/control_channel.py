@@ -259,6 +259,10 @@ class ControlChannel:
         """Whether the scheduler has cancelled this task."""
         return task_id in self._cancelled
 
+    def note_cancelled(self, task_id: str) -> None:
+        """The run of this task ends early because the task is being evicted."""
+        self._cancelled.add(task_id)
+
     def _members_changed(self, ranks: tuple[int, ...]) -> Result:
         """Tell the object which ranks run, unless it was told so last: a supervisor that has restarted tells
         every member again.

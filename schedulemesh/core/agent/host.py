@@ -140,6 +140,8 @@ class AgentHost:
             args, kwargs = load_arguments(init.arguments, _resolved(refs), nested)
         if init.world_size:
             kwargs = {**kwargs, **rank_arguments(cls, args, kwargs, init.rank, init.world_size)}
+        if init.job is not None:
+            kwargs = {**kwargs, "job": init.job}
         built = cls(init.agent_name, init.labels, *args, **kwargs)
         if init.saved is not None:
             self._sm_restored = _restore(built, init.saved)

@@ -9,8 +9,10 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from schedulemesh.core.agent.job_folders import job_folder, read_log
 from schedulemesh.core.agent.process_marks import kill, left_behind, terminate
 from schedulemesh.core.backend.ray_errors import translated
+from schedulemesh.protocol.job_logs import JobKey, LogPiece
 from schedulemesh.runtime.backend import Process
 
 
@@ -28,6 +30,16 @@ class OwnNodeCleaner:
     async def kill(self, processes: Sequence[Process]) -> None:
         """See process_marks.kill."""
         kill(Process(*process) for process in processes)
+
+    async def read_log(
+        self, key: JobKey, attempt: int | None, begin: int, limit: int
+    ) -> LogPiece | None:
+        """See job_folders.read_log."""
+
+        def read() -> LogPiece | None:
+            return read_log(job_folder(key), attempt, begin, limit)
+
+        return await asyncio.get_running_loop().run_in_executor(None, read)
 
     def close(self) -> None:
         """Nothing is to be given up."""
@@ -54,6 +66,13 @@ class RemoteNodeCleaner:
     async def kill(self, processes: Sequence[Process]) -> None:
         """See process_marks.kill."""
         await self._call("kill", list(processes))
+
+    async def read_log(
+        self, key: JobKey, attempt: int | None, begin: int, limit: int
+    ) -> LogPiece | None:
+        """See job_folders.read_log."""
+        found: LogPiece | None = await self._call("read_log", key, attempt, begin, limit)
+        return found
 
     def close(self) -> None:
         """End the actor."""

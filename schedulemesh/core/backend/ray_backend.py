@@ -23,6 +23,7 @@ from schedulemesh.core.backend.http_actor import http_actor_name, start_http_act
 from schedulemesh.core.backend.node_cleaner import OwnNodeCleaner, RemoteNodeCleaner
 from schedulemesh.core.backend.ray_errors import refused, translated
 from schedulemesh.core.backend.ray_groups import RayGroups, scheduling_strategy_of
+from schedulemesh.core.backend.ray_jobs import end_jobs
 from schedulemesh.core.backend.ray_metrics import RayMetrics
 from schedulemesh.core.backend.ray_resources import ray_amounts, resources_of
 from schedulemesh.core.backend.ray_usage import UsageReader
@@ -190,6 +191,10 @@ class RayBackend(RayGroups):
         """See Backend. Every actor of Ray has the method that is called, also one that is no host of ours."""
         with contextlib.suppress(BackendError):
             await _called(handle, "__ray_ready__")
+
+    async def end_jobs(self, owner: str) -> int:
+        """See Backend."""
+        return await _in_thread(end_jobs, owner)
 
     # user code in a worker process of its own
 

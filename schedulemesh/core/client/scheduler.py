@@ -31,6 +31,7 @@ from schedulemesh.core.client.drain_calls import DrainCalls
 from schedulemesh.core.client.external_results import ExternalUsageResult
 from schedulemesh.core.client.gang_calls import GangCalls
 from schedulemesh.core.client.history_calls import HistoryCalls
+from schedulemesh.core.client.job_calls import JobCalls
 from schedulemesh.core.client.metric_calls import MetricCalls
 from schedulemesh.core.client.new_settings import parse_settings
 from schedulemesh.core.client.pool_calls import PoolCalls
@@ -55,6 +56,7 @@ class RayScheduler(
     GangCalls,
     QueueCalls,
     DrainCalls,
+    JobCalls,
     HistoryCalls,
     MetricCalls,
     AlertCalls,

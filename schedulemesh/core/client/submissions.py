@@ -10,6 +10,7 @@ from ray.actor import ActorHandle
 from schedulemesh.core.client.asking import ask_with_handles
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.deadline import WAITS
+from schedulemesh.core.client.job_request import job_submission
 from schedulemesh.core.client.results import SubmitResult, submitted
 from schedulemesh.core.client.task_request import Submission, submission, task_submission
 from schedulemesh.domain.names import parse_name
@@ -62,6 +63,11 @@ def submit_with_pg_preemption(
     # An id of its own, so that a repeated call gets both answers again.
     second = f"{request.submission.request_id}:fallback"
     return {**_send(connection, request.changed(request_id=second)), "path": "fallback"}
+
+
+def submit_job(connection: Connection, given: Mapping[str, object]) -> SubmitResult:
+    """Run a driver command as a task."""
+    return _send(connection, job_submission(connection.caller, given))
 
 
 def _send(connection: Connection, given: Submission) -> SubmitResult:

@@ -95,6 +95,39 @@ class OptionalFields(TaskFields, RunFields, ConstructionFields, total=False):
     request_id: str | None
 
 
+class JobFields(TypedDict, total=False):
+    """What ``submit_job`` takes by keyword only."""
+
+    labels: Mapping[str, str] | None
+    #: Seconds from its start to its end.
+    estimated_duration: float | None
+    #: The user that it belongs to; None: the one that this process runs as.
+    owner: str | None
+    #: "requeue" or "drop" when it is evicted; None: "requeue".
+    on_preempted: str | None
+    #: Evictions after which it cannot be evicted any more; None: as the policy says.
+    max_preemptions: int | None
+    #: How often it is started again after its driver failed or was lost.
+    max_retries: int
+    pool_selector: Mapping[str, object] | None
+    #: Whether it waits in the queue where it does not fit; the call returns at once.
+    queue: bool
+    #: Whether it waits in the queue and the call returns when it runs; after so many seconds it is cancelled.
+    wait: bool | float
+    dry_run: bool
+    request_id: str | None
+    #: Variables of the driver's environment.
+    env: Mapping[str, str] | None
+    #: A folder of this machine, whose files the driver and its workers find in their working directory.
+    working_dir: str | os.PathLike[str] | None
+    #: Ray's runtime environment of the driver and its workers.
+    runtime_env: Mapping[str, object] | None
+    #: The folder that every attempt finds again; None: one on the node.
+    checkpoint_dir: str | os.PathLike[str] | None
+    #: Seconds from the notice of an eviction to the end of the driver; None: as the policy says.
+    grace_s: float | None
+
+
 class LendingFields(TypedDict, total=False):
     """What a pool shares with the other pools of its cohort, by keyword only."""
 

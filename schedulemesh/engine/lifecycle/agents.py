@@ -131,11 +131,15 @@ def end_agent(
 
 
 def cancel_answered(tx: Transaction, stimulus: s.CancelAnswered) -> RequestOutcome | None:
-    """Finish the eviction of a task alone. Its agent is ended only where ``cancel()`` did not return."""
+    """Finish the eviction of a task alone. Its agent is ended only where ``cancel()`` did not return, and
+    where it is a job's runner, which can do nothing else.
+    """
     task = tx.state.running.by_id.get(stimulus.task_id)
     agent = None if task is None else tx.state.agents.get(task.agent_name)
     outcome = task_cancelled(tx, stimulus)
-    if stimulus.timed_out and agent is not None and isinstance(agent.phase, Running):
+    if agent is None or not isinstance(agent.phase, Running):
+        return outcome
+    if stimulus.timed_out or agent.spec.job is not None:
         end_agent(tx, agent, EndReason.DELETED)
     return outcome
 

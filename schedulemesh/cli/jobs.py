@@ -1,0 +1,216 @@
+"""The commands submit, jobs and logs."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from schedulemesh.cli.columns import JOBS
+from schedulemesh.cli.command import Select, Target, View, command, note
+from schedulemesh.cli.output import show
+from schedulemesh.cli.rows import Listing
+
+if TYPE_CHECKING:
+    from schedulemesh.cli.gateway import Gateway
+    from schedulemesh.protocol.answers import JobLog
+    from schedulemesh.protocol.job_logs import ReadJobLog
+
+app = typer.Typer()
+
+#: What a shell adds to the number of a signal that has ended a process.
+_SIGNALLED = 128
+
+
+@command(app)
+def submit(
+    target: Target,
+    entrypoint: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND…", help="The driver's command, after `--`.")
+    ],
+    pool: Annotated[str, typer.Option(help="The pool that it runs in.")],
+    task_id: Annotated[str | None, typer.Option("--id", help="Its id; else one is made.")] = None,
+    cpus: Annotated[float, typer.Option(min=0, help="CPUs for what it starts in Ray.")] = 0.0,
+    gpus: Annotated[float, typer.Option(min=0, help="GPUs for what it starts in Ray.")] = 0.0,
+    memory: Annotated[float, typer.Option(min=0, help="Memory for what it starts, in MB.")] = 0.0,
+    resource: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=AMOUNT", help="A custom resource. Repeatable."),
+    ] = None,
+    priority: Annotated[float, typer.Option(help="Its priority.")] = 5.0,
+    working_dir: Annotated[
+        str | None,
+        typer.Option(help="A folder of this machine that it runs in, up to 16 MB packed."),
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A variable of its environment. Repeatable."),
+    ] = None,
+    runtime_env: Annotated[
+        str | None, typer.Option(metavar="YAML", help="Ray's runtime environment of its workers.")
+    ] = None,
+    checkpoint_dir: Annotated[
+        str | None, typer.Option(help="A folder on all nodes that every attempt finds again.")
+    ] = None,
+    grace: Annotated[
+        float | None, typer.Option(min=0, help="Seconds from the notice of an eviction to its end.")
+    ] = None,
+    owner: Annotated[
+        str | None, typer.Option(help="To whom it belongs; else the user of this process.")
+    ] = None,
+    retries: Annotated[int, typer.Option(min=0, help="How often it is started again.")] = 0,
+    on_preempted: Annotated[
+        str, typer.Option(help="requeue or drop: what becomes of it when it is evicted.")
+    ] = "requeue",
+    now: Annotated[
+        bool, typer.Option("--now", help="Refuse it where it does not fit, instead of queueing it.")
+    ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for its end, and exit with its exit code.")
+    ] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="As --wait, and print what it writes.")
+    ] = False,
+) -> int:
+    """Run a driver command as a task on the cluster."""
+    from schedulemesh.cli.changes import assignments
+    from schedulemesh.cli.gateway import gateway_to
+
+    name = task_id or f"job-{uuid.uuid4().hex[:8]}"
+    custom = assignments(resource or ())
+    amounts = {"cpu": cpus, "gpu": gpus, "memory": memory}
+    given = {
+        "task_id": name,
+        "entrypoint": entrypoint,
+        "pool_name": pool,
+        "resources": {
+            **{kind: amount for kind, amount in amounts.items() if amount},
+            **({"custom": custom} if custom else {}),
+        },
+        "priority": priority,
+        "working_dir": working_dir,
+        "env": _variables(env or ()),
+        "runtime_env": _yaml(runtime_env),
+        "checkpoint_dir": checkpoint_dir,
+        "grace_s": grace,
+        "owner": owner,
+        "max_retries": retries,
+        "on_preempted": on_preempted,
+        "queue": not now,
+    }
+    with gateway_to(target) as gateway:
+        _submit(gateway, target, given)
+        if not (wait or follow):
+            print(name)
+            return 0
+        note(f"submitted {name}")
+        if follow:
+            _print_log(gateway, name, None, follow=True, tail=None)
+        return _exit_code(gateway, name)
+
+
+@command(app, "jobs")
+def list_jobs(target: Target, view: View, select: Select) -> None:
+    """List the jobs that run, wait, or have ended lately."""
+    from schedulemesh.protocol.answers import Listed
+    from schedulemesh.protocol.job_logs import ListJobs
+
+    def listing(gateway: Gateway) -> Listing:
+        rows = gateway.ask(ListJobs(), Listed).rows
+        return Listing(kind="jobs", rows=rows, columns=JOBS, name="task_id")
+
+    show(target, view, listing, select)
+
+
+@command(app)
+def logs(
+    target: Target,
+    task: Annotated[str, typer.Argument(help="The id of a job.")],
+    attempt: Annotated[
+        int | None, typer.Option(min=1, help="Of this attempt; else of the last one.")
+    ] = None,
+    tail: Annotated[int | None, typer.Option(min=0, help="The last so many lines only.")] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Print also what it writes from now on, until its end.")
+    ] = False,
+) -> None:
+    """Print what the driver of a job has written."""
+    from schedulemesh.cli.gateway import gateway_to
+
+    with gateway_to(target) as gateway:
+        _print_log(gateway, task, attempt, follow=follow, tail=tail)
+
+
+def _print_log(
+    gateway: Gateway, task_id: str, attempt: int | None, *, follow: bool, tail: int | None
+) -> None:
+    from schedulemesh.protocol.answers import JobLog
+    from schedulemesh.protocol.log_reader import log_pieces
+
+    def ask(request: ReadJobLog) -> JobLog:
+        return gateway.ask(request, JobLog)
+
+    for piece in log_pieces(ask, task_id, attempt, follow=follow, tail=tail):
+        sys.stdout.buffer.write(piece)
+        sys.stdout.flush()
+
+
+def _submit(gateway: Gateway, target: Target, given: dict[str, object]) -> None:
+    """Submit a job. Raises RefusedError."""
+    from schedulemesh.core.client.job_request import job_submission
+    from schedulemesh.core.client.task_request import Caller
+    from schedulemesh.protocol.answers import Response
+
+    caller = Caller(namespace=target.namespace, runtime_env={})
+    gateway.ask(job_submission(caller, given).request, Response)
+
+
+def _exit_code(gateway: Gateway, task_id: str) -> int:
+    """Wait for the end of a job: its driver's exit code."""
+    from schedulemesh.cli.exits import RefusedError
+    from schedulemesh.core.client.task_results import value_of
+    from schedulemesh.domain.reasons import Reason
+    from schedulemesh.errors import JobFailedError
+    from schedulemesh.protocol.answers import TaskResult
+    from schedulemesh.protocol.task_requests import LONGEST_WAIT_S, GetResult
+
+    while True:
+        try:
+            found = gateway.ask(GetResult(task_id=task_id, wait_s=LONGEST_WAIT_S), TaskResult)
+            value_of(task_id, found)
+        except JobFailedError as error:
+            note(str(error))
+            return error.exit_code if error.exit_code > 0 else _SIGNALLED - error.exit_code
+        except RefusedError as error:
+            if error.reason is not Reason.TASK_NOT_ENDED:
+                raise
+        else:
+            return 0
+
+
+def _variables(words: Iterable[str]) -> dict[str, str]:
+    """Variables from words ``NAME=VALUE``. Raises InvalidRequestError."""
+    from schedulemesh.errors import InvalidRequestError
+
+    found = {}
+    for word in words:
+        name, sign, value = word.partition("=")
+        if not name or not sign:
+            raise InvalidRequestError(f"--env is {word!r}; a variable is NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def _yaml(given: str | None) -> object:
+    """A value as YAML. Raises InvalidRequestError."""
+    import yaml
+
+    from schedulemesh.errors import InvalidRequestError
+
+    try:
+        return None if given is None else yaml.safe_load(given)
+    except yaml.YAMLError as error:
+        raise InvalidRequestError(f"--runtime-env is no YAML: {error}") from None

@@ -1,0 +1,167 @@
+"""Where the attempts of a job keep their logs and files on a node, and how the logs are written and read.
+
+The folder of a job is found by its scheduler and task id alone, so that whoever reads a log names no path. A
+log is a sequence of segments, files that are named after the attempt and the position of their first byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from schedulemesh.protocol.job_logs import JobKey, LogPiece
+
+#: Bytes of a segment, and how many segments of an attempt are kept: the first is removed for one more.
+SEGMENT_BYTES, SEGMENTS = 16 * 1024 * 1024, 8
+#: Seconds for which the folders of jobs that have ended are kept.
+KEPT_S = 7 * 86400.0
+#: Bytes among which the last line is looked for.
+_TAIL_BYTES = 4096
+#: Characters of a task id that its folder's name shows.
+_SHOWN = 60
+
+_SEGMENT = re.compile(r"(\d+)\.(\d+)\.log")
+
+
+class _Segment(NamedTuple):
+    begin: int
+    path: Path
+
+    @property
+    def end(self) -> int:
+        """The position after its last byte."""
+        try:
+            return self.begin + self.path.stat().st_size
+        except FileNotFoundError:
+            return self.begin
+
+
+def job_folder(key: JobKey) -> Path:
+    """The folder of a job on this node."""
+    return (
+        Path(key.root) / "jobs" / _safe(key.namespace) / _safe(key.scheduler) / _safe(key.task_id)
+    )
+
+
+def _safe(name: str) -> str:
+    """A name of a folder that no other name has: a readable part, and a hash of the whole."""
+    shown = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:_SHOWN]
+    return f"{shown}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+
+
+class LogWriter:
+    """Writes what an attempt prints; the segments that are too many are removed, the first ones first."""
+
+    def __init__(self, folder: Path, attempt: int, segment_bytes: int = SEGMENT_BYTES) -> None:
+        self._folder, self._attempt, self._segment_bytes = folder, attempt, segment_bytes
+        found = _segments(folder, attempt)
+        #: Of an attempt that has written before, its log goes on.
+        self._position = found[-1].end if found else 0
+        self._file = self._opened()
+        #: The last bytes.
+        self._tail = b""
+
+    def write(self, data: bytes) -> None:
+        """Append bytes, which can be read at once."""
+        self._file.write(data)
+        self._position += len(data)
+        self._tail = (self._tail + data)[-_TAIL_BYTES:]
+        if self._file.tell() >= self._segment_bytes:
+            self._file.close()
+            self._file = self._opened()
+            for old in _segments(self._folder, self._attempt)[:-SEGMENTS]:
+                old.path.unlink(missing_ok=True)
+
+    @property
+    def last_line(self) -> str:
+        """The last line that is not empty, of a long one its end; empty: nothing was written."""
+        lines = self._tail.rstrip().splitlines()
+        return lines[-1].decode(errors="backslashreplace").strip() if lines else ""
+
+    def close(self) -> None:
+        """Close the log."""
+        self._file.close()
+
+    def _opened(self) -> BinaryIO:
+        path = self._folder / f"{self._attempt}.{self._position}.log"
+        return path.open("ab", buffering=0)
+
+
+def read_log(folder: Path, attempt: int | None, begin: int, limit: int) -> LogPiece | None:
+    """At most ``limit`` bytes of an attempt's log (None: of the last attempt) from a position on; a negative
+    one counts from the end. None: there is no log.
+    """
+    numbers = attempts_in(folder)
+    if not numbers or (attempt is not None and attempt not in numbers):
+        return None
+    attempt = numbers[-1] if attempt is None else attempt
+    segments = _segments(folder, attempt)
+    first, end = segments[0].begin, segments[-1].end
+    begin = max(first, end + begin if begin < 0 else begin)
+    parts, position = [], begin
+    for segment in segments:
+        if position - begin >= limit:
+            break
+        if segment.end <= position:
+            continue
+        with suppress(FileNotFoundError), segment.path.open("rb") as file:
+            file.seek(position - segment.begin)
+            data = file.read(limit - (position - begin))
+            parts.append(data)
+            position += len(data)
+    return LogPiece(attempt=attempt, begin=begin, data=b"".join(parts), end=max(end, position))
+
+
+def attempts_in(folder: Path) -> list[int]:
+    """The numbers of the attempts that have a log here, in their order."""
+    return sorted({int(match[1]) for _, match in _logs(folder)})
+
+
+def prune(folder: Path, now: float | None = None) -> None:
+    """Remove the folders beside this one that nothing was written to for long: jobs that have ended. Folders
+    with checkpoints stay: they are the user's.
+    """
+    limit = (time.time() if now is None else now) - KEPT_S
+    for other in folder.parent.iterdir():
+        if other == folder or not other.is_dir() or _newest(other) > limit:
+            continue
+        for entry in other.iterdir():
+            if entry.name != "checkpoint":
+                shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink()
+        with suppress(OSError):
+            (other / "checkpoint").rmdir()
+        with suppress(OSError):
+            other.rmdir()
+
+
+def _newest(folder: Path) -> float:
+    """When something was last written below a folder."""
+    times = [folder.stat().st_mtime]
+    for at, _, files in os.walk(folder):
+        for name in files:
+            with suppress(FileNotFoundError):
+                times.append((Path(at) / name).stat().st_mtime)
+    return max(times)
+
+
+def _segments(folder: Path, attempt: int) -> list[_Segment]:
+    found = (
+        _Segment(int(match[2]), path) for path, match in _logs(folder) if int(match[1]) == attempt
+    )
+    return sorted(found)
+
+
+def _logs(folder: Path) -> Iterator[tuple[Path, re.Match[str]]]:
+    if not folder.is_dir():
+        return
+    for path in folder.iterdir():
+        match = _SEGMENT.fullmatch(path.name)
+        if match is not None:
+            yield path, match

@@ -1,0 +1,312 @@
+"""The runner of a job: the agent whose object runs a driver command as a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import ray
+
+from schedulemesh.core.agent.control_channel import current
+from schedulemesh.core.agent.job_folders import LogWriter, job_folder, prune
+from schedulemesh.errors import JobFailedError
+from schedulemesh.protocol.agents import JobStart
+from schedulemesh.protocol.job_logs import JobKey
+
+#: Seconds that the last output of a driver may take once the driver has ended: a process that it has left
+#: behind keeps the pipe open.
+_OUTPUT_S = 2.0
+#: Bytes that are read from the driver at once.
+_READ_BYTES = 64 * 1024
+
+#: Variables that Ray sets in the processes of actors; a driver is a process like any other.
+_OF_ACTORS = (
+    "PYTHONBREAKPOINT",
+    "RAY_CLIENT_MODE",
+    "RAY_JOB_ID",
+    "RAY_LD_PRELOAD_ON_WORKERS",
+    "RAY_RAYLET_PID",
+    "SPT_NOENV",
+)
+#: Variables that Ray changes in the processes of actors that take no CPUs or GPUs; a driver has those of its
+#: node.
+_OF_THE_NODE = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobCommand:
+    """What a driver is: its command, and what it finds."""
+
+    #: A string is run by the shell.
+    entrypoint: str | tuple[str, ...]
+    #: Variables of the driver's environment beside those of its node.
+    env: Mapping[str, str] = field(default_factory=dict)
+    #: A folder of the submitting machine as a ZIP archive, in which the driver runs; None: there is none.
+    working_dir: bytes | None = None
+    #: The runtime environment of all that the driver starts in Ray.
+    runtime_env: Mapping[str, Any] = field(default_factory=dict)
+    #: The folder that every attempt finds again; empty: one on the node.
+    checkpoint_dir: str = ""
+
+
+class JobRunner:
+    """Runs the driver of one attempt. Notice and cancellation come on another thread than the run."""
+
+    def __init__(
+        self,
+        name: str,  # noqa: ARG002  # every agent's class takes them
+        labels: dict[str, str],  # noqa: ARG002  # as above
+        command: JobCommand,
+        job: JobStart | None = None,
+    ) -> None:
+        if job is None:
+            raise ValueError("a job is submitted with submit_job, which says what its runner needs")
+        self._command, self._job = command, job
+        key = JobKey(
+            root=job.folder,
+            namespace=job.namespace,
+            scheduler=job.scheduler,
+            task_id=job.task_id,
+        )
+        self._folder = job_folder(key)
+        self._attempt_folder = self._folder / f"attempt-{job.attempt}"
+        self._lock = threading.Lock()
+        self._driver: subprocess.Popen[bytes] | None = None
+        self._ended = threading.Event()
+        #: When the driver is terminated, in seconds since 1970; None: it is not being evicted.
+        self._deadline: float | None = None
+        #: Whether the driver was, or is to be, terminated.
+        self._stopped = False
+
+    def run_driver(self) -> dict[str, Any]:
+        """Run the driver to its end: its exit code, the attempt, and the node. Raises JobFailedError for
+        another exit code than 0.
+        """
+        for folder in (self._attempt_folder / "signals", self._checkpoint_folder()):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        prune(self._folder)
+        log = LogWriter(self._folder, self._job.attempt)
+        try:
+            code = self._run(log)
+        finally:
+            self._ended.set()
+            log.close()
+            shutil.rmtree(self._attempt_folder / "work", ignore_errors=True)
+        return self._result(code, log.last_line)
+
+    def on_preemption_notice(self, seconds: float) -> None:
+        """Tell the driver that it is evicted in so many seconds; returns when they are over, or before, when
+        it has ended. A repeated notice changes nothing.
+        """
+        if self._deadline is None:
+            self._deadline = time.time() + seconds
+            notice = self._attempt_folder / "notice"
+            if notice.parent.is_dir():
+                _write(notice, str(self._deadline))
+                self._signal_those_who_asked()
+        self._ended.wait(max(0.0, self._deadline - time.time()))
+
+    def cancel(self, task_id: str) -> dict[str, Any]:  # noqa: ARG002  # it runs one task
+        """Send SIGTERM to the driver's processes, and return when it has ended."""
+        with self._lock:
+            self._stopped = True
+            driver = self._driver
+        if driver is not None:
+            # Once it has been waited for, its id may belong to another process.
+            if driver.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(driver.pid, signal.SIGTERM)
+            self._ended.wait()
+        return {"success": True}
+
+    def _run(self, log: LogWriter) -> int:
+        """The exit code of the driver, once it and its output have ended."""
+        with self._lock:
+            if self._stopped:
+                return -signal.SIGTERM
+            driver = self._driver = self._started()
+        assert driver.stdout is not None  # noqa: S101  # it was asked for
+        output = threading.Thread(target=_copy, args=(driver.stdout, log), daemon=True)
+        output.start()
+        code = driver.wait()
+        output.join(_OUTPUT_S)
+        return code
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        entrypoint, work = self._command.entrypoint, None
+        if self._command.working_dir is not None:
+            work = self._attempt_folder / "work"
+            unpack_folder(self._command.working_dir, work)
+        return subprocess.Popen(  # noqa: S603  # running what the user gave is what a job is
+            entrypoint,
+            shell=isinstance(entrypoint, str),
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=work,
+            env=self._environment(work),
+        )
+
+    def _environment(self, work: Path | None) -> dict[str, str]:
+        runtime_env = dict(self._command.runtime_env)
+        if work is not None:
+            # The driver itself uploads it for its workers, as for every local folder that ray.init is given.
+            runtime_env["working_dir"] = str(work)
+        own = {
+            "RAY_ADDRESS": ray_address(),
+            "SCHEDULEMESH_ATTEMPT_DIR": str(self._attempt_folder),
+            "SCHEDULEMESH_CHECKPOINT_DIR": str(self._checkpoint_folder()),
+        }
+        base = driver_environment(os.environ, node_environment())
+        return {**base, **job_variables(self._job, runtime_env), **own, **self._command.env}
+
+    def _checkpoint_folder(self) -> Path:
+        given = self._command.checkpoint_dir
+        return Path(given) if given else self._folder / "checkpoint"
+
+    def _signal_those_who_asked(self) -> None:
+        """Send SIGUSR1 to the processes of the driver's session that have installed a handler for it."""
+        driver = self._driver
+        for file in (self._attempt_folder / "signals").iterdir():
+            with contextlib.suppress(ProcessLookupError, PermissionError, ValueError):
+                if driver is not None and os.getsid(int(file.name)) == driver.pid:
+                    os.kill(int(file.name), signal.SIGUSR1)
+
+    def _result(self, code: int, last_line: str) -> dict[str, Any]:
+        if self._stopped or (self._deadline is not None and (code or self._notice_seen())):
+            # It has ended because it is evicted: this is not the end of its task.
+            channel = current()
+            if channel is not None:
+                channel.note_cancelled(self._job.task_id)
+        elif code:
+            raise JobFailedError(_failure(code, last_line), self._job.task_id, exit_code=code)
+        return {
+            "exit_code": code,
+            "attempt": self._job.attempt,
+            "node_id": node_id(),
+        }
+
+    def _notice_seen(self) -> bool:
+        return (self._attempt_folder / "seen").exists()
+
+
+def ray_address() -> str:
+    """The address of the cluster that this process belongs to."""
+    return str(ray.get_runtime_context().gcs_address)
+
+
+def node_id() -> str:
+    """The node that this process runs on."""
+    return str(ray.get_runtime_context().get_node_id())
+
+
+def driver_environment(actor: Mapping[str, str], node: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a driver: that of its actor without what belongs to the actor alone, and without
+    any variable of ScheduleMesh, among which may be the token of whoever started the node.
+    """
+    kept = {
+        name: value
+        for name, value in actor.items()
+        if name not in _OF_ACTORS and not name.startswith("SCHEDULEMESH_")
+    }
+    for name in _OF_THE_NODE:
+        kept.pop(name, None)
+        if name in node:
+            kept[name] = node[name]
+    return kept
+
+
+def job_variables(job: JobStart, runtime_env: Mapping[str, Any]) -> dict[str, str]:
+    """The variables that say which job and attempt a driver is; Ray reads the first, and so the Ray jobs of
+    all drivers carry the job's metadata.
+    """
+    metadata = {
+        "schedulemesh_scheduler": job.scheduler,
+        "schedulemesh_namespace": job.namespace,
+        "schedulemesh_task": job.task_id,
+        "schedulemesh_actor": job.owner,
+    }
+    config: dict[str, Any] = {"metadata": metadata}
+    if runtime_env:
+        config["runtime_env"] = dict(runtime_env)
+    variables = dict(runtime_env.get("env_vars") or {})
+    return {
+        **variables,
+        "RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps(config),
+        "SCHEDULEMESH_TASK_ID": job.task_id,
+        "SCHEDULEMESH_ATTEMPT": str(job.attempt),
+        "SCHEDULEMESH_NAME": job.scheduler,
+        "SCHEDULEMESH_NAMESPACE": job.namespace,
+        # Output is seen when it is printed.
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def node_environment() -> dict[str, str]:
+    """The environment of Ray's process on this node; empty where it cannot be read."""
+    pid = os.environ.get("RAY_RAYLET_PID", "")
+    try:
+        entries = Path(f"/proc/{int(pid)}/environ").read_bytes().split(b"\0")
+    except (OSError, ValueError):
+        return {}
+    pairs = (os.fsdecode(entry).partition("=") for entry in entries if entry)
+    return {name: value for name, _, value in pairs}
+
+
+def unpack_folder(archive: bytes, folder: Path) -> None:
+    """Unpack a ZIP archive, with the permissions of its files."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700, parents=True)
+    with zipfile.ZipFile(io.BytesIO(archive)) as packed:
+        for entry in packed.infolist():
+            path = Path(packed.extract(entry, folder))
+            mode = entry.external_attr >> 16 & 0o777
+            if mode and path.is_file():
+                path.chmod(mode | 0o600)
+
+
+def _copy(source: IO[bytes], log: LogWriter) -> None:
+    """Copy the output of a driver as it is written."""
+    with source:
+        while data := os.read(source.fileno(), _READ_BYTES):
+            # Where the disk is full, or the log closed: a driver must not block on its output.
+            with contextlib.suppress(OSError, ValueError):
+                log.write(data)
+
+
+def _failure(code: int, last_line: str) -> str:
+    how = f"exit code {code}"
+    if code < 0:
+        try:
+            how = signal.Signals(-code).name
+        except ValueError:
+            how = f"signal {-code}"
+    said = f"; the last line of its log: {last_line}" if last_line else ""
+    return f"the driver ended with {how}{said}"
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file that others see whole or not at all."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
+def command_line(entrypoint: str | Sequence[str]) -> str:
+    """A command as people read it."""
+    import shlex
+
+    return entrypoint if isinstance(entrypoint, str) else shlex.join(entrypoint)

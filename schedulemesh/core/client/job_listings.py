@@ -1,0 +1,30 @@
+"""The documented result dicts of calls about jobs."""
+
+from __future__ import annotations
+
+from schedulemesh.core.client.results import Result, TaskInfo
+from schedulemesh.domain.resources import Amounts
+
+
+class JobListing(TaskInfo, total=False):
+    """A job as ``jobs`` lists it."""
+
+    #: As in TaskStatus.
+    state: str
+    #: The number of its present attempt, or of the last one.
+    attempt: int
+    resources: Amounts
+    agent_name: str
+    node_id: str | None
+    #: Seconds since 1970.
+    started_at: float
+    ended_at: float
+    #: Why it was not completed.
+    reason: str
+    error: str
+
+
+class JobsResult(Result, total=False):
+    """The answer of ``jobs``."""
+
+    jobs: list[JobListing]

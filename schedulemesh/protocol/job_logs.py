@@ -1,0 +1,57 @@
+"""Requests about jobs, and the logs of their drivers, which are read in pieces."""
+
+from __future__ import annotations
+
+import msgspec
+
+from schedulemesh.domain.names import parse_name
+from schedulemesh.errors import InvalidRequestError
+from schedulemesh.protocol.request_base import Request
+
+#: Bytes that one request may read.
+MAX_PIECE = 1024 * 1024
+
+
+class ListJobs(Request, tag="list_jobs", frozen=True, kw_only=True):
+    """List the jobs that wait, run, or have ended lately."""
+
+
+class ReadJobLog(Request, tag="read_job_log", frozen=True, kw_only=True):
+    """Read a part of what the driver of an attempt has written."""
+
+    task_id: str
+    #: None: the last attempt.
+    attempt: int | None = None
+    #: The position of the first byte; negative: counted from the end.
+    begin: int = 0
+    #: The most bytes to read.
+    limit: int = MAX_PIECE
+
+    def __post_init__(self) -> None:
+        parse_name(self.task_id, "task_id")
+        if not 0 < self.limit <= MAX_PIECE:
+            raise InvalidRequestError(f"a request reads 1 to {MAX_PIECE} bytes, not {self.limit}")
+        if self.attempt is not None and self.attempt < 1:
+            raise InvalidRequestError(f"attempts are numbered from 1; {self.attempt} is none")
+
+
+class JobKey(msgspec.Struct, frozen=True, kw_only=True):
+    """Which job's folder: the scheduler, and the task."""
+
+    #: The folder that the folders of all jobs are in, on every node the same.
+    root: str
+    namespace: str
+    scheduler: str
+    task_id: str
+
+
+class LogPiece(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of an attempt's log."""
+
+    attempt: int
+    #: The position of its first byte in all that the attempt has written; earlier bytes are no longer kept
+    #: where it is above the one that was asked for.
+    begin: int
+    data: bytes
+    #: How much the attempt has written up to now.
+    end: int

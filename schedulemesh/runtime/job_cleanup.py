@@ -1,0 +1,49 @@
+"""Job cleanup: the capacity of a job is free only when nothing of it is left in Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from pathlib import Path
+
+from schedulemesh.config.settings import SchedulerSettings
+from schedulemesh.runtime.backend import Backend
+from schedulemesh.runtime.retries import until_answered
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two looks, and after which what does not end is reported.
+_LOOK_S, _PATIENCE_S = 0.05, 10.0
+
+
+def owner_of(namespace: str, actor_name: str) -> str:
+    """What the Ray jobs of a runner's drivers are marked with: one runner runs one attempt."""
+    return f"{namespace}/{actor_name}"
+
+
+def jobs_folder(settings: SchedulerSettings, session_folder: Path) -> str:
+    """The folder that logs and checkpoints of jobs are kept in, on every node the same: that of the journal,
+    if one was given, else one in the folder of Ray's session.
+    """
+    given = settings.state_path
+    own = given is None or "://" in given
+    return str(session_folder / "schedulemesh" if own else Path(given or "").absolute())
+
+
+async def end_jobs(backend: Backend, owner: str) -> None:
+    """End everything in Ray that belongs to the jobs with this owner, and return when nothing is left.
+
+    What does not end keeps its capacity, as a process does.
+    """
+    reported = time.monotonic() + _PATIENCE_S
+    while left := await until_answered("ending a job", lambda: backend.end_jobs(owner)):
+        if time.monotonic() > reported:
+            logger.warning(
+                "%d drivers, actors and placement groups of the job of %s do not end; what it held stays "
+                "taken until they do",
+                left,
+                owner,
+            )
+            reported = time.monotonic() + _PATIENCE_S
+        await asyncio.sleep(_LOOK_S)

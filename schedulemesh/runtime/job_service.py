@@ -1,0 +1,150 @@
+"""Requests about jobs: which there are, and what their drivers have written."""
+
+from __future__ import annotations
+
+import asyncio
+
+from schedulemesh.domain.agent import RUN_DRIVER, AgentSpec
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.task import Attempts, EndState, TaskSpec, task_row
+from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.protocol.answers import JobLog, Listed, Refusal
+from schedulemesh.protocol.job_logs import JobKey, LogPiece, ReadJobLog
+from schedulemesh.runtime.queries import task_status
+from schedulemesh.runtime.running import Running, Service
+
+
+class JobService(Service):
+    """Lists jobs, and reads their logs where they ran."""
+
+    def __init__(self, running: Running) -> None:
+        super().__init__(running)
+        #: The node on which the last log of a job was found.
+        self._found_on: dict[str, str] = {}
+
+    async def list(self) -> Listed:
+        """Every job that waits or runs, then those that have ended lately."""
+        return Listed(rows=await self._reactor.read(lambda: job_rows(self._reactor.state)))
+
+    async def log(self, request: ReadJobLog) -> JobLog | Refusal:
+        """A part of the log of an attempt; an empty one where no attempt has written yet."""
+
+        def look() -> tuple[bool, str | None, str]:
+            state, task_id = self._reactor.state, request.task_id
+            status = task_status(state, task_id)
+            node_id = _node_of(state, task_id)
+            return is_job(state, task_id), node_id, str(status["state"])
+
+        known, node_id, task_state = await self._reactor.read(look)
+        if not known:
+            return _no_job(request.task_id)
+        piece = await self._piece(request, node_id)
+        if piece is None and request.attempt is not None:
+            return _no_attempt(request.task_id, request.attempt)
+        if piece is None:
+            return JobLog(state=task_state)
+        return JobLog(
+            state=task_state,
+            attempt=piece.attempt,
+            begin=piece.begin,
+            data=piece.data,
+            end=piece.end,
+        )
+
+    async def _piece(self, request: ReadJobLog, runs_on: str | None) -> LogPiece | None:
+        """The part, read on the node where the job runs or was found before, else wherever it is."""
+        nodes = list(self._reactor.state.cluster.nodes)
+        for node_id in (runs_on, self._found_on.get(request.task_id)):
+            if node_id in nodes:
+                found = await self._read(node_id, request)
+                if found is not None:
+                    return found
+        pieces = await asyncio.gather(*(self._read(node_id, request) for node_id in nodes))
+        there = [(p, n) for n, p in zip(nodes, pieces, strict=True) if p is not None]
+        if not there:
+            return None
+        newest, node_id = max(there, key=lambda one: one[0].attempt)
+        self._found_on[request.task_id] = node_id
+        return newest
+
+    async def _read(self, node_id: str, request: ReadJobLog) -> LogPiece | None:
+        key = JobKey(
+            root=self._executor.job_folder,
+            namespace=self._settings.namespace,
+            scheduler=self._settings.name,
+            task_id=request.task_id,
+        )
+        return await self._agents.cleanup.read_log(
+            node_id, key, request.attempt, request.begin, request.limit
+        )
+
+
+def job_rows(state: MeshState) -> list[dict[str, object]]:
+    """Every job that runs or waits, then those that have ended lately."""
+    rows: list[dict[str, object]] = []
+    for task in state.running.by_id.values():
+        agent = state.agents.get(task.agent_name)
+        if agent is not None and agent.spec.job is not None:
+            started = {"node_id": agent.node_id, "started_at": task.started_at}
+            rows.append(_row(state, task.spec, agent.spec, task.attempts, **started))
+    rows += [
+        _row(state, waiting.spec, waiting.submission.agent, waiting.attempts)
+        for waiting in state.queue.by_id.values()
+        if waiting.submission.agent.job is not None
+    ]
+    for ended in state.ended.values():
+        if ended.spec.run == RUN_DRIVER:
+            row = _row(state, ended.spec, None, ended.attempts)
+            # An end that is a failure is counted among the failures.
+            failed = ended.state in (EndState.FAILED, EndState.LOST)
+            rows.append({**row, "attempt": ended_attempt(ended.attempts, failed=failed)})
+    return rows
+
+
+def ended_attempt(attempts: Attempts, *, failed: bool) -> int:
+    """The number of the last attempt of a task that has ended."""
+    return max(1, attempts.preemptions + attempts.failures + (0 if failed else 1))
+
+
+def is_job(state: MeshState, task_id: str) -> bool:
+    """Whether a task that is known is a job."""
+    task, waiting = state.running.by_id.get(task_id), state.queue.by_id.get(task_id)
+    ended = state.ended.get(task_id)
+    specs = [entry.spec for entry in (task, waiting, ended) if entry is not None]
+    return any(spec.run == RUN_DRIVER for spec in specs)
+
+
+def _row(
+    state: MeshState,
+    task: TaskSpec,
+    agent: AgentSpec | None,
+    attempts: Attempts,
+    **more: object,
+) -> dict[str, object]:
+    claim = {} if agent is None else {"resources": agent.resources.public()}
+    attempt = 1 + attempts.preemptions + attempts.failures
+    return {
+        **task_row(task),
+        **claim,
+        "attempt": attempt,
+        **more,
+        **task_status(state, task.task_id),
+    }
+
+
+def _node_of(state: MeshState, task_id: str) -> str | None:
+    """The node on which a job runs; None: it does not."""
+    task = state.running.by_id.get(task_id)
+    agent = None if task is None else state.agents.get(task.agent_name)
+    return None if agent is None else agent.node_id
+
+
+def _no_job(task_id: str) -> Refusal:
+    error = f"there is no job {task_id!r}; only jobs, which submit_job starts, have logs"
+    return Refusal(refused=Refused(reason=Reason.TASK_NOT_FOUND, error=error))
+
+
+def _no_attempt(task_id: str, attempt: int) -> Refusal:
+    error = f"job {task_id!r} has no log of attempt {attempt} on any node that is alive"
+    return Refusal(refused=Refused(reason=Reason.TASK_NOT_FOUND, error=error))

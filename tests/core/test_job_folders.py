@@ -1,0 +1,118 @@
+"""The logs of jobs: written in segments, read in pieces, removed when they are old or too many."""
+
+from __future__ import annotations
+
+import pytest
+
+from schedulemesh.core.agent.job_folders import (
+    KEPT_S,
+    SEGMENTS,
+    LogWriter,
+    attempts_in,
+    job_folder,
+    prune,
+    read_log,
+)
+from schedulemesh.protocol.job_logs import JobKey
+
+
+def key(task_id, root="/r"):
+    return JobKey(root=root, namespace="n", scheduler="s", task_id=task_id)
+
+
+def written(folder, attempt, *parts, segment_bytes=1000):
+    log = LogWriter(folder, attempt, segment_bytes)
+    for part in parts:
+        log.write(part)
+    log.close()
+    return log
+
+
+def test_what_is_written_is_read_at_once_and_from_any_position(tmp_path):
+    log = LogWriter(tmp_path, 1)
+    log.write(b"hello ")
+    assert read_log(tmp_path, None, 0, 100).data == b"hello "
+    log.write(b"world\n")
+
+    piece = read_log(tmp_path, 1, 6, 3)
+
+    assert (piece.attempt, piece.begin, piece.data, piece.end) == (1, 6, b"wor", 12)
+    assert read_log(tmp_path, 1, -6, 100).data == b"world\n"
+    assert read_log(tmp_path, 1, -600, 100).data == b"hello world\n"
+    assert read_log(tmp_path, 1, 50, 100).data == b""
+    assert log.last_line == "hello world"
+    log.close()
+
+
+def test_the_last_attempt_is_read_unless_another_is_named(tmp_path):
+    for attempt in (1, 2, 10):
+        written(tmp_path, attempt, b"attempt %d" % attempt)
+    assert attempts_in(tmp_path) == [1, 2, 10]
+    assert read_log(tmp_path, None, 0, 100).data == b"attempt 10"
+    assert read_log(tmp_path, 2, 0, 100).data == b"attempt 2"
+    assert read_log(tmp_path, 3, 0, 100) is None
+    assert read_log(tmp_path / "nowhere", None, 0, 100) is None
+
+
+def test_a_long_log_keeps_its_end_at_its_positions(tmp_path):
+    line = b"0123456789"
+    written(tmp_path, 1, *[line] * 100, segment_bytes=20)
+
+    piece = read_log(tmp_path, 1, 0, 10_000)
+
+    assert piece.end == 1000
+    assert piece.begin + len(piece.data) == 1000
+    assert 0 < len(piece.data) <= 20 * SEGMENTS
+    assert set(piece.data) == set(line)
+    assert read_log(tmp_path, 1, 995, 100).data == b"56789"
+
+
+def test_an_attempt_that_has_written_before_continues_its_log(tmp_path):
+    written(tmp_path, 1, b"first ")
+    written(tmp_path, 1, b"second")
+    assert read_log(tmp_path, 1, 0, 100).data == b"first second"
+
+
+@pytest.mark.parametrize(
+    ("parts", "last"),
+    [
+        ((b"one\ntwo\n",), "two"),
+        ((b"one\ntw", b"o"), "two"),
+        ((b"one\n", b"two\n", b"\n\n"), "two"),
+        ((b"\xff\n",), "\\xff"),
+        ((), ""),
+    ],
+)
+def test_the_last_line_is_known(tmp_path, parts, last):
+    assert written(tmp_path, 1, *parts).last_line == last
+
+
+@pytest.mark.parametrize("name", ["../../etc", "a/b", ".", "研究", "x" * 253])
+def test_no_task_id_leaves_the_folder_of_its_scheduler(tmp_path, name):
+    parent = job_folder(key("plain", str(tmp_path))).parent
+    folder = job_folder(key(name, str(tmp_path)))
+    assert folder.parent == parent
+    assert folder.resolve() == folder
+    folder.mkdir(parents=True)
+
+
+def test_names_that_look_alike_have_folders_of_their_own():
+    assert len({job_folder(key(name)) for name in ("a/b", "a_b", "a.b", "A_b")}) == 4
+
+
+def test_old_folders_are_removed_and_checkpoints_are_kept(tmp_path):
+    old, kept, mine = (tmp_path / name for name in ("old", "kept", "mine"))
+    for folder in (old, kept, mine):
+        (folder / "attempt-1").mkdir(parents=True)
+        (folder / "checkpoint").mkdir()
+        written(folder, 1, b"text")
+    (kept / "checkpoint" / "model").write_text("weights")
+    newest = max(p.stat().st_mtime for p in tmp_path.rglob("*"))
+
+    prune(mine, newest + KEPT_S - 60)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["kept", "mine", "old"]
+    prune(mine, newest + KEPT_S + 60)
+
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["kept", "mine"]
+    assert [p.name for p in kept.iterdir()] == ["checkpoint"]
+    assert read_log(mine, 1, 0, 100).data == b"text"

@@ -1,0 +1,338 @@
+"""The runner of a job, with real drivers and without Ray."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from schedulemesh.core.agent import job_runner
+from schedulemesh.core.agent.job_folders import job_folder, read_log
+from schedulemesh.core.agent.job_runner import JobCommand, JobRunner, driver_environment
+from schedulemesh.core.client.job_request import packed_folder
+from schedulemesh.errors import JobFailedError
+from schedulemesh.protocol.agents import JobStart
+from schedulemesh.protocol.job_logs import JobKey
+
+
+class Channel:
+    """The control channel of the runner's process."""
+
+    def __init__(self):
+        self.cancelled = []
+
+    def note_cancelled(self, task_id):
+        self.cancelled.append(task_id)
+
+
+@pytest.fixture
+def channel(monkeypatch):
+    found = Channel()
+    monkeypatch.setattr(job_runner, "current", lambda: found)
+    monkeypatch.setattr(job_runner, "ray_address", lambda: "10.0.0.1:6379")
+    monkeypatch.setattr(job_runner, "node_id", lambda: "node")
+    return found
+
+
+@pytest.fixture
+def make(tmp_path, channel):
+    """Makes the runner of a script."""
+
+    def made(script, attempt=1, **command):
+        file = tmp_path / "driver.py"
+        file.write_text(textwrap.dedent(script))
+        job = JobStart(
+            task_id="t",
+            attempt=attempt,
+            scheduler="s",
+            namespace="n",
+            owner="n/a#1",
+            folder=str(tmp_path),
+        )
+        given = {"entrypoint": (sys.executable, str(file)), **command}
+        return JobRunner("a", {}, JobCommand(**given), job=job)
+
+    return made
+
+
+@pytest.fixture
+def log(tmp_path):
+    """What the driver has written."""
+    folder = job_folder(JobKey(root=str(tmp_path), namespace="n", scheduler="s", task_id="t"))
+
+    def found(attempt=None):
+        piece = read_log(folder, attempt, 0, 10**6)
+        return "" if piece is None else piece.data.decode()
+
+    return found
+
+
+class Run(threading.Thread):
+    """A run in the background, as the control thread sees it."""
+
+    def __init__(self, runner):
+        super().__init__(daemon=True)
+        self.runner, self.outcome = runner, None
+        self.start()
+
+    def run(self):
+        try:
+            self.outcome = self.runner.run_driver()
+        except JobFailedError as error:
+            self.outcome = error
+
+    def ended(self):
+        self.join(30)
+        assert not self.is_alive()
+        return self.outcome
+
+
+def until(condition):
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_driver_runs_to_its_end_and_its_output_is_kept(make, log, channel):
+    assert make("print('out'); import sys; print('err', file=sys.stderr)").run_driver() == {
+        "exit_code": 0,
+        "attempt": 1,
+        "node_id": "node",
+    }
+    assert log() == "out\nerr\n"
+    assert channel.cancelled == []
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "said"),
+    [
+        ("print('why'); raise SystemExit(3)", 3, "exit code 3; the last line of its log: why"),
+        ("import os; os.kill(os.getpid(), 9)", -9, "the driver ended with SIGKILL$"),
+    ],
+)
+def test_a_driver_that_fails_tells_how_it_ended(make, script, code, said):
+    with pytest.raises(JobFailedError, match=said) as failed:
+        make(script).run_driver()
+    assert (failed.value.exit_code, failed.value.task_id) == (code, "t")
+
+
+def test_a_string_is_run_by_the_shell_and_a_list_is_not(make, log):
+    make("", entrypoint="echo one && echo two").run_driver()
+    make("", attempt=2, entrypoint=("echo", "one && echo two")).run_driver()
+    assert log(1) == "one\ntwo\n"
+    assert log(2) == "one && echo two\n"
+    with pytest.raises(FileNotFoundError):
+        make("", entrypoint=("no-such-command",)).run_driver()
+
+
+def test_the_driver_finds_its_task_and_the_cluster(make, log, monkeypatch):
+    monkeypatch.setenv("SCHEDULEMESH_TOKEN", "secret")
+    make(
+        "import json, os; print(json.dumps(dict(os.environ)))",
+        attempt=4,
+        env={"OWN": "1"},
+        runtime_env={"env_vars": {"ALL": "2"}},
+    ).run_driver()
+    found = json.loads(log())
+    wanted = {
+        "SCHEDULEMESH_TASK_ID": "t",
+        "SCHEDULEMESH_ATTEMPT": "4",
+        "SCHEDULEMESH_NAME": "s",
+        "SCHEDULEMESH_NAMESPACE": "n",
+        "RAY_ADDRESS": "10.0.0.1:6379",
+        "OWN": "1",
+        "ALL": "2",
+    }
+    assert {name: found.get(name) for name in wanted} == wanted
+    assert "SCHEDULEMESH_TOKEN" not in found
+    config = json.loads(found["RAY_JOB_CONFIG_JSON_ENV_VAR"])
+    assert config["metadata"]["schedulemesh_actor"] == "n/a#1"
+    assert config["runtime_env"] == {"env_vars": {"ALL": "2"}}
+
+
+def test_what_belongs_to_the_actor_alone_is_not_passed_on():
+    actor = {"PATH": "/bin", "RAY_JOB_ID": "1", "OMP_NUM_THREADS": "1", "SCHEDULEMESH_TOKEN": "x"}
+    assert driver_environment(actor, {}) == {"PATH": "/bin"}
+    assert driver_environment(actor, {"OMP_NUM_THREADS": "8"})["OMP_NUM_THREADS"] == "8"
+
+
+def test_the_working_folder_arrives_with_its_permissions(make, log, tmp_path):
+    folder = tmp_path / "work"
+    (folder / "sub").mkdir(parents=True)
+    (folder / ".git").mkdir()
+    (folder / ".git" / "config").write_text("")
+    (folder / "sub" / "data.txt").write_text("data")
+    (folder / "big.bin").write_text("")
+    (folder / "run.sh").write_text("#!/bin/sh\ncat sub/data.txt\nls -A\n")
+    (folder / "run.sh").chmod(0o755)
+
+    make("", entrypoint=("./run.sh",), working_dir=packed_folder(folder, ("*.bin",))).run_driver()
+
+    assert log() == "datarun.sh\nsub\n"
+    assert not list(tmp_path.glob("jobs/**/work")), "the folder stays on the node"
+
+
+def test_an_archive_writes_nothing_outside_of_its_folder(tmp_path):
+    with zipfile.ZipFile(tmp_path / "evil.zip", "w") as archive:
+        archive.writestr("../../outside", "")
+    job_runner.unpack_folder((tmp_path / "evil.zip").read_bytes(), tmp_path / "a" / "b")
+    assert [p.name for p in tmp_path.rglob("outside")] == ["outside"]
+    assert (tmp_path / "a" / "b" / "outside").exists()
+
+
+NOTICED = """
+    import sys, time
+    from schedulemesh import job
+    print(job.task_id(), job.attempt(), job.checkpoint_dir().is_dir(), job.preempted(), flush=True)
+    while not job.preempted():
+        time.sleep(0.01)
+    print("left", 0 < job.seconds_left() <= 30, flush=True)
+"""
+CALLED = """
+    import time
+    from schedulemesh import job
+    done = []
+    job.on_preemption(lambda seconds: done.append(seconds))
+    job.on_preemption(lambda seconds: print("called", 0 < seconds <= 30, flush=True))
+    print("ready", flush=True)
+    while not done:
+        time.sleep(0.01)
+"""
+IN_A_THREAD = """
+    import threading, time
+    from schedulemesh import job
+    called = threading.Event()
+    threading.Thread(target=lambda: job.on_preemption(lambda seconds: called.set())).start()
+    print("ready", flush=True)
+    called.wait()
+    print("called True", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "before", "after"),
+    [
+        (NOTICED, "t 1 True False", "left True"),
+        (CALLED, "ready", "called True"),
+        (IN_A_THREAD, "ready", "called True"),
+    ],
+)
+def test_the_notice_reaches_the_driver_and_its_exit_is_not_its_end(
+    make, log, channel, script, before, after
+):
+    runner = make(script)
+    run = Run(runner)
+    until(lambda: before in log())
+    began = time.monotonic()
+
+    runner.on_preemption_notice(30.0)
+
+    assert time.monotonic() - began < 20, "the grace did not end with the driver"
+    assert run.ended()["exit_code"] == 0
+    assert after in log()
+    assert channel.cancelled == ["t"]
+
+
+def test_a_driver_that_does_not_look_may_complete_in_its_grace(make, log, channel):
+    runner = make("import time; print('begun', flush=True); time.sleep(0.3); print('done')")
+    run = Run(runner)
+    until(lambda: "begun" in log())
+    runner.on_preemption_notice(30.0)
+    assert run.ended()["exit_code"] == 0
+    assert channel.cancelled == []
+
+
+def test_a_driver_that_does_not_look_is_not_killed_by_the_notice(make, log, channel):
+    runner = make("import time; print('begun', flush=True); time.sleep(60)")
+    run = Run(runner)
+    until(lambda: "begun" in log())
+    runner.on_preemption_notice(0.2)
+    assert run.is_alive()
+
+    assert runner.cancel("t") == {"success": True}
+
+    assert run.ended()["exit_code"] == -signal.SIGTERM
+    assert channel.cancelled == ["t"]
+
+
+def test_cancelling_ends_the_whole_process_group(make, log):
+    runner = make("""
+        import subprocess, sys
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        print(child.pid, flush=True)
+        child.wait()
+    """)
+    run = Run(runner)
+    until(lambda: log().strip().isdigit())
+    child = int(log())
+    runner.cancel("t")
+    run.ended()
+    until(lambda: not _runs(child))
+
+
+def test_a_run_that_is_cancelled_before_it_began_starts_nothing(make, log, channel):
+    runner = make("print('ran')")
+    runner.cancel("t")
+    runner.run_driver()
+    assert log() == ""
+    assert channel.cancelled == ["t"]
+
+
+def test_the_checkpoint_folder_survives_attempts(make, log, tmp_path):
+    script = """
+        from schedulemesh import job
+        file = job.checkpoint_dir() / "n"
+        file.write_text(str(job.attempt() + (int(file.read_text()) if file.exists() else 0)))
+        print(file.read_text())
+    """
+    make(script, 1).run_driver()
+    make(script, 2).run_driver()
+    make(script, 3, checkpoint_dir=str(tmp_path / "shared")).run_driver()
+    assert [log(n) for n in (1, 2, 3)] == ["1\n", "3\n", "3\n"]
+    assert (tmp_path / "shared" / "n").exists()
+
+
+def test_output_of_a_process_that_the_driver_leaves_behind_is_not_waited_for(make, log):
+    runner = make("""
+        import subprocess, sys
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(20)"])
+        print("done")
+    """)
+    began = time.monotonic()
+    runner.run_driver()
+    assert time.monotonic() - began < 15
+    assert log() == "done\n"
+
+
+def test_outside_of_a_job_there_is_none():
+    program = """
+import sys
+from schedulemesh import job
+print(job.task_id(), job.attempt(), job.checkpoint_dir(), job.preempted(), job.seconds_left())
+job.on_preemption(print)
+print("ray" in sys.modules, "msgspec" in sys.modules)
+"""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("SCHEDULEMESH_")}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=clean
+    )
+    assert done.stdout.split() == ["None", "1", "None", "False", "None", "False", "False"]
+
+
+def _runs(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    return stat.rpartition(")")[2].split()[0] != "Z"

@@ -1,0 +1,175 @@
+"""Jobs, as a whole supervisor on a fake backend handles them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import msgspec
+import pytest
+
+from schedulemesh.core.agent.agent_actor import AgentActor
+from schedulemesh.core.agent.job_folders import LogWriter, job_folder
+from schedulemesh.core.client.job_request import job_command, packed_folder
+from schedulemesh.domain.resources import NOTHING, parse_resources
+from schedulemesh.errors import InvalidRequestError, TaskFailedError
+from schedulemesh.protocol.agents import AgentInit
+from schedulemesh.protocol.job_logs import JobKey
+from schedulemesh.runtime.backend import NodeView
+from tests.core.test_request_service import client
+from tests.runtime.composition import InThread
+
+
+@pytest.fixture
+def service(tmp_path, monkeypatch):
+    found = InThread(tmp_path / "j.sqlite", state_path=str(tmp_path / "state"))
+    total = parse_resources({"cpu": 8})
+    node = NodeView(node_id="own", total=total, free=total, labels={})
+    other = NodeView(node_id="other", total=total, free=total, labels={})
+    found.backend.free = [node, other]
+    # Drivers run until they are ended.
+    monkeypatch.setattr(found.backend, "run_task", lambda handle, order: asyncio.Event().wait())
+    found.do(found.running.monitor.observe())
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def calls(service):
+    """The public calls, with a pool."""
+    found = client(service)
+    assert found.ensure_pool("p", resources={"cpu": 4})["success"]
+    return found
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes what the driver of an attempt has written on every node."""
+
+    def written(attempt, data, task_id="j"):
+        root = str(tmp_path / "state")
+        folder = job_folder(JobKey(root=root, namespace="space", scheduler="mesh", task_id=task_id))
+        folder.mkdir(parents=True, exist_ok=True)
+        log = LogWriter(folder, attempt)
+        log.write(data)
+        log.close()
+
+    return written
+
+
+def submit(calls, task_id="j", **fields):
+    given = {"resources": {"cpu": 2}, **fields}
+    answer = calls.submit_job(task_id, ["true"], "p", **given)
+    assert answer["success"], answer
+
+
+def test_the_runner_takes_nothing_and_is_told_its_attempt(calls, service):
+    submit(calls)
+    (actor,) = service.backend.actors
+    assert actor.request.resources == NOTHING
+    assert service.running.reactor.state.ledger.accounts["p"].used == parse_resources({"cpu": 2})
+    job = msgspec.msgpack.decode(actor.request.init, type=AgentInit).job
+    assert (job.task_id, job.attempt, job.scheduler, job.namespace) == ("j", 1, "mesh", "space")
+    assert job.owner == f"space/{actor.request.name}"
+    (listed,) = calls.jobs()["jobs"]
+    assert (listed["task_id"], listed["state"], listed["attempt"]) == ("j", "running", 1)
+    assert listed["resources"] == {"cpu": 2.0}
+
+
+def test_the_claim_is_held_until_nothing_of_the_job_is_left(calls, service):
+    submit(calls)
+    owner = f"space/{service.backend.actors[0].request.name}"
+    service.backend.left_of_jobs[owner] = 3
+
+    assert calls.cancel_task("j")["success"]
+
+    assert service.backend.left_of_jobs == {}
+    assert calls.list_agents()["agents"] == []
+    (listed,) = calls.jobs()["jobs"]
+    assert (listed["state"], listed["attempt"]) == ("cancelled", 1)
+
+
+def test_an_agent_that_is_no_job_is_not_looked_for(calls, service):
+    assert calls.submit_task_with_preemption("t", "p", AgentActor, {"cpu": 1})["success"]
+    owner = f"space/{service.backend.actors[0].request.name}"
+    service.backend.left_of_jobs[owner] = 1
+    calls.cancel_task("t")
+    assert service.backend.left_of_jobs == {owner: 1}
+
+
+def test_a_job_that_waits_is_listed(calls):
+    submit(calls, "first", resources={"cpu": 4})
+    submit(calls, "second", resources={"cpu": 4}, queue=True)
+    states = {job["task_id"]: job["state"] for job in calls.jobs()["jobs"]}
+    assert states == {"first": "running", "second": "queued"}
+
+
+def test_logs_are_read_by_attempt_and_from_the_end(calls, write):
+    submit(calls)
+    assert "".join(calls.job_logs("j")) == ""
+    write(1, "eins\nzwei\n你好\n".encode())
+    write(2, b"again\n")
+    assert "".join(calls.job_logs("j")) == "again\n"
+    assert "".join(calls.job_logs("j", 1)) == "eins\nzwei\n你好\n"
+    assert "".join(calls.job_logs("j", 1, tail=1)) == "你好\n"
+    assert "".join(calls.job_logs("j", 1, tail=0)) == ""
+
+
+def test_a_log_is_followed_over_attempts_until_the_job_ends(calls, write):
+    submit(calls)
+    write(1, b"one\n")
+    pieces = calls.job_logs("j", follow=True)
+    assert next(pieces) == "one\n"
+    write(1, b"rest of one\n")
+    write(2, b"two\n")
+    calls.cancel_task("j")
+    assert "".join(pieces) == "rest of one\ntwo\n"
+
+
+@pytest.mark.parametrize("which", [("nothing",), ("j", 7), ("plain",)])
+def test_what_has_no_log_is_refused(calls, write, which):
+    submit(calls)
+    calls.register_running_task("plain", "somewhere", "p")
+    write(1, b"text", "nothing")
+    write(1, b"text", "plain")
+    with pytest.raises(TaskFailedError, match=which[0]) as refused:
+        list(calls.job_logs(*which))
+    assert refused.value.reason == "task_not_found"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"entrypoint": ""}, "entrypoint"),
+        ({"entrypoint": []}, "entrypoint"),
+        ({"entrypoint": ["a", 1]}, "entrypoint"),
+        ({"env": {"A": 1}}, "env"),
+        ({"env": {"A=B": "1"}}, "env"),
+        ({"working_dir": "/no/such/folder"}, "no folder of this machine"),
+        ({"working_dir": "/tmp", "runtime_env": {"working_dir": "/tmp"}}, "given twice"),
+        ({"runtime_env": {"py_modules": ["./own"]}}, "py_modules"),
+        ({"checkpoint_dir": "relative"}, "absolute"),
+        ({"checkpoint_dir": 3}, "checkpoint_dir"),
+        ({"grace_s": -1}, "grace_s"),
+        ({"replicas": 2}, "replicas"),
+    ],
+)
+def test_a_malformed_job_is_refused_in_the_callers_process(calls, given, said):
+    with pytest.raises(InvalidRequestError, match=said):
+        calls.submit_job("bad", **{"entrypoint": "true", "pool_name": "p", **given})
+    assert calls.jobs()["jobs"] == []
+
+
+def test_a_uri_is_left_to_ray():
+    given = {"entrypoint": "true", "runtime_env": {"working_dir": "s3://bucket/code.zip"}}
+    command = job_command(given)
+    assert command.working_dir is None
+    assert command.runtime_env == {"working_dir": "s3://bucket/code.zip"}
+
+
+def test_a_folder_that_is_too_large_is_refused_with_what_to_do(tmp_path):
+    for n in range(3):
+        (tmp_path / f"{n}.bin").write_bytes(os.urandom(8 * 2**20))
+    with pytest.raises(InvalidRequestError, match=r"more than 16 MB packed.*excludes"):
+        packed_folder(tmp_path)
+    assert len(packed_folder(tmp_path, ("[12].bin",))) < 9 * 2**20
