@@ -1,4 +1,4 @@
-"""Ends what a Ray job has left in Ray, found by the metadata of the job. No dashboard is needed.
+"""Ends what jobs have left in Ray; they are found by their metadata. No dashboard is needed.
 
 Each function may block for some milliseconds.
 """
@@ -9,53 +9,45 @@ import functools
 from typing import Any
 
 import ray
-from ray import JobID
 from ray._private.gcs_utils import create_gcs_channel
 from ray.core.generated import gcs_pb2, gcs_service_pb2, gcs_service_pb2_grpc
 from ray.exceptions import RaySystemError
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
-from schedulemesh.core.backend.ray_internals import accessor, all_jobs
+from schedulemesh.core.backend.ray_internals import actor_entries, group_entries, job_entries
 
 #: The key in the metadata of a Ray job that names its owner.
 OWNER = "schedulemesh_actor"
+#: The states of actors that are not dead, in the order in which an actor passes through them, so that none is
+#: missed between two answers.
+_STATES = ("DEPENDENCIES_UNREADY", "RESTARTING", "PENDING_CREATION", "ALIVE")
 #: Seconds that Ray may take to accept the end of an actor.
 _ANSWERS_S = 10.0
 
 
 def end_jobs(owner: str) -> int:
     """See Backend.end_jobs."""
-    jobs = _jobs_of(owner)
+    jobs = [job for job in map(gcs_pb2.JobTableData.FromString, job_entries())
+            if job.config.metadata.get(OWNER) == owner]  # fmt: skip
     if not jobs:
         return 0
-    actors = [actor for job_id in jobs for actor in _living_actors(job_id)]
-    groups = _groups_of({job_id.binary() for job_id in jobs})
+    job_ids = {job.job_id for job in jobs}
+    actors, groups = _living_actors(job_ids), _groups_of(job_ids)
     for actor_id in actors:
         _kill(actor_id)
     for group_id in groups:
         remove_placement_group(PlacementGroup(ray.PlacementGroupID(group_id)))
-    return len(actors) + len(groups) + sum(jobs.values())
+    return len(actors) + len(groups) + sum(not job.is_dead for job in jobs)
 
 
-def _jobs_of(owner: str) -> dict[JobID, bool]:
-    """The Ray jobs with this owner, and whether the driver of each is connected."""
-    return {
-        job_id: not info.is_dead
-        for job_id, info in all_jobs().items()
-        if info.config.metadata.get(OWNER) == owner
-    }
-
-
-def _living_actors(job_id: JobID) -> list[bytes]:
-    entries = accessor().get_actor_table(job_id, None)
-    found = map(gcs_pb2.ActorTableData.FromString, entries)
-    return [data.actor_id for data in found if data.state != gcs_pb2.ActorTableData.DEAD]
+def _living_actors(job_ids: set[bytes]) -> set[bytes]:
+    found = map(gcs_pb2.ActorTableData.FromString, actor_entries(_STATES))
+    return {data.actor_id for data in found if data.job_id in job_ids}
 
 
 def _groups_of(job_ids: set[bytes]) -> list[bytes]:
-    entries = accessor().get_placement_group_table()
-    found = map(gcs_pb2.PlacementGroupTableData.FromString, entries)
     removed = gcs_pb2.PlacementGroupTableData.REMOVED
+    found = map(gcs_pb2.PlacementGroupTableData.FromString, group_entries())
     return [
         data.placement_group_id
         for data in found
