@@ -127,20 +127,20 @@ class Capture:
         self.stop()
 
     def serve(self, request: RequestedGroup) -> PlacementGroup | None:
-        """A free group for the request, which is then in use; None: there is none.
-
-        Raises:
-            GroupNotLeasedError: there is none and the capture is strict.
-        """
+        """A free group for the request, which is then in use; None: there is none."""
         with self._lock:
             free = [(position, _as_placed(group)) for position, group in self._free()]
             position = best_match(request, free, larger=self._larger)
-            if position is not None:
-                self._used.add(position)
-                return self._groups[position]
-            if self._strict:
-                raise GroupNotLeasedError(self._refusal(request, free))
-            return None
+            if position is None:
+                return None
+            self._used.add(position)
+            return self._groups[position]
+
+    def check_served(self, request: RequestedGroup) -> None:
+        """Raise GroupNotLeasedError for a request that no group serves if this capture is strict."""
+        if self._strict:
+            with self._lock:
+                raise GroupNotLeasedError(self._refusal(request))
 
     def take_back(self, group: PlacementGroup) -> bool:
         """Whether the group is one of this lease, which is then free for the next call."""
@@ -154,11 +154,11 @@ class Capture:
         if not self._preempted():
             yield from ((p, group) for p, group in enumerate(self._groups) if p not in self._used)
 
-    def _refusal(self, request: RequestedGroup, free: list[tuple[int, LeasedGroup]]) -> str:
+    def _refusal(self, request: RequestedGroup) -> str:
         asked = [dict(bundle) for bundle in request.bundles]
         reasons = [
-            f"group {position}: {mismatch(request, group, larger=self._larger)}"
-            for position, group in free
+            f"group {position}: {mismatch(request, _as_placed(group), larger=self._larger)}"
+            for position, group in self._free()
         ]
         reasons += [f"group {position} is in use" for position in sorted(self._used)]
         if self._preempted():
@@ -182,6 +182,8 @@ def _placement_group(*args: Any, **kwargs: Any) -> PlacementGroup:
         for active in captures:
             if (group := active.serve(request)) is not None:
                 return group
+        for active in captures:
+            active.check_served(request)
     return _OF_RAY["placement_group"](*args, **kwargs)
 
 

@@ -128,7 +128,7 @@ def test_afterwards_everything_is_as_before(lease, library):
 def test_of_two_captures_the_later_one_is_asked_first(lease, library):
     outer, inner = lease.placement_groups[:1], lease.placement_groups[1:]
     with capture(outer):
-        with capture(inner):
+        with capture(inner, strict=True):
             assert library.placement_group(PAIR) == inner[0]
             assert library.placement_group(PAIR) == outer[0]
         of_ray = library.placement_group(PAIR)
