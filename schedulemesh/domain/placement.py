@@ -63,6 +63,9 @@ class GroupShape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     #: The number of placement groups in Ray that the group consists of. Its bundles are divided evenly among
     #: them, in order, and the strategy applies to each of them by itself.
     parts: int = 1
+    #: Whether it is held in the state alone, and there is nothing of it in Ray: the claim of a job, whose
+    #: driver starts its own actors and placement groups.
+    virtual: bool = False
 
     @property
     def each_part(self) -> tuple[GroupShape, ...]:

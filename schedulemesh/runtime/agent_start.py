@@ -80,7 +80,7 @@ class AgentStart(msgspec.Struct, frozen=True, kw_only=True):
             namespace=address[0],
             resources=own_need(self.order.agent),
             node_id=self.order.node_id,
-            slot=self.slot,
+            slot=None if self.slot is None or self.slot.shape.virtual else self.slot,
             options=options,
             init=pack(self.init),
             refs=self.refs,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from schedulemesh.domain.resources import Resources
+from schedulemesh.engine.admission.needs import bundles_of
 from schedulemesh.engine.explain import unplaced
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.runtime.backend import Backend, BackendError
@@ -30,7 +31,7 @@ def queued_needs(state: MeshState) -> Iterator[Resources]:
             submission = state.queue.by_id[queue_class.first[-1]].submission
             agent = submission.agent
             own = account.spec.default_agent() if submission.default_resources else agent.resources
-            bundles = agent.bundles or (own,)
+            bundles = bundles_of(state.cluster, agent, own)
             if all(state.cluster.could_ever(bundle) for bundle in bundles):
                 continue
             for _ in queue_class.entries:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 
 import msgspec
 
@@ -29,8 +30,10 @@ from schedulemesh.runtime.gangs import (
     processes_of,
     tell_members,
 )
+from schedulemesh.runtime.job_claims import ClaimWatch, claims_of, jobs_of, unused_claims
 from schedulemesh.runtime.orphans import Orphans
 from schedulemesh.runtime.pg_manager import groups_gone, ready_groups
+from schedulemesh.runtime.placement_watch import external_use
 from schedulemesh.runtime.witness import Witness
 
 logger = logging.getLogger(__name__)
@@ -53,20 +56,30 @@ class NodeWatch:
         self._quiet: dict[str, _Quiet] = {}
 
     def reports(
-        self, state: MeshState, views: list[NodeView], now: float
+        self,
+        state: MeshState,
+        views: list[NodeView],
+        now: float,
+        unused: Mapping[str, Resources],
     ) -> tuple[NodeReport, ...]:
-        """One report per living node; external_usage is None where our own claims changed recently."""
+        """One report per living node; external_usage is None where our own claims changed recently.
+        ``unused``: what of our claims on each node is free in Ray.
+        """
         living = {view.node_id for view in views}
         self._quiet = {node_id: q for node_id, q in self._quiet.items() if node_id in living}
-        return tuple(self._report(state.cluster.nodes.get(v.node_id), v, now) for v in views)
+        return tuple(
+            self._report(state.cluster.nodes.get(v.node_id), v, now, unused.get(v.node_id, NOTHING))
+            for v in views
+        )
 
-    def _report(self, node: Node | None, view: NodeView, now: float) -> NodeReport:
+    def _report(
+        self, node: Node | None, view: NodeView, now: float, unused: Resources
+    ) -> NodeReport:
         others: Resources | None = None
         if node is None:
-            others = _positive(view.total - view.free)
+            others = (view.total - view.free).beyond(NOTHING)
         elif self._is_quiet(node, now):
-            ours = node.total - node.external_usage - node.free
-            others = _positive(view.total - view.free - ours)
+            others = external_use(node, view, unused)
         return NodeReport(
             node_id=view.node_id,
             total=view.total,
@@ -104,6 +117,7 @@ class ClusterMonitor:
         self._spawn = executor.spawn
         self._autoscaler = AutoscalerRequest(backend)
         self._watch = NodeWatch()
+        self._claims = ClaimWatch()
         self._recovered = False
 
     async def observe(self) -> None:
@@ -117,7 +131,8 @@ class ClusterMonitor:
         living = await self._backend.living_actors()
         groups = await self._groups.living() if placed else {}
         now = self._reactor.now()
-        nodes = self._watch.reports(self._reactor.state, views, now)
+        unused = self._executor.unused_claims = await self._unused_claims(views)
+        nodes = self._watch.reports(self._reactor.state, views, now, unused)
         await self._reactor.step(ClusterObserved(nodes=nodes))
         for group_id, why in groups_gone(self._reactor.state.groups, placed, groups):
             await self._remove_lost_group(group_id, why)
@@ -140,6 +155,18 @@ class ClusterMonitor:
         await self._autoscaler.notify(self._reactor.state)
         if self._recovered:
             await self._witness.note(self._reactor.height())
+
+    async def _unused_claims(self, views: list[NodeView]) -> dict[str, Resources]:
+        """What of the claims of jobs is free in Ray, by node. Its tables are read only if there are any."""
+        state = self._reactor.state
+        jobs = jobs_of(state)
+        self._claims.forget(jobs)
+        if not jobs:
+            return {}
+        usage = await self._backend.usage()
+        claims = claims_of(state, self._agents, jobs, usage)
+        self._claims.look(claims)
+        return unused_claims(claims, usage, views)
 
     async def _remove_lost_group(self, group_id: str, why: str) -> None:
         """Report a lost placement group, and remove what is left of it."""
@@ -276,7 +303,3 @@ def agents_with_process(state: MeshState) -> set[tuple[str, int]]:
         for name, agent in state.agents.items()
         if isinstance(agent.phase, (Running, Ending))
     }
-
-
-def _positive(amount: Resources) -> Resources:
-    return amount.beyond(NOTHING)

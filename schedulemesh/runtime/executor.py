@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Mapping
 
 import msgspec
 from typing_extensions import assert_never
 
-from schedulemesh.domain.resources import Resources
+from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.instructions import (
     AnswerRequest,
@@ -82,6 +82,8 @@ class Executor:
         #: Keys of classes that are being probed.
         self._probing: set[str] = set()
         self._begun = False
+        #: What of the claims of jobs on each node is free in Ray, as the cluster monitor saw it last.
+        self.unused_claims: Mapping[str, Resources] = {}
         self.reactor = reactor
         reactor.subscribe(self.take)
 
@@ -231,7 +233,8 @@ class Executor:
     async def _who_has(self, node_id: str, need: Resources) -> str:
         """The holders of the resources of a node that was chosen for an actor; updates the external usage."""
         views = await self._backend.nodes()
-        reports = seen_anew(self.reactor.state, views, node_id, need)
+        not_placed = need + self.unused_claims.get(node_id, NOTHING)
+        reports = seen_anew(self.reactor.state, views, node_id, not_placed)
         await self.reactor.report(s.ClusterObserved(nodes=reports))
         node = self.reactor.state.cluster.nodes.get(node_id)
         return f"node {node_id} is gone" if node is None else no_room(node, need)

@@ -35,7 +35,7 @@ _VACATE_S = 5.0
 
 class Groups:
     """The groups of one scheduler in Ray, by the engine's ids. They are detached, and carry our mark in
-    their names.
+    their names. Of virtual groups there is nothing in Ray, and all that concerns them is done at once.
     """
 
     def __init__(self, backend: Backend, scheduler: str, namespace: str) -> None:
@@ -120,6 +120,8 @@ class Groups:
         """
         slot = self._slots.get(group_id)
         until, wait_s = time.monotonic() + _VACATE_S, _LOOK_S
+        if slot is not None and slot.shape.virtual:
+            return []
         while slot is not None and (left := await self._foreign_members(slot.ray_id, ours)):
             if time.monotonic() > until or any(member.name in kept for member in left):
                 return left
@@ -172,6 +174,9 @@ class Groups:
                     "placement group %s is ours, but has no place; removing it", group_id
                 )
                 await self.remove(group_id)
+        for group_id, group in table.by_id.items():
+            if group.shape.virtual and group.phase in (GroupPhase.READY, GroupPhase.ENDING):
+                self._slots[group_id] = BundleSlot(ray_id="", shape=group.shape)
         return frozenset(self._slots)
 
     async def remove_orphans(self) -> None:
@@ -201,6 +206,9 @@ class Groups:
     async def _made(self, order: CreateGroup) -> str:
         """Create the group and wait for its placement; returns why it is not placed, or nothing."""
         slot = self._slots.get(order.group_id)
+        if order.shape.virtual:
+            self._slots[order.group_id] = BundleSlot(ray_id="", shape=order.shape)
+            return ""
         if slot is None:
             slot = BundleSlot(ray_id=await self._ray_id(order), shape=order.shape)
             self._slots[order.group_id] = slot
@@ -251,6 +259,8 @@ class Groups:
     async def _withdraw(self, group_id: str) -> None:
         """Remove what exists of a group; retried until Ray reports it as removed."""
         slot = self._slots.pop(group_id, None)
+        if slot is not None and slot.shape.virtual:
+            return
         wait_s = _LOOK_S
         while slot is not None:
             try:
@@ -304,8 +314,12 @@ def groups_gone(
 
 
 def ready_groups(table: GroupTable) -> list[str]:
-    """The groups that are ready according to the state."""
-    return [g for g, group in table.by_id.items() if group.phase is GroupPhase.READY]
+    """The groups that are ready according to the state, and so exist in Ray."""
+    return [
+        group_id
+        for group_id, group in table.by_id.items()
+        if group.phase is GroupPhase.READY and not group.shape.virtual
+    ]
 
 
 def _is_elsewhere(group: Group, view: GroupView) -> bool:

@@ -42,6 +42,7 @@ class IncomingAgent(NamedTuple):
     priority: float
     labels: Mapping[str, str]
     gang: GangSpec | None = None
+    is_job: bool = False
 
     @property
     def need(self) -> Resources:
@@ -63,6 +64,7 @@ def decision_is_right(mesh: Mesh, asked: TaskSubmitted, decided: object) -> None
         DEFAULT_PRIORITY if task is None else task.priority,
         asked.agent.labels if task is None else task.labels,
         asked.agent.gang,
+        asked.agent.job is not None,
     )
     seats = GroupSeats(mesh.state, new)
     group_request = GroupRequest(new.priority, new.pool_name, new.labels)
@@ -134,6 +136,8 @@ class GroupSeats:
         self.spec: GroupsSpec | None = state.ledger.accounts[incoming.pool_name].spec.groups
         if self.spec is None and incoming.gang is not None:
             self.spec = GroupsSpec(max_dynamic=1_000, strategy="PACK")
+        if incoming.is_job and (self.spec is not None or len(incoming.bundles) > 1):
+            self.spec = GroupsSpec(max_dynamic=1_000, strategy="PACK")
         self.seats = Seats(state, incoming.pool_name, incoming.need, anywhere=True)
 
     def starts(self, gone: Collection[str]) -> bool:
@@ -188,6 +192,7 @@ class GroupSeats:
             strategy=(gang.strategy if gang is not None else "") or spec.strategy,
             node_labels=labels,
             same_label="" if gang is None else gang.same_label,
+            virtual=self.incoming.is_job,
         )
 
     def _entitled(self, spec: GroupsSpec) -> bool:
@@ -201,6 +206,7 @@ class GroupSeats:
             shape
             for shape in spec.reserved
             if shape.holds(self.incoming.bundles)
+            and not self.incoming.is_job
             and (gang is None or (shape.strategy, "") == (own.strategy, own.same_label))
         ]
         return min(fitting, key=lambda s: (s.total.gpu, s.total.cpu, s.total.memory), default=None)

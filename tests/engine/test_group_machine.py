@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from schedulemesh.domain.agent import GangSpec
+from schedulemesh.domain.agent import GangSpec, JobSpec
 from schedulemesh.domain.labels import parse_selector
 from schedulemesh.domain.placement import PLACEMENT_STRATEGIES, GroupsSpec, InGroup
 from schedulemesh.domain.resources import NOTHING
@@ -81,6 +81,7 @@ submissions = st.fixed_dictionaries(
         "duration": st.sampled_from([None, 40.0]),
         "kind": st.sampled_from(["plain", "plain", "for group", "no preemption", "agent"]),
         "gang": st.one_of(st.none(), gangs),
+        "job": st.sampled_from([False, False, True]),
     }
 )
 
@@ -152,7 +153,8 @@ class GroupMachine(RuleBasedStateMachine):
         name = pick(free or AGENTS, given["which"])
         self.requests += 1
         kind, bundles = given["kind"], given["need"]
-        many = len(bundles) > 1 or given["gang"] is not None
+        job = JobSpec() if given["job"] and given["gang"] is None else None
+        many = len(bundles) > 1 or given["gang"] is not None or job is not None
         stimulus = self.mesh.submission(
             name,
             given["where"],
@@ -162,6 +164,7 @@ class GroupMachine(RuleBasedStateMachine):
             duration=given["duration"],
             bundles=bundles if many else (),
             gang=given["gang"],
+            job=job,
             more={
                 "request_id": f"r{self.requests}",
                 "may_preempt": kind != "no preemption",
@@ -192,11 +195,13 @@ class GroupMachine(RuleBasedStateMachine):
     def it_lives_where_it_may(self, given, name):
         agent = self.state.agents[name]
         spec = self.state.ledger.accounts[given["where"]].spec.groups
-        if spec is None and given["gang"] is None:
+        over_bundles = agent.spec.job is not None and len(agent.spec.bundles) > 1
+        if spec is None and given["gang"] is None and not over_bundles:
             assert agent.group_id is None
             return
         group = self.groups[agent.group_id]
         assert group.pool_name == given["where"]
+        assert group.shape.virtual == (agent.spec.job is not None)
         need = agent.spec.bundles or (agent.spec.resources,)
         assert group.shape.holds(need)
         if given["gang"] is not None:

@@ -210,3 +210,23 @@ def test_one_whose_creation_was_answered_with_an_error_is_found_by_its_name(back
 
     assert isinstance(run(story()), GroupCreated)
     assert backend.made == 1
+
+
+def test_of_a_virtual_group_nothing_is_made_in_ray(backend, groups):
+    virtual = GroupShape(bundles=(CPU, CPU), strategy="PACK", virtual=True)
+    made = CreateGroup(group_id="g", shape=virtual, node_ids=("a", "b"), wait_s=10.0)
+    assert run(groups.create(made)) == GroupCreated(group_id="g")
+    assert (backend.made, groups.slot("g").shape.virtual) == (0, True)
+    assert run(groups.vacate("g", ())) == []
+    run(groups.remove("g"))
+    assert (backend.removed, groups.slot("g")) == ([], None)
+
+
+def test_a_virtual_group_of_the_state_exists_and_is_never_looked_for_in_ray(groups):
+    table = book(
+        g=GroupPhase.READY, h=GroupPhase.ENDING, i=GroupPhase.CREATING, real=GroupPhase.READY
+    )
+    for group_id in "ghi":
+        table.by_id[group_id].shape = GroupShape(bundles=(CPU, CPU), strategy="PACK", virtual=True)
+    assert run(groups.recover(table)) == {"g", "h"}
+    assert ready_groups(table) == ["real"]

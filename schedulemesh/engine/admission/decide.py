@@ -170,7 +170,8 @@ def _contradiction(stimulus: TaskSubmitted, account: Account) -> Refused | None:
     name = account.spec.name
     if account.spec.groups is None:
         gang = stimulus.agent.gang is not None
-        if stimulus.for_group or (len(stimulus.agent.bundles) > 1 and not gang):
+        job = stimulus.agent.job is not None
+        if stimulus.for_group or (len(stimulus.agent.bundles) > 1 and not gang and not job):
             return explain.no_pg_pool(name)
         if not gang:
             return None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from schedulemesh.domain.resources import Resources
+from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.placement import MAX_BUNDLES
+from schedulemesh.domain.resources import UNIT, Resources, sum_of
 from schedulemesh.domain.task import DEFAULT_PRIORITY
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.placement.group_choice import FOR_GANGS, GroupRequest, group_request_of
+from schedulemesh.engine.state.cluster import Cluster
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import QueuedTask
 
@@ -24,16 +27,46 @@ def groups_asked(
     """What a submission to this pool asks of placement groups; None: it runs without one."""
     agent, task = submission.agent, submission.task
     spec = state.ledger.accounts[pool_name].spec.groups
-    if spec is None and agent.gang is not None:
-        spec = FOR_GANGS
+    bundles = bundles_of(state.cluster, agent, need)
+    if agent.gang is not None or (agent.job is not None and len(bundles) > 1):
+        spec = spec or FOR_GANGS
     if spec is None:
         return None
+    virtual = agent.job is not None
     return group_request_of(
         state,
         pool_name,
-        spec,
-        agent.bundles or (need,),
+        FOR_GANGS if virtual else spec,
+        bundles,
         DEFAULT_PRIORITY if task is None else task.priority,
         agent.labels if task is None else task.labels,
         agent.gang,
+        virtual=virtual,
     )
+
+
+def bundles_of(cluster: Cluster, agent: AgentSpec, need: Resources) -> tuple[Resources, ...]:
+    """The parts of what an agent needs, each of which is on one node.
+
+    A job for which no node is large enough is divided: into a part for each GPU, or for each CPU where it
+    needs no GPU.
+    """
+    if agent.bundles:
+        return agent.bundles
+    if agent.job is None or not cluster.nodes or cluster.could_ever(need):
+        return (need,)
+    return divided(need, min((need.gpu or need.cpu) // UNIT, MAX_BUNDLES))
+
+
+def divided(need: Resources, count: int) -> tuple[Resources, ...]:
+    """Resources in so many equal parts, one or more; the first one has what cannot be divided."""
+    if count < 2:
+        return (need,)
+    part = Resources(
+        cpu=need.cpu // count,
+        memory=need.memory // count,
+        gpu=need.gpu // UNIT // count * UNIT,
+        custom=tuple((name, units // count) for name, units in need.custom if units // count),
+    )
+    others = (part,) * (count - 1)
+    return (need - sum_of(others), *others)

@@ -20,7 +20,7 @@ import msgspec
 
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.admission.admit import Request
-from schedulemesh.engine.admission.needs import groups_asked, need_of
+from schedulemesh.engine.admission.needs import bundles_of, groups_asked, need_of
 from schedulemesh.engine.admission.projection import (
     Projection,
     classes_by_pool,
@@ -259,7 +259,7 @@ def _delays(
         reservation = head.reservation
         if reservation is None or not any(n in taken for n in reservation.node_ids):
             continue
-        bundles = head.submission.agent.bundles or (need_of(state, head),)
+        bundles = bundles_of(state.cluster, head.submission.agent, need_of(state, head))
         for node_id, need in _sums(reservation.node_ids, bundles).items():
             node = state.cluster.nodes.get(node_id)
             if node is None or node_id not in taken:

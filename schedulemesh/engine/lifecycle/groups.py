@@ -170,6 +170,8 @@ def _may_stay(state: MeshState, group: Group) -> bool:
 def _kept(state: MeshState, spec: GroupsSpec, group: Group) -> bool:
     if group.reserved:
         return not _in_excess(state, group)
+    if group.shape.virtual:
+        return False
     within = spec.dynamic and state.groups.dynamic_count(group.pool_name) <= spec.max_dynamic
     return within and (spec.reuse or (not group.used and _fills(state, spec, group)))
 

@@ -30,7 +30,7 @@ from schedulemesh.engine.state.groups import Group, GroupPhase, dynamic_shape
 from schedulemesh.engine.state.mesh_state import MeshState
 
 #: How groups are kept for the gangs of a pool that keeps none: each is created for one gang and removed with
-#: it, and quota alone limits their number.
+#: it, and quota alone limits their number. So are the claims of jobs in every pool.
 FOR_GANGS = GroupsSpec(max_dynamic=sys.maxsize, reuse=False, strategy="PACK")
 
 #: How many shapes are kept of which is known whether empty nodes could hold them.
@@ -84,14 +84,18 @@ def group_request_of(
     priority: float,
     labels: Labels,
     gang: GangSpec | None = None,
+    *,
+    virtual: bool = False,
 ) -> GroupRequest:
     """What a task of this priority and with these labels asks for."""
-    shape = dynamic_shape(spec, bundles, gang)
+    shape = dynamic_shape(spec, bundles, gang, virtual=virtual)
     reserved = state.groups.reserved_shapes(pool_name)
     closest = best_reserved(
         reserved if gang is None else [r for r in reserved if _places_alike(r, shape)], bundles
     )
     may_reserved = entitled(spec, priority, labels)
+    if virtual:
+        closest = None
     return GroupRequest(
         pool_name=pool_name,
         spec=spec,

@@ -316,7 +316,11 @@ class _Idle(Sequence[Group]):
 
 
 def dynamic_shape(
-    spec: GroupsSpec, bundles: tuple[Resources, ...], gang: GangSpec | None = None
+    spec: GroupsSpec,
+    bundles: tuple[Resources, ...],
+    gang: GangSpec | None = None,
+    *,
+    virtual: bool = False,
 ) -> GroupShape:
     """The shape of a dynamic group for these bundles, of a gang or not."""
     return GroupShape(
@@ -324,6 +328,7 @@ def dynamic_shape(
         strategy=spec.strategy if gang is None else gang.strategy or spec.strategy,
         node_labels=tuple(sorted(spec.node_labels.items())),
         same_label="" if gang is None else gang.same_label,
+        virtual=virtual,
     )
 
 

@@ -98,6 +98,7 @@ ClassKey = tuple[
     bool,
     tuple[tuple[str, str], ...],
     bool,
+    bool,
 ]
 
 
@@ -372,8 +373,8 @@ def _class_of(task: QueuedTask) -> ClassKey:
     need = None if submission.default_resources else agent.resources
     placed = submission.choose_node
     gang = None if agent.gang is None else (agent.gang.strategy, agent.gang.same_label)
-    extra = bool(spec.extra_of)
-    return (agent.pool_name, spec.priority, need, agent.bundles, gang, placed, labels, extra)
+    extra, job = bool(spec.extra_of), agent.job is not None
+    return (agent.pool_name, spec.priority, need, agent.bundles, gang, placed, labels, job, extra)
 
 
 def order_value(task: QueuedTask, policy: QueuePolicy) -> float:

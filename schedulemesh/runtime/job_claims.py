@@ -1,0 +1,148 @@
+"""What the jobs of this scheduler use in Ray, beside what they claim.
+
+A job's claim is held in the state alone: in Ray it is free until the driver's actors and placement groups
+take it. Only Ray's tables say whose these are; the drivers of a job name its runner in the metadata of their
+Ray jobs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from schedulemesh.domain.resources import NOTHING, Resources, sum_of
+from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.runtime.agent_registry import Agents
+from schedulemesh.runtime.backend import NodeView
+from schedulemesh.runtime.cluster_usage import ClusterUsage
+
+logger = logging.getLogger(__name__)
+
+#: The key in the metadata of a Ray job under which its runner is named, as ``namespace/name`` of its actor.
+OWNER = "schedulemesh_actor"
+
+#: Amounts by node.
+ByNode = Mapping[str, Resources]
+
+
+class ClaimOfJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job's claim, and what its drivers hold, by node."""
+
+    agent_name: str
+    incarnation: int
+    claimed: ByNode
+    used: ByNode
+
+    @property
+    def beyond(self) -> Resources:
+        """What it uses beyond its claim, wherever that is."""
+        return sum_of(self.used.values()).beyond(sum_of(self.claimed.values()))
+
+    def unused(self, node_id: str) -> Resources:
+        """What of its claim on a node its drivers do not hold there."""
+        claimed = self.claimed.get(node_id, NOTHING)
+        return claimed.beyond(self.used.get(node_id, NOTHING))
+
+
+def jobs_of(state: MeshState) -> list[Agent]:
+    """The agents that are jobs."""
+    return [agent for agent in state.agents.values() if agent.spec.job is not None]
+
+
+def claims_of(
+    state: MeshState, agents: Agents, jobs: Iterable[Agent], usage: ClusterUsage
+) -> list[ClaimOfJob]:
+    """The claim of each of these jobs, with what its drivers hold."""
+    used = _used_by_owner(usage)
+    return [
+        ClaimOfJob(
+            agent_name=agent.spec.name,
+            incarnation=agent.incarnation,
+            claimed=_claimed(state, agent),
+            used=used.get("/".join(agents.where(agent)), {}),
+        )
+        for agent in jobs
+    ]
+
+
+def unused_claims(
+    claims: Iterable[ClaimOfJob], usage: ClusterUsage, views: Iterable[NodeView]
+) -> dict[str, Resources]:
+    """What of the claims of jobs on each node is still free in Ray.
+
+    What is in use on a node and in none of Ray's tables is held by plain tasks. Nobody can say whose they
+    are; as far as jobs have unused claims on that node, they are taken for theirs.
+    """
+    claims = list(claims)
+    held = _by_node(part for holder in usage.holders for part in holder.held)
+    left: dict[str, Resources] = {}
+    for view in views:
+        unused = sum_of(claim.unused(view.node_id) for claim in claims)
+        if unused:
+            in_use = view.total - view.free
+            tasks = in_use.beyond(held.get(view.node_id, NOTHING))
+            left[view.node_id] = unused.beyond(tasks)
+    return left
+
+
+class ClaimWatch:
+    """Warns once of each attempt of a job that uses more than it claims."""
+
+    def __init__(self) -> None:
+        self._warned: set[tuple[str, int]] = set()
+
+    def look(self, claims: Iterable[ClaimOfJob]) -> None:
+        """Compare what jobs use with what they claim."""
+        over = {(c.agent_name, c.incarnation): c for c in claims if c.beyond}
+        for key, claim in over.items():
+            if key not in self._warned:
+                logger.warning(
+                    "job %s uses %s more than it claims; ask for that when it is submitted, so that it is "
+                    "accounted and room is kept for it",
+                    claim.agent_name,
+                    claim.beyond,
+                )
+        self._warned |= over.keys()
+
+    def forget(self, jobs: Iterable[Agent]) -> None:
+        """Forget jobs that have ended."""
+        self._warned &= {(agent.spec.name, agent.incarnation) for agent in jobs}
+
+
+def _claimed(state: MeshState, agent: Agent) -> dict[str, Resources]:
+    """What is allocated to an agent, by node."""
+    group = state.groups.by_id.get(agent.group_id or "")
+    if group is None:
+        keys = [(agent.node_id or "", agent.spec.name)]
+    else:
+        keys = [(node_id, group.key(i)) for i, node_id in enumerate(group.node_ids)]
+    return _by_node((node_id, _allocated(state, node_id, key)) for node_id, key in keys)
+
+
+def _allocated(state: MeshState, node_id: str, key: str) -> Resources:
+    node = state.cluster.nodes.get(node_id)
+    mine = None if node is None else node.allocations.get(key)
+    if mine is None:
+        return NOTHING
+    return msgspec.structs.replace(mine.held, gpu=sum(units for _, units in mine.devices.units))
+
+
+def _used_by_owner(usage: ClusterUsage) -> dict[str, dict[str, Resources]]:
+    """What the drivers of each runner hold, by node."""
+    owners = {job_id: job.metadata.get(OWNER, "") for job_id, job in usage.jobs.items()}
+    parts: dict[str, list[tuple[str, Resources]]] = {}
+    for holder in usage.holders:
+        if owner := owners.get(holder.job_id, ""):
+            parts.setdefault(owner, []).extend(holder.held)
+    return {owner: _by_node(found) for owner, found in parts.items()}
+
+
+def _by_node(parts: Iterable[tuple[str, Resources]]) -> dict[str, Resources]:
+    """The sums of these parts."""
+    found: dict[str, Resources] = {}
+    for node_id, amount in parts:
+        found[node_id] = found.get(node_id, NOTHING) + amount
+    return found

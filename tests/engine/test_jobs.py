@@ -1,0 +1,172 @@
+"""Jobs: claims that are held in the state alone, on one node or over several."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schedulemesh.domain.agent import JobSpec
+from schedulemesh.domain.placement import GroupsSpec, InGroup, OnNode
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.resources import UNIT, Resources, sum_of
+from schedulemesh.engine.admission.needs import divided
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.outcomes import Accepted, Pending
+from schedulemesh.engine.state.agents import Running
+from tests.engine.builders import Mesh, amount, differences, node, pool
+
+JOB = JobSpec()
+GPUS = {"cpu": 8, "gpu": 4}
+
+
+@pytest.fixture
+def mesh():
+    """Two nodes with 4 GPUs each."""
+    return Mesh(pool("p", cpu=16, gpu=8), nodes=[node("n1", **GPUS), node("n2", **GPUS)])
+
+
+def started(mesh, name="j", **how):
+    outcome = mesh.submit(name, job=JOB, **how)
+    assert isinstance(outcome, Pending), outcome
+    mesh.make_all()
+    assert isinstance(mesh.report(name), Accepted)
+    return mesh.state.agents[name]
+
+
+def group_of(mesh, agent):
+    return mesh.state.groups.by_id[agent.group_id]
+
+
+def test_a_job_that_fits_on_a_node_claims_it_there(mesh):
+    agent = started(mesh, cpu=8, gpu=4)
+    assert isinstance(agent.place, OnNode)
+    assert not mesh.state.groups.by_id
+
+
+def test_a_job_that_no_node_can_hold_claims_a_part_for_each_gpu_on_several(mesh):
+    agent = started(mesh, cpu=12, gpu=6)
+    group = group_of(mesh, agent)
+    assert group.shape.virtual
+    assert group.shape.bundles == (amount(cpu=2, gpu=1),) * 6
+    assert set(group.node_ids) == {"n1", "n2"}
+    assert isinstance(agent.place, InGroup)
+    free = [found.free for found in mesh.state.cluster.nodes.values()]
+    assert sum_of(free) == amount(cpu=4, gpu=2)
+
+
+def test_a_job_without_gpus_is_divided_by_its_cpus(mesh):
+    group = group_of(mesh, started(mesh, cpu=10))
+    assert group.shape.bundles == (amount(cpu=1),) * 10
+
+
+def test_the_parts_of_a_job_may_be_given(mesh):
+    group = group_of(mesh, started(mesh, bundles=[{"gpu": 3}, {"gpu": 3}]))
+    assert (group.shape.bundles, sorted(group.node_ids)) == ((amount(gpu=3),) * 2, ["n1", "n2"])
+
+
+def test_its_claim_ends_with_it(mesh):
+    started(mesh, cpu=12, gpu=6)
+    mesh.complete("j")
+    mesh.remove(*mesh.removes)
+    assert mesh.state.groups.by_id == {}
+    assert all(found.free == found.total for found in mesh.state.cluster.nodes.values())
+
+
+def test_an_evicted_job_leaves_the_nodes_of_all_its_parts(mesh):
+    started(mesh, cpu=12, gpu=6, priority=1.0)
+    assert isinstance(mesh.submit("high", priority=9.0, cpu=8, gpu=4), Pending)
+    assert mesh.ends.keys() == {"j"}
+    mesh.leave("j", saved=True)
+    mesh.remove(*mesh.removes)
+    assert isinstance(mesh.report("high"), Accepted)
+
+
+def test_a_job_over_several_nodes_is_lost_with_any_of_them(mesh):
+    started(mesh, cpu=12, gpu=6)
+    mesh.observe(node("n1", **GPUS))
+    assert mesh.ends.keys() == {"j"}
+    mesh.leave("j")
+    mesh.remove(*mesh.removes)
+    assert mesh.state.cluster.nodes["n1"].free == amount(**GPUS)
+
+
+def test_what_all_nodes_together_cannot_hold_is_refused(mesh):
+    mesh.resize(pool("p", cpu=64, gpu=64))
+    refused = mesh.submit("j", job=JOB, cpu=12, gpu=12)
+    assert refused.reason is Reason.CLUSTER_OUT_OF_RESOURCES
+
+
+def test_a_job_takes_no_placement_group_of_its_pool_and_leaves_none():
+    spec = GroupsSpec(max_dynamic=2, reuse=True)
+    mesh = Mesh(pool("p", cpu=8, gpu=4, groups=spec), nodes=[node("n1", **GPUS)])
+    assert isinstance(mesh.submit("real", cpu=1), Pending)
+    mesh.make_all()
+    mesh.report("real")
+    mesh.complete("real")
+    (idle,) = mesh.state.groups.by_id.values()
+    group = group_of(mesh, started(mesh, cpu=1))
+    assert (group.shape.virtual, idle.shape.virtual) == (True, False)
+    assert group.group_id != idle.group_id
+    mesh.complete("j")
+    assert mesh.removes == {group.group_id}
+
+
+def test_no_task_gets_the_virtual_group_of_a_job_that_it_evicts():
+    spec = GroupsSpec(max_dynamic=4)
+    mesh = Mesh(pool("p", cpu=8, groups=spec), nodes=[node("n1", cpu=8)])
+    group = group_of(mesh, started(mesh, cpu=8, priority=1.0))
+    assert isinstance(mesh.submit("high", priority=9.0, cpu=8), Pending)
+    mesh.leave("j", saved=True)
+    mesh.remove(*mesh.removes)
+    mesh.make_all()
+    mesh.report("high")
+    taken = group_of(mesh, mesh.state.agents["high"])
+    assert (taken.group_id == group.group_id, taken.shape.virtual) == (False, False)
+
+
+def test_jobs_are_the_same_after_the_journal_and_a_snapshot(mesh):
+    started(mesh, cpu=12, gpu=6)
+    assert differences(mesh.state, mesh.refolded()) == []
+    assert differences(mesh.state, mesh.rewritten()) == []
+
+
+def test_after_a_recovery_the_claim_stands(mesh):
+    agent = started(mesh, cpu=12, gpu=6)
+    living = frozenset({("j", agent.incarnation)})
+    mesh.handle(s.RecoveryObserved(living=living, groups=frozenset({agent.group_id})))
+    assert group_of(mesh, mesh.state.agents["j"]).shape.virtual
+
+
+def test_a_large_job_waits_in_the_queue_until_its_parts_fit(mesh):
+    mesh.run("first", cpu=1, gpu=4)
+    mesh.submit("j", job=JOB, cpu=12, gpu=6, priority=1.0, more={"queue": True})
+    assert mesh.waiting() == ["j"]
+    mesh.complete("first")
+    assert mesh.waiting() == []
+    mesh.make_all()
+    mesh.report("j")
+    assert isinstance(mesh.state.agents["j"].phase, Running)
+    assert len(group_of(mesh, mesh.state.agents["j"]).shape.bundles) == 6
+
+
+units = st.integers(0, 200 * UNIT)
+
+
+@given(
+    need=st.builds(
+        Resources,
+        cpu=units,
+        memory=units,
+        gpu=units,
+        custom=st.integers(1, 5 * UNIT).map(lambda amount: (("disk", amount),)),
+    ),
+    count=st.integers(0, 50),
+)
+def test_parts_are_equal_but_the_first_and_sum_up_to_the_whole(need, count):
+    parts = divided(need, count)
+    assert len(parts) == max(1, count)
+    assert sum_of(parts) == need
+    assert len(set(parts[1:])) <= 1
+    assert all(part.gpu % UNIT == 0 for part in parts[1:])
+    assert parts[-1].fits(parts[0])

@@ -1,0 +1,233 @@
+"""What jobs use of their claims: external usage is neither hidden by claims nor made of what jobs use."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schedulemesh.domain.agent import JobSpec
+from schedulemesh.domain.pool import PoolSpec
+from schedulemesh.domain.resources import NOTHING, UNIT, Resources, parse_resources
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.protocol import requests as r
+from schedulemesh.protocol.answers import Listed, PoolResponse, Response, decode_answer
+from schedulemesh.runtime.backend import NodeView
+from schedulemesh.runtime.cluster_monitor import QUIET_S
+from schedulemesh.runtime.cluster_usage import ClusterUsage, Holder, RayJob
+from schedulemesh.runtime.job_claims import OWNER, ClaimOfJob, ClaimWatch, unused_claims
+from tests.engine.builders import Mesh
+from tests.runtime.composition import supervisor
+from tests.runtime.fake_backend import FakeBackend
+
+KEY = r.key_of(b"class")
+
+
+def cpus(amount):
+    return parse_resources({"cpu": amount}) if amount else NOTHING
+
+
+def ray_job(job_id, owner=""):
+    return RayJob(
+        job_id=job_id,
+        namespace="space",
+        metadata={OWNER: owner} if owner else {},
+        driver_node_id="n1",
+        driver_pid=1,
+        entrypoint="python train.py",
+        started_at=1.0,
+        ended=False,
+    )
+
+
+def holder(job_id, *held):
+    return Holder(
+        ray_id=f"{job_id} {held}", is_group=False, job_id=job_id, name="", namespace="s", held=held
+    )
+
+
+def claim(claimed, used, name="j"):
+    by_node = {"n1": cpus(claimed)}
+    return ClaimOfJob(
+        agent_name=name, incarnation=1, claimed=by_node, used={"n1": cpus(used)} if used else {}
+    )
+
+
+def view(used, total=16, node_id="n1"):
+    return NodeView(node_id=node_id, total=cpus(total), free=cpus(total - used), labels={})
+
+
+def unused(claims, in_tables, in_use):
+    """CPUs of the claims that are free on a node where so many are in use."""
+    usage = ClusterUsage(
+        jobs={}, holders=(holder("1", ("n1", cpus(in_tables))),) if in_tables else ()
+    )
+    return unused_claims(claims, usage, [view(in_use, total=64)]).get("n1", NOTHING).cpu / UNIT
+
+
+def test_what_a_job_does_not_use_of_its_claim_is_unused():
+    assert unused([claim(4, 0)], 0, 0) == 4
+    assert unused([claim(4, 3)], 3, 3) == 1
+    assert unused([claim(4, 4)], 4, 4) == 0
+
+
+def test_what_a_job_uses_beyond_its_claim_is_not_another_jobs():
+    assert unused([claim(4, 6), claim(4, 0, "k")], 6, 6) == 4
+
+
+def test_plain_tasks_are_taken_for_those_of_jobs_with_unused_claims():
+    assert unused([claim(4, 1)], 1, 3) == 1
+    assert unused([claim(4, 1)], 1, 16) == 0
+
+
+amounts = st.integers(0, 4)
+
+
+@given(claims=st.lists(st.tuples(amounts, amounts), max_size=4), foreign=amounts, tasks=amounts)
+def test_foreign_actors_are_external_whatever_jobs_claim_and_use(claims, foreign, tasks):
+    """The external usage is that of foreign actors, of jobs beyond their claims, and of the plain tasks for
+    which no claim is left.
+    """
+    found = [claim(claimed, used, f"j{n}") for n, (claimed, used) in enumerate(claims)]
+    in_tables = sum(used for _, used in claims) + foreign
+    left = unused(found, in_tables, in_tables + tasks) if found else 0
+    external = in_tables + tasks - (sum(claimed for claimed, _ in claims) - left)
+    beyond = sum(max(0, used - claimed) for claimed, used in claims)
+    free_claims = sum(max(0, claimed - used) for claimed, used in claims)
+    assert external == foreign + beyond + max(0, tasks - free_claims)
+
+
+def test_a_job_that_uses_more_than_it_claims_is_warned_of_once(caplog):
+    watch = ClaimWatch()
+    with caplog.at_level(logging.WARNING):
+        watch.look([claim(4, 4)])
+        assert not caplog.messages
+        watch.look([claim(4, 6)])
+        watch.look([claim(4, 7)])
+    (said,) = caplog.messages
+    assert said.startswith("job j uses cpu 2 more than it claims")
+    watch.forget([])
+    watch.look([claim(4, 6)])
+    assert len(caplog.messages) == 2
+
+
+def test_use_on_other_nodes_than_claimed_is_within_the_claim():
+    found = ClaimOfJob(agent_name="j", incarnation=1, claimed={"n1": cpus(4)}, used={"n2": cpus(3)})
+    assert found.beyond == NOTHING
+    assert (found.unused("n1"), found.unused("n2")) == (cpus(4), NOTHING)
+
+
+class Stage:
+    """A supervisor with a pool, on two nodes of 8 CPUs."""
+
+    def __init__(self, journal_file):
+        self.backend = FakeBackend()
+        self.journal_file = journal_file
+        self.nodes()
+
+    def nodes(self, **used):
+        self.backend.free = [view(used.get(n, 0), total=8, node_id=n) for n in ("n1", "n2")]
+
+    async def begin(self):
+        self.service = supervisor(self.backend, self.journal_file)
+        self.running = (await self.service.ready()).running
+        spec = PoolSpec(name="p", resources=cpus(16))
+        await self.ask(r.CreatePool(spec=spec), PoolResponse)
+
+    async def ask(self, request, kind):
+        answer = await self.service.ask(r.encode_request(request))
+        return decode_answer(answer[0] if isinstance(answer, tuple) else answer, kind)
+
+    async def submit(self, **need):
+        given = Mesh().submission("j", job=JobSpec(), class_key=KEY, **need)
+        submission = s.msgspec.structs.replace(given, request_id="submit")
+        request = r.SubmitTask(submission=submission, blobs={KEY: b"class"})
+        return (await self.ask(request, Response)).outcome
+
+    def uses(self, *holders):
+        actor = self.backend.actors[-1]
+        jobs = (ray_job("ours", "/".join(actor.address)), ray_job("theirs"))
+        self.backend.used = ClusterUsage(jobs={job.job_id: job for job in jobs}, holders=holders)
+
+    async def external(self):
+        """CPUs of external usage by node, once the claims have not changed for long enough."""
+        await self.running.monitor.observe()
+        watch = self.running.monitor._watch
+        watch._quiet = {
+            n: type(q)(q.version, q.since - 2 * QUIET_S) for n, q in watch._quiet.items()
+        }
+        await self.running.monitor.observe()
+        rows = (await self.ask(r.ListNodes(), Listed)).rows
+        return {row["node_id"]: row["external_usage"].get("cpu", 0) for row in rows}
+
+    async def end(self):
+        self.running.executor.stop_all()
+        await self.running.reactor.close(destroy=False)
+
+
+@pytest.fixture
+def stage(tmp_path):
+    return Stage(tmp_path / "mesh.sqlite")
+
+
+def run(story):
+    return asyncio.run(asyncio.wait_for(story, 30.0))
+
+
+def test_the_claim_of_a_job_hides_no_foreign_usage_and_its_own_usage_is_none(stage):
+    async def story():
+        await stage.begin()
+        outcome = await stage.submit(cpu=6)
+        node_id = outcome.node_id
+        stage.nodes(**{node_id: 2})
+        stage.uses(holder("theirs", (node_id, cpus(2))))
+        assert (await stage.external())[node_id] == 2
+        stage.nodes(**{node_id: 8})
+        stage.uses(holder("theirs", (node_id, cpus(2))), holder("ours", (node_id, cpus(6))))
+        assert (await stage.external())[node_id] == 2
+        (job,) = (await stage.ask(r.ListExternalUsage(), Listed)).rows
+        assert job["job_id"] == "theirs"
+        await stage.end()
+
+    run(story())
+
+
+def test_the_runner_of_a_job_over_several_nodes_starts_outside_of_placement_groups(stage):
+    async def story():
+        await stage.begin()
+        outcome = await stage.submit(cpu=12)
+        (actor,) = stage.backend.actors
+        assert (actor.request.slot, actor.request.resources) == (None, Resources())
+        assert actor.request.node_id == outcome.node_id
+        assert stage.backend.made == 0
+        free = {n.node_id: n.free for n in stage.running.reactor.state.cluster.nodes.values()}
+        assert sum(amount.cpu for amount in free.values()) == 4 * UNIT
+        stage.nodes(n1=6, n2=6)
+        stage.uses(*(holder("ours", (n, cpus(6))) for n in ("n1", "n2")))
+        claimed = {n: 8 - amount.cpu / UNIT for n, amount in free.items()}
+        beyond = {n: max(0, 6 - claimed[n]) for n in ("n1", "n2")}
+        assert await stage.external() == beyond
+        await stage.end()
+
+    run(story())
+
+
+def test_a_restarted_supervisor_keeps_the_claim_over_several_nodes(stage):
+    async def story():
+        await stage.begin()
+        await stage.submit(cpu=12)
+        await stage.end()
+        stage.backend.restarted = True
+        again = supervisor(stage.backend, stage.journal_file)
+        running = (await again.ready()).running
+        agent = running.reactor.state.agents["j"]
+        group = running.reactor.state.groups.by_id[agent.group_id]
+        assert (group.shape.virtual, group.agent) == (True, "j")
+        assert stage.backend.actors[0].alive
+        running.executor.stop_all()
+        await running.reactor.close(destroy=False)
+
+    run(story())
