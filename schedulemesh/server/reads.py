@@ -13,6 +13,7 @@ from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.alert_requests import GetAlerts
 from schedulemesh.protocol.audit_requests import MAX_ROWS, QueryAudit
 from schedulemesh.protocol.drain_requests import GetDrainStatus
+from schedulemesh.protocol.job_logs import ListJobs
 from schedulemesh.protocol.metric_requests import GetReportedMetrics
 from schedulemesh.protocol.queue_requests import GetQueuePolicy, ListQueue
 from schedulemesh.protocol.requests import AnyRequest
@@ -79,6 +80,14 @@ LISTINGS = (
         row=schemas.Task,
         key=("task_id",),
         request=r.ListTasks(),
+    ),
+    Listing(
+        path="/jobs",
+        summary="List the jobs that run, wait, or have ended lately",
+        row=schemas.Job,
+        key=("task_id",),
+        request=ListJobs(),
+        missing=Reason.TASK_NOT_FOUND,
     ),
     Listing(
         path="/queue",

@@ -28,6 +28,32 @@ class Task(TypedDict, total=False):
     waiting_time: float
 
 
+class Job(TypedDict, total=False):
+    """A job: a driver command that runs as a task; times are in seconds since 1970."""
+
+    task_id: str
+    pool_name: str
+    priority: float
+    labels: dict[str, str]
+    estimated_duration: float | None
+    owner: str
+    on_preempted: str
+    max_preemptions: int | None
+    state: str
+    attempt: int
+    resources: dict[str, Any]
+    agent_name: str
+    node_id: str | None
+    started_at: float
+    ended_at: float
+    reason: str
+    error: str
+    position: int
+    held: bool
+    preemptions: int
+    failures: int
+
+
 class QueuedTask(TypedDict, total=False):
     """A task that waits in the queue; times are in seconds since 1970, durations in seconds."""
 

@@ -302,6 +302,18 @@ def test_the_checkpoint_folder_survives_attempts(make, log, tmp_path):
     assert (tmp_path / "shared" / "n").exists()
 
 
+def test_the_folder_of_a_silent_job_stays_new(make, log, tmp_path, monkeypatch):
+    monkeypatch.setattr(job_runner, "_ALIVE_S", 0.05)
+    runner = make("import time; print('begun', flush=True); time.sleep(60)")
+    run = Run(runner)
+    until(lambda: "begun" in log())
+    (alive,) = tmp_path.glob("jobs/*/*/*/attempt-1/alive")
+    os.utime(alive, (0, 0))
+    until(lambda: alive.stat().st_mtime > 0)
+    runner.cancel("t")
+    run.ended()
+
+
 def test_output_of_a_process_that_the_driver_leaves_behind_is_not_waited_for(make, log):
     runner = make("""
         import subprocess, sys

@@ -28,6 +28,8 @@ from schedulemesh.protocol.job_logs import JobKey
 #: Seconds that the last output of a driver may take once the driver has ended: a process that it has left
 #: behind keeps the pipe open.
 _OUTPUT_S = 2.0
+#: Seconds between two signs that the folder of a job is in use.
+_ALIVE_S = 3600.0
 #: Bytes that are read from the driver at once.
 _READ_BYTES = 64 * 1024
 
@@ -97,6 +99,7 @@ class JobRunner:
         for folder in (self._attempt_folder / "signals", self._checkpoint_folder()):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         prune(self._folder)
+        threading.Thread(target=self._stay_new, name="schedulemesh-job", daemon=True).start()
         log = LogWriter(self._folder, self._job.attempt)
         try:
             code = self._run(log)
@@ -159,6 +162,15 @@ class JobRunner:
             cwd=work,
             env=self._environment(work),
         )
+
+    def _stay_new(self) -> None:
+        """Keep other jobs from taking the folder for one that nobody uses, while the driver is silent."""
+        alive = self._attempt_folder / "alive"
+        while True:
+            with contextlib.suppress(OSError):
+                alive.touch()
+            if self._ended.wait(_ALIVE_S):
+                return
 
     def _environment(self, work: Path | None) -> dict[str, str]:
         runtime_env = dict(self._command.runtime_env)

@@ -14,6 +14,12 @@ class JobListing(TaskInfo, total=False):
     #: The number of its present attempt, or of the last one.
     attempt: int
     resources: Amounts
+    #: Of one that waits: its place in the queue of its pool, and whether it is held.
+    position: int
+    held: bool
+    #: How often it was evicted, and how often its driver failed or was lost; absent: never.
+    preemptions: int
+    failures: int
     agent_name: str
     node_id: str | None
     #: Seconds since 1970.
