@@ -2,23 +2,32 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# The oldest supported Ray, on which the tests marked `smoke` run in an environment of their own.
+OLDEST_RAY := 2.55.1
+OLDEST := .venv-oldest
 # Without compiled bytecode Ray's workers start three times slower; see docs/performance.md.
-COMPILE = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m compileall -q $(VENV)/lib schedulemesh >/dev/null || true
+COMPILE = PYTHONDONTWRITEBYTECODE= $(1)/bin/python -m compileall -q $(1)/lib schedulemesh >/dev/null || true
 
-.PHONY: env demo test check format lint types contracts docs bench drill fuzz dist clean
+.PHONY: env demo test smoke check format lint types contracts docs bench drill fuzz dist clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.full: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -e '.[full]'
-	@$(COMPILE)
+	@$(call COMPILE,$(VENV))
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -e '.[dev]'
-	@$(COMPILE)
+	@$(call COMPILE,$(VENV))
 	@touch $@ $(VENV)/.full
+
+$(OLDEST)/.done: pyproject.toml
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet 'ray[default]==$(OLDEST_RAY)' -e '.[full]' pytest pytest-timeout
+	@$(call COMPILE,$(OLDEST))
+	@touch $@
 
 env: $(VENV)/.dev ## Install everything that tests and checks need
 
@@ -27,6 +36,9 @@ demo: $(VENV)/.full ## Run the training demo on a local Ray
 
 test: $(VENV)/.dev ## Run all tests
 	$(BIN)/python -m pytest --durations=25
+
+smoke: $(OLDEST)/.done ## Run the smoke tests on the oldest supported Ray; its own warnings are no errors
+	$(OLDEST)/bin/python -m pytest tests/integration -m smoke -o filterwarnings= -p no:cacheprovider
 
 check: format lint types contracts test ## Everything that must pass before a commit
 
@@ -61,4 +73,4 @@ dist: $(VENV)/.dev
 	$(BIN)/python -m build --outdir dist packaging/schedulemesh
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) $(OLDEST) build dist *.egg-info

@@ -171,9 +171,9 @@ def group(app: typer.Typer) -> Callable[[CommandFunction], CommandFunction]:
 
 def _as_command(function: CommandFunction) -> Callable[..., None]:
     """The function that Typer calls: its parameters are options, its errors exit codes."""
-    hints = get_type_hints(function, include_extras=True)
-    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
-    own = inspect.signature(function).parameters.values()
+    # Not get_type_hints, which on Python 3.10 wraps what has None as default once more.
+    own = inspect.signature(function, eval_str=True).parameters.values()
+    groups: dict[str, Any] = {p.name: p.annotation for p in own if is_dataclass(p.annotation)}
 
     @functools.wraps(function)
     def run(**given: Any) -> None:
@@ -183,7 +183,7 @@ def _as_command(function: CommandFunction) -> Callable[..., None]:
         }
         raise typer.Exit(_run(lambda: function(**given, **arguments)))
 
-    parameters = [p.replace(annotation=hints[p.name]) for p in own if p.name not in groups]
+    parameters = [p for p in own if p.name not in groups]
     for group in groups.values():
         parameters += _options_of(group)
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # what inspect looks for

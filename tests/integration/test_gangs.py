@@ -72,6 +72,7 @@ def test_a_member_that_cannot_be_built_ends_all(pool, namespace):
     until(lambda: not groups_in(namespace), "its group is still there")
 
 
+@pytest.mark.smoke
 def test_every_member_is_saved_and_restored_to_its_rank(pool):
     handles = members(submit(pool, priority=1.0))
     for rank, handle in enumerate(handles):

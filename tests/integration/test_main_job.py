@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import ray
 
 from schedulemesh.cli.training import TrainingAgentActor
 from tests.integration.polling import until
 
 
+@pytest.mark.smoke
 def test_the_training_resumes_where_it_was(scheduler):
     scheduler.create_pool("training", labels={"team": "llm"}, resources={"cpu": 2.0})
     scheduler.update_preemption_policy(

@@ -103,6 +103,7 @@ class TestWhichGroup:
         assert groups_in(namespace).keys() == living.keys()
         assert same_groups_as_ray(scheduler, namespace)
 
+    @pytest.mark.smoke
     def test_entitled_tasks_get_reserved_groups_and_others_dynamic_ones(self, pool, namespace):
         low = runs(submit(pool, "low"))
         assert (low["path"], len(groups_in(namespace))) == ("created", 3)
@@ -146,6 +147,7 @@ class TestWhichGroup:
         assert answer["success"], answer
         assert answer["placement_group"]["path"] == "created"
 
+    @pytest.mark.smoke
     def test_a_victims_group_is_preempted_group(self, pool, namespace):
         groups = [runs(submit(pool, f"low-{i}"))["id"] for i in range(2)]
         for i in range(2):
@@ -232,6 +234,7 @@ class Parent(Counter):
 
 
 class TestBundles:
+    @pytest.mark.smoke
     def test_an_agent_of_several_bundles_runs_in_the_first_and_its_children_in_all(
         self, pool, namespace
     ):
@@ -335,6 +338,7 @@ class TestWhatBecomesOfGroups:
 
 
 class TestAcrossRestarts:
+    @pytest.mark.smoke
     def test_a_shutdown_leaves_no_group(self, make_scheduler, namespace):
         scheduler = make_scheduler()
         make_pool(scheduler, warm={"actor_class": Counter})
@@ -377,6 +381,7 @@ class TestAcrossRestarts:
         scheduler.shutdown()
         assert groups_in(namespace) == {}
 
+    @pytest.mark.smoke
     def test_a_killed_supervisor_takes_its_groups_over(self, pool, namespace):
         high, low = runs(submit(pool, "high", 9.0)), runs(submit(pool, "low"))
         handle = pool.list_agents()["agents"][0]["handle"]

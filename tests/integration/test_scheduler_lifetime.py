@@ -39,6 +39,7 @@ sys.stdin.readline()
 """
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("how", ["ends", "killed"])
 def test_a_non_detached_scheduler_ends_with_its_job(namespace, tmp_path, how):
     with start_driver(JOB.format(namespace=namespace), tmp_path) as driver:
@@ -54,6 +55,7 @@ def test_a_non_detached_scheduler_ends_with_its_job(namespace, tmp_path, how):
     until(lambda: not process_exists(agent_pid), "the agent's process still runs")
 
 
+@pytest.mark.smoke
 def test_a_detached_scheduler_outlives_its_job_and_is_shared(namespace, tmp_path):
     run_driver(
         f"""
@@ -94,6 +96,7 @@ def test_attaching_without_a_scheduler_says_how_to_start_one(namespace):
     assert actors_in(namespace) == []
 
 
+@pytest.mark.smoke
 def test_a_killed_agent_releases_its_quota(scheduler):
     scheduler.create_pool("pool", resources={"cpu": 1.0})
     agent = scheduler.submit_task_with_preemption(

@@ -83,7 +83,8 @@ def test_use_is_listed_like_other_rows(busy):
 def test_events_are_paged_filtered_and_continued(busy):
     whole = busy.get("/events")
     assert [row["cursor"] for row in whole["items"]] == list(range(1, whole["cursor"] + 1))
-    assert pages(busy, "/events", limit=3) == whole["items"]
+    # More may happen meanwhile.
+    assert pages(busy, "/events", limit=3)[: len(whole["items"])] == whole["items"]
     started = busy.get("/events?kind=started&kind=preempted")["items"]
     assert {row["kind"] for row in started} == {"started", "preempted"}
     of_task = busy.get("/events?task_id=low")["items"]
@@ -91,7 +92,8 @@ def test_events_are_paged_filtered_and_continued(busy):
     of_pool = busy.get("/events?pool_name=p")["items"]
     assert {row["pool_name"] or row["subject"] for row in of_pool} == {"p"}
     assert "pool_defined" in {row["kind"] for row in of_pool}
-    assert busy.get(f"/events?cursor={whole['cursor']}")["items"] == []
+    later = busy.get(f"/events?cursor={whole['cursor']}")["items"]
+    assert whole["cursor"] < min([row["cursor"] for row in later], default=float("inf"))
 
 
 @pytest.mark.parametrize(

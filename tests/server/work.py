@@ -51,5 +51,6 @@ def filled(mesh):
     submit(mesh, "low", priority=1.0)
     submit(mesh, "first", priority=6.0)
     submit(mesh, "second", priority=6.0, queue=False)
-    submit(mesh, "waits-1", priority=2.0)
+    # In the order of the queue, so that the reason why the first one waits stays the same.
     submit(mesh, "waits-2", priority=3.0)
+    submit(mesh, "waits-1", priority=2.0)

@@ -17,12 +17,10 @@ from contextlib import contextmanager
 
 import ray
 from ray._private import services
-from ray._private.authentication.authentication_token_setup import (
-    maybe_enable_token_auth_if_token_available,
-)
 from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled
-from ray.exceptions import AuthenticationError, RayError
+from ray.exceptions import RayError
 
+from schedulemesh.core.backend.ray_capabilities import rejected_token_error, use_token_if_available
 from schedulemesh.core.client.console import show_log
 
 logger = logging.getLogger(__name__)
@@ -154,7 +152,7 @@ def _look(address: str) -> None:
     except (OSError, ValueError) as error:
         raise ConnectionError(f"nothing answers at {address} ({error})") from None
     with _quiet():
-        maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+        use_token_if_available()
     box: list[set[str] | RayError] = []
 
     def ask() -> None:
@@ -170,7 +168,7 @@ def _look(address: str) -> None:
     thread.join(ATTEMPT_S - _CONNECT_S)
     if not box:
         raise ConnectionError(f"what listens at {address} does not answer as a Ray cluster")
-    if isinstance(box[0], AuthenticationError):
+    if isinstance(box[0], rejected_token_error()):
         raise ConnectionError(
             f"the cluster at {address} does not take this process's token; set RAY_AUTH_MODE=token and "
             "RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the cluster's"
