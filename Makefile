@@ -25,7 +25,7 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 
 $(OLDEST)/.done: pyproject.toml
 	$(PYTHON) -m venv $(OLDEST)
-	$(OLDEST)/bin/python -m pip install --quiet 'ray[default]==$(OLDEST_RAY)' -e '.[full]' pytest pytest-timeout
+	$(OLDEST)/bin/python -m pip install --quiet 'ray[default]==$(OLDEST_RAY)' -e '.[dev]'
 	@$(call COMPILE,$(OLDEST))
 	@touch $@
 

@@ -1,4 +1,4 @@
-"""What some supported versions of Ray have and others lack, probed by whether it is there, never by number."""
+"""What some supported versions of Ray have and others lack; probed by whether it is there, not by number."""
 
 from __future__ import annotations
 
