@@ -83,6 +83,17 @@ def test_a_task_preempted_alone_leaves_its_agent_behind():
     assert cancel(mesh, "t") is None
 
 
+def test_the_runner_of_a_job_that_is_preempted_alone_ends_with_it():
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.run("t", cpu=2, job=JobSpec())
+    mesh.preempt(task_id="t", agent_name="t", reason=PreemptionReason.SAME_POOL)
+
+    cancel(mesh, "t")
+
+    assert isinstance(mesh.state.agents["t"].phase, Ending)
+    assert isinstance(mesh.ends["t"], StopAgent)
+
+
 def test_a_task_elsewhere_is_preempted_too():
     mesh = Mesh(pool("p", cpu=2))
     mesh.announce("t", "elsewhere")

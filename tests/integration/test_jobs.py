@@ -204,3 +204,24 @@ def test_a_job_survives_its_supervisor_and_ends_whole(pool, submit, outside, nam
     assert log_of(pool, "train").count("result 42") == 1
     pool.cancel_task("train")
     assert_nothing_is_left(pool, outside)
+
+
+def test_a_job_whose_runner_and_supervisor_die_together_leaves_nothing(
+    pool, submit, outside, namespace
+):
+    submit("train", PLAIN + WAITS, outside)
+    until_written(pool, "train", "result 42")
+    runner = pool.list_agents()["agents"][0]["pid"]
+    supervisor = ray.get_actor("schedulemesh:mesh", namespace=namespace)
+
+    os.kill(runner, signal.SIGKILL)
+    ray.kill(supervisor, no_restart=False)
+
+    (listed,) = until(
+        lambda: [job for job in pool.jobs()["jobs"] if job["state"] == "lost"],
+        "the loss was not found",
+        60,
+    )
+    assert listed["attempt"] == 1
+    until(lambda: quota(pool, "p")["free"] == {"cpu": 4.0}, "the claim was not released")
+    assert_nothing_is_left(pool, outside)

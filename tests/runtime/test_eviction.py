@@ -176,3 +176,11 @@ def test_a_successful_cancel_reports_success():
     agents = Answering(cancel=Result(running=1))
     answered = asyncio.run(eviction_after(None, [], agents).cancel())
     assert (answered.cancel_success, answered.error) == (True, "")
+
+
+def test_the_notice_to_a_job_waits_for_its_driver_instead_of_for_the_grace():
+    agents = Answering(on=Result(), notice=Result())
+    eviction = eviction_after(None, [], agents, job=True)
+    # As long as the grace, this would run into the limit of the test.
+    asyncio.run(asyncio.wait_for(eviction.notice(3600.0), 5.0))
+    assert agents.orders == [("notice", {"seconds": 3600.0})]
