@@ -38,6 +38,7 @@ LOOKS = {
     "health": [],
     "tasks": [],
     "jobs": [],
+    "external": [],
     "queue": [],
     "explain": ["排队"],
     "preemptions": ["--since", "1h"],
