@@ -60,7 +60,7 @@ def _offers(module_name: str, name: str) -> bool:
     """Whether a module has a name; of an adapter whose library is not installed, whether its source has."""
     try:
         return hasattr(importlib.import_module(module_name), name)
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         if (error.name or "").partition(".")[0] in ("schedulemesh", "examples"):
             raise
     source = ROOT.joinpath(*module_name.split(".")).with_suffix(".py").read_text(encoding="utf-8")

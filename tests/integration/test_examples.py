@@ -14,6 +14,8 @@ from tests.docs.documents import ROOT, Block, blocks, pages
 from tests.integration.polling import actors_in, until
 
 EXAMPLES = sorted(p.stem for p in (ROOT / "examples").glob("*.py") if p.stem != "__init__")
+#: Run by test_train.py, which has what it needs.
+RUN_ELSEWHERE = {"train_under_a_lease"}
 #: The Chinese README has the same code as the English one, which tests/docs checks.
 RUNNABLE = [p for p in pages() if ".zh-" not in p.name and any(b.runnable for b in blocks(p))]
 
@@ -26,7 +28,7 @@ def no_leftover_schedulers():
     assert ray.is_initialized()
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in RUN_ELSEWHERE])
 def test_an_example_prints_what_it_shows(name, capsys):
     importlib.import_module(f"examples.{name}").main()
     assert len(capsys.readouterr().out.splitlines()) >= 5

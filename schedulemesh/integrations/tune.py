@@ -1,0 +1,120 @@
+"""Ray Tune: each trial is a task of its own, so that trials wait, are evicted and resume one by one."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from ray.air.execution.resources.placement_group import PlacementGroupAcquiredResources
+from ray.air.execution.resources.resource_manager import ResourceManager
+from ray.tune.execution import tune_controller
+
+from schedulemesh.errors import ScheduleMeshError
+from schedulemesh.integrations.lease_terms import Lease, LeaseTerms
+
+#: Seconds that Tune's loop pauses where trials wait and none is ready.
+_PAUSE_S = 0.05
+
+
+@contextlib.contextmanager
+def leased_trials(
+    task_id: str,
+    pool: str,
+    *,
+    scheduler: str = "default",
+    namespace: str | None = None,
+    token: str | None = None,
+    **fields: Any,
+) -> Iterator[None]:
+    """Run the trials of experiments that start in the block as tasks ``{task_id}-1``, ``{task_id}-2``, ...
+
+    An evicted trial fails; with ``FailureConfig(max_failures=...)`` Tune restores it from its last checkpoint
+    when the queue grants it a new lease, under the next id. ``fields`` are those of ``RayScheduler.lease``.
+    """
+    terms = LeaseTerms(
+        scheduler=scheduler, namespace=namespace, token=token, pool=pool, fields=fields
+    )
+    names = (f"{task_id}-{number}" for number in itertools.count(1))
+    of_ray = tune_controller.PlacementGroupResourceManager
+    tune_controller.PlacementGroupResourceManager = lambda: LeaseResourceManager(terms, names)
+    try:
+        yield
+    finally:
+        tune_controller.PlacementGroupResourceManager = of_ray
+
+
+class LeaseResourceManager(ResourceManager):  # type: ignore[misc]
+    """Serves each request of Tune with a lease. See Ray's ResourceManager for the calls."""
+
+    def __init__(self, terms: LeaseTerms, names: Iterator[str]) -> None:
+        self._terms, self._names = terms, names
+        #: Leases that no trial uses yet, by request; they may still wait.
+        self._requested: dict[Any, list[Lease]] = {}
+        #: Leases in use by placement group.
+        self._acquired: dict[Any, Lease] = {}
+
+    def request_resources(self, resource_request: Any) -> None:
+        """Request a lease with the bundles of a trial."""
+        lease = self._terms.request(
+            next(self._names), resource_request.bundles, resource_request.strategy
+        )
+        self._requested.setdefault(resource_request, []).append(lease)
+
+    def cancel_resource_request(self, resource_request: Any) -> None:
+        """Withdraw a lease that no trial uses, one that waits first."""
+        leases = self._requested[resource_request]
+        lease = next((waiting for waiting in leases if not _is_granted(waiting)), leases[0])
+        leases.remove(lease)
+        lease.release()
+
+    def has_resources_ready(self, resource_request: Any) -> bool:
+        """Whether a lease for the request is granted. One that has ended unused is requested anew."""
+        for lease in list(self._requested.get(resource_request, ())):
+            if _is_over(lease):
+                self._requested[resource_request].remove(lease)
+                lease.release()
+                self.request_resources(resource_request)
+        return any(map(_is_granted, self._requested.get(resource_request, ())))
+
+    def acquire_resources(self, resource_request: Any) -> PlacementGroupAcquiredResources | None:
+        """The placement group of a granted lease; None: none is granted."""
+        if not self.has_resources_ready(resource_request):
+            return None
+        leases = self._requested[resource_request]
+        lease = next(filter(_is_granted, leases))
+        leases.remove(lease)
+        group = lease.placement_groups[0]
+        self._acquired[group] = lease
+        return PlacementGroupAcquiredResources(
+            placement_group=group, resource_request=resource_request
+        )
+
+    def free_resources(self, acquired_resource: Any) -> None:
+        """Release the lease of a trial that has ended, paused or failed."""
+        self._acquired.pop(acquired_resource.placement_group).release()
+
+    def get_resource_futures(self) -> list[Any]:
+        """None: leases are no objects of Ray. Pauses where Tune would otherwise ask again without end."""
+        waiting = [lease for leases in self._requested.values() for lease in leases]
+        if waiting and not any(map(_is_granted, waiting)):
+            with contextlib.suppress(ScheduleMeshError):
+                waiting[0].wait(_PAUSE_S)
+        return []
+
+    def clear(self) -> None:
+        """Release every lease."""
+        requested = itertools.chain.from_iterable(self._requested.values())
+        for lease in [*requested, *self._acquired.values()]:
+            lease.release()
+        self._requested.clear()
+        self._acquired.clear()
+
+
+def _is_granted(lease: Lease) -> bool:
+    return lease.state == "running" and not lease.preempted()
+
+
+def _is_over(lease: Lease) -> bool:
+    return lease.state not in ("queued", "starting", "running")

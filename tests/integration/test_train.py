@@ -1,0 +1,31 @@
+"""A TorchTrainer in a lease: evicted, resumed from its checkpoint, with the result of an undisturbed run."""
+
+from __future__ import annotations
+
+import pytest
+import ray
+
+from tests.integration.polling import groups_in, until
+
+pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("pandas", reason="pandas, which ray.train needs, is not installed")
+pytest.importorskip("schedulemesh.core.client.leases", reason="there are no leases")
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.timeout(400),
+    pytest.mark.filterwarnings("default"),  # Ray Train's own
+]
+
+
+def test_an_evicted_run_resumes_and_ends_with_the_loss_of_an_undisturbed_one(ray_cluster, capsys):
+    from examples.train_under_a_lease import main
+
+    evicted, undisturbed = main()
+    assert evicted.metrics["loss"] == undisturbed.metrics["loss"]
+    assert evicted.metrics["begin"] > 0
+    assert undisturbed.metrics["begin"] == 0
+    said = capsys.readouterr().out
+    assert "evicted for it: ['ppo-7']" in said
+    assert "urgent work: done" in said
+    until(lambda: not groups_in("schedulemesh"), lambda: f"left in Ray: {groups_in()}")
+    assert ray.is_initialized()

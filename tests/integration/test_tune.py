@@ -1,0 +1,83 @@
+"""A Tune experiment whose trials are tasks: two are evicted, resume, and end as if they had not been."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.integration.polling import until
+
+pytest.importorskip("pandas", reason="pandas, which ray.tune needs, is not installed")
+pytest.importorskip("schedulemesh.core.client.leases", reason="there are no leases")
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.timeout(400),
+    pytest.mark.filterwarnings("default"),  # Ray Tune's own
+]
+
+STEPS = 10
+
+
+def trial(config):
+    """Counts, with a checkpoint at every step; the first steps of the first attempt wait to be evicted."""
+    import time
+
+    from ray import tune
+
+    begin = 0
+    if (checkpoint := tune.get_checkpoint()) is not None:
+        with checkpoint.as_directory() as folder:
+            begin = json.loads(Path(folder, "state.json").read_text())
+    for step in range(begin, STEPS):
+        time.sleep(0.3)
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "state.json").write_text(json.dumps(step + 1))
+            reached = {"score": config["x"] * (step + 1), "begin": begin}
+            tune.report(reached, checkpoint=tune.Checkpoint.from_directory(folder))
+
+
+def test_two_evicted_trials_resume_from_their_checkpoints(scheduler, namespace, tmp_path):
+    from ray import tune
+
+    from schedulemesh.integrations.tune import leased_trials
+
+    scheduler.create_pool("search", resources={"cpu": 2})
+    evicted = []
+
+    def phase(task_id):
+        tasks = {task["task_id"]: task["phase"] for task in scheduler.list_tasks()["tasks"]}
+        return tasks.get(task_id)
+
+    def trials_with_checkpoints():
+        return {checkpoint.parent for checkpoint in tmp_path.glob("tuned/*/checkpoint_*")}
+
+    def evict():
+        """Evict the first two trials once each has a checkpoint."""
+        until(lambda: len(trials_with_checkpoints()) == 2, "no two checkpoints", 120)
+        assert {phase("trial-1"), phase("trial-2")} == {"running"}
+        evicted.extend(scheduler.preempt_task(name)["success"] for name in ("trial-1", "trial-2"))
+
+    evictions = threading.Thread(target=evict)
+    evictions.start()
+    with leased_trials("trial", "search", scheduler="mesh", namespace=namespace, priority=1.0):
+        results = tune.Tuner(
+            trial,
+            param_space={"x": tune.grid_search([1, 2, 3])},
+            run_config=tune.RunConfig(
+                name="tuned",
+                storage_path=str(tmp_path),
+                failure_config=tune.FailureConfig(max_failures=3),
+                verbose=0,
+            ),
+        ).fit()
+    evictions.join()
+    assert evicted == [True, True]
+    assert [result.error for result in results] == [None] * 3
+    by_x = {result.config["x"]: result.metrics for result in results}
+    assert {x: metrics["score"] for x, metrics in by_x.items()} == {1: 10, 2: 20, 3: 30}
+    assert {x: metrics["begin"] > 0 for x, metrics in by_x.items()} == {1: True, 2: True, 3: False}
+    assert scheduler.list_tasks()["tasks"] == []
