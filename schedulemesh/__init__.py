@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from schedulemesh.core.agent.agent_actor import AgentActor
     from schedulemesh.core.agent.metrics_agent import MetricsReportingAgent
     from schedulemesh.core.client.head import ScheduleMeshHead
+    from schedulemesh.core.client.leases import Lease
     from schedulemesh.core.client.scheduler import RayScheduler
     from schedulemesh.core.worker_groups.group import WorkerGroup
     from schedulemesh.errors import (
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         JobFailedError,
         JournalError,
         JournalTakenOverError,
+        LeaseRefusedError,
         NotAllowedError,
         NotStorableError,
         ProtocolMismatchError,
@@ -49,6 +51,8 @@ __all__ = [
     "JobFailedError",
     "JournalError",
     "JournalTakenOverError",
+    "Lease",
+    "LeaseRefusedError",
     "MetricsReportingAgent",
     "NotAllowedError",
     "NotStorableError",
@@ -76,6 +80,7 @@ __all__ = [
 #: The modules of the public names; errors are in ``errors``.
 _MODULES = {
     "AgentActor": "core.agent.agent_actor",
+    "Lease": "core.client.leases",
     "MetricsReportingAgent": "core.agent.metrics_agent",
     "PreemptionAggressiveness": "config.policy",
     "PreemptionPolicy": "config.policy",

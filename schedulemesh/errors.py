@@ -117,6 +117,15 @@ class GroupNotLeasedError(ScheduleMeshError):
     """No placement group of the lease serves a library's request for one."""
 
 
+class LeaseRefusedError(ScheduleMeshError):
+    """A lease was refused, or has ended before it was granted."""
+
+    def __init__(self, message: str = "", answer: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        #: The scheduler's answer; empty: the lease has ended.
+        self.answer = dict(answer or {})
+
+
 class TaskFailedError(ScheduleMeshError):
     """A task ended without a result. Where its run raised, the message has the traceback."""
 

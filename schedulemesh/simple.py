@@ -22,6 +22,7 @@ from schedulemesh.core.client.external_results import ExternalUsageResult
 from schedulemesh.core.client.gangs import GangMember
 from schedulemesh.core.client.history_calls import HistoryCalls
 from schedulemesh.core.client.job_calls import JobCalls
+from schedulemesh.core.client.lease_calls import LeaseCalls
 from schedulemesh.core.client.metric_calls import MetricCalls
 from schedulemesh.core.client.ray_cluster import join_or_start, join_running
 from schedulemesh.core.client.results import SubmitResult
@@ -61,7 +62,6 @@ class SimpleTaskSpec:
     actor_args: Sequence[UserValue] | None = None
     actor_kwargs: Mapping[str, UserValue] | None = None
     agent_name: str | None = None
-    #: Seconds.
     estimated_duration: float | None = None
     #: None: the user that this process runs as.
     owner: str | None = None
@@ -80,9 +80,8 @@ class SimpleTaskSpec:
     pool_selector: Mapping[str, object] | None = None
     #: Of its placement group; its resources are their sum.
     bundles: Sequence[Mapping[str, object]] | None = None
-    #: Whether it waits in the queue where it does not fit; the call returns at once.
+    #: Whether it waits in the queue; with ``wait`` the call returns when it runs, or is cancelled in time.
     queue: bool = False
-    #: As ``queue``, but the call returns when the task runs; after so many seconds it is cancelled.
     wait: bool | float = False
 
 
@@ -93,6 +92,7 @@ class SimpleScheduler(
     SimpleTaskFollower,
     SimpleDrainCalls,
     JobCalls,
+    LeaseCalls,
     HistoryCalls,
     MetricCalls,
     AlertCalls,

@@ -71,6 +71,7 @@ TASKS = (
     Column(heading="priority", key="priority", show=number, right=True),
     Column(heading="state", key="phase"),
     Column(heading="agent", key="agent_name"),
+    wide("kind", "kind"),
     wide("started", "started_at", local_time),
     wide("remaining", "remaining_time", duration),
     wide("labels", "labels", labels),
@@ -103,6 +104,7 @@ QUEUE = (
     wide("queued", "queued_at", local_time),
     wide("not before", "not_before", local_time),
     wide("agent", "agent_name"),
+    wide("kind", "kind"),
     wide("labels", "labels", labels),
 )
 

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from schedulemesh.domain.labels import MAX_BYTES, Labels, parse_labels, size_of
+from schedulemesh.domain.lease import LeaseSpec, check_lease
 from schedulemesh.domain.names import parse_key, parse_name
 from schedulemesh.domain.numbers import parse_duration
 from schedulemesh.domain.placement import MAX_BUNDLES, PLACEMENT_STRATEGIES, check_bundles
@@ -114,13 +115,33 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     references: int = 0
     #: The key under which the supervisor that received them holds these references; empty: there are none.
     references_id: str = ""
+    #: None: it has a process. A lease has none.
+    lease: LeaseSpec | None = None
 
     @property
     def process_names(self) -> tuple[str, ...]:
-        """The names of its processes: its own, or of a gang that of each member in the order of ranks."""
+        """The names of its processes: its own; of a gang that of each member in the order of ranks; of a
+        lease none.
+        """
+        if self.lease is not None:
+            return ()
         if self.gang is None:
             return (self.name,)
         return tuple(f"{self.name}-{rank}" for rank in range(len(self.bundles)))
+
+    @property
+    def own_group(self) -> GangSpec | LeaseSpec | None:
+        """How the placement group of a gang or a lease is placed, which it has in any pool."""
+        return self.lease if self.gang is None else self.gang
+
+    @property
+    def kind(self) -> str:
+        """What it is, as listings show it."""
+        if self.lease is not None:
+            return "lease"
+        if self.job is not None:
+            return "job"
+        return "agent" if self.gang is None else "gang"
 
     @property
     def extra_names(self) -> tuple[str, ...]:
@@ -132,6 +153,8 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     @property
     def class_keys(self) -> tuple[str, ...]:
         """The keys of all classes that its processes load."""
+        if self.lease is not None:
+            return ()
         if self.gang is None or not self.gang.members:
             return (self.class_key,)
         return tuple(dict.fromkeys(member.class_key for member in self.gang.members))
@@ -170,7 +193,11 @@ def check_agent(spec: AgentSpec) -> None:
         )
     if spec.references_id:
         raise InvalidRequestError("references_id is set by the scheduler, not by its callers")
-    parse_key(spec.class_key, "the class's key")
+    if spec.lease is not None:
+        _check_no_process(spec)
+        check_lease(spec.lease, len(spec.bundles))
+    if spec.lease is None:
+        parse_key(spec.class_key, "the class's key")
     if spec.arguments_key is not None:
         parse_key(spec.arguments_key, "the arguments' key")
 
@@ -235,3 +262,13 @@ def check_options(encoded: str) -> None:
     for key in ("name", "namespace"):
         if key in options:
             parse_name(options[key], f"ray_options[{key!r}]")
+
+
+def _check_no_process(spec: AgentSpec) -> None:
+    """Raise InvalidRequestError for a lease with something of a process."""
+    if spec.class_key or spec.arguments_key is not None or spec.options != "{}" or spec.references:
+        raise InvalidRequestError(
+            "a lease has no process: leave out the class, its arguments and ray_options"
+        )
+    if spec.gang is not None or spec.job is not None:
+        raise InvalidRequestError("an agent is a gang, a job or a lease, and only one of these")

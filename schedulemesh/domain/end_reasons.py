@@ -40,6 +40,8 @@ class TaskEndReason(Code):
     )
     NOT_STARTED = ("not_started", "Its agent could not be started; `error` says why.")
     CANCELLED = ("cancelled_by_request", "It was cancelled by request.")
+    HOLDER_ENDED = ("holder_ended", "The Ray job that held the lease has ended.")
+    EXPIRED = ("lease_expired", "The lease was not renewed within `ttl_s` seconds.")
     PREEMPTED = ("preempted", "It was evicted, and is not run again by itself.")
     DELETED = ("deleted", "Its agent was deleted.")
     LOST = ("lost", "Its agent's process died although nobody ended it.")

@@ -135,6 +135,7 @@ class Reason(Code):
         "task_not_ended",
         "The task has no result yet; `state` says what it does. `wait` returns when it has ended.",
     )
+    LEASE_ENDED = ("lease_ended", "The lease has ended, so it cannot be renewed; `error` says why.")
     TASK_CANCELLED = (
         "task_cancelled",
         "The task was cancelled, so it has no result; `error` says why.",

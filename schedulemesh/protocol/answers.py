@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar, Union
 import msgspec
 
 from schedulemesh.config.settings import SchedulerSettings
+from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import Resources
@@ -32,10 +33,12 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """A placement group's name in Ray and its nodes."""
+    """A placement group's name in Ray and its nodes; of a lease also its id and its shape."""
 
     name: str
     node_ids: tuple[str, ...] = ()
+    ray_id: str = ""
+    shape: GroupShape | None = None
 
 
 class MemberPlace(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,12 +108,15 @@ class QueueRow(
     not_before: float = 0.0
     #: How often it was evicted.
     preemptions: int = 0
+    #: What it asks for: "agent", "gang", "lease" or "job".
+    kind: str = "agent"
 
     def public(self) -> dict[str, object]:
         """The task as listings show it; times are in seconds."""
         return {
             **task_row(self.task),
             "agent_name": self.agent_name,
+            "kind": self.kind,
             "state": "queued",
             "position": self.position,
             "held": self.held,
@@ -177,6 +183,22 @@ class JobLog(Answer, tag="job_log", frozen=True, kw_only=True):
     end: int = 0
 
 
+class LeaseView(Answer, tag="lease", frozen=True, kw_only=True):
+    """How a lease stands."""
+
+    #: That of its task, and its pool; empty: it is not known.
+    state: str
+    pool_name: str = ""
+    #: The id of its placement groups in Ray; empty: it has none now.
+    ray_id: str = ""
+    shape: GroupShape | None = None
+    #: Seconds until it ends, because it is being evicted; None: it is not.
+    grace_s: float | None = None
+    #: Why it has ended, as a code and as one line for people.
+    reason: str = ""
+    error: str = ""
+
+
 class SavedBytes(Answer, tag="saved", frozen=True, kw_only=True):
     """A saved state; None if there is none."""
 
@@ -206,6 +228,7 @@ AnyAnswer = Union[
     Explained,
     TaskResult,
     JobLog,
+    LeaseView,
     SavedBytes,
     Listed,
     Details,

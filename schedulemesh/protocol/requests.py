@@ -40,6 +40,7 @@ from schedulemesh.protocol.audit_requests import QueryAudit
 from schedulemesh.protocol.drain_requests import Drain, GetDrainStatus
 from schedulemesh.protocol.history_requests import QueryEvents, QueryHistory, QueryUsage
 from schedulemesh.protocol.job_logs import ListJobs, ReadJobLog
+from schedulemesh.protocol.lease_requests import ReleaseLease, RenewLease, WatchLease
 from schedulemesh.protocol.metric_requests import GetMetrics, GetReportedMetrics
 from schedulemesh.protocol.queue_requests import (
     CancelTasks,
@@ -390,6 +391,7 @@ AnyChange = Union[
     RegisterTask,
     CompleteTask,
     CancelTask,
+    ReleaseLease,
     DeleteAgent,
     ExecutePreemption,
     PreemptTask,
@@ -409,6 +411,8 @@ AnyQuery = Union[
     GetResult,
     ListJobs,
     ReadJobLog,
+    WatchLease,
+    RenewLease,
     GetSavedState,
     GetGroupStats,
     ListQueue,

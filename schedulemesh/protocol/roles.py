@@ -13,6 +13,7 @@ from schedulemesh.protocol import task_requests as t
 from schedulemesh.protocol.audit_requests import QueryAudit
 from schedulemesh.protocol.drain_requests import Drain
 from schedulemesh.protocol.job_logs import ReadJobLog
+from schedulemesh.protocol.lease_requests import ReleaseLease, RenewLease, WatchLease
 from schedulemesh.protocol.token_requests import (
     AnyTokenChange,
     GetTokenHashes,
@@ -30,6 +31,9 @@ _OWN_TASKS = (
     t.CancelTask,
     t.GetResult,
     ReadJobLog,
+    WatchLease,
+    RenewLease,
+    ReleaseLease,
     r.RegisterTask,
     r.CompleteTask,
     state_requests.SaveTaskState,

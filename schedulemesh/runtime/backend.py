@@ -144,6 +144,8 @@ class GroupMember(msgspec.Struct, frozen=True, kw_only=True):
     node_id: str
     #: 0: it has no process yet.
     pid: int
+    #: The backend's id of it.
+    actor_id: str = ""
 
 
 class Process(NamedTuple):
@@ -336,6 +338,16 @@ class Backend(Protocol):
 
     async def members(self, ray_id: str) -> list[GroupMember]:
         """The actors in a placement group that are not dead, also those of others."""
+
+    async def end_members(self, actor_ids: Sequence[str]) -> None:
+        """Begin to end actors by the ids that ``members`` gives, without a restart; also those of others, and
+        those without a name.
+        """
+
+    async def group_in_use(self, ray_id: str) -> bool:
+        """Whether an actor or task has something of a group, or waits for that. In Ray it lags by about
+        0.1 s.
+        """
 
     async def remove_group(self, ray_id: str) -> None:
         """Begin to remove a placement group; what runs in it is ended."""

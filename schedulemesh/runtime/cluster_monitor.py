@@ -257,7 +257,7 @@ class ClusterMonitor:
         await self._orphans.note()
         await self._witness.note(self._reactor.height())
         self._recovered = True
-        alive = frozenset(addresses.values()) - (frozenset(dead) - ending)
+        alive = frozenset(addresses.values()) - (frozenset(dead) - ending) | _leases(state)
         surviving = alive - ending
         await asyncio.gather(
             *(
@@ -276,6 +276,12 @@ class ClusterMonitor:
         self._ready.reconcile(self._reactor.state)
 
 
+def _leases(state: MeshState) -> frozenset[tuple[str, int]]:
+    """The leases, which have no process that could be dead."""
+    agents = state.agents.items()
+    return frozenset((name, a.incarnation) for name, a in agents if a.spec.lease is not None)
+
+
 def _is_starting(agent: Agent) -> bool:
     """Whether the agent's start, which continues after a recovery, finds out where it runs."""
     return isinstance(agent.phase, (Waiting, Starting))
@@ -290,6 +296,8 @@ def agents_gone(
         phase = agent.phase
         if not isinstance(phase, Running) or (name, agent.incarnation) not in before:
             continue
+        if agent.spec.lease is not None:
+            continue  # it has no process; it is lost with its placement group only
         processes = phase.members or (phase,)
         if any((p.actor_namespace, p.actor_name) not in living for p in processes):
             gone.append(AgentGone(agent_name=name, incarnation=agent.incarnation))

@@ -11,6 +11,7 @@ import msgspec
 from typing_extensions import assert_never
 
 from schedulemesh.domain.resources import NOTHING, Resources
+from schedulemesh.engine.lifecycle.agents import current
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.instructions import (
     AnswerRequest,
@@ -41,6 +42,7 @@ from schedulemesh.runtime.gangs import (
     tell_members,
 )
 from schedulemesh.runtime.job_cleanup import owner_of
+from schedulemesh.runtime.leases import Leases, not_without_agent
 from schedulemesh.runtime.pg_manager import Groups
 from schedulemesh.runtime.placement_watch import no_room, seen_anew
 from schedulemesh.runtime.reactor import Reactor
@@ -73,6 +75,7 @@ class Executor:
         self.code = UserCode(backend, reactor)
         self._runs = TaskRuns(agents, reactor, self.code)
         self.ready = WarmPool(backend, agents, groups, self.spawn, self.code.class_bytes)
+        self.leases = Leases(groups, self.ready, reactor)
         self._scheduler = scheduler
         #: Where the logs and checkpoints of jobs are kept.
         self.job_folder = job_folder
@@ -164,6 +167,8 @@ class Executor:
 
     async def _started(self, order: StartAgent) -> s.AgentReported | s.AgentStartFailed:
         agent = order.agent
+        if agent.lease is not None:
+            return await self.leases.start(order)
         try:
             foreign, starts = await asyncio.gather(
                 self._foreign_members(order), self._agent_starts(order)
@@ -342,11 +347,30 @@ class Executor:
             # The driver may end by itself, unless it has ended already.
             within_s = self.reactor.state.policy.cancel_timeout
             await self._agents.commands.execute(agent_name, incarnation, "cancel", within_s)
-        await end_agent(self._agents, self.reactor.state, agent_name, incarnation)
+        await self._end(agent_name, incarnation)
         await self.reactor.report(s.AgentGone(agent_name=agent_name, incarnation=incarnation))
         self.references.release_unused(self.reactor.state)
 
+    async def _end(self, agent_name: str, incarnation: int) -> None:
+        """End an agent with all its processes, or a lease with all that runs in its groups."""
+        agent = current(self.reactor.state, agent_name, incarnation)
+        if agent is not None and agent.spec.lease is not None:
+            await self.leases.end(agent)
+        await end_agent(self._agents, self.reactor.state, agent_name, incarnation)
+
     async def _evict_agent(self, order: EvictAgent) -> None:
+        agent = current(self.reactor.state, order.agent_name, order.incarnation)
+        if agent is not None and agent.spec.lease is not None:
+            await self.leases.notify(order)
+        else:
+            await self._save_and_cancel(order)
+        await self._end(order.agent_name, order.incarnation)
+        await self.reactor.report(
+            s.AgentGone(agent_name=order.agent_name, incarnation=order.incarnation)
+        )
+
+    async def _save_and_cancel(self, order: EvictAgent) -> None:
+        """Notify the agent of its eviction, save the states of its tasks, and cancel them."""
         evictions = [
             eviction
             for task_id in order.task_ids
@@ -355,10 +379,6 @@ class Executor:
         await self._all(eviction.notice(order.grace_s) for eviction in evictions)
         await self._all(eviction.save() for eviction in evictions)
         await self._all(eviction.cancel() for eviction in evictions if eviction.can_cancel)
-        await end_agent(self._agents, self.reactor.state, order.agent_name, order.incarnation)
-        await self.reactor.report(
-            s.AgentGone(agent_name=order.agent_name, incarnation=order.incarnation)
-        )
 
     async def _all(self, steps: Iterable[Coroutine[object, object, object]]) -> None:
         """Run all steps; a failed one is logged, and the eviction continues without it."""
@@ -369,6 +389,9 @@ class Executor:
     async def _evict_task(self, order: EvictTask) -> None:
         eviction = await self.eviction(order.task_id)
         if eviction is None:
+            return
+        if not eviction.processes:
+            await self.reactor.report(not_without_agent(order.task_id))
             return
         await self._all([eviction.save()])
         await self.reactor.report(await eviction.cancel())

@@ -24,7 +24,9 @@ _TELL_S = 30.0
 
 
 def member_specs(spec: AgentSpec) -> tuple[AgentSpec, ...]:
-    """The agent's processes as agents: itself, or of a gang each member in the order of ranks."""
+    """Its processes as agents: itself; of a gang each member in the order of ranks; of a lease none."""
+    if spec.lease is not None:
+        return ()
     if spec.gang is None:
         return (spec,)
     return tuple(_member(spec, rank, name) for rank, name in enumerate(spec.process_names))
@@ -48,7 +50,9 @@ def _member(spec: AgentSpec, rank: int, name: str) -> AgentSpec:
 
 
 def processes_of(state: MeshState, agent: Agent) -> tuple[Agent, ...]:
-    """The agent's processes as agents: itself, or of a gang each member in the order of ranks."""
+    """Its processes as agents: itself; of a gang each member in the order of ranks; of a lease none."""
+    if agent.spec.lease is not None:
+        return ()
     if agent.spec.gang is None:
         return (agent,)
     group = state.groups.by_id.get(agent.group_id or "")
@@ -94,7 +98,7 @@ def _process(running: Running, rank: int) -> Running:
 def member_orders(order: StartAgent) -> tuple[StartAgent, ...]:
     """The order to start an agent as one order for each of its processes."""
     specs = member_specs(order.agent)
-    if order.agent.gang is None:
+    if order.agent.gang is None and specs:
         return (order,)
     return tuple(msgspec.structs.replace(order, agent=spec, node_id=None) for spec in specs)
 

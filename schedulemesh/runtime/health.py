@@ -45,7 +45,8 @@ class HealthCheck:
     async def run(self, timeout_s: float) -> dict[str, object]:
         """Check every running agent. ``timeout_s``: a host without contact for so long is pinged."""
         state = self._reactor.state
-        running = [a for a in state.agents.values() if isinstance(a.phase, Running)]
+        agents = (a for a in state.agents.values() if a.spec.lease is None)
+        running = [agent for agent in agents if isinstance(agent.phase, Running)]
         living = await self._backend.living_actors()
         problems = await asyncio.gather(*(self._problem(a, living, timeout_s) for a in running))
         sick = [(a, problem) for a, problem in zip(running, problems, strict=True) if problem]

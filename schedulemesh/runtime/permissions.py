@@ -19,6 +19,7 @@ from schedulemesh.protocol import state_requests
 from schedulemesh.protocol import task_requests as t
 from schedulemesh.protocol.callers import Caller
 from schedulemesh.protocol.job_logs import ReadJobLog
+from schedulemesh.protocol.lease_requests import ReleaseLease, RenewLease, WatchLease
 from schedulemesh.protocol.roles import LEAST_ROLE, allows
 from schedulemesh.protocol.token_requests import (
     AnyTokenChange,
@@ -63,9 +64,15 @@ def _beyond(state: MeshState, token: TokenSpec, request: r.AnyRequest) -> str | 
             if request.to_front:
                 return "only an operator moves tasks to the front"
             return _changeable(state, token, request.task_id) or _priority(token, request.priority)
-        case t.CancelTask() | r.CompleteTask() | state_requests.SaveTaskState():
+        case (
+            t.CancelTask()
+            | r.CompleteTask()
+            | state_requests.SaveTaskState()
+            | RenewLease()
+            | ReleaseLease()
+        ):
             return _changeable(state, token, request.task_id)
-        case t.GetResult() | state_requests.GetSavedState() | ReadJobLog():
+        case t.GetResult() | state_requests.GetSavedState() | ReadJobLog() | WatchLease():
             return _own(state, token, request.task_id)
         case _:
             return "this is not for submitters"

@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 _LOOK_S, _LOOK_MAX_S = 0.002, 0.5
 #: Seconds that the removal of all groups may take at the end.
 _LEAVE_S = 30.0
+#: Seconds between two looks whether a group is unused; Ray's view lags as much.
+_UNUSED_S = 0.1
 #: Seconds for foreign actors in a group to end; after that the group is removed.
 _VACATE_S = 5.0
 
@@ -125,8 +127,7 @@ class Groups:
         while slot is not None and (left := await self._foreign_members(slot.ray_id, ours)):
             if time.monotonic() > until or any(member.name in kept for member in left):
                 return left
-            for member in left:
-                await self._end(member)
+            await self._backend.end_members([member.actor_id for member in left])
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _LOOK_MAX_S)
         return []
@@ -137,14 +138,26 @@ class Groups:
             m for m in members if (m.namespace, m.name) not in {(self._namespace, n) for n in ours}
         ]
 
-    async def _end(self, member: GroupMember) -> None:
-        """Begin to end an actor. One without a name ends with its owner, or with the group."""
-        if not member.name:
-            return
-        handle = await self._backend.find_actor(member.name, member.namespace)
-        if handle is not None:
-            logger.warning("actor %s lives in a placement group of ours; ending it", member.name)
-            self._backend.kill_actor(handle)
+    async def is_unused(self, group_id: str, within_s: float) -> bool:
+        """Wait until nothing runs in a group and nothing waits for it; False: within_s was not enough."""
+        slot = self._slots.get(group_id)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + within_s
+        while slot is not None and await self._backend.group_in_use(slot.ray_id):
+            if loop.time() > until:
+                return False
+            await asyncio.sleep(_UNUSED_S)
+        return True
+
+    async def create_again(self, order: CreateGroup) -> GroupCreateFailed | None:
+        """Remove a group with everything in it, and create it again: the handles of the former one are void.
+
+        Returns why that failed; None: it is there again, or is to be removed.
+        """
+        async with self._lock(order.group_id):
+            await self._withdraw(order.group_id)
+        made = await self.create(order)
+        return made if isinstance(made, GroupCreateFailed) else None
 
     async def living(self) -> dict[str, GroupView]:
         """Every group with our mark that is not removed."""

@@ -200,6 +200,7 @@ class View:
             {
                 **task_row(task.spec),
                 "agent_name": task.agent_name,
+                "kind": self._kind_of(task.agent_name),
                 "phase": task.phase.value,
                 "started_at": task.started_at,
                 "remaining_time": task.remaining(self._now),
@@ -318,6 +319,7 @@ class View:
         task_ids = list(running.on_agent(agent.spec.name))
         return {
             "name": agent.spec.name,
+            "kind": agent.spec.kind,
             "pool": agent.spec.pool_name,
             "resources": agent.spec.resources.public(),
             "labels": agent.spec.labels,
@@ -330,15 +332,20 @@ class View:
             "tasks": task_ids,
             "task_details": [task_row(running.by_id[task_id].spec) for task_id in task_ids],
             "last_metrics": self._metrics_of(agent.spec.name),
-            "usage": self._usage_of(agent.spec.process_names[0]),
+            "usage": self._usage_of(_first_process(agent)),
             "idle_since": running.idle.get(agent.spec.name),
             **self._members_of(agent),
         }
 
+    def _kind_of(self, agent_name: str) -> str:
+        """What a task has been given; one that is only registered runs on an agent."""
+        agent = self._state.agents.get(agent_name)
+        return "agent" if agent is None else agent.spec.kind
+
     def _metrics_of(self, agent_name: str) -> dict[str, object]:
         """The last metrics of an agent, of a gang those of its first member."""
         agent = self._state.agents.get(agent_name)
-        name = agent_name if agent is None else agent.spec.process_names[0]
+        name = agent_name if agent is None else _first_process(agent)
         return self._agents.metrics.of(name)
 
     def _usage_of(self, process_name: str) -> dict[str, float | None] | None:
@@ -378,11 +385,17 @@ class View:
         }
 
 
+def _first_process(agent: Agent) -> str:
+    """The process that reports for an agent; a lease, which has none, reports nothing under its own name."""
+    return next(iter(agent.spec.process_names), agent.spec.name)
+
+
 def _queued_task(row: QueueRow) -> dict[str, object]:
     """A task that waits in the queue, among those that run."""
     return {
         **task_row(row.task),
         "agent_name": row.agent_name,
+        "kind": row.kind,
         "phase": "queued",
         "started_at": None,
         "remaining_time": row.task.estimated_duration or 0.0,

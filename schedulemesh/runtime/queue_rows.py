@@ -18,6 +18,7 @@ def queued(
         yield QueueRow(
             task=task.spec,
             agent_name=task.submission.agent.name,
+            kind=task.submission.agent.kind,
             position=position,
             waiting_s=max(0.0, now - task.queued_at),
             queued_at=task.queued_at,

@@ -35,6 +35,7 @@ from schedulemesh.protocol.audit_requests import QueryAudit
 from schedulemesh.protocol.callers import Caller
 from schedulemesh.protocol.drain_requests import Drain, GetDrainStatus
 from schedulemesh.protocol.job_logs import ListJobs, ReadJobLog
+from schedulemesh.protocol.lease_requests import ReleaseLease, RenewLease, WatchLease
 from schedulemesh.protocol.metric_requests import GetMetrics, GetReportedMetrics
 from schedulemesh.runtime.alert_service import AlertService
 from schedulemesh.runtime.audit import AUDITED, Audit
@@ -44,6 +45,7 @@ from schedulemesh.runtime.health import HealthCheck
 from schedulemesh.runtime.history_service import HistoryService
 from schedulemesh.runtime.job_service import JobService
 from schedulemesh.runtime.journal_opening import journal_address
+from schedulemesh.runtime.lease_service import LeaseService
 from schedulemesh.runtime.metrics_service import MetricsService
 from schedulemesh.runtime.permissions import refusal, token_change
 from schedulemesh.runtime.pool_service import PoolService
@@ -76,6 +78,7 @@ class RequestService(Service):
         self._external = ExternalUsageService(running)
         self._queue = QueueService(running)
         self._jobs = JobService(running)
+        self.leases = LeaseService(running)
         self._metrics = MetricsService(running)
         self.alerts = AlertService(running, self._metrics)
         self._history = HistoryService(running)
@@ -177,6 +180,12 @@ class RequestService(Service):
                 return await self._jobs.list()
             case ReadJobLog():
                 return await self._jobs.log(request)
+            case WatchLease():
+                return await self.leases.watch(request)
+            case RenewLease():
+                return await self.leases.renew(request)
+            case ReleaseLease():
+                return await self.leases.release(request)
             case r.DeleteAgent():
                 return await self._delete_agent(request)
             case r.ExecutePreemption():

@@ -149,11 +149,18 @@ class SubmissionService(Service):
         """The name and nodes of the placement group that a submission got."""
         if not isinstance(outcome, Accepted) or outcome.group_id is None:
             return None
-        group = self._reactor.state.groups.by_id.get(outcome.group_id)
-        return GroupPlace(
+        state = self._reactor.state
+        group, agent = state.groups.by_id.get(outcome.group_id), state.agents.get(
+            outcome.agent_name
+        )
+        place = GroupPlace(
             name=self._groups.name(outcome.group_id),
             node_ids=() if group is None else group.node_ids,
         )
+        slot = self._groups.slot(outcome.group_id)
+        if slot is None or agent is None or agent.spec.lease is None:
+            return place
+        return msgspec.structs.replace(place, ray_id=slot.ray_id, shape=slot.shape)
 
     def _with_name(self, stimulus: s.TaskSubmitted, taken: Collection[str] = ()) -> s.TaskSubmitted:
         """An agent without a name gets one that begins with its pool's. ``taken``: by others of a request."""

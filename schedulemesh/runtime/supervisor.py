@@ -435,6 +435,7 @@ class SupervisorService:
         executor.spawn(observe_for_ever(requests.running))
         executor.spawn(export_for_ever(requests.running))
         executor.spawn(requests.alerts.evaluate_for_ever())
+        executor.spawn(requests.leases.check_for_ever())
         executor.spawn(Measurements(executor.reactor, self._agents).run_for_ever())
         if self._settings.health_interval_s is not None:
             executor.spawn(check_health_for_ever(requests, self._settings.health_interval_s))

@@ -19,6 +19,7 @@ class Task(TypedDict, total=False):
     on_preempted: str
     max_preemptions: int | None
     agent_name: str
+    kind: str
     phase: str
     started_at: float | None
     remaining_time: float
@@ -66,6 +67,7 @@ class QueuedTask(TypedDict, total=False):
     on_preempted: str
     max_preemptions: int | None
     agent_name: str
+    kind: str
     state: str
     position: int
     held: bool
@@ -90,6 +92,7 @@ class Agent(TypedDict, total=False):
     """An agent: what it holds, where it runs, and its tasks."""
 
     name: str
+    kind: str
     pool: str
     resources: Amounts
     labels: dict[str, str]

@@ -13,6 +13,7 @@ from schedulemesh.config.pools import parse_lending
 from schedulemesh.domain.agent import AgentSpec, GangSpec, JobSpec, MemberProcess
 from schedulemesh.domain.cohort import CohortSpec
 from schedulemesh.domain.labels import parse_selector
+from schedulemesh.domain.lease import LeaseSpec
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.pool import PoolSpec
@@ -204,6 +205,7 @@ class Mesh:
         bundles: Iterable[dict[str, Any]] = (),
         gang: GangSpec | None = None,
         job: JobSpec | None = None,
+        lease: LeaseSpec | None = None,
         on_preempted: str = "",
         more: dict[str, Any] | None = None,
         **given: Any,
@@ -220,6 +222,7 @@ class Mesh:
                 bundles=tuple(amount(**bundle) for bundle in bundles),
                 gang=gang,
                 job=job,
+                lease=lease,
             ),
             task=(
                 TaskSpec(

@@ -239,6 +239,11 @@ class FakeBackend:
         self.full: set[str] = set()
         #: Actors in placement groups that are not ours, by Ray's id of the group.
         self.foreign: dict[str, list[GroupMember]] = {}
+        #: The ids of actors in groups that were to be ended, and of those that do not end.
+        self.ended_members: set[str] = set()
+        self.undying: set[str] = set()
+        #: Groups in which tasks run, or for which tasks wait.
+        self.busy_groups: set[str] = set()
         self.actors: list[FakeActor] = []
         #: What becomes of an actor when it is created.
         self.start: Callable[[FakeActor], None] = lambda actor: None
@@ -502,12 +507,28 @@ class FakeBackend:
                 namespace=actor.request.namespace,
                 node_id=actor.node_id,
                 pid=actor.pid,
+                actor_id=actor.request.name,
             )
             for actor in self.actors
             if actor.alive and actor.request.slot is not None
             if actor.request.slot.ray_id == ray_id
         ]
         return ours + self.foreign.get(ray_id, [])
+
+    async def end_members(self, actor_ids: Sequence[str]) -> None:
+        await self.take("end_members", "", lambda: self._end_members(set(actor_ids)))
+
+    def _end_members(self, actor_ids: set[str]) -> None:
+        self.ended_members |= actor_ids
+        for ray_id, members in self.foreign.items():
+            left = [m for m in members if m.actor_id not in actor_ids - self.undying]
+            self.foreign[ray_id] = left
+        for actor in self.actors:
+            if actor.request.name in actor_ids:
+                actor.alive = False
+
+    async def group_in_use(self, ray_id: str) -> bool:
+        return await self.take("group_in_use", ray_id, lambda: ray_id in self.busy_groups)
 
     async def remove_group(self, ray_id: str) -> None:
         await self.take("remove_group", ray_id, lambda: self._remove(ray_id))

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from schedulemesh.domain.agent import AgentSpec, GangSpec
 from schedulemesh.domain.end_reasons import TaskEndReason
+from schedulemesh.domain.lease import LeaseSpec
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import NOTHING, parse_resources, sum_of
@@ -32,8 +33,9 @@ from schedulemesh.protocol import queue_requests as q
 from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.agents import KeptResult, RunReport, key_of, pack, unpack
 from schedulemesh.protocol.answers import Response, decode_answer
+from schedulemesh.protocol.lease_requests import ReleaseLease
 from schedulemesh.protocol.task_requests import CancelTask
-from schedulemesh.runtime.backend import BackendError, NodeView
+from schedulemesh.runtime.backend import BackendError, GroupMember, NodeView
 from schedulemesh.runtime.gangs import every_process
 from tests.engine.builders import differences
 from tests.runtime import virtual_time
@@ -53,7 +55,7 @@ HOLDS = (
     ("terminate", "nodes"),
     ("actor_ended", "kill"),
     ("actor", "find_actor", "living_actors"),
-    ("members", "remove_group"),
+    ("members", "remove_group", "end_members", "group_in_use"),
     ("probe_class", "preserve_state"),
     ("run_task",),
 )
@@ -73,6 +75,7 @@ EVENTS = {
             "pinned": (True, True, False),
             "replicas": (None, None, 1, 2, 3),
             "most": (0, 0, 4),
+            "parts": (0, 0, 0, 1, 2),
             "queue": (False, True, True),
             "run": ("", "", "train"),
             "retries": (0, 2),
@@ -89,6 +92,8 @@ EVENTS = {
     "cancel": (2, {"name": NAMES}),
     "cancel_many": (1, {"count": (1, 3)}),
     "runs_raise": (2, {"raising": (True, False, False)}),
+    "release_lease": (2, {"name": NAMES}),
+    "holder_uses": (2, {"which": range(9)}),
     "complete": (3, {"name": NAMES, "end_agent": (True, True, False)}),
     "delete": (3, {"name": NAMES}),
     "preempt": (3, {"name": NAMES, "whole": (True, False)}),
@@ -193,7 +198,10 @@ class Story:
         return f"r{self.number}"
 
     async def submit(self, name, pool, cpu, priority, pinned, replicas, most, queue, run, **how):
-        """A single agent, or a gang, elastic or not; it may wait, and run by itself."""
+        """A single agent, a gang, elastic or not, or a lease; it may wait, and run by itself."""
+        if how["parts"]:
+            self.submit_lease(name, pool, priority, how["parts"], queue=queue)
+            return
         bundles = (parse_resources({"cpu": cpu}),) * (replicas or 1)
         agent = AgentSpec(
             name=name,
@@ -219,6 +227,33 @@ class Story:
             queue=queue,
         )
         self.ask(r.SubmitTask(submission=submission, blobs={key_of(CLASS): CLASS}))
+
+    def submit_lease(self, name, pool, priority, parts, *, queue):
+        """A lease of one or two groups, with a short time from its notice to its end."""
+        bundles = (parse_resources({"cpu": 1}),) * 2
+        agent = AgentSpec(
+            name=name,
+            pool_name=pool,
+            resources=sum_of(bundles),
+            bundles=bundles,
+            lease=LeaseSpec(parts=parts, strategy="SPREAD", grace_s=2.0),
+        )
+        task = TaskSpec(task_id=f"t-{name}", pool_name=pool, priority=priority)
+        submission = TaskSubmitted(
+            agent=agent, task=task, request_id=self.next(), choose_node=True, queue=queue
+        )
+        self.ask(r.SubmitTask(submission=submission))
+
+    async def release_lease(self, name):
+        self.ask(ReleaseLease(task_id=f"t-{name}", request_id=self.next()))
+
+    async def holder_uses(self, which):
+        """The holder of a lease, or somebody else, runs something in a group."""
+        groups = sorted(self.backend.by_id)
+        if groups:
+            ray_id = groups[which % len(groups)]
+            member = GroupMember(name="", namespace="", node_id="", pid=7, actor_id=self.next())
+            self.backend.foreign.setdefault(ray_id, []).append(member)
 
     async def complete(self, name, end_agent):
         request = r.CompleteTask(task_id=f"t-{name}", end_agent=end_agent, request_id=self.next())

@@ -21,7 +21,7 @@ from ray.util.placement_group import (
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from schedulemesh.core.backend.ray_errors import translated
-from schedulemesh.core.backend.ray_internals import group_members
+from schedulemesh.core.backend.ray_internals import end_actors, group_in_use, group_members
 from schedulemesh.core.backend.ray_resources import bundle_amounts
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import Resources
@@ -66,6 +66,14 @@ class RayGroups:
     async def members(self, ray_id: str) -> list[GroupMember]:
         """See Backend."""
         return await self._group_call(_members, ray_id)
+
+    async def end_members(self, actor_ids: Sequence[str]) -> None:
+        """See Backend."""
+        await self._group_call(end_actors, actor_ids)
+
+    async def group_in_use(self, ray_id: str) -> bool:
+        """See Backend."""
+        return await self._group_call(_in_use, ray_id)
 
     async def remove_group(self, ray_id: str) -> None:
         """See Backend."""
@@ -174,6 +182,19 @@ def _together(name: str, views: Sequence[GroupView | None]) -> GroupView | None:
 
 def _members(ray_id: str) -> list[GroupMember]:
     return [member for one in ray_id.split(_JOINT) for member in group_members(one)]
+
+
+def _in_use(ray_id: str) -> bool:
+    return any(group_in_use(one) for one in ray_id.split(_JOINT))
+
+
+def placement_groups_of(ray_id: str, shape: GroupShape) -> list[PlacementGroup]:
+    """The placement groups in Ray that a group consists of, as Ray's own objects."""
+    parts = zip(ray_id.split(_JOINT), shape.each_part, strict=True)
+    return [
+        PlacementGroup(_id(one), bundle_cache=[bundle_amounts(need) for need in part.bundles])
+        for one, part in parts
+    ]
 
 
 def _remove(ray_id: str) -> None:

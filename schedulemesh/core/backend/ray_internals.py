@@ -6,12 +6,14 @@ function may block for some milliseconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray.core.generated import gcs_pb2
+from ray._private.gcs_utils import create_gcs_channel
+from ray.core.generated import gcs_pb2, gcs_service_pb2
+from ray.core.generated.gcs_service_pb2_grpc import ActorInfoGcsServiceStub
 from ray.experimental import internal_kv
 from ray.util.placement_group import placement_group_table
 
@@ -21,6 +23,8 @@ from schedulemesh.runtime.backend import ActorView, GroupMember
 
 #: The namespace of our values in Ray's internal key-value store.
 _NAMESPACE = b"schedulemesh"
+#: Seconds for a call of Ray's head process.
+_GCS_S = 10.0
 
 
 def ignore_unread_errors() -> None:
@@ -110,6 +114,7 @@ def group_members(ray_id: str) -> list[GroupMember]:
             namespace=data.ray_namespace,
             node_id=data.address.node_id.hex(),
             pid=data.pid,
+            actor_id=data.actor_id.hex(),
         )
         for data in _actors_with(group_id)
         if data.placement_group_id == group_id and data.state != gcs_pb2.ActorTableData.DEAD
@@ -138,6 +143,44 @@ def job_entries() -> list[bytes]:
     except TypeError:
         found = accessor.get_job_table()
     return found
+
+
+def end_actors(actor_ids: Sequence[str]) -> None:
+    """Begin to end actors of whatever job, by their ids. Ray's public call ends only actors of which this
+    process has a handle.
+    """
+    with create_gcs_channel(_gcs_address()) as channel:
+        stub = ActorInfoGcsServiceStub(channel)
+        for actor_id in actor_ids:
+            request = gcs_service_pb2.KillActorViaGcsRequest(
+                actor_id=bytes.fromhex(actor_id), force_kill=True, no_restart=True
+            )
+            stub.KillActorViaGcs(request, timeout=_GCS_S)
+
+
+def group_in_use(ray_id: str) -> bool:
+    """Whether an actor or task has something of a placement group, or waits for that.
+
+    Each bundle offers a resource of its own of which whatever runs in it takes some.
+    """
+    marker = f"bundle_group_{ray_id}"
+    usage = gcs_pb2.ResourceUsageBatchData.FromString(_accessor().get_all_resource_usage())
+    if any(
+        node.resources_available.get(marker, 0.0) < total
+        for node in usage.batch
+        if (total := node.resources_total.get(marker, 0.0))
+    ):
+        return True
+    return any(
+        ray_id in name
+        for demand in usage.resource_load_by_shape.resource_demands
+        for name in demand.shape
+    )
+
+
+def _gcs_address() -> str:
+    address: str = ray._private.worker.global_worker.gcs_client.address
+    return address
 
 
 def _unallocated(node_id: str) -> Resources:

@@ -42,8 +42,10 @@ def list_agents(connection: Connection, pool_name: object) -> AgentsResult:
 
 def _with_handles(row: dict[str, object], handles: Iterator[ActorHandle]) -> results.AgentInfo:
     """An agent with its Ray handle, the next of these; a gang with those of its members, of whom the first
-    one's is its own.
+    one's is its own; a lease has no process.
     """
+    if row["kind"] == "lease":
+        return results.combined(results.AgentInfo, row, {"handle": None})
     members = row.get("members")
     if not isinstance(members, list):
         return results.combined(results.AgentInfo, row, {"handle": next(handles)})

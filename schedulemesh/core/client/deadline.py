@@ -43,6 +43,7 @@ _SLOW = frozenset(
         "ensure_pool",
         "execute_preemption",
         "preempt_task",
+        "release_lease",
         "resize_pool",
         "restore_task",
         "save_task_state",

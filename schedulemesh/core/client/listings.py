@@ -164,6 +164,8 @@ class TaskListing(TaskInfo, total=False):
     """A task that holds resources, is registered, or waits in the queue; times are in seconds."""
 
     agent_name: str
+    #: "agent", "gang", "lease" or "job".
+    kind: str
     phase: str
     #: Since 1970; None: it does not run yet.
     started_at: float | None
@@ -195,6 +197,8 @@ class QueueListing(TaskInfo, total=False):
 
     #: The name that its agent will have.
     agent_name: str
+    #: "agent", "gang", "lease" or "job".
+    kind: str
     #: "queued".
     state: str
     #: How many tasks of its pool come before it, plus one.

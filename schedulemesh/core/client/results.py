@@ -75,7 +75,9 @@ class AgentInfo(TypedDict, total=False):
     """An agent: its name, Ray handle, resources and labels (``pool`` among them)."""
 
     name: str
-    #: None: a dry run, which starts no agent.
+    #: "agent", "gang", "lease" or "job".
+    kind: str
+    #: None: a dry run, which starts no agent, or a lease, which has no process.
     handle: ActorHandle
     resources: Amounts
     labels: dict[str, str]

@@ -32,6 +32,7 @@ from schedulemesh.core.client.external_results import ExternalUsageResult
 from schedulemesh.core.client.gang_calls import GangCalls
 from schedulemesh.core.client.history_calls import HistoryCalls
 from schedulemesh.core.client.job_calls import JobCalls
+from schedulemesh.core.client.lease_calls import LeaseCalls
 from schedulemesh.core.client.metric_calls import MetricCalls
 from schedulemesh.core.client.new_settings import parse_settings
 from schedulemesh.core.client.pool_calls import PoolCalls
@@ -54,6 +55,7 @@ from schedulemesh.plugins.scheduling import SchedulingStrategyPlugin
 class RayScheduler(
     PoolCalls,
     GangCalls,
+    LeaseCalls,
     QueueCalls,
     DrainCalls,
     JobCalls,

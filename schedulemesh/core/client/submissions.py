@@ -70,6 +70,11 @@ def submit_job(connection: Connection, given: Mapping[str, object]) -> SubmitRes
     return _send(connection, job_submission(connection.caller, given))
 
 
+def responded(connection: Connection, given: Submission) -> Response:
+    """Send a submission without a class and wait until it is answered."""
+    return _responded(connection, given, given.request)[0]
+
+
 def _send(connection: Connection, given: Submission) -> SubmitResult:
     """Send a submission and wait until its agent runs, or cannot.
 

@@ -151,6 +151,7 @@ DEFAULTS: dict[str, object] = {
     "wait": False,
     "dry_run": False,
     "limit": 100,
+    "detached": False,
     "max_retries": 0,
     **dict.fromkeys(get_type_hints(LendingFields), UNSET),
 }

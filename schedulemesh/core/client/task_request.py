@@ -107,7 +107,7 @@ def submission(
         gang=None if gang is None else gang.spec(_specs(built) if gang.members else ()),
         references=len(shipped.refs) + len(shipped.nested),
     )
-    until_runs, wait_s = _wait(given.get("wait", False))
+    until_runs, wait_s = parse_wait(given.get("wait", False))
     requested = TaskSubmitted(
         agent=agent,
         default_resources=need is None,
@@ -221,7 +221,7 @@ def _pool(pool_name: object, pool_selector: object) -> tuple[str, Selector]:
     return parse_name(pool_name, "the pool's name"), ()
 
 
-def _wait(given: object) -> tuple[bool, float | None]:
+def parse_wait(given: object) -> tuple[bool, float | None]:
     """Whether the call waits until the task runs, and the most seconds (None: no limit)."""
     if given is None or is_a(given, bool):
         return bool(given), None

@@ -308,5 +308,7 @@ def evict_instruction(state: MeshState, agent_name: str) -> EvictAgent:
 
 def grace_of(state: MeshState, agent: AgentSpec) -> float:
     """Seconds from the notice of an eviction of this agent to its end."""
-    own = None if agent.job is None else agent.job.grace_s
-    return state.policy.preemption_grace_s if own is None else own
+    own = agent.lease if agent.job is None else agent.job
+    if own is None or own.grace_s is None:
+        return state.policy.preemption_grace_s
+    return own.grace_s

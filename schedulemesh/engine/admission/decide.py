@@ -165,15 +165,15 @@ def _fits_with_loans(state: MeshState, account: Account, need: Resources) -> boo
 
 def _contradiction(stimulus: TaskSubmitted, account: Account) -> Refused | None:
     """The refusal of a request for groups in a pool that keeps none, or against those that it keeps, or that
-    are created for gangs.
+    are created for gangs and leases.
     """
     name = account.spec.name
     if account.spec.groups is None:
-        gang = stimulus.agent.gang is not None
+        own = stimulus.agent.own_group is not None
         job = stimulus.agent.job is not None
-        if stimulus.for_group or (len(stimulus.agent.bundles) > 1 and not gang and not job):
+        if stimulus.for_group or (len(stimulus.agent.bundles) > 1 and not own and not job):
             return explain.no_pg_pool(name)
-        if not gang:
+        if not own:
             return None
     return None if stimulus.choose_node else explain.conflicting_options(name)
 

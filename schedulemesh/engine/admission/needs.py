@@ -28,7 +28,7 @@ def groups_asked(
     agent, task = submission.agent, submission.task
     spec = state.ledger.accounts[pool_name].spec.groups
     bundles = bundles_of(state.cluster, agent, need)
-    if agent.gang is not None or (agent.job is not None and len(bundles) > 1):
+    if agent.own_group is not None or (agent.job is not None and len(bundles) > 1):
         spec = spec or FOR_GANGS
     if spec is None:
         return None
@@ -40,7 +40,7 @@ def groups_asked(
         bundles,
         DEFAULT_PRIORITY if task is None else task.priority,
         agent.labels if task is None else task.labels,
-        agent.gang,
+        agent.own_group,
         virtual=virtual,
     )
 

@@ -111,9 +111,9 @@ def change_queued(tx: Transaction, stimulus: QueuedTaskChanged) -> RequestOutcom
     return Done()
 
 
-def cancel_queued(tx: Transaction, task_id: str) -> RequestOutcome:
-    """Cancel a task that waits in the queue."""
-    cancel(tx, tx.state.queue.by_id[task_id], Reason.CANCELLED)
+def cancel_queued(tx: Transaction, task_id: str, error: str = "") -> RequestOutcome:
+    """Cancel a task that waits in the queue. ``error``: why; empty: by request."""
+    cancel(tx, tx.state.queue.by_id[task_id], Reason.CANCELLED, error)
     return Done()
 
 

@@ -87,8 +87,8 @@ def _searched_groups(tx: Transaction, heads: Iterable[QueuedTask]) -> set[str]:
 
 def _in_group(state: MeshState, task: QueuedTask) -> bool:
     """Whether it runs in a placement group."""
-    gang = task.submission.agent.gang is not None
-    return gang or state.ledger.accounts[task.pool_name].spec.groups is not None
+    own = task.submission.agent.own_group is not None
+    return own or state.ledger.accounts[task.pool_name].spec.groups is not None
 
 
 def _earliest(

@@ -16,7 +16,7 @@ from schedulemesh.engine.messages.instructions import CreateGroup, RemoveGroup
 from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.group_choice import release, without_idle
 from schedulemesh.engine.placement.placers import BundlePlacement
-from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.state.agents import Agent, Ending
 from schedulemesh.engine.state.devices import devices_for_all
 from schedulemesh.engine.state.groups import Group, GroupPhase, dynamic_shape
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -147,6 +147,18 @@ def leave(tx: Transaction, agent: Agent, destroy_group: bool | None = None) -> N
         end(tx, group)
     elif destroy_group is None or not _may_stay(tx.state, group):
         drop_if_unwanted(tx, group)
+
+
+def stays(state: MeshState, agent: Agent) -> bool:
+    """Whether the group of an agent that is being terminated is kept for another agent when it has ended."""
+    group = state.groups.by_id.get(agent.group_id or "")
+    if group is None or group.phase is not GroupPhase.READY or group.leaves_for is not None:
+        return False
+    if group.promised_to is not None:
+        return True
+    destroyed = isinstance(agent.phase, Ending) and agent.phase.destroy_group
+    spec = spec_of(state, group.pool_name)
+    return not destroyed and spec is not None and _kept(state, spec, group)
 
 
 def drop_if_unwanted(tx: Transaction, group: Group) -> None:

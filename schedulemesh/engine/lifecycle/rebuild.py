@@ -36,9 +36,12 @@ def rebuild(tx: Transaction, stimulus: RebuildRequested) -> RequestOutcome:
     if lost is None:
         error = f"agent {stimulus.agent_name!r} is not among the lost ones"
         return Refused(reason=Reason.AGENT_NOT_FOUND, error=error)
-    if not lost.spec.class_key or not lost.spec.restartable:
-        error = f"agent {lost.spec.name!r} had object references within its arguments and cannot be rebuilt"
+    if lost.spec.lease is not None:
+        error = f"lease {lost.spec.name!r} lost its placement groups; its holder asks for another"
         outcome: RequestOutcome = Refused(reason=Reason.NOT_RESTARTABLE, error=error)
+    elif not lost.spec.class_key or not lost.spec.restartable:
+        error = f"agent {lost.spec.name!r} had object references within its arguments and cannot be rebuilt"
+        outcome = Refused(reason=Reason.NOT_RESTARTABLE, error=error)
     else:
         outcome = _with_tasks(tx, lost, stimulus.request_id)
     if isinstance(outcome, Refused) and stimulus.agent_name in state.lost:

@@ -130,7 +130,7 @@ def cancel_task(tx: Transaction, stimulus: s.TaskCancellationRequested) -> Reque
     state, task_id = tx.state, stimulus.task_id
     task = state.running.by_id.get(task_id)
     if task_id in state.queue.by_id:
-        return cancel_queued(tx, task_id)
+        return cancel_queued(tx, task_id, stimulus.error)
     if task is None and task_id in state.ended:
         return Done(change=Change.ALREADY_ENDED)
     if task is None:
@@ -140,7 +140,11 @@ def cancel_task(tx: Transaction, stimulus: s.TaskCancellationRequested) -> Reque
         _answer_eviction(tx, task, task.phase, "was cancelled")
     tx.emit(
         TaskEnded(
-            task_id=task_id, at=tx.now, state=EndState.CANCELLED, reason=TaskEndReason.CANCELLED
+            task_id=task_id,
+            at=tx.now,
+            state=EndState.CANCELLED,
+            reason=stimulus.reason,
+            error=stimulus.error,
         )
     )
     if agent is None:

@@ -35,10 +35,9 @@ class Stimulus(
 
 
 class Request(Stimulus, frozen=True, kw_only=True):
-    """Base of the stimuli whose outcome is remembered: a repetition with the same ``request_id`` gets the
-    same outcome and changes nothing. None: repetitions are not recognised.
-    """
+    """Base of the stimuli whose outcome is remembered: a repetition with the same id changes nothing."""
 
+    #: None: repetitions are not recognised.
     request_id: str | None = None
 
 
@@ -140,9 +139,11 @@ class QueuedTaskChanged(Request, frozen=True, kw_only=True):
 
 
 class TaskCancellationRequested(Request, frozen=True, kw_only=True):
-    """A client cancelled a task."""
+    """A client cancelled a task, or the runtime ends a lease that nobody holds any more."""
 
     task_id: str
+    reason: TaskEndReason = TaskEndReason.CANCELLED
+    error: str = ""
 
 
 class TasksCancellationRequested(Stimulus, frozen=True, kw_only=True):
@@ -392,8 +393,7 @@ class AgentsMeasured(Stimulus, frozen=True, kw_only=True):
 
     #: All agents whose GPUs are idle by the policy, each with the time since when, in seconds since 1970.
     idle: tuple[tuple[str, float], ...] = ()
-    #: Tasks that report their progress, each with the time at which it ends by that; None: its estimate
-    #: counts again.
+    #: When tasks end by the progress that they report; None: the estimate counts again.
     ends: tuple[tuple[str, float | None], ...] = ()
 
 

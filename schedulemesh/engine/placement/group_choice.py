@@ -19,6 +19,7 @@ import msgspec
 
 from schedulemesh.domain.agent import GangSpec
 from schedulemesh.domain.labels import Labels, matches
+from schedulemesh.domain.lease import LeaseSpec
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.placement.bundles import Room
@@ -29,8 +30,8 @@ from schedulemesh.engine.state.agents import Waiting
 from schedulemesh.engine.state.groups import Group, GroupPhase, dynamic_shape
 from schedulemesh.engine.state.mesh_state import MeshState
 
-#: How groups are kept for the gangs of a pool that keeps none: each is created for one gang and removed with
-#: it, and quota alone limits their number. So are the claims of jobs in every pool.
+#: How groups are kept for the gangs and leases of a pool that keeps none: each is created for one of them and
+#: removed with it, and quota alone limits their number. So are the claims of jobs in every pool.
 FOR_GANGS = GroupsSpec(max_dynamic=sys.maxsize, reuse=False, strategy="PACK")
 
 #: How many shapes are kept of which is known whether empty nodes could hold them.
@@ -83,15 +84,15 @@ def group_request_of(
     bundles: tuple[Resources, ...],
     priority: float,
     labels: Labels,
-    gang: GangSpec | None = None,
+    own: GangSpec | LeaseSpec | None = None,
     *,
     virtual: bool = False,
 ) -> GroupRequest:
-    """What a task of this priority and with these labels asks for."""
-    shape = dynamic_shape(spec, bundles, gang, virtual=virtual)
+    """What a task of this priority and with these labels asks for. ``own``: how a gang or lease is placed."""
+    shape = dynamic_shape(spec, bundles, own, virtual=virtual)
     reserved = state.groups.reserved_shapes(pool_name)
     closest = best_reserved(
-        reserved if gang is None else [r for r in reserved if _places_alike(r, shape)], bundles
+        reserved if own is None else [r for r in reserved if _places_alike(r, shape)], bundles
     )
     may_reserved = entitled(spec, priority, labels)
     if virtual:
@@ -106,7 +107,9 @@ def group_request_of(
 
 
 def _places_alike(reserved: GroupShape, shape: GroupShape) -> bool:
-    """Whether a reserved group is placed as a gang asks for."""
+    """Whether a reserved group is placed as a gang or a lease asks for."""
+    if reserved.parts != shape.parts:
+        return False
     return (reserved.strategy, reserved.same_label) == (shape.strategy, shape.same_label)
 
 

@@ -18,6 +18,7 @@ import msgspec
 from sortedcontainers import SortedList
 
 from schedulemesh.domain.agent import GangSpec
+from schedulemesh.domain.lease import LeaseSpec
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.resources import Resources
 
@@ -318,17 +319,18 @@ class _Idle(Sequence[Group]):
 def dynamic_shape(
     spec: GroupsSpec,
     bundles: tuple[Resources, ...],
-    gang: GangSpec | None = None,
+    own: GangSpec | LeaseSpec | None = None,
     *,
     virtual: bool = False,
 ) -> GroupShape:
-    """The shape of a dynamic group for these bundles, of a gang or not."""
+    """The shape of a dynamic group for these bundles. ``own``: how a gang or a lease is placed."""
     return GroupShape(
         bundles=bundles,
-        strategy=spec.strategy if gang is None else gang.strategy or spec.strategy,
+        strategy=spec.strategy if own is None else own.strategy or spec.strategy,
         node_labels=tuple(sorted(spec.node_labels.items())),
-        same_label="" if gang is None else gang.same_label,
+        same_label="" if own is None else own.same_label,
         virtual=virtual,
+        parts=own.parts if isinstance(own, LeaseSpec) else 1,
     )
 
 

@@ -14,6 +14,7 @@ import msgspec
 from sortedcontainers import SortedList
 
 from schedulemesh.config.queueing import QueuePolicy
+from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import UNIT, Resources
 from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, TaskSpec
@@ -94,7 +95,7 @@ ClassKey = tuple[
     float,
     Resources | None,
     tuple[Resources, ...],
-    tuple[str, str] | None,
+    tuple[str, str, int] | None,
     bool,
     tuple[tuple[str, str], ...],
     bool,
@@ -372,9 +373,15 @@ def _class_of(task: QueuedTask) -> ClassKey:
     labels = tuple(sorted(spec.labels.items())) if spec.labels else ()
     need = None if submission.default_resources else agent.resources
     placed = submission.choose_node
-    gang = None if agent.gang is None else (agent.gang.strategy, agent.gang.same_label)
+    own = agent.own_group
+    group = None if own is None else (own.strategy, own.same_label, _parts(agent))
     extra, job = bool(spec.extra_of), agent.job is not None
-    return (agent.pool_name, spec.priority, need, agent.bundles, gang, placed, labels, job, extra)
+    return (agent.pool_name, spec.priority, need, agent.bundles, group, placed, labels, job, extra)
+
+
+def _parts(agent: AgentSpec) -> int:
+    """The number of placement groups in Ray that it asks for."""
+    return 1 if agent.lease is None else agent.lease.parts
 
 
 def order_value(task: QueuedTask, policy: QueuePolicy) -> float:

@@ -1,0 +1,207 @@
+"""A lease as its holder has it: its placement groups, the notice of its eviction, and its end."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import TracebackType
+from typing import cast
+
+import ray
+from ray.exceptions import ActorDiedError, RayError
+from ray.util.placement_group import PlacementGroup
+from typing_extensions import Self
+
+from schedulemesh.core.backend.ray_groups import placement_groups_of
+from schedulemesh.core.client import results
+from schedulemesh.core.client.asking import respond
+from schedulemesh.core.client.connection import Connection
+from schedulemesh.domain.end_reasons import TaskEndReason
+from schedulemesh.domain.numbers import MAX_DURATION_S, parse_duration
+from schedulemesh.domain.task import EndState
+from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.errors import (
+    InvalidRequestError,
+    LeaseRefusedError,
+    ScheduleMeshError,
+)
+from schedulemesh.protocol.answers import LeaseView, decode_answer
+from schedulemesh.protocol.lease_requests import ReleaseLease, RenewLease, WatchLease
+from schedulemesh.protocol.requests import encode_request
+from schedulemesh.protocol.task_requests import LONGEST_WAIT_S
+from schedulemesh.runtime.references import NO_REFS
+
+logger = logging.getLogger(__name__)
+
+#: Seconds before a supervisor that did not answer is asked again.
+_RETRY_S = 1.0
+
+_BEFORE = ("queued", "starting")
+_ENDED = frozenset((*(state.value for state in EndState), "unknown"))
+
+
+class Lease:
+    """Placement groups that a scheduler holds for a task; made by ``lease`` and ``get_lease``.
+
+    ``placement_groups`` are ordinary placement groups of Ray, which every job and namespace may use: all of
+    their bundles are free. What runs in them ends with the lease. As a context manager it is released at the
+    end of the block.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        task_id: str,
+        pool: str,
+        view: LeaseView,
+        on_preempt: Callable[[Lease], object] | None = None,
+    ) -> None:
+        #: The id of its task.
+        self.task_id = task_id
+        #: The pool that it is in.
+        self.pool = pool
+        self._connection = connection
+        self._on_preempt = on_preempt
+        self._view = view
+        #: When the notice of its eviction ends, by the monotonic clock; None: there was none.
+        self._ends_at: float | None = None
+        self._changed = threading.Condition()
+        self._watcher = threading.Thread(target=self._watch, name=f"lease {task_id}", daemon=True)
+        self._watcher.start()
+
+    def __repr__(self) -> str:
+        shape = self._view.shape
+        held = "" if shape is None else f", {shape}"
+        left = "" if self._ends_at is None else f", ends in {self.grace_left():.0f} s"
+        return f"<Lease {self.task_id!r} in pool {self.pool!r}: {self.state}{held}{left}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.release()
+        except ScheduleMeshError as failed:
+            if error is None:
+                raise
+            # The error of the block matters more than that of leaving it.
+            logger.warning("%r was not released: %s", self, failed)
+
+    @property
+    def state(self) -> str:
+        """The state of its task: "queued", "starting", "running", "preempting", or how it ended."""
+        return self._view.state
+
+    @property
+    def placement_groups(self) -> list[PlacementGroup]:
+        """Its placement groups in Ray, in the order in which they were asked for.
+
+        Raises InvalidRequestError while it waits, and when it has ended.
+        """
+        view = self._view
+        if not view.ray_id or view.shape is None or view.state in (*_BEFORE, *_ENDED):
+            advice = "wait() returns when it is granted" if view.state in _BEFORE else _why(view)
+            raise InvalidRequestError(
+                f"lease {self.task_id!r} has no placement groups: it is {view.state}; {advice}"
+            )
+        return placement_groups_of(view.ray_id, view.shape)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until a lease in the queue is granted; False: ``timeout`` seconds were not enough.
+
+        Raises LeaseRefusedError where it has ended instead.
+        """
+        limit_s = MAX_DURATION_S if timeout is None else parse_duration(timeout, "timeout")
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self.state not in _BEFORE, min(limit_s, threading.TIMEOUT_MAX)
+            )
+        if self.state in _ENDED:
+            raise LeaseRefusedError(f"lease {self.task_id!r} has ended: {_why(self._view)}")
+        return self.state not in _BEFORE
+
+    def preempted(self) -> bool:
+        """Whether it is being evicted, or was: release it as soon as what it holds is saved."""
+        if self._ends_at is not None or self.state == "preempting":
+            return True
+        return self._view.reason == str(TaskEndReason.PREEMPTED.value)
+
+    def grace_left(self) -> float:
+        """Seconds until everything that runs in it is ended, once ``preempted``; 0 when that is over."""
+        return 0.0 if self._ends_at is None else max(0.0, self._ends_at - time.monotonic())
+
+    def renew(self) -> results.Result:
+        """Have its time to live begin again. Refused with ``lease_ended`` or ``task_not_found``."""
+        return results.done(respond(self._connection, RenewLease(task_id=self.task_id)).outcome)
+
+    def release(self) -> results.Result:
+        """Give it up: everything that runs in its placement groups is ended, and others get them.
+
+        Returns when that is done. One that waits is cancelled, one that is being evicted ends at once, and
+        one that has ended before is a success with ``detail`` "already_ended".
+        """
+        request = ReleaseLease(task_id=self.task_id, request_id=uuid.uuid4().hex)
+        return results.done(respond(self._connection, request).outcome)
+
+    def _watch(self) -> None:
+        """Follow the lease to its end, and call the holder back at the notice of its eviction."""
+        while (
+            self.state not in _ENDED and self._connection.state == "open" and ray.is_initialized()
+        ):
+            request = WatchLease(
+                task_id=self.task_id,
+                known=self.state,
+                notified=self._ends_at is not None,
+                wait_s=LONGEST_WAIT_S,
+            )
+            try:
+                answer = self._asked(request)
+            except ActorDiedError:
+                self._take(LeaseView(state="unknown", error="the scheduler has ended"))
+            except RayError as error:
+                logger.debug("lease %s: %s", self.task_id, error)
+                time.sleep(_RETRY_S)
+            except InvalidRequestError:
+                return  # the scheduler object has detached
+            else:
+                self._take(LeaseView(state="unknown") if isinstance(answer, Refused) else answer)
+
+    def _asked(self, request: WatchLease) -> LeaseView | Refused:
+        """The answer to a request. It is awaited in Python: a thread that is within Ray when the process ends
+        would end it with an error.
+        """
+        connection = self._connection
+        ref = connection.handle.ask.remote(encode_request(request), NO_REFS, connection.credential)
+        answer = cast("Future[object]", ref.future())
+        return decode_answer(cast("bytes", answer.result()), LeaseView)
+
+    def _take(self, view: LeaseView) -> None:
+        with self._changed:
+            self._view = view
+            notified = view.grace_s is not None and self._ends_at is None
+            if view.grace_s is not None:
+                self._ends_at = time.monotonic() + view.grace_s
+            self._changed.notify_all()
+        if notified and self._on_preempt is not None:
+            # In a thread of its own, so that the lease is followed meanwhile.
+            threading.Thread(target=self._call_back, name=f"on_preempt {self.task_id}").start()
+
+    def _call_back(self) -> None:
+        try:
+            if self._on_preempt is not None:
+                self._on_preempt(self)
+        except Exception:  # the holder's code; it is logged
+            logger.exception("on_preempt of lease %s failed", self.task_id)
+
+
+def _why(view: LeaseView) -> str:
+    return view.error or view.reason or view.state

@@ -1,0 +1,177 @@
+"""Leases: placement groups that are held for a task without a process of ours in them.
+
+A lease starts as soon as its placement groups exist, and ends when everything that ran in them has ended. Its
+holder is notified of an eviction by the call that watches the lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterator
+
+import msgspec
+
+from schedulemesh.engine.lifecycle.groups import create_instruction, stays
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.facts import (
+    AgentEnded,
+    AgentStarted,
+    EvictionStarted,
+    TaskEnded,
+    TaskPreempted,
+)
+from schedulemesh.engine.messages.instructions import EvictAgent, StartAgent
+from schedulemesh.engine.messages.queue_facts import TaskCancelled
+from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.transaction import Step
+from schedulemesh.runtime.agent_start import NO_ROOM_IN_RAY, start_failed
+from schedulemesh.runtime.backend import BackendError
+from schedulemesh.runtime.pg_manager import Groups
+from schedulemesh.runtime.reactor import Reactor
+from schedulemesh.runtime.retries import until_answered
+from schedulemesh.runtime.warm_pool import WarmPool
+
+logger = logging.getLogger(__name__)
+
+#: What changes how a lease stands.
+_CHANGES = (AgentStarted, AgentEnded, EvictionStarted, TaskEnded, TaskPreempted, TaskCancelled)
+#: Seconds for Ray to show a group as unused whose holder has given it up; after that it is created again.
+_UNUSED_S = 1.0
+
+
+class Notice(msgspec.Struct, kw_only=True):
+    """A lease that is being evicted, and whose holder may still use it."""
+
+    #: When it ends, by the clock of the event loop.
+    ends_at: float
+    #: Set when the holder has released it.
+    released: asyncio.Event
+
+
+class Leases:
+    """Starts, evicts and ends the leases of one scheduler."""
+
+    def __init__(self, groups: Groups, warm_pool: WarmPool, reactor: Reactor) -> None:
+        self._groups, self._warm_pool, self._reactor = groups, warm_pool, reactor
+        #: By agent.
+        self._notices: dict[str, Notice] = {}
+        #: Agents of leases that their holders have released and that have not ended yet.
+        self._released: set[str] = set()
+        #: Callers that wait for a change of a lease.
+        self._watchers: set[asyncio.Event] = set()
+        reactor.subscribe(self._take)
+
+    async def start(self, order: StartAgent) -> s.AgentReported | s.AgentStartFailed:
+        """Hand the groups over to the holder; nothing of ours, nor of a former agent, stays in them."""
+        group_id = order.group_id or ""
+        if not order.adopt:
+            await self._warm_pool.leave(group_id)
+            try:
+                left = await self._groups.vacate(group_id, ())
+            except BackendError as failed:
+                return start_failed(order, str(failed))
+            if left:
+                names = ", ".join(member.name or f"process {member.pid}" for member in left)
+                error = f"others run in its placement group {group_id} ({names})"
+                return start_failed(order, error, NO_ROOM_IN_RAY)
+        if self._groups.slot(group_id) is None:
+            return start_failed(order, f"its placement group {group_id} is gone")
+        return s.AgentReported(agent_name=order.agent.name, incarnation=order.incarnation)
+
+    async def notify(self, order: EvictAgent) -> None:
+        """Notify the holder that the lease ends, and wait until it is released or the time is over."""
+        name = order.agent_name
+        if name in self._released:
+            return
+        notice = Notice(ends_at=_now() + order.grace_s, released=asyncio.Event())
+        self._notices[name] = notice
+        self._wake()
+        try:
+            with contextlib.suppress(asyncio.TimeoutError, TimeoutError):
+                await asyncio.wait_for(notice.released.wait(), order.grace_s)
+        finally:
+            self._notices.pop(name, None)
+
+    def release(self, agent_name: str, *, released: bool = True) -> None:
+        """Note that the holder gives a lease up: it uses its groups no more. Ends the time after a notice.
+        ``released`` False: it does not after all.
+        """
+        if not released:
+            self._released.discard(agent_name)
+            return
+        self._released.add(agent_name)
+        if (notice := self._notices.get(agent_name)) is not None:
+            notice.released.set()
+
+    def grace_left(self, agent_name: str) -> float | None:
+        """Seconds until a lease ends whose holder has been notified; None: it was not."""
+        notice = self._notices.get(agent_name)
+        return None if notice is None else max(0.0, notice.ends_at - _now())
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[asyncio.Event]:
+        """An event that is set whenever a lease may have changed."""
+        changed = asyncio.Event()
+        self._watchers.add(changed)
+        try:
+            yield changed
+        finally:
+            self._watchers.discard(changed)
+
+    def _take(self, step: Step) -> None:
+        if self._watchers and any(isinstance(fact, _CHANGES) for fact in step.facts):
+            self._wake()
+
+    async def end(self, agent: Agent) -> None:
+        """End everything that runs in the groups of a lease. Returns once it has ended.
+
+        Where another agent gets the groups, a holder that was not heard of could go on to use them with the
+        handles that it has. So they are created again, unless it has released them and nothing is left.
+        """
+        name, group_id = agent.spec.name, agent.group_id or ""
+        left = await until_answered(
+            f"ending what runs in lease {name}", lambda: self._groups.vacate(group_id, ())
+        )
+        # Ray reports an actor as dead before its process has ended.
+        unused = await self._is_unused(group_id)
+        handed_over = unused and not left and name in self._released
+        if not handed_over and stays(self._reactor.state, agent):
+            await self._create_again(group_id)
+        self._released.discard(name)
+
+    async def _is_unused(self, group_id: str) -> bool:
+        try:
+            return await self._groups.is_unused(group_id, _UNUSED_S)
+        except BackendError:
+            return False
+
+    async def _create_again(self, group_id: str) -> None:
+        group = self._reactor.state.groups.by_id.get(group_id)
+        if group is None:
+            return
+        await self._warm_pool.leave(group_id)
+        failed = await self._groups.create_again(create_instruction(self._reactor.state, group))
+        if failed is not None:
+            await self._reactor.report(failed)
+        self._groups.notify()
+
+    def _wake(self) -> None:
+        for watcher in self._watchers:
+            watcher.set()
+
+
+def not_without_agent(task_id: str) -> s.CancelAnswered:
+    """The answer to the eviction of a lease that was to leave its groups in place."""
+    return s.CancelAnswered(
+        task_id=task_id,
+        cancel_success=False,
+        runs_on=True,
+        error="a lease has no process that could be cancelled; preempt_task evicts it with its groups",
+    )
+
+
+def _now() -> float:
+    """The time of the event loop in seconds."""
+    return asyncio.get_running_loop().time()

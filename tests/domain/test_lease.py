@@ -1,0 +1,66 @@
+"""What a caller may ask for in a lease."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from schedulemesh.domain.agent import AgentSpec, GangSpec, check_agent
+from schedulemesh.domain.lease import LeaseSpec
+from schedulemesh.domain.resources import parse_resources, sum_of
+from schedulemesh.errors import InvalidRequestError
+
+BUNDLES = (parse_resources({"cpu": 1}),) * 4
+
+
+def a_lease(lease=None, **more):
+    given = {"name": "a", "pool_name": "p", "resources": sum_of(BUNDLES), "bundles": BUNDLES}
+    return AgentSpec(**{**given, **more}, lease=lease or LeaseSpec(parts=2))
+
+
+def test_a_lease_has_no_process_and_no_class():
+    spec = a_lease()
+    check_agent(spec)
+    assert (spec.process_names, spec.class_keys, spec.kind) == ((), (), "lease")
+    assert spec.own_group is spec.lease
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"parts": 3}, "3 groups has 4 bundles"),
+        ({"parts": 0}, "0 groups"),
+        ({"parts": 5}, "5 groups"),
+        ({"strategy": "ANYWHERE"}, "strategy is 'ANYWHERE'"),
+        ({"same_label": "a\nb"}, "same_label"),
+        ({"grace_s": -1.0}, "grace_s"),
+        ({"ttl_s": 0.5}, "at least 5 s"),
+    ],
+)
+def test_a_lease_that_cannot_be_is_refused(changes, told):
+    with pytest.raises(InvalidRequestError, match=told):
+        check_agent(a_lease(LeaseSpec(**changes)))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"class_key": "a" * 64},
+        {"arguments_key": "a" * 64},
+        {"options": '{"max_restarts":1}'},
+        {"references": 1},
+    ],
+)
+def test_a_lease_with_something_of_a_process_is_refused(more):
+    with pytest.raises(InvalidRequestError, match="a lease has no process"):
+        check_agent(a_lease(**more))
+
+
+def test_an_agent_is_not_a_gang_and_a_lease():
+    with pytest.raises(InvalidRequestError, match="a gang, a job or a lease"):
+        check_agent(msgspec.structs.replace(a_lease(), gang=GangSpec()))
+
+
+def test_a_lease_without_bundles_is_refused():
+    with pytest.raises(InvalidRequestError, match="0 bundles"):
+        check_agent(a_lease(bundles=()))

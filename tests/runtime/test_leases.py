@@ -1,0 +1,259 @@
+"""Leases in the runtime: nothing is started for them, and what runs in their groups ends with them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from schedulemesh.domain.lease import LeaseSpec
+from schedulemesh.domain.placement import GroupsSpec
+from schedulemesh.domain.pool import PoolSpec
+from schedulemesh.domain.resources import parse_resources
+from schedulemesh.engine.messages.outcomes import Accepted, Done, Refused
+from schedulemesh.protocol import requests as r
+from schedulemesh.protocol.answers import LeaseView, Response, decode_answer
+from schedulemesh.protocol.lease_requests import ReleaseLease, RenewLease, WatchLease
+from schedulemesh.runtime.backend import GroupMember, NodeView
+from tests.engine.builders import Mesh
+from tests.runtime import virtual_time
+from tests.runtime.composition import supervisor
+from tests.runtime.fake_backend import FakeBackend
+
+FOUR = parse_resources({"cpu": 4})
+TWO = [{"cpu": 2}, {"cpu": 2}]
+
+
+class Scene:
+    """A supervisor with one pool on one node, and its clients."""
+
+    def __init__(self, folder):
+        self.backend = FakeBackend()
+        self.backend.free = [NodeView(node_id="n1", total=FOUR, free=FOUR, labels={})]
+        self.backend.jobs = {"the job", "01"}
+        self.file = folder / "mesh.sqlite"
+        self.service = None
+
+    def begun(self):
+        return supervisor(self.backend, self.file, clock=virtual_time.clock())
+
+    async def pool(self, groups=None):
+        await self.ask(r.CreatePool(spec=PoolSpec(name="p", resources=FOUR, groups=groups)))
+
+    async def ask(self, request):
+        answer = await self.service.ask(r.encode_request(request))
+        return answer[0] if isinstance(answer, tuple) else answer
+
+    async def lease(self, name="l", priority=5.0, **fields):
+        fields.setdefault("holder_job", "01")
+        given = Mesh().submission(name, priority=priority, bundles=TWO, lease=LeaseSpec(**fields))
+        submission = msgspec.structs.replace(given, request_id=f"submit {name}")
+        data = await self.ask(r.SubmitTask(submission=submission))
+        return decode_answer(data, Response)
+
+    async def view(self, name="l", **fields):
+        return decode_answer(await self.ask(WatchLease(task_id=name, **fields)), LeaseView)
+
+    async def release(self, name="l", number=1):
+        request = ReleaseLease(task_id=name, request_id=f"release {name} {number}")
+        return decode_answer(await self.ask(request), Response).outcome
+
+    def uses(self, ray_id, actor_id="x"):
+        """The holder has an actor in a group."""
+        member = GroupMember(name="", namespace="", node_id="n1", pid=7, actor_id=actor_id)
+        self.backend.foreign.setdefault(ray_id, []).append(member)
+
+    @property
+    def state(self):
+        return self.service._requests.running.reactor.state
+
+    async def die(self):
+        running = (await self.service.ready()).running
+        running.executor.stop_all()
+        await running.reactor.close(destroy=False)
+
+    def play(self, story):
+        async def whole():
+            self.service = self.begun()
+            await story(self)
+            await self.die()
+
+        virtual_time.run(whole())
+
+
+def test_a_lease_is_granted_without_a_process(tmp_path):
+    async def story(scene):
+        await scene.pool()
+        response = await scene.lease(parts=2)
+        assert isinstance(response.outcome, Accepted)
+        assert response.group.ray_id in scene.backend.by_id
+        assert response.group.shape.parts == 2
+        assert not scene.backend.actors
+        view = await scene.view()
+        assert (view.state, view.ray_id, view.grace_s) == (
+            "running",
+            response.group.ray_id,
+            None,
+        )
+
+    Scene(tmp_path).play(story)
+
+
+def test_what_runs_in_a_released_lease_is_ended_before_it_has_ended(tmp_path):
+    async def story(scene):
+        await scene.pool()
+        response = await scene.lease()
+        scene.uses(response.group.ray_id)
+        assert isinstance(await scene.release(), Done)
+        assert scene.backend.ended_members == {"x"}
+        assert not scene.state.agents
+        assert (await scene.release(number=2)).change == "already_ended"
+        assert (await scene.view()).state == "completed"
+
+    Scene(tmp_path).play(story)
+
+
+def test_a_group_that_was_released_clean_is_handed_on_as_it_is(tmp_path):
+    async def story(scene):
+        await scene.pool(GroupsSpec(max_dynamic=1))
+        first = (await scene.lease()).group.ray_id
+        scene.uses(first)
+        await scene.release()
+        assert (await scene.lease("next")).group.ray_id == first
+
+    Scene(tmp_path).play(story)
+
+
+def test_a_group_in_which_tasks_run_is_created_again_for_the_next(tmp_path):
+    async def story(scene):
+        await scene.pool(GroupsSpec(max_dynamic=1))
+        first = (await scene.lease()).group.ray_id
+        scene.backend.busy_groups.add(first)
+        await scene.release()
+        assert (await scene.lease("next")).group.ray_id != first
+        assert first in scene.backend.removed
+
+    Scene(tmp_path).play(story)
+
+
+def test_the_holder_has_its_time_after_the_notice(tmp_path):
+    async def story(scene):
+        await scene.pool()
+        first = (await scene.lease(priority=1.0, grace_s=20.0)).group.ray_id
+        watching = asyncio.ensure_future(scene.view(known="running", wait_s=30.0))
+        urgent = asyncio.ensure_future(scene.lease("urgent", priority=9.0))
+        view = await watching
+        if view.grace_s is None:
+            view = await scene.view(known="preempting", wait_s=30.0)
+        assert view.state == "preempting"
+        assert 19.0 < view.grace_s <= 20.0
+        await asyncio.sleep(10.0)  # virtual
+        assert not urgent.done()
+        assert isinstance(await scene.release(), Done)
+        assert (await urgent).group.ray_id == first, "released and unused, it is handed on"
+        assert (await scene.view()).reason == "preempted"
+
+    Scene(tmp_path).play(story)
+
+
+def test_the_groups_of_a_holder_that_ignores_the_notice_are_created_again(tmp_path):
+    async def story(scene):
+        await scene.pool()
+        first = (await scene.lease(priority=1.0, grace_s=5.0)).group.ray_id
+        scene.uses(first)
+        urgent = (await scene.lease("urgent", priority=9.0)).group.ray_id
+        assert urgent != first
+        assert scene.backend.ended_members == {"x"}
+
+    Scene(tmp_path).play(story)
+
+
+def test_a_lease_ends_with_the_job_of_its_holder(tmp_path):
+    async def story(scene):
+        await scene.pool()
+        await scene.lease()
+        await asyncio.sleep(5.0)  # virtual
+        assert "l" in scene.state.running.by_id
+        scene.backend.jobs.discard("01")
+        view = await scene.view(known="running", wait_s=30.0)
+        assert (view.state, view.reason) == ("cancelled", "holder_ended")
+        assert "job 01" in view.error
+        await asyncio.sleep(1.0)  # virtual
+        assert not scene.state.agents
+
+    Scene(tmp_path).play(story)
+
+
+def test_a_lease_ends_unless_it_is_renewed_in_time(tmp_path):
+    async def story(scene):
+        await scene.pool()
+        await scene.lease(ttl_s=10.0)
+        for _ in range(4):
+            await asyncio.sleep(8.0)  # virtual
+            data = await scene.ask(RenewLease(task_id="l"))
+            assert isinstance(decode_answer(data, Response).outcome, Done)
+        view = await scene.view(known="running", wait_s=30.0)
+        assert (view.state, view.reason) == ("cancelled", "lease_expired")
+        refused = decode_answer(await scene.ask(RenewLease(task_id="l")), Response).outcome
+        assert isinstance(refused, Refused)
+        assert refused.reason == "lease_ended"
+
+    Scene(tmp_path).play(story)
+
+
+def test_a_lease_in_the_queue_ends_with_the_job_of_its_holder(tmp_path):
+    async def story(scene):
+        await scene.pool()
+        await scene.lease()
+        scene.backend.jobs.add("02")
+        given = Mesh().submission("q", bundles=TWO, lease=LeaseSpec(holder_job="02"))
+        submission = msgspec.structs.replace(given, request_id="q", queue=True)
+        await scene.ask(r.SubmitTask(submission=submission))
+        assert (await scene.view("q")).state == "queued"
+        scene.backend.jobs.discard("02")
+        assert (await scene.view("q", known="queued", wait_s=30.0)).state == "cancelled"
+
+    Scene(tmp_path).play(story)
+
+
+def test_a_supervisor_that_is_started_again_finds_the_lease_as_it_was(tmp_path):
+    async def story(scene):
+        await scene.pool()
+        first = (await scene.lease(ttl_s=20.0)).group.ray_id
+        scene.uses(first)
+        await scene.die()
+        scene.backend.restarted = True
+        scene.service = scene.begun()
+        view = await scene.view()
+        assert (view.state, view.ray_id) == ("running", first)
+        await asyncio.sleep(15.0)  # virtual
+        assert not scene.backend.ended_members
+        assert (await scene.view()).state == "running", "its time to live began again"
+        scene.backend.jobs.discard("01")
+        assert (await scene.view(known="running", wait_s=30.0)).reason == "holder_ended"
+
+    Scene(tmp_path).play(story)
+
+
+def test_the_health_check_does_not_concern_leases(tmp_path):
+    async def story(scene):
+        await scene.pool()
+        await scene.lease()
+        found = await (await scene.service.ready()).ensure_health(1.0)
+        assert found["checked"] == 0
+        assert "l" in scene.state.running.by_id
+
+    Scene(tmp_path).play(story)
+
+
+def test_a_lease_is_not_evicted_without_its_groups(tmp_path):
+    async def story(scene):
+        await scene.pool()
+        await scene.lease()
+        request = r.ExecutePreemption(task_id="l", agent_name="l", request_id="evict")
+        outcome = decode_answer(await scene.ask(request), Response).outcome
+        assert outcome.runs_on
+        assert "preempt_task" in outcome.error
+        assert (await scene.view()).state == "running"
+
+    Scene(tmp_path).play(story)
