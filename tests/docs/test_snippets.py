@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import inspect
 from typing import Any
 
@@ -59,13 +60,18 @@ def _missing_imports(node: ast.ImportFrom) -> list[str]:
 def _offers(module_name: str, name: str) -> bool:
     """Whether a module has a name; of an adapter whose library is not installed, whether its source has."""
     try:
-        return hasattr(importlib.import_module(module_name), name)
+        module = importlib.import_module(module_name)
+        return hasattr(module, name) or _is_module(f"{module_name}.{name}", module)
     except ImportError as error:
         if (error.name or "").partition(".")[0] in ("schedulemesh", "examples"):
             raise
     source = ROOT.joinpath(*module_name.split(".")).with_suffix(".py").read_text(encoding="utf-8")
     defined = (ast.FunctionDef, ast.ClassDef)
     return name in {n.name for n in ast.parse(source).body if isinstance(n, defined)}
+
+
+def _is_module(name: str, package: object) -> bool:
+    return hasattr(package, "__path__") and importlib.util.find_spec(name) is not None
 
 
 def _wrong_call(node: ast.Call) -> list[str]:
