@@ -162,7 +162,11 @@ COHORTS = (
     wide("weight", "weight", number),
 )
 
-ORPHANS = (Column(heading="name in Ray", key="name"), Column(heading="kind", key="kind"))
+ORPHANS = (
+    Column(heading="name in Ray", key="name"),
+    Column(heading="kind", key="kind"),
+    Column(heading="namespace", key="namespace", wide=True),
+)
 
 #: What became of each thing that a command changed.
 CHANGES = (Column(heading="name", key="name"), Column(heading="result", key="result"))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from schedulemesh.cli.command import Select, Target, View, command
-from schedulemesh.cli.output import show, write
+from schedulemesh.cli.output import show, write_utf8
 from schedulemesh.cli.rows import Column, Listing
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _print_text(target: Target, *, agents: bool) -> None:
     from schedulemesh.cli.gateway import gateway_to
 
     with gateway_to(target) as gateway:
-        write(_text(gateway, agents=agents))
+        write_utf8(_text(gateway, agents=agents))
 
 
 def _text(gateway: Gateway, *, agents: bool) -> str:

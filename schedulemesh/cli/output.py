@@ -320,5 +320,12 @@ def write(data: str) -> None:
         print(data.encode(encoding, "backslashreplace").decode(encoding))
 
 
+def write_utf8(data: str) -> None:
+    """Print data of a format that is UTF-8, whatever the encoding of stdout is."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data.encode())
+    sys.stdout.buffer.flush()
+
+
 def _encoding() -> str:
     return getattr(sys.stdout, "encoding", None) or "utf-8"

@@ -163,7 +163,8 @@ class Authentication:
             return caller.role is Role.OPERATOR
         running = reactor.state.running
         tasks = [running.by_id[task_id] for task_id in running.on_agent(agent_name)]
-        return all(task.spec.owner == caller.token.owner for task in tasks)
+        # An agent without a task, and one that the scheduler does not know, has no owner.
+        return bool(tasks) and all(task.spec.owner == caller.token.owner for task in tasks)
 
     def _refused(self, error: str, given: Credential | None) -> Refused:
         """Count a call that is not accepted; the log says so now and then."""

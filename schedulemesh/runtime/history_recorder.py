@@ -22,6 +22,7 @@ from schedulemesh.store.history.queries import History
 from schedulemesh.store.history.recorder import Recorder
 from schedulemesh.store.history.tables import history_engine
 from schedulemesh.store.journal import Journal
+from schedulemesh.store.opening import with_snapshots
 
 Value = TypeVar("Value")
 
@@ -91,7 +92,7 @@ class HistoryRecorder:
         if self._recorder.upto < 0:
             raise JournalError(self._recorder.trouble or "it is being opened")
         try:
-            engine = history_engine(place.address)
+            engine = with_snapshots(history_engine(place.address), place.address)
             with engine.connect() as connection, connection.begin():
                 return query(History(connection, place.journal, self._reactor.now()))
         except (SQLAlchemyError, OSError, sqlite3.Error) as error:

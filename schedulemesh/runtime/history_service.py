@@ -111,8 +111,8 @@ def _events(request: QueryEvents, history: History) -> dict[str, object]:
         gap = "removed"
     rows = history.events(after, request.limit, request.task_id, request.kinds, request.pool_name)
     last = rows[-1]["cursor"] if rows else 0
-    # Where all events were looked at, what did not match need not be looked at again. In a database events
-    # may have been added since ``newest`` was read, which are in ``rows`` then.
+    # Where all events were looked at, what did not match need not be looked at again. Events that are newer
+    # than ``newest`` may be in ``rows`` where both were not read in one transaction.
     cursor = max(newest, last) if len(rows) < request.limit else last
     return {"events": rows, "cursor": cursor, "gap": gap}
 

@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 #: No rate follows from less progress than this.
 _LEAST = 1e-6
+#: Nor from less time, in seconds: a process that has just begun, or been restored, reports values in quick
+#: succession that say nothing about its rate.
+_LEAST_S = 1.0
 
 
 class Progress(NamedTuple):
@@ -26,7 +29,7 @@ class Progress(NamedTuple):
         The first report counts as the beginning, because a task that was restored does not begin at 0.
         """
         gained, took = self.newest - self.first, self.at - self.began
-        if gained < _LEAST or took <= 0.0:
+        if gained < _LEAST or took < _LEAST_S:
             return None
         return self.at + (1.0 - self.newest) * took / gained
 

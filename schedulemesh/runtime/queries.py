@@ -248,9 +248,13 @@ class View:
 
     def orphans(self) -> list[dict[str, object]]:
         """The actors and placement groups of this scheduler that its journal does not know."""
-        actors = [(name, "actor") for _, name in sorted(self._agents.orphans)]
-        groups = [(self._groups.name(g), "placement group") for g in sorted(self._groups.orphans)]
-        return [{"name": name, "kind": kind} for name, kind in actors + groups]
+        actors: list[dict[str, object]] = [
+            {"name": name, "namespace": namespace, "kind": "actor"}
+            for namespace, name in sorted(self._agents.orphans)
+        ]
+        groups = [self._groups.name(group_id) for group_id in sorted(self._groups.orphans)]
+        kind = "placement group"
+        return actors + [{"name": name, "namespace": None, "kind": kind} for name in groups]
 
     def saved_states(self) -> list[dict[str, object]]:
         """Every task with a stored state, and every lost task: running, preempted or lost."""

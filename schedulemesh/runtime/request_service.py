@@ -32,7 +32,7 @@ from schedulemesh.protocol.answers import (
     WithHandles,
 )
 from schedulemesh.protocol.audit_requests import QueryAudit
-from schedulemesh.protocol.callers import Caller
+from schedulemesh.protocol.callers import Caller, bound
 from schedulemesh.protocol.drain_requests import Drain, GetDrainStatus
 from schedulemesh.protocol.job_logs import ListJobs, ReadJobLog
 from schedulemesh.protocol.lease_requests import ReleaseLease, RenewLease, WatchLease
@@ -98,6 +98,8 @@ class RequestService(Service):
         ``caller``: the holder of a token, whose role and limits are checked; None: the call needs none.
         ``address``: where it comes from, for the record.
         """
+        if caller is not None:
+            request = bound(request, caller)
         refused = None if caller is None else await self._not_allowed(request, caller)
         kind = type(request)
         if not (kind in AUDITED or (refused and kind in r.CHANGES)):

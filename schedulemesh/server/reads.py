@@ -157,7 +157,7 @@ LISTINGS = (
         path="/orphans",
         summary="List actors and placement groups that the journal does not know",
         row=schemas.Orphan,
-        key=("name",),
+        key=("name", "namespace", "kind"),
         request=r.ListOrphans(),
     ),
     Listing(

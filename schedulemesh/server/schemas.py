@@ -255,6 +255,8 @@ class Orphan(TypedDict, total=False):
     """An actor or a placement group of the scheduler that its journal does not know."""
 
     name: str
+    #: The namespace in Ray of an actor; null: it is a placement group.
+    namespace: str | None
     kind: str
 
 

@@ -54,6 +54,15 @@ def engine_of(address: Address) -> Engine:
     return engine
 
 
+def with_snapshots(engine: Engine, address: Address) -> Engine:
+    """The engine for reads: in a database too all statements of a transaction see the same rows, as they do
+    in SQLite.
+    """
+    if address.url is None:
+        return engine
+    return engine.execution_options(isolation_level="REPEATABLE READ")
+
+
 def prepare(address: Address, *, must_exist: bool) -> None:
     """Check the disk and, if it exists, the file; create the file if it may be new.
 

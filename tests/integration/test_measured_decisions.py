@@ -67,10 +67,14 @@ def test_measured_progress_changes_what_starts_before_a_waiting_task(scheduler):
     until(lambda: scheduler.explain("first")["state"] == "running", "it does not start")
     scheduler.complete_task("first", end_agent=True)
     handle = running["agent"]["handle"]
-    for progress in (0.001, 0.0015):
-        ray.get(handle.report.remote(progress=progress))
-        until(lambda done=progress: _progress(scheduler) == done, "the progress does not arrive")
-    until(lambda: scheduler.explain("long")["end_measured"], "its end is not measured")
+    ray.get(handle.report.remote(progress=0.001))
+    until(lambda: _progress(scheduler) == 0.001, "the progress does not arrive")
+
+    def measured():
+        ray.get(handle.report.remote(progress=0.0025))
+        return scheduler.explain("long")["end_measured"]
+
+    until(measured, "its end is not measured")
     left = scheduler.explain("long")["ends_at"] - time.time()
     assert 10.0 < left < 7000.0, "so little of it took a moment"
     assert "by the progress that it reports" in scheduler.explain("long")["detail"]

@@ -17,7 +17,7 @@ from schedulemesh.errors import InvalidRequestError, NotAllowedError, SchedulerU
 from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.agents import MetricsReport, SavedState, key_of, pack, unpack
 from schedulemesh.protocol.answers import Hello, Listed, read_answer
-from schedulemesh.protocol.callers import Caller
+from schedulemesh.protocol.callers import Caller, bound
 from schedulemesh.protocol.credentials import Credential, hash_of, new_secret, parse_secret
 from schedulemesh.protocol.metric_requests import GetMetrics
 from schedulemesh.protocol.queue_requests import CancelTasks, ChangeQueuedTask
@@ -208,6 +208,54 @@ def test_agents_call_with_their_own_key_only(mesh):
                 mesh.do(call(wrong))
     assert mesh.do(service.last_saved("a", 1, key)) is None
     assert mesh.do(service.report_metrics(report, key)) is False
+
+
+def test_two_tokens_with_the_same_request_id_do_not_get_each_others_answers(mesh):
+    ask(mesh, r.EnsurePool(name="p", resources=parse_resources({"cpu": 4}), labels={}))
+    ada = issue(mesh, "ada", Role.SUBMITTER, owner="ada")
+    bob = issue(mesh, "bob", Role.SUBMITTER, owner="bob")
+
+    def submit(task_id, owner, token):
+        made = msgspec.structs.replace(submission(task_id, owner=owner), request_id="the same")
+        return ask(mesh, r.SubmitTask(submission=made, blobs={key_of(CLASS): CLASS}), token).outcome
+
+    first = submit("of-ada", "ada", ada)
+    assert submit("of-bob", "bob", bob) != first
+    assert submit("of-ada", "ada", ada) == first
+    assert {row["task_id"] for row in ask(mesh, r.ListTasks()).rows} == {"of-ada", "of-bob"}
+
+
+def test_a_client_is_one_of_its_token_whatever_it_says(mesh):
+    ada = issue(mesh, "ada", Role.OPERATOR)
+    for client in ("host:1", "first-operator/host:1"):
+        ask(mesh, r.ChangePolicy(changes={"min_runtime": 5.0}, client=client), ada)
+    ask(mesh, r.ChangePolicy(changes={"min_runtime": 6.0}, client="host:1"))
+    changes = ask(mesh, r.GetPolicy()).facts["changes"]
+    clients = [change["client"] for change in changes]
+    assert clients == ["ada/host:1", "ada/first-operator|host:1", "first-operator/host:1"]
+
+
+def test_quota_that_is_held_for_a_client_is_that_of_its_token():
+    def named(token, client):
+        spec = TokenSpec(name=token, role=Role.OPERATOR, secret_hash="a" * 64)
+        made = msgspec.structs.replace(submission("t"), client=client)
+        return bound(r.SubmitTask(submission=made), Caller(token=spec)).submission
+
+    seen = [
+        named(*of)
+        for of in (("a", "h:1"), ("b", "h:1"), ("a/b", "h:1"), ("a", "b/h:1"), ("a" * 253, "h:1"))
+    ]
+    assert len({one.client for one in seen}) == len({one.request_id for one in seen[:3]}) + 2 == 5
+    assert {one.task.task_id for one in seen} == {"t"}
+    assert named("a", None).client is None
+
+
+def test_metrics_of_an_agent_without_a_task_are_reported_by_operators_only(mesh):
+    report = pack(MetricsReport(agent_name="own", incarnation=None, metrics=msgspec.Raw(b"\x80")))
+    ada = issue(mesh, "ada", Role.SUBMITTER, owner="ada")
+    with pytest.raises(NotAllowedError):
+        mesh.do(mesh.service.report_metrics(report, sent(ada)))
+    assert mesh.do(mesh.service.report_metrics(report, sent(FIRST))) is False
 
 
 def test_metrics_of_other_processes_need_a_token(mesh):

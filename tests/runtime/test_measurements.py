@@ -172,6 +172,17 @@ def test_an_end_follows_from_the_progress_since_the_first_report():
     assert stage.after(0.0) == [], "it goes on as before"
 
 
+def test_progress_in_quick_succession_says_nothing_about_the_rate():
+    stage = Stage(measured_progress=True)
+    stage.reports("a", progress=0.0)
+    assert stage.after(0.9) == []
+    stage.reports("a", progress=0.9)
+    assert stage.after(10.0) == []
+    stage.reports("a", progress=0.91)
+    (fact,) = stage.after(0.0)
+    assert fact.ends_at == pytest.approx(stage.mesh.now + 0.09 * 10.9 / 0.91)
+
+
 @pytest.mark.parametrize("values", [(0.5, 0.4), (0.5, 0.5), (0.5, 1.5), (-1.0, 0.5), ("x", 0.5)])
 def test_progress_that_says_nothing_leaves_the_estimate(values):
     stage = Stage(measured_progress=True)

@@ -399,6 +399,8 @@ class OrphanInfo(TypedDict, total=False):
 
     #: In Ray.
     name: str
+    #: Of an actor.
+    namespace: str | None
     kind: Literal["actor", "placement group"]
 
 

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, select
 
 from schedulemesh.errors import JournalError
 from schedulemesh.store.address import Address
-from schedulemesh.store.opening import engine_of
+from schedulemesh.store.opening import engine_of, with_snapshots
 from schedulemesh.store.recovery import Stored
 from schedulemesh.store.schema import commits, journals, snapshots
 
@@ -36,11 +36,7 @@ class SqlCommits:
     """The commits of a journal in a database; one thread may use it."""
 
     def __init__(self, address: Address, journal: int) -> None:
-        engine = engine_of(address)
-        if address.url is not None:
-            # All statements of a transaction see the same rows, as in SQLite.
-            engine = engine.execution_options(isolation_level="REPEATABLE READ")
-        self._engine, self._journal = engine, journal
+        self._engine, self._journal = with_snapshots(engine_of(address), address), journal
         self._connection: Connection | None = None
 
     def between(self, after: int, upto: int, limit: int) -> list[tuple[int, bytes]]:
