@@ -212,7 +212,7 @@ def _delay(facts: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _moment(given: str | None) -> float | None:
-    return None if given is None else max(0.0, moment(given))
+    return None if given is None else moment(given)
 
 
 def _wanted(select: Select) -> dict[str, str]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import time
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
@@ -12,8 +10,6 @@ from typing import Any
 from schedulemesh.errors import InvalidRequestError
 
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
-_UNITS = {"s": 1.0, "m": _MINUTE, "h": _HOUR, "d": _DAY, "w": 7 * _DAY}
-_AGO = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
 
 
 def amounts(given: Mapping[str, Any] | None) -> str:
@@ -74,25 +70,18 @@ def data(value: object) -> str:
 
 def seconds(given: str, what: str) -> float:
     """A duration as people write it: ``90s``, ``30m``, ``12h``, ``7d``. Raises InvalidRequestError."""
-    if found := _AGO.fullmatch(given.strip()):
-        return float(found[1]) * _UNITS[found[2]]
+    from schedulemesh.protocol.times import span_of
+
+    found = span_of(given)
+    if found is not None:
+        return found
     raise InvalidRequestError(
         f"{what} is {given!r}; allowed is a duration such as 90s, 30m, 12h, 7d or 2w"
     )
 
 
-def moment(given: str, now: float | None = None) -> float:
-    """Seconds since 1970 of a time as people write it: ``90s``, ``30m``, ``12h``, ``7d`` ago, or an ISO
-    date or time, local where it names no zone. Raises InvalidRequestError.
-    """
-    if found := _AGO.fullmatch(given.strip()):
-        ago = float(found[1]) * _UNITS[found[2]]
-        return (time.time() if now is None else now) - ago
-    try:
-        at = datetime.fromisoformat(given.strip())
-        return (at if at.tzinfo else at.astimezone()).timestamp()
-    except (ValueError, OverflowError):
-        raise InvalidRequestError(
-            f"--since is {given!r}; allowed are a duration such as 90s, 30m, 12h, 7d, 2w, and a date such "
-            "as 2026-03-01 or 2026-03-01T12:30"
-        ) from None
+def moment(given: str, now: float | None = None, what: str = "--since") -> float:
+    """Seconds since 1970 of a time as people write it, see ``parse_time``. Raises InvalidRequestError."""
+    from schedulemesh.protocol.times import parse_time
+
+    return parse_time(given, what, now) or 0.0

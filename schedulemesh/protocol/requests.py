@@ -11,6 +11,7 @@ from typing import Any, Union, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from typing_extensions import TypeIs
 
 from schedulemesh.config.pools import (
     Lending,
@@ -435,6 +436,12 @@ AnyRequest = Union[AnyChange, AnyQuery]
 
 #: The classes of the requests that may change the state.
 CHANGES: tuple[type, ...] = get_args(AnyChange)
+
+
+def changes_state(request: AnyRequest) -> TypeIs[AnyChange]:
+    """Whether a request may change the state."""
+    return isinstance(request, CHANGES)
+
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyRequest)

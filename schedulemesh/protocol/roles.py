@@ -11,11 +11,9 @@ from schedulemesh.protocol import requests as r
 from schedulemesh.protocol import state_requests
 from schedulemesh.protocol import task_requests as t
 from schedulemesh.protocol.audit_requests import QueryAudit
-from schedulemesh.protocol.drain_requests import Drain
 from schedulemesh.protocol.job_logs import ReadJobLog
 from schedulemesh.protocol.lease_requests import ReleaseLease, RenewLease, WatchLease
 from schedulemesh.protocol.token_requests import (
-    AnyTokenChange,
     GetTokenHashes,
     ListTokens,
 )
@@ -40,32 +38,15 @@ _OWN_TASKS = (
     state_requests.GetSavedState,
     state_requests.RestoreTask,
 )
-_OPERATORS = (
-    r.CreatePool,
-    r.EnsurePool,
-    r.ResizePool,
-    r.EnsureCohort,
-    r.ChangePolicy,
-    r.RegisterStateHandlers,
-    r.CordonNode,
-    Drain,
-    q.ChangeQueuePolicy,
-    r.DeleteAgent,
-    r.ExecutePreemption,
-    r.PreemptTask,
-    r.EndOrphans,
-    r.EnsureAgentHealth,
-    *get_args(AnyTokenChange),
-    ListTokens,
-    GetTokenHashes,
-    QueryAudit,
-)
+#: Queries about who calls the scheduler.
+_ABOUT_CALLERS = (ListTokens, GetTokenHashes, QueryAudit)
 
-#: The lowest role that may make a request of each class. Queries that are not named are for every role.
+#: The lowest role that may make a request of each class: changes are for operators unless they are about a
+#: submitter's own tasks, and queries for every role.
 LEAST_ROLE: Mapping[type, Role] = {
     **dict.fromkeys(get_args(r.AnyQuery), Role.VIEWER),
+    **dict.fromkeys((*r.CHANGES, *_ABOUT_CALLERS), Role.OPERATOR),
     **dict.fromkeys(_OWN_TASKS, Role.SUBMITTER),
-    **dict.fromkeys(_OPERATORS, Role.OPERATOR),
 }
 
 

@@ -11,7 +11,7 @@ from schedulemesh.domain.numbers import LATEST_S, parse_number
 from schedulemesh.errors import InvalidRequestError, shown
 
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-_AGO = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)([smhdw])")
+_SPAN = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*([smhdw])")
 
 
 def parse_time(given: object, what: str, now: float | None = None) -> float | None:
@@ -25,14 +25,21 @@ def parse_time(given: object, what: str, now: float | None = None) -> float | No
     text = as_text(given)
     if text is None:
         return parse_number(given, what, 0.0, LATEST_S)
-    ago = _AGO.fullmatch(text)
+    ago = span_of(text)
     if ago is not None:
-        now = time.time() if now is None else now
-        return max(0.0, now - float(ago[1]) * _UNITS_S[ago[2]])
+        return max(0.0, (time.time() if now is None else now) - ago)
     try:
-        return max(0.0, datetime.fromisoformat(text).timestamp())
+        return max(0.0, datetime.fromisoformat(text.strip()).timestamp())
     except (ValueError, OverflowError, OSError) as error:
         raise InvalidRequestError(
-            f"{what} is {shown(given)}; allowed are seconds since 1970, a time ago such as '30m', '24h' or "
-            "'7d', and a date such as '2026-11-01T12:00'"
+            f"{what} is {shown(given)}; allowed are a duration before now such as 90s, 30m, 12h, 7d or 2w, a "
+            "date such as 2026-03-01 or 2026-03-01T12:30, and seconds since 1970"
         ) from error
+
+
+def span_of(text: str) -> float | None:
+    """The seconds of a duration as people write it: ``90s``, ``30m``, ``12h``, ``7d``, ``2w``; None: it is
+    none.
+    """
+    found = _SPAN.fullmatch(text.strip())
+    return None if found is None else float(found[1]) * _UNITS_S[found[2]]

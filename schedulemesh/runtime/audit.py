@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import get_args
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -24,7 +23,7 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.errors import JournalError
 from schedulemesh.protocol import queue_requests as q
 from schedulemesh.protocol import requests as r
-from schedulemesh.protocol import state_requests, task_requests
+from schedulemesh.protocol import state_requests
 from schedulemesh.protocol import token_requests as tokens
 from schedulemesh.protocol.answers import (
     AnyAnswer,
@@ -43,30 +42,16 @@ from schedulemesh.runtime.reactor import Reactor
 
 logger = logging.getLogger(__name__)
 
-#: Changes that are recorded whatever comes of them; of the others those that the caller may not make.
-AUDITED: frozenset[type] = frozenset(
-    (
-        r.CreatePool,
-        r.EnsurePool,
-        r.ResizePool,
-        r.EnsureCohort,
-        r.ChangePolicy,
-        r.RegisterStateHandlers,
-        r.CordonNode,
-        Drain,
-        q.ChangeQueuePolicy,
-        q.ChangeQueuedTask,
-        q.CancelTasks,
-        task_requests.CancelTask,
-        state_requests.RestoreTask,
-        r.DeleteAgent,
-        r.ExecutePreemption,
-        r.PreemptTask,
-        r.EndOrphans,
-        r.EnsureAgentHealth,
-        *get_args(tokens.AnyTokenChange),
-    )
+#: Changes that are in the history, or happen with every task; recorded only if the caller may not make them.
+_FREQUENT = (
+    r.SubmitTask,
+    q.SubmitMany,
+    r.RegisterTask,
+    r.CompleteTask,
+    state_requests.SaveTaskState,
 )
+#: Changes that are recorded whatever comes of them.
+AUDITED = frozenset(r.CHANGES).difference(_FREQUENT)
 
 #: Characters of a text in a record.
 _MOST = 4_000

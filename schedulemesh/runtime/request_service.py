@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping
 
 import msgspec
-from typing_extensions import assert_never
 
 from schedulemesh.config.policy import changed_policy
 from schedulemesh.domain.reasons import Reason
@@ -33,7 +32,7 @@ from schedulemesh.protocol.answers import (
 )
 from schedulemesh.protocol.audit_requests import QueryAudit
 from schedulemesh.protocol.callers import Caller, bound
-from schedulemesh.protocol.drain_requests import Drain, GetDrainStatus
+from schedulemesh.protocol.drain_requests import Drain
 from schedulemesh.protocol.job_logs import ListJobs, ReadJobLog
 from schedulemesh.protocol.lease_requests import ReleaseLease, RenewLease, WatchLease
 from schedulemesh.protocol.metric_requests import GetMetrics, GetReportedMetrics
@@ -135,6 +134,11 @@ class RequestService(Service):
         return refusal(reactor.state, caller, request, reactor.now())
 
     async def _execute(self, request: r.AnyRequest, refs: Refs) -> AnyAnswer | WithHandles:
+        if r.changes_state(request):
+            return await self._change(request, refs)
+        return await self._query(request)
+
+    async def _change(self, request: r.AnyChange, refs: Refs) -> AnyAnswer | WithHandles:
         match request:
             case r.SubmitTask():
                 return await self._submissions.submit(request.submission, request.blobs, refs)
@@ -144,12 +148,8 @@ class RequestService(Service):
                 return await self._queue.change(request)
             case q.CancelTasks():
                 return await self._queue.cancel(request)
-            case q.ListQueue():
-                return await self._queue.list(request)
             case q.ChangeQueuePolicy():
                 return await self._queue.change_policy(request)
-            case q.GetQueuePolicy():
-                return Details(facts=await self._reactor.read(self._queue_policy))
             case r.CreatePool():
                 return await self._pools.create_pool(request)
             case r.EnsurePool():
@@ -174,18 +174,6 @@ class RequestService(Service):
                 return await self._complete_task(request)
             case task_requests.CancelTask():
                 return await self._tasks.cancel(request)
-            case task_requests.WaitTasks():
-                return await self._tasks.wait(request)
-            case task_requests.GetResult():
-                return await self._tasks.result(request)
-            case ListJobs():
-                return await self._jobs.list()
-            case ReadJobLog():
-                return await self._jobs.log(request)
-            case WatchLease():
-                return await self.leases.watch(request)
-            case RenewLease():
-                return await self.leases.renew(request)
             case ReleaseLease():
                 return await self.leases.release(request)
             case r.DeleteAgent():
@@ -202,6 +190,19 @@ class RequestService(Service):
                 return Details(facts={"ended": await self._orphans.end(request.names)})
             case r.EnsureAgentHealth():
                 return Details(facts=await self.ensure_health(request.timeout_s))
+            case _:
+                return await self._decided(token_change(request))
+
+    async def _query(self, request: r.AnyQuery) -> AnyAnswer | WithHandles:
+        match request:
+            case q.ListQueue():
+                return await self._queue.list(request)
+            case q.GetQueuePolicy():
+                return Details(facts=await self._reactor.read(self._queue_policy))
+            case task_requests.WaitTasks():
+                return await self._tasks.wait(request)
+            case task_requests.GetResult():
+                return await self._tasks.result(request)
             case r.EvaluatePreemption():
                 return await self._preemptions.evaluate(request)
             case r.ExplainTask():
@@ -210,13 +211,6 @@ class RequestService(Service):
                 return await self.states.saved_state(request.task_id)
             case r.GetGroupStats():
                 return await self._pools.group_stats(request.pool_name)
-            case (
-                tokens.CreateToken()
-                | tokens.RotateToken()
-                | tokens.ChangeToken()
-                | tokens.RevokeToken()
-            ):
-                return await self._decided(token_change(request))
             case tokens.ListTokens():
                 return Listed(rows=await self._reactor.read(self._public_tokens))
             case tokens.GetTokenHashes():
@@ -233,6 +227,14 @@ class RequestService(Service):
                 return await self._external.nodes()
             case r.ListExternalUsage():
                 return await self._external.listed()
+            case ListJobs():
+                return await self._jobs.list()
+            case ReadJobLog():
+                return await self._jobs.log(request)
+            case WatchLease():
+                return await self.leases.watch(request)
+            case RenewLease():
+                return await self.leases.renew(request)
             case r.ListStrategies():
                 return Listed(rows=self._plugins.status())
             case GetMetrics():
@@ -243,22 +245,8 @@ class RequestService(Service):
                 return self.alerts.listed()
             case r.GetAbout():
                 return Details(facts=await self._reactor.read(self._about))
-            case (
-                r.ListAgents()
-                | r.ListPools()
-                | r.ListCohorts()
-                | r.ListTasks()
-                | r.ListSavedStates()
-                | r.ListOrphans()
-                | r.GetPolicy()
-                | r.GetPreemptionStats()
-                | r.ListPreemptions()
-                | GetDrainStatus()
-                | r.GetStats()
-            ):
-                return await self._viewed(request)
             case _:
-                assert_never(request)
+                return await self._viewed(request)
 
     async def _viewed(self, query: r.AnyStateQuery) -> AnyAnswer | WithHandles:
         def look() -> AnyAnswer | WithHandles:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 #: Where documents are; what is built or installed elsewhere is not ours.
@@ -93,3 +96,17 @@ def section(page: Path, heading: str) -> str:
     rest = text[match.end() :]
     end = re.search(rf"^#{{1,{len(match[1])}}} ", rest, re.MULTILINE)
     return rest[: end.start()] if end else rest
+
+
+def check_generated(page: Path, name: str, content: str, command: str) -> None:
+    """Fail where a page does not have this between its markers of a generated part; with REWRITE_DOCS it is
+    written there.
+    """
+    text = page.read_text(encoding="utf-8")
+    marked = re.compile(f"(<!-- generated: {name} -->\n).*?(<!-- end -->\n)", re.DOTALL)
+    wanted, replaced = marked.subn(lambda found: found[1] + content + found[2], text)
+    assert replaced == 1
+    if os.environ.get("REWRITE_DOCS"):
+        page.write_text(wanted, encoding="utf-8")
+    elif text != wanted:
+        pytest.fail(f"the part {name!r} of {page.relative_to(ROOT)} is stale; run {command}")

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import os
 import re
 
-import pytest
 import typer
 
 from schedulemesh.cli.app import app
 from schedulemesh.cli.command import Format, Select, Target, View
 from schedulemesh.cli.exits import ExitCode
-from tests.docs.documents import ROOT, section
+from tests.docs.documents import ROOT, check_generated, section
 
 PAGE = ROOT / "docs" / "command_line.md"
 COMMAND = "REWRITE_DOCS=1 .venv/bin/python -m pytest tests/docs/test_command_line.py"
@@ -59,19 +57,8 @@ def reference():
     return text.lstrip("\n")
 
 
-def with_reference(page):
-    marked = re.compile(r"(<!-- generated: commands -->\n).*?(<!-- end -->\n)", re.DOTALL)
-    page, replaced = marked.subn(lambda m: m[1] + reference() + m[2], page)
-    assert replaced == 1
-    return page
-
-
 def test_the_reference_of_commands_is_current():
-    page = PAGE.read_text(encoding="utf-8")
-    if os.environ.get("REWRITE_DOCS"):
-        PAGE.write_text(with_reference(page), encoding="utf-8")
-    elif page != with_reference(page):
-        pytest.fail(f"{PAGE.relative_to(ROOT)} is stale; run {COMMAND}")
+    check_generated(PAGE, "commands", reference(), COMMAND)
 
 
 def test_formats_and_shared_options_are_described():

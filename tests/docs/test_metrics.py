@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 
-import pytest
-
 from schedulemesh.metrics.catalogue import CATALOGUE
-from tests.docs.documents import ROOT
+from tests.docs.documents import ROOT, check_generated
 
 PAGE = ROOT / "docs" / "metrics.md"
 COMMAND = "REWRITE_DOCS=1 .venv/bin/python -m pytest tests/docs/test_metrics.py"
@@ -25,14 +22,7 @@ def rendered():
 
 
 def test_the_table_is_current():
-    page = PAGE.read_text(encoding="utf-8")
-    marked = re.compile("(<!-- generated: metrics -->\n).*?(<!-- end -->\n)", re.DOTALL)
-    wanted, replaced = marked.subn(lambda m: m[1] + rendered() + m[2], page)
-    assert replaced == 1
-    if os.environ.get("REWRITE_DOCS"):
-        PAGE.write_text(wanted, encoding="utf-8")
-    elif page != wanted:
-        pytest.fail(f"the table of {PAGE.relative_to(ROOT)} is stale; run {COMMAND}")
+    check_generated(PAGE, "metrics", rendered(), COMMAND)
 
 
 def test_no_metric_has_a_label_per_task():
