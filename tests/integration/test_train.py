@@ -9,7 +9,6 @@ from tests.integration.polling import groups_in, until
 
 pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("pandas", reason="pandas, which ray.train needs, is not installed")
-pytest.importorskip("schedulemesh.core.client.leases", reason="there are no leases")
 pytestmark = [
     pytest.mark.ray,
     pytest.mark.timeout(400),

@@ -12,7 +12,6 @@ import pytest
 from tests.integration.polling import until
 
 pytest.importorskip("pandas", reason="pandas, which ray.tune needs, is not installed")
-pytest.importorskip("schedulemesh.core.client.leases", reason="there are no leases")
 pytestmark = [
     pytest.mark.ray,
     pytest.mark.timeout(400),

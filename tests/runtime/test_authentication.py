@@ -402,7 +402,9 @@ def room(mesh):
 
 
 def submit(mesh, task_id, token=FIRST, **how):
-    made = r.SubmitTask(submission=submission(task_id, **how), blobs={key_of(CLASS): CLASS})
+    # Answered when it runs: only a running task is preempted.
+    wanted = msgspec.structs.replace(submission(task_id, **how), until_runs=True)
+    made = r.SubmitTask(submission=wanted, blobs={key_of(CLASS): CLASS})
     return ask(mesh, made, token)
 
 
