@@ -85,6 +85,8 @@ JOBS = (
     Column(heading="state", key="state"),
     Column(heading="attempt", key="attempt", right=True),
     Column(heading="claim", key="resources", show=amounts),
+    wide("uses", "used", amounts),
+    wide("beyond claim", "beyond_claim", amounts),
     wide("agent", "agent_name"),
     wide("node", "node_id"),
     wide("started", "started_at", local_time),

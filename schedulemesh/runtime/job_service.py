@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from schedulemesh.domain.agent import RUN_DRIVER, AgentSpec
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.resources import sum_of
 from schedulemesh.domain.task import Attempts, EndState, TaskSpec, task_row
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.protocol.answers import JobLog, Listed, Refusal
 from schedulemesh.protocol.job_logs import JobKey, LogPiece, ReadJobLog
+from schedulemesh.runtime.backend import BackendError
+from schedulemesh.runtime.job_claims import ClaimOfJob, claims_of, jobs_of
 from schedulemesh.runtime.queries import task_status
 from schedulemesh.runtime.running import Running, Service
+
+logger = logging.getLogger(__name__)
 
 
 class JobService(Service):
@@ -24,8 +30,28 @@ class JobService(Service):
         self._found_on: dict[str, str] = {}
 
     async def list(self) -> Listed:
-        """Every job that waits or runs, then those that have ended lately."""
-        return Listed(rows=await self._reactor.read(lambda: job_rows(self._reactor.state)))
+        """Every job that waits or runs, then those that have ended lately; with what those that run hold in
+        Ray, as far as Ray can be asked now.
+        """
+        rows = await self._reactor.read(lambda: job_rows(self._reactor.state))
+        claims = await self._claims()
+        for row in rows:
+            claim = claims.get(str(row.get("agent_name")))
+            if claim is not None and "started_at" in row:
+                row["used"] = sum_of(claim.used.values()).public()
+                row["beyond_claim"] = claim.beyond.public()
+        return Listed(rows=rows)
+
+    async def _claims(self) -> dict[str, ClaimOfJob]:
+        """What each job that runs holds, by its agent's name."""
+        try:
+            usage = await self._backend.usage()
+        except BackendError as error:
+            logger.warning("what jobs hold in Ray is not known: %s", error)
+            return {}
+        state = self._reactor.state
+        found = claims_of(state, self._agents, jobs_of(state), usage)
+        return {claim.agent_name: claim for claim in found}
 
     async def log(self, request: ReadJobLog) -> JobLog | Refusal:
         """A part of the log of an attempt; an empty one where no attempt has written yet."""

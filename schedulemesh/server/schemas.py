@@ -43,6 +43,8 @@ class Job(TypedDict, total=False):
     state: str
     attempt: int
     resources: dict[str, Any]
+    used: dict[str, Any]
+    beyond_claim: dict[str, Any]
     agent_name: str
     node_id: str | None
     started_at: float

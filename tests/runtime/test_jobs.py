@@ -15,7 +15,9 @@ from schedulemesh.domain.resources import NOTHING, parse_resources
 from schedulemesh.errors import InvalidRequestError, TaskFailedError
 from schedulemesh.protocol.agents import AgentInit
 from schedulemesh.protocol.job_logs import JobKey
-from schedulemesh.runtime.backend import NodeView
+from schedulemesh.runtime.backend import BackendError, NodeView
+from schedulemesh.runtime.cluster_usage import ClusterUsage, Holder, RayJob
+from schedulemesh.runtime.job_claims import OWNER
 from tests.core.test_request_service import client
 from tests.runtime.composition import InThread
 
@@ -173,3 +175,40 @@ def test_a_folder_that_is_too_large_is_refused_with_what_to_do(tmp_path):
     with pytest.raises(InvalidRequestError, match=r"more than 16 MB packed.*excludes"):
         packed_folder(tmp_path)
     assert len(packed_folder(tmp_path, ("[12].bin",))) < 9 * 2**20
+
+
+def test_a_running_job_is_listed_with_what_its_drivers_hold(service, calls):
+    submit(calls)
+    claimed = calls.jobs()["jobs"][0]["resources"]["cpu"]
+    (runner,) = service.backend.actors
+    job = RayJob(
+        job_id="07000000",
+        namespace="",
+        metadata={OWNER: "/".join(runner.address)},
+        driver_node_id="own",
+        driver_pid=1,
+        entrypoint="python train.py",
+        started_at=1.0,
+        ended=False,
+    )
+    holder = Holder(
+        ray_id="a",
+        is_group=False,
+        job_id="07000000",
+        name="",
+        namespace="",
+        held=(("own", parse_resources({"cpu": claimed})), ("other", parse_resources({"cpu": 2}))),
+    )
+    service.backend.used = ClusterUsage(jobs={job.job_id: job}, holders=(holder,))
+    (row,) = calls.jobs()["jobs"]
+    assert (row["used"], row["beyond_claim"]) == ({"cpu": claimed + 2}, {"cpu": 2.0})
+
+
+def test_jobs_are_listed_while_ray_does_not_say_what_they_hold(service, calls, monkeypatch):
+    async def refused():
+        raise BackendError("Ray does not answer")
+
+    submit(calls)
+    monkeypatch.setattr(service.backend, "usage", refused)
+    (row,) = calls.jobs()["jobs"]
+    assert (row["state"], "used" in row) == ("running", False)

@@ -13,6 +13,7 @@ class JobListing(TaskInfo, total=False):
     state: str
     #: The number of its present attempt, or of the last one.
     attempt: int
+    #: Its claim.
     resources: Amounts
     #: Of one that waits: its place in the queue of its pool, and whether it is held.
     position: int
@@ -20,6 +21,10 @@ class JobListing(TaskInfo, total=False):
     #: How often it was evicted, and how often its driver failed or was lost; absent: never.
     preemptions: int
     failures: int
+    #: Of a job that runs: what its drivers hold in Ray, and what of that is more than its claim. What plain
+    #: tasks hold is not in it.
+    used: Amounts
+    beyond_claim: Amounts
     agent_name: str
     node_id: str | None
     #: Seconds since 1970.
