@@ -56,6 +56,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
         "openb": openb,
         "ray": _on_ray,
         "ray-groups": _on_ray_groups,
+        "lease": _on_ray_leases,
         "ray-dispatch": _on_ray_dispatch,
         "ray-recovery": _on_ray_recovery,
         "ray-queue": _on_ray_queue,
@@ -74,6 +75,12 @@ def _on_ray_groups() -> list[Row]:
     from benchmarks.on_ray_groups import on_ray_groups
 
     return on_ray_groups()
+
+
+def _on_ray_leases() -> list[Row]:
+    from benchmarks.on_ray_leases import on_ray_leases
+
+    return on_ray_leases()
 
 
 def _on_ray_attribution() -> list[Row]:
