@@ -38,6 +38,7 @@ from schedulemesh.protocol.audit_requests import QueryAudit
 from schedulemesh.protocol.callers import Caller
 from schedulemesh.protocol.credentials import without_token
 from schedulemesh.protocol.drain_requests import Drain
+from schedulemesh.protocol.lease_requests import ReleaseLease
 from schedulemesh.runtime.reactor import Reactor
 
 logger = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ _FREQUENT = (
     r.RegisterTask,
     r.CompleteTask,
     state_requests.SaveTaskState,
+    ReleaseLease,
 )
 #: Changes that are recorded whatever comes of them.
 AUDITED = frozenset(r.CHANGES).difference(_FREQUENT)

@@ -30,6 +30,8 @@ ROOT = f"{Path(schedulemesh.__file__).parent}/"
 MARK = "submission-7f3a"
 #: What is passed on, not files that pass it on.
 VALUES = ("domain/", "protocol/")
+#: What reads the journal behind the answers, soon or late.
+BEHIND = ("store/history/",)
 #: The fakes, and the files that they replace: those give the submission to Ray.
 REPLACED = {
     "core/test_request_service.py": "core/client/connection.py",
@@ -78,7 +80,7 @@ def _file(code: CodeType) -> str | None:
     if replaced is not None:
         return replaced
     name = code.co_filename.removeprefix(ROOT)
-    return None if name == code.co_filename or name.startswith(VALUES) else name
+    return None if name == code.co_filename or name.startswith(VALUES + BEHIND) else name
 
 
 def _caller(frame: FrameType) -> str | None:
