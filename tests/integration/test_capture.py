@@ -19,8 +19,6 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from schedulemesh.errors import GroupNotLeasedError, InvalidRequestError
 from schedulemesh.integrations import capture
 
-pytestmark = pytest.mark.ray
-
 PAIR = [{"CPU": 1.0}, {"CPU": 1.0}]
 RAYS_OWN = {"create": placement_group, "remove": remove_placement_group}
 
