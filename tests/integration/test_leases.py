@@ -109,6 +109,7 @@ def test_every_bundle_is_for_any_job_in_any_namespace_and_ends_with_the_lease(
     assert lease.release()["detail"] == "already_ended"
 
 
+@pytest.mark.smoke
 def test_a_holder_that_is_called_back_hands_its_groups_over(pool):
     seen = []
 

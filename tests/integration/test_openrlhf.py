@@ -19,7 +19,6 @@ from schedulemesh.errors import GroupNotLeasedError
 from schedulemesh.integrations import capture
 
 pytestmark = [
-    pytest.mark.ray,
     pytest.mark.filterwarnings("default"),  # OpenRLHF's own
     pytest.mark.skipif(
         importlib.util.find_spec("openrlhf") is None, reason="openrlhf is not installed"

@@ -147,7 +147,6 @@ class TestWhichGroup:
         assert answer["success"], answer
         assert answer["placement_group"]["path"] == "created"
 
-    @pytest.mark.smoke
     def test_a_victims_group_is_preempted_group(self, pool, namespace):
         groups = [runs(submit(pool, f"low-{i}"))["id"] for i in range(2)]
         for i in range(2):
@@ -234,7 +233,6 @@ class Parent(Counter):
 
 
 class TestBundles:
-    @pytest.mark.smoke
     def test_an_agent_of_several_bundles_runs_in_the_first_and_its_children_in_all(
         self, pool, namespace
     ):
@@ -338,7 +336,6 @@ class TestWhatBecomesOfGroups:
 
 
 class TestAcrossRestarts:
-    @pytest.mark.smoke
     def test_a_shutdown_leaves_no_group(self, make_scheduler, namespace):
         scheduler = make_scheduler()
         make_pool(scheduler, warm={"actor_class": Counter})

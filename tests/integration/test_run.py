@@ -106,7 +106,6 @@ def test_a_function_runs_and_its_agent_ends_by_itself(simple):
     assert simple.cancel_task("sum")["detail"] == "already_ended"
 
 
-@pytest.mark.smoke
 def test_an_exception_is_raised_at_the_client_with_its_traceback(simple):
     simple.submit("bad", "pool", divided, run_args=(0,), resources={"cpu": 1})
     (status,) = simple.wait(["bad"], timeout=60)["tasks"]
@@ -189,7 +188,6 @@ def test_a_lost_agent_and_a_run_that_raised_are_tried_again(simple, tmp_path):
     assert_nothing_held(simple.scheduler)
 
 
-@pytest.mark.smoke
 def test_an_evicted_run_returns_by_itself_and_finishes_from_its_saved_step(simple):
     given = {"run": "train_again", "run_args": (20,), "priority": 1.0, "on_preempted": "requeue"}
     simple.submit("low", "pool", Steps, **given)

@@ -39,7 +39,6 @@ sys.stdin.readline()
 """
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize("how", ["ends", "killed"])
 def test_a_non_detached_scheduler_ends_with_its_job(namespace, tmp_path, how):
     with start_driver(JOB.format(namespace=namespace), tmp_path) as driver:
@@ -96,7 +95,6 @@ def test_attaching_without_a_scheduler_says_how_to_start_one(namespace):
     assert actors_in(namespace) == []
 
 
-@pytest.mark.smoke
 def test_a_killed_agent_releases_its_quota(scheduler):
     scheduler.create_pool("pool", resources={"cpu": 1.0})
     agent = scheduler.submit_task_with_preemption(

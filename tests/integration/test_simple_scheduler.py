@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.integration.agents import Counter, Plain
 from tests.integration.drivers import run_driver
 from tests.integration.polling import assert_nothing_held, quota
 
 
-@pytest.mark.smoke
 def test_it_connects_to_the_ray_of_its_environment_and_leaves_it(namespace, tmp_path):
     told = run_driver(
         f"""

@@ -10,7 +10,6 @@ from tests.integration.polling import groups_in, until
 pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("pandas", reason="pandas, which ray.train needs, is not installed")
 pytestmark = [
-    pytest.mark.ray,
     pytest.mark.timeout(400),
     pytest.mark.filterwarnings("default"),  # Ray Train's own
 ]

@@ -11,7 +11,7 @@ from tests.integration.polling import until
 
 pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("pandas", reason="pandas, which ray.train needs, is not installed")
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.timeout(400)]
 
 #: With the same name and folder Ray Train restores a run that was interrupted.
 SCRIPT = f"""

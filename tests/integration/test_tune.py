@@ -13,7 +13,6 @@ from tests.integration.polling import until
 
 pytest.importorskip("pandas", reason="pandas, which ray.tune needs, is not installed")
 pytestmark = [
-    pytest.mark.ray,
     pytest.mark.timeout(400),
     pytest.mark.filterwarnings("default"),  # Ray Tune's own
 ]

@@ -14,7 +14,6 @@ pytest.importorskip(
     exc_type=ImportError,
 )
 pytestmark = [
-    pytest.mark.ray,
     pytest.mark.filterwarnings("default"),  # verl's own
 ]
 

@@ -153,7 +153,6 @@ def test_other_classes_and_named_agents_start_cold(scheduler):
     assert warm(scheduler)["ready"] == 1
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize("cls", [Seen, SeenAsync])
 def test_a_warm_host_sees_only_the_gpus_of_its_bundle_before_the_class_is_loaded(scheduler, cls):
     make_pool(scheduler, cls, need={"cpu": 1.0, "gpu": 1}, groups=2)
@@ -228,7 +227,6 @@ def test_a_constructor_that_raises_or_exits_is_a_refusal(scheduler):
         until(lambda: scheduler.pg_pool_stats()["free"] == 1, "the group is not free")
 
 
-@pytest.mark.smoke
 def test_a_killed_warm_host_is_replaced_and_the_start_succeeds(scheduler, namespace):
     make_pool(scheduler)
     (host,) = ready(scheduler)
