@@ -168,7 +168,7 @@ class Executor:
     async def _started(self, order: StartAgent) -> s.AgentReported | s.AgentStartFailed:
         agent = order.agent
         if agent.lease is not None:
-            return await self.leases.start(order)
+            return await self._lease_started(order)
         try:
             foreign, starts = await asyncio.gather(
                 self._foreign_members(order), self._agent_starts(order)
@@ -193,6 +193,19 @@ class Executor:
             return await self._explained(order, result)
         return result
 
+    async def _lease_started(self, order: StartAgent) -> s.AgentReported | s.AgentStartFailed:
+        """Hand the groups of a lease over; nothing of ours, nor of a former agent, stays in them."""
+        group_id = order.group_id or ""
+        if not order.adopt:
+            await self.ready.leave(group_id)
+        try:
+            foreign = await self._foreign_members(order)
+        except BackendError as failed:
+            return start_failed(order, str(failed))
+        if foreign:
+            return await self._occupied(order, group_id, foreign)
+        return self.leases.start(order)
+
     async def _foreign_members(self, order: StartAgent) -> list[GroupMember]:
         """The foreign actors in the agent's placement group that have not ended."""
         if order.group_id is None or order.adopt:
@@ -207,7 +220,7 @@ class Executor:
     ) -> s.AgentStartFailed:
         """Fail the start, and remove its placement group unless orphans run in it, which an operator ends."""
         names = ", ".join(member.name or f"process {member.pid}" for member in foreign)
-        told = f"others live in its placement group {group_id} ({names})"
+        told = f"others run in its placement group {group_id} ({names})"
         if {member.name for member in foreign} & {name for _, name in self._agents.orphans}:
             return start_failed(order, f"{told}; end them with end_orphans()", NO_ROOM_IN_RAY)
         await self._drop_group(group_id)

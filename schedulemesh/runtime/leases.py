@@ -26,7 +26,7 @@ from schedulemesh.engine.messages.instructions import EvictAgent, StartAgent
 from schedulemesh.engine.messages.queue_facts import TaskCancelled
 from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.transaction import Step
-from schedulemesh.runtime.agent_start import NO_ROOM_IN_RAY, start_failed
+from schedulemesh.runtime.agent_start import start_failed
 from schedulemesh.runtime.backend import BackendError
 from schedulemesh.runtime.pg_manager import Groups
 from schedulemesh.runtime.reactor import Reactor
@@ -63,21 +63,10 @@ class Leases:
         self._watchers: set[asyncio.Event] = set()
         reactor.subscribe(self._take)
 
-    async def start(self, order: StartAgent) -> s.AgentReported | s.AgentStartFailed:
-        """Hand the groups over to the holder; nothing of ours, nor of a former agent, stays in them."""
-        group_id = order.group_id or ""
-        if not order.adopt:
-            await self._warm_pool.leave(group_id)
-            try:
-                left = await self._groups.vacate(group_id, ())
-            except BackendError as failed:
-                return start_failed(order, str(failed))
-            if left:
-                names = ", ".join(member.name or f"process {member.pid}" for member in left)
-                error = f"others run in its placement group {group_id} ({names})"
-                return start_failed(order, error, NO_ROOM_IN_RAY)
-        if self._groups.slot(group_id) is None:
-            return start_failed(order, f"its placement group {group_id} is gone")
+    def start(self, order: StartAgent) -> s.AgentReported | s.AgentStartFailed:
+        """A lease runs as soon as its groups are there."""
+        if self._groups.slot(order.group_id or "") is None:
+            return start_failed(order, f"its placement group {order.group_id} is gone")
         return s.AgentReported(agent_name=order.agent.name, incarnation=order.incarnation)
 
     async def notify(self, order: EvictAgent) -> None:

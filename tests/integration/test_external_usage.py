@@ -100,3 +100,5 @@ def test_the_jobs_that_use_a_node_are_named_and_our_own_agents_are_not(scheduler
     until(lambda: scheduler.explain("waits")["external_usage"], "the other work is not seen")
     (usage,) = scheduler.explain("waits")["external_usage"]
     assert [used["job_id"] for used in usage["jobs"]] == [context.get_job_id()]
+    # It would start as soon as the other work ends.
+    scheduler.cancel_task("waits")

@@ -9,7 +9,7 @@ import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from tests.integration.agents import Counter
-from tests.integration.polling import actors_in, groups_in, process_exists, until
+from tests.integration.polling import actors_in, process_exists, until
 from tests.integration.test_pg_pools import ONE, make_pool, runs, submit
 
 
@@ -94,15 +94,11 @@ def test_a_foreign_actor_is_ended_when_the_group_is_handed_on(pool, namespace):
     until(lambda: not process_exists(pid), "the foreign actor still runs")
 
 
-def test_a_group_that_cannot_be_vacated_is_removed(pool, namespace):
-    """Nobody but its owner can end an actor without a name; removing the group does."""
+def test_a_foreign_actor_without_a_name_is_ended_too(pool):
     group, _ = submit_and_get_group(pool, "first")
     kept, pid = foreign_actor_in(group)
     pool.complete_task("first", end_agent=True)
-    answer = submit(pool, "second", 9.0)
-    assert (answer["success"], answer["reason"]) == (False, "cluster_out_of_resources"), answer
-    assert "others live in its placement group" in answer["error"]
+    assert submit_and_get_group(pool, "second")[0] == group
     until(lambda: not process_exists(pid), "the foreign actor still runs")
-    assert kept is not None
-    until(lambda: submit(pool, "third", 9.0)["success"], "the group is not made again")
-    assert group not in groups_in(namespace)
+    with pytest.raises(ray.exceptions.RayActorError):
+        ray.get(kept.pid.remote())
