@@ -162,6 +162,18 @@ CALLS: dict[str, dict[str, Kind]] = {
         "labels": labels,
         "priority": number,
     },
+    "submit_job": {
+        "task_id": name,
+        "entrypoint": one_of("true", ["true"], "", [], ["true", 1]),
+        "pool_name": pool,
+        "resources": resources,
+        "priority": number,
+        "env": one_of(None, {}, {"A": "b"}, {"A": 1}),
+        "working_dir": one_of(None, "/no-such-folder"),
+        "grace_s": one_of(None, 0.0, -1.0),
+        "dry_run": one_of(True),
+    },
+    "jobs": {},
     # In no pool, so that nothing starts.
     "submit_many": {
         "specs": one_of(
@@ -256,6 +268,7 @@ CALLS: dict[str, dict[str, Kind]] = {
     "stats": {},
     "strategies": {},
     "cluster_snapshot": {},
+    "external_usage": {},
     "about": {},
     "alerts": {},
     "drain_node": {"node_id": one_of("no-such-node"), "deadline": one_of(None, 1.0)},
@@ -279,6 +292,7 @@ CALLS: dict[str, dict[str, Kind]] = {
 }
 #: Not asked here: they end the scheduler, or this object's use of it, or answer with no dict.
 ENDING = {"detach", "shutdown", "supervisor_handle", "future", "dashboard", "metrics_text"}
+ENDING |= {"job_logs", "lease", "get_lease"}
 #: Tags of all requests.
 TAGS = [str(kind.__struct_config__.tag) for kind in requests.Request.__subclasses__()]
 

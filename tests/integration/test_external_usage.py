@@ -93,6 +93,10 @@ def test_the_jobs_that_use_a_node_are_named_and_our_own_agents_are_not(scheduler
     assert job["nodes"] == {context.get_node_id(): {"cpu": 3.0}}
     (node,) = scheduler.cluster_snapshot()["nodes"]
     assert [used["resources"] for used in node["external_jobs"]] == [{"cpu": 3.0}]
+    until(
+        lambda: scheduler.cluster_snapshot()["nodes"][0]["free"]["cpu"] == 3.0,
+        "the other work is not in the state",
+    )
     waits = scheduler.submit_task_with_preemption(
         "waits", "pool", Counter, resources={"cpu": 6.0}, queue=True
     )
