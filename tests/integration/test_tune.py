@@ -51,7 +51,8 @@ def test_two_evicted_trials_resume_from_their_checkpoints(scheduler, namespace, 
         return tasks.get(task_id)
 
     def trials_with_checkpoints():
-        return {checkpoint.parent for checkpoint in tmp_path.glob("tuned/*/checkpoint_*")}
+        # Once there is a second one, Tune has registered the first.
+        return {checkpoint.parent for checkpoint in tmp_path.glob("tuned/*/checkpoint_000001")}
 
     def evict():
         """Evict the first two trials once each has a checkpoint."""
