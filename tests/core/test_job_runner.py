@@ -100,7 +100,7 @@ def until(condition):
     end = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < end
-        time.sleep(0.01)
+        time.sleep(0.01)  # between two looks at what has no event
 
 
 def test_a_driver_runs_to_its_end_and_its_output_is_kept(make, log, channel):
@@ -190,12 +190,13 @@ def test_an_archive_writes_nothing_outside_of_its_folder(tmp_path):
     assert (tmp_path / "a" / "b" / "outside").exists()
 
 
+RUNS_ON = "import time; print('begun', flush=True); time.sleep(60)"  # there to be ended
 NOTICED = """
     import sys, time
     from schedulemesh import job
     print(job.task_id(), job.attempt(), job.checkpoint_dir().is_dir(), job.preempted(), flush=True)
     while not job.preempted():
-        time.sleep(0.01)
+        time.sleep(0.01)  # between two looks, as a training has between two steps
     print("left", 0 < job.seconds_left() <= 30, flush=True)
 """
 CALLED = """
@@ -206,7 +207,7 @@ CALLED = """
     job.on_preemption(lambda seconds: print("called", 0 < seconds <= 30, flush=True))
     print("ready", flush=True)
     while not done:
-        time.sleep(0.01)
+        time.sleep(0.01)  # the signal interrupts it
 """
 IN_A_THREAD = """
     import threading, time
@@ -244,7 +245,9 @@ def test_the_notice_reaches_the_driver_and_its_exit_is_not_its_end(
 
 
 def test_a_driver_that_does_not_look_may_complete_in_its_grace(make, log, channel):
-    runner = make("import time; print('begun', flush=True); time.sleep(0.3); print('done')")
+    # It ends by itself soon after the notice.
+    script = "import time; print('begun', flush=True); time.sleep(0.3)"  # its work
+    runner = make(f"{script}; print('done')")
     run = Run(runner)
     until(lambda: "begun" in log())
     runner.on_preemption_notice(30.0)
@@ -253,7 +256,7 @@ def test_a_driver_that_does_not_look_may_complete_in_its_grace(make, log, channe
 
 
 def test_a_driver_that_does_not_look_is_not_killed_by_the_notice(make, log, channel):
-    runner = make("import time; print('begun', flush=True); time.sleep(60)")
+    runner = make(RUNS_ON)
     run = Run(runner)
     until(lambda: "begun" in log())
     runner.on_preemption_notice(0.2)
@@ -268,7 +271,7 @@ def test_a_driver_that_does_not_look_is_not_killed_by_the_notice(make, log, chan
 def test_cancelling_ends_the_whole_process_group(make, log):
     runner = make("""
         import subprocess, sys
-        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])  # there to be ended
         print(child.pid, flush=True)
         child.wait()
     """)
@@ -304,7 +307,7 @@ def test_the_checkpoint_folder_survives_attempts(make, log, tmp_path):
 
 def test_the_folder_of_a_silent_job_stays_new(make, log, tmp_path, monkeypatch):
     monkeypatch.setattr(job_runner, "_ALIVE_S", 0.05)
-    runner = make("import time; print('begun', flush=True); time.sleep(60)")
+    runner = make(RUNS_ON)
     run = Run(runner)
     until(lambda: "begun" in log())
     (alive,) = tmp_path.glob("jobs/*/*/*/attempt-1/alive")
@@ -317,7 +320,7 @@ def test_the_folder_of_a_silent_job_stays_new(make, log, tmp_path, monkeypatch):
 def test_output_of_a_process_that_the_driver_leaves_behind_is_not_waited_for(make, log):
     runner = make("""
         import subprocess, sys
-        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(20)"])
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(20)"])  # longer than is waited
         print("done")
     """)
     began = time.monotonic()

@@ -27,7 +27,7 @@ class Plain:
 actor, group = Plain.remote(), placement_group([{"CPU": 1}])
 ray.get([actor.ping.remote(), group.ready()])
 print("holds 3", flush=True)
-time.sleep(600)
+time.sleep(600)  # there to be ended
 """
 
 

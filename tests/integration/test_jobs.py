@@ -36,7 +36,7 @@ PLAIN = """
 #: What follows in a script that runs until it is ended.
 WAITS = """
     import time
-    time.sleep(600)
+    time.sleep(600)  # there to be ended
 """
 #: A script that counts its attempts in its checkpoint folder, and exits when it is preempted.
 RESUMING = """
@@ -49,7 +49,7 @@ RESUMING = """
     if step:
         sys.exit(0)
     while not job.preempted():
-        time.sleep(0.02)
+        time.sleep(0.02)  # between two looks, as a training has between two steps
     checkpoint.write_text("7")
     print("saved", job.seconds_left() > 0, flush=True)
 """

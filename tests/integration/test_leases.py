@@ -176,7 +176,7 @@ def test_tasks_that_run_in_a_lease_end_with_it(scheduler):
 
     @ray.remote(num_cpus=2, max_retries=0)
     def sleeps(seconds):
-        time.sleep(seconds)
+        time.sleep(seconds)  # there to be ended
 
     ref = sleeps.options(scheduling_strategy=in_bundle(group, 0)).remote(600)
     assert not ray.wait([ref], timeout=1.0)[0]

@@ -31,7 +31,7 @@ def trial(config):
         with checkpoint.as_directory() as folder:
             begin = json.loads(Path(folder, "state.json").read_text())
     for step in range(begin, STEPS):
-        time.sleep(0.3)
+        time.sleep(0.3)  # a step of a training
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "state.json").write_text(json.dumps(step + 1))
             reached = {"score": config["x"] * (step + 1), "begin": begin}

@@ -70,7 +70,7 @@ def test_observers_see_every_step_in_order_behind_the_answer_or_as_soon_as_someb
             reactor.observers.catch_up()
             assert seen == answered
             answered.append(await reactor.step(wanted(name)))
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # the next round of the loop
             assert seen == answered
 
     published(tmp_path, story)
