@@ -19,8 +19,8 @@ from schedulemesh.domain.reasons import Reason
 
 if TYPE_CHECKING:
     from schedulemesh.core.client.explanations import ConsideredInfo, EvictionInfo, ExplainResult
-    from schedulemesh.core.client.external_results import ExternalJobInfo
     from schedulemesh.core.client.results import HolderInfo
+    from schedulemesh.protocol.cluster_rows import ExternalJobInfo
 
 app = typer.Typer()
 

@@ -12,12 +12,21 @@ from schedulemesh.domain.reasons import Reason
 from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.alert_requests import GetAlerts
 from schedulemesh.protocol.audit_requests import MAX_ROWS, QueryAudit
+from schedulemesh.protocol.cluster_rows import ExternalWork, NodeInfo, OrphanInfo, StrategyInfo
 from schedulemesh.protocol.drain_requests import GetDrainStatus
 from schedulemesh.protocol.job_logs import ListJobs
 from schedulemesh.protocol.metric_requests import GetReportedMetrics
+from schedulemesh.protocol.pool_rows import CohortInfo, PoolInfo
 from schedulemesh.protocol.queue_requests import GetQueuePolicy, ListQueue
 from schedulemesh.protocol.requests import AnyRequest
 from schedulemesh.protocol.rows import AlertInfo, ChangeInfo, ReportedMetric
+from schedulemesh.protocol.task_rows import (
+    JobListing,
+    PreemptionRecord,
+    QueueListing,
+    SavedStateInfo,
+    TaskListing,
+)
 from schedulemesh.protocol.token_requests import ListTokens
 from schedulemesh.server import schemas
 
@@ -53,7 +62,7 @@ LISTINGS = (
     Listing(
         path="/pools",
         summary="List the pools with their quota by use",
-        row=schemas.Pool,
+        row=PoolInfo,
         key=("name",),
         request=r.ListPools(),
         missing=Reason.POOL_NOT_FOUND,
@@ -61,7 +70,7 @@ LISTINGS = (
     Listing(
         path="/cohorts",
         summary="List the cohorts",
-        row=schemas.Cohort,
+        row=CohortInfo,
         key=("name",),
         request=r.ListCohorts(),
         missing=Reason.COHORT_NOT_FOUND,
@@ -77,14 +86,14 @@ LISTINGS = (
     Listing(
         path="/tasks",
         summary="List the tasks that run or wait",
-        row=schemas.Task,
+        row=TaskListing,
         key=("task_id",),
         request=r.ListTasks(),
     ),
     Listing(
         path="/jobs",
         summary="List the jobs that run, wait, or have ended lately",
-        row=schemas.Job,
+        row=JobListing,
         key=("task_id",),
         request=ListJobs(),
         missing=Reason.TASK_NOT_FOUND,
@@ -92,14 +101,14 @@ LISTINGS = (
     Listing(
         path="/queue",
         summary="List the tasks that wait in the queue, in the order of each pool",
-        row=schemas.QueuedTask,
+        row=QueueListing,
         key=("pool_name", "position", "task_id"),
         request=ListQueue(),
     ),
     Listing(
         path="/nodes",
         summary="List the living nodes",
-        row=schemas.Node,
+        row=NodeInfo,
         key=("node_id",),
         request=r.ListNodes(),
         missing=Reason.NODE_NOT_FOUND,
@@ -107,7 +116,7 @@ LISTINGS = (
     Listing(
         path="/external_usage",
         summary="List the Ray jobs that hold or wait for something outside of the scheduler",
-        row=schemas.ExternalWork,
+        row=ExternalWork,
         key=("job_id", "namespace"),
         request=r.ListExternalUsage(),
     ),
@@ -121,14 +130,14 @@ LISTINGS = (
     Listing(
         path="/preemptions",
         summary="List the preemptions on record, those in progress included",
-        row=schemas.Preemption,
+        row=PreemptionRecord,
         key=("decided_at", "task_id"),
         request=r.ListPreemptions(limit=_ALL_PREEMPTIONS),
     ),
     Listing(
         path="/saved_states",
         summary="List the tasks whose state is stored, and those that were lost",
-        row=schemas.SavedState,
+        row=SavedStateInfo,
         key=("task_id",),
         request=r.ListSavedStates(),
     ),
@@ -156,14 +165,14 @@ LISTINGS = (
     Listing(
         path="/orphans",
         summary="List actors and placement groups that the journal does not know",
-        row=schemas.Orphan,
+        row=OrphanInfo,
         key=("name", "namespace", "kind"),
         request=r.ListOrphans(),
     ),
     Listing(
         path="/strategies",
         summary="List the scheduling strategies that were supplied",
-        row=schemas.Strategy,
+        row=StrategyInfo,
         key=("name",),
         request=r.ListStrategies(),
     ),

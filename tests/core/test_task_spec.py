@@ -15,6 +15,7 @@ from schedulemesh.core.transport.user_code import ship_function
 from schedulemesh.domain.task import INTERNAL, TaskSpec
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.protocol.agents import Handled, SavedState, pack, unpack
+from schedulemesh.protocol.task_rows import TaskInfo
 from schedulemesh.runtime.queries import View
 from tests.engine.builders import Mesh, pool
 
@@ -97,5 +98,5 @@ def test_the_saved_state_and_what_a_preserver_gets():
 
 
 def test_the_public_types_name_every_field():
-    for kind in (results.TaskInfo, results.CandidateInfo):
+    for kind in (TaskInfo, results.CandidateInfo):
         assert set(SHOWN) <= set(kind.__annotations__)

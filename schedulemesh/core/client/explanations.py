@@ -7,15 +7,16 @@ from typing import TypedDict, cast
 from schedulemesh.core.client import results
 from schedulemesh.core.client.asking import ask
 from schedulemesh.core.client.connection import Connection
-from schedulemesh.core.client.external_results import ExternalJobInfo
-from schedulemesh.core.client.results import Result, TaskInfo, combined
+from schedulemesh.core.client.results import Result, combined
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.resources import Amounts
 from schedulemesh.engine.messages.explanation import Explanation
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.protocol import public
 from schedulemesh.protocol.answers import Explained
+from schedulemesh.protocol.cluster_rows import ExternalJobInfo
 from schedulemesh.protocol.requests import ExplainTask
+from schedulemesh.protocol.task_rows import TaskInfo
 
 
 class ReasonInfo(TypedDict, total=False):

@@ -4,44 +4,16 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
-from schedulemesh.core.client.cohort_listings import LendingDefinition, LoansInfo
-from schedulemesh.core.client.external_results import ExternalJobInfo
-from schedulemesh.core.client.results import AgentInfo, Result, SubmitResult, TaskInfo
+from schedulemesh.core.client.results import AgentInfo, Result, SubmitResult
 from schedulemesh.domain.resources import Amounts
-from schedulemesh.domain.user_data import UserValue
-
-
-class PoolDefinition(LendingDefinition, total=False):
-    """What a pool was defined as."""
-
-    name: str
-    labels: dict[str, str]
-    #: The total quota.
-    resources: Amounts
-    target_agents: int
-    placement_strategy: str
-    #: "requeue" or "drop": what becomes of its evicted tasks that do not say it themselves.
-    on_preempted: str
-    #: "best_effort": what fits passes tasks that do not; "strict": nothing does.
-    queueing: str
-    #: None: the pool keeps no placement groups.
-    pg_pool_config: dict[str, object] | None
-
-
-class PoolInfo(PoolDefinition, LoansInfo, total=False):
-    """A pool, its quota by use, and the names of its agents."""
-
-    free: Amounts
-    #: Held for agents that do not run yet.
-    reserved: Amounts
-    used: Amounts
-    #: The part of its quota that agents of other pools hold.
-    lent: Amounts
-    #: The part of other pools' quota that its agents hold.
-    borrowed: Amounts
-    #: How many tasks wait in its queue.
-    queued: int
-    agents: list[str]
+from schedulemesh.protocol.cluster_rows import NodeInfo, OrphanInfo, StrategyInfo
+from schedulemesh.protocol.pool_rows import PoolDefinition, PoolInfo
+from schedulemesh.protocol.task_rows import (
+    PreemptionRecord,
+    QueueListing,
+    SavedStateInfo,
+    TaskListing,
+)
 
 
 class UnplacedGroup(TypedDict, total=False):
@@ -160,23 +132,6 @@ class HealthResult(Result, total=False):
     details: list[HealthDetail]
 
 
-class TaskListing(TaskInfo, total=False):
-    """A task that holds resources, is registered, or waits in the queue; times are in seconds."""
-
-    agent_name: str
-    #: "agent", "gang", "lease" or "job".
-    kind: str
-    phase: str
-    #: Since 1970; None: it does not run yet.
-    started_at: float | None
-    remaining_time: float
-    last_metrics: dict[str, UserValue]
-    #: Only of a task that waits in the queue; see QueueListing.
-    position: int
-    held: bool
-    waiting_time: float
-
-
 class TasksResult(Result, total=False):
     """The answer of ``list_tasks``."""
 
@@ -190,30 +145,6 @@ class SubmitManyResult(Result, total=False):
     results: list[SubmitResult]
     #: How many were refused.
     refused: int
-
-
-class QueueListing(TaskInfo, total=False):
-    """A task that waits in the queue; times are in seconds."""
-
-    #: The name that its agent will have.
-    agent_name: str
-    #: "agent", "gang", "lease" or "job".
-    kind: str
-    #: "queued".
-    state: str
-    #: How many tasks of its pool come before it, plus one.
-    position: int
-    #: Whether it does not start until it is released.
-    held: bool
-    #: Since it joined the queue.
-    waiting_time: float
-    #: When it joined the queue, and when it was first submitted, since 1970.
-    queued_at: float
-    arrived_at: float
-    #: When it may start, since 1970; None: at once.
-    not_before: float | None
-    #: How often it was evicted.
-    preemptions: int
 
 
 class QueueResult(Result, total=False):
@@ -299,55 +230,6 @@ class PolicyResult(Result, total=False):
     changes: list[PolicyChange]
 
 
-class EvictorInfo(TypedDict, total=False):
-    """For whom a task was evicted."""
-
-    #: None: its agent was submitted without a task.
-    task_id: str | None
-    agent_name: str
-    pool_name: str
-    owner: str
-    priority: float | None
-
-
-class PreemptionRecord(TaskInfo, total=False):
-    """A preemption; the fields of a task are those of the evicted one. Durations are seconds from the
-    decision, None where that has not happened.
-    """
-
-    #: When the task had been evicted, in seconds since 1970; while it is being evicted, the decision.
-    timestamp: float
-    agent_name: str
-    reason: str
-    #: None: the task was preempted manually, without an evaluation.
-    preempt_score: float | None
-    #: Whether the state at the eviction is stored; ``get_saved_state`` returns it.
-    state_saved: bool
-    #: When the state was last saved, in seconds since 1970.
-    saved_at: float | None
-    save_error: str
-    #: None: it was requested by a client.
-    evictor: EvictorInfo | None
-    #: The client that requested it (host:pid), if one did and said who it is.
-    requested_by: str | None
-    decided_at: float
-    #: Seconds of work that were lost; while the task is being evicted, that would be.
-    lost_work: float
-    #: The same times the GPUs of its agent.
-    lost_gpu_seconds: float
-    time_to_evicted: float | None
-    #: Until its agent had ended, so that its resources were free; None also where the agent stayed.
-    time_to_freed: float | None
-    #: Until the evictor's agent ran.
-    time_to_start: float | None
-    #: Whether the evictor started on what was freed; None: not known yet, or there is no evictor.
-    used: bool | None
-    #: Whether the evicted task joined the queue again.
-    requeued: bool
-    time_to_run_again: float | None
-    idle_since: float | None
-
-
 class PreemptionsResult(Result, total=False):
     """The answer of ``list_preemptions``, ordered from oldest to newest."""
 
@@ -380,28 +262,10 @@ class Stats(PreemptionStats, total=False):
     nodes: int
 
 
-class SavedStateInfo(TaskInfo, total=False):
-    """A task whose state is stored, or that was lost with its agent."""
-
-    status: Literal["running", "preempted", "lost"]
-    #: False: the task was lost before a state of it was saved.
-    state_saved: bool
-
-
 class SavedStatesResult(Result, total=False):
     """The answer of ``list_saved_states``."""
 
     saved_states: list[SavedStateInfo]
-
-
-class OrphanInfo(TypedDict, total=False):
-    """An actor or a placement group of the scheduler that its journal does not know."""
-
-    #: In Ray.
-    name: str
-    #: Of an actor.
-    namespace: str | None
-    kind: Literal["actor", "placement group"]
 
 
 class OrphansResult(Result, total=False):
@@ -416,39 +280,10 @@ class EndedOrphans(Result, total=False):
     ended: list[str]
 
 
-class NodeInfo(TypedDict, total=False):
-    """A living node of the cluster."""
-
-    node_id: str
-    labels: dict[str, str]
-    total: Amounts
-    #: By the scheduler's own accounting.
-    free: Amounts
-    #: What Ray work that is not the scheduler's uses.
-    external_usage: Amounts
-    #: Who that is, as far as Ray knows; it keeps no record of what plain tasks hold.
-    external_jobs: list[ExternalJobInfo]
-    cordoned: bool
-    draining: bool
-    agents: list[str]
-
-
 class NodesResult(Result, total=False):
     """The answer of ``cluster_snapshot``."""
 
     nodes: list[NodeInfo]
-
-
-class StrategyInfo(TypedDict, total=False):
-    """A strategy that the scheduler was made with, and how often it was called."""
-
-    name: str
-    hooks: list[str]
-    calls: int
-    failures: int
-    slow_calls: int
-    #: Why it is not called any more; empty: it is called.
-    disabled: str
 
 
 class StrategiesResult(Result, total=False):

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from schedulemesh.core.client import cluster, pools, preemption, tasks
 from schedulemesh.core.client.connection import Connection
-from schedulemesh.core.client.listings import PoolInfo, PreemptionRecord, TaskListing
 from schedulemesh.domain.resources import amounts_text
+from schedulemesh.protocol.pool_rows import PoolInfo
+from schedulemesh.protocol.task_rows import PreemptionRecord, TaskListing
 
 if TYPE_CHECKING:
     from rich.table import Table

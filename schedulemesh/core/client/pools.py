@@ -19,13 +19,7 @@ from schedulemesh.core.client import results
 from schedulemesh.core.client.asking import ask, details, listed, respond
 from schedulemesh.core.client.cohort_listings import CohortsResult
 from schedulemesh.core.client.connection import Connection
-from schedulemesh.core.client.listings import (
-    GroupsResult,
-    PoolDefinition,
-    PoolResult,
-    PoolsResult,
-    ReservedGroups,
-)
+from schedulemesh.core.client.listings import GroupsResult, PoolResult, PoolsResult, ReservedGroups
 from schedulemesh.core.client.task_fields import LendingFields
 from schedulemesh.core.client.warm import shipped_config
 from schedulemesh.domain.cohort import parse_cohort, parse_weight
@@ -33,6 +27,7 @@ from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.placement import WarmSpec
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.protocol.answers import PoolResponse
+from schedulemesh.protocol.pool_rows import PoolDefinition
 from schedulemesh.protocol.public import pool_definition
 from schedulemesh.protocol.requests import (
     CreatePool,

@@ -15,7 +15,6 @@ from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.deadline import WAITS
 from schedulemesh.core.client.listings import (
     CancellationResult,
-    QueueListing,
     QueuePolicyResult,
     QueueResult,
     SubmitManyResult,
@@ -37,6 +36,7 @@ from schedulemesh.protocol.queue_requests import (
     ListQueue,
     SubmitMany,
 )
+from schedulemesh.protocol.task_rows import QueueListing
 
 #: What one of the submissions of ``submit_many`` may say.
 _FIELDS = frozenset({"task_id", "pool_name", "actor_class", *get_type_hints(SubmitFields)})

@@ -25,6 +25,8 @@ from schedulemesh.engine.messages.outcomes import (
 from schedulemesh.protocol import public
 from schedulemesh.protocol.agents import SavedState
 from schedulemesh.protocol.answers import MemberPlace, Response
+from schedulemesh.protocol.cluster_rows import MeasuredUsage
+from schedulemesh.protocol.task_rows import TaskInfo
 
 #: The TypedDict of a public result.
 ResultT = TypeVar("ResultT")
@@ -40,35 +42,6 @@ class PlacementGroupInfo(TypedDict, total=False):
     name: str
     node_ids: list[str]
     path: str
-
-
-class TaskInfo(TypedDict, total=False):
-    """A task as every listing shows it: the public fields of its specification."""
-
-    task_id: str
-    pool_name: str
-    priority: float
-    labels: dict[str, str]
-    #: Seconds from its start to its end; None: unknown.
-    estimated_duration: float | None
-    #: The user that it belongs to; empty: unknown.
-    owner: str
-    #: "requeue" or "drop" when it is evicted; empty: what its pool says.
-    on_preempted: str
-    #: Evictions after which it cannot be evicted any more; None: as the policy says.
-    max_preemptions: int | None
-
-
-class MeasuredUsage(TypedDict):
-    """What a process and those that it has started really use."""
-
-    cpu: float
-    memory_mb: float
-    #: In per cent, and the memory used on its GPUs; None: they are not measured.
-    gpu_utilization: float | None
-    gpu_memory_mb: float | None
-    #: When it was reported, in seconds since 1970.
-    at: float
 
 
 class AgentInfo(TypedDict, total=False):
