@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
+#: What an amount of a bundle is of, if it is of no custom resource.
+_KINDS = ("cpu", "gpu", "memory")
 #: What a shell adds to the number of a signal that has ended a process.
 _SIGNALLED = 128
 
@@ -39,6 +41,20 @@ def submit(
     resource: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=AMOUNT", help="A custom resource. Repeatable."),
+    ] = None,
+    bundle: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=AMOUNT,…",
+            help="A part of the claim, on one node, such as cpu=8,gpu=4. Repeatable.",
+        ),
+    ] = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            help="How its parts are placed: PACK, SPREAD, STRICT_PACK or STRICT_SPREAD. "
+            "Without --bundle there is a part for each GPU, else for each CPU."
+        ),
     ] = None,
     priority: Annotated[float, typer.Option(help="Its priority.")] = 5.0,
     working_dir: Annotated[
@@ -81,15 +97,14 @@ def submit(
 
     name = task_id or f"job-{uuid.uuid4().hex[:8]}"
     custom = assignments(resource or ())
-    amounts = {"cpu": cpus, "gpu": gpus, "memory": memory}
+    amounts: dict[str, object] = {"cpu": cpus, "gpu": gpus, "memory": memory}
     given = {
         "task_id": name,
         "entrypoint": entrypoint,
         "pool_name": pool,
-        "resources": {
-            **{kind: amount for kind, amount in amounts.items() if amount},
-            **({"custom": custom} if custom else {}),
-        },
+        "resources": _resources({**amounts, "custom": custom}, bundle),
+        "bundles": parse_bundle_words(bundle or ()),
+        "strategy": strategy,
         "priority": priority,
         "working_dir": working_dir,
         "env": _variables(env or ()),
@@ -189,6 +204,27 @@ def _exit_code(gateway: Gateway, task_id: str) -> int:
                 raise
         else:
             return 0
+
+
+def _resources(amounts: dict[str, object], bundles: list[str] | None) -> dict[str, object] | None:
+    """What the options ask for; None where bundles alone do."""
+    given = {kind: amount for kind, amount in amounts.items() if amount}
+    return given if given or not bundles else None
+
+
+def parse_bundle_words(words: Iterable[str]) -> list[dict[str, object]] | None:
+    """Bundles from words ``NAME=AMOUNT,…``; None: there are none. What is neither cpu, gpu nor memory is a
+    custom resource. Raises InvalidRequestError.
+    """
+    from schedulemesh.cli.changes import assignments
+
+    found: list[dict[str, object]] = []
+    for word in words:
+        amounts = assignments(word.split(","))
+        own = {name: amount for name, amount in amounts.items() if name in _KINDS}
+        custom = {name: amount for name, amount in amounts.items() if name not in _KINDS}
+        found.append({**own, "custom": custom} if custom else own)
+    return found or None
 
 
 def _variables(words: Iterable[str]) -> dict[str, str]:

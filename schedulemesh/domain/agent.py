@@ -74,6 +74,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
 
     #: Seconds from the notice of an eviction to its end; None: as the policy says.
     grace_s: float | None = None
+    #: One of Ray's placement strategies for the bundles of its claim; empty: PACK, and no bundles unless they
+    #: are given or no node is large enough.
+    strategy: str = ""
 
 
 class MemberProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -208,6 +211,8 @@ def check_job(spec: AgentSpec) -> None:
         raise InvalidRequestError("an agent is a gang or a job, not both; leave out replicas")
     if spec.job is not None and spec.job.grace_s is not None:
         parse_duration(spec.job.grace_s, "grace_s")
+    if spec.job is not None and spec.job.strategy:
+        _check_strategy(spec.job.strategy, "strategy")
     if msgspec.json.decode(spec.options).get("max_restarts"):
         raise InvalidRequestError(
             "ray_options has max_restarts; a job's driver is started again by max_retries instead"
@@ -218,10 +223,8 @@ def check_gang(gang: GangSpec, size: int) -> None:
     """Raise InvalidRequestError if a caller may not request such a gang of so many bundles."""
     if not size:
         raise InvalidRequestError("a gang has a bundle for each member; it has none")
-    if gang.strategy and gang.strategy not in PLACEMENT_STRATEGIES:
-        raise InvalidRequestError(
-            f"placement is {shown(gang.strategy)}; allowed are {', '.join(PLACEMENT_STRATEGIES)}"
-        )
+    if gang.strategy:
+        _check_strategy(gang.strategy, "placement")
     if gang.same_label:
         parse_name(gang.same_label, "same_label")
     if gang.members and len(gang.members) != size:
@@ -232,6 +235,13 @@ def check_gang(gang: GangSpec, size: int) -> None:
         parse_key(member.class_key, "a member's class key")
         if member.arguments_key is not None:
             parse_key(member.arguments_key, "a member's arguments' key")
+
+
+def _check_strategy(strategy: str, what: str) -> None:
+    if strategy not in PLACEMENT_STRATEGIES:
+        raise InvalidRequestError(
+            f"{what} is {shown(strategy)}; allowed are {', '.join(PLACEMENT_STRATEGIES)}"
+        )
 
 
 def _check_elastic(gang: GangSpec, size: int) -> None:

@@ -65,6 +65,46 @@ def test_the_parts_of_a_job_may_be_given(mesh):
     assert (group.shape.bundles, sorted(group.node_ids)) == ((amount(gpu=3),) * 2, ["n1", "n2"])
 
 
+def test_the_parts_of_a_job_are_placed_as_it_says(mesh):
+    for strategy, nodes in (("SPREAD", {"n1", "n2"}), ("PACK", {"n1"}), ("STRICT_PACK", {"n1"})):
+        job = JobSpec(strategy=strategy)
+        outcome = mesh.submit(strategy, job=job, bundles=[{"gpu": 1}, {"gpu": 1}])
+        assert isinstance(outcome, Pending), outcome
+        group = group_of(mesh, mesh.state.agents[strategy])
+        assert (group.shape.strategy, set(group.node_ids)) == (strategy, nodes)
+        assert group.shape.virtual
+        mesh.make_all()
+        mesh.report(strategy)
+        mesh.complete(strategy)
+        mesh.remove(*mesh.removes)
+
+
+def test_a_job_that_says_only_how_its_parts_are_placed_has_one_for_each_gpu(mesh):
+    assert isinstance(mesh.submit("j", job=JobSpec(strategy="SPREAD"), cpu=8, gpu=4), Pending)
+    group = group_of(mesh, mesh.state.agents["j"])
+    assert group.shape.bundles == (amount(cpu=2, gpu=1),) * 4
+    assert sorted(group.node_ids) == ["n1", "n1", "n2", "n2"]
+
+
+def test_parts_that_no_nodes_can_hold_as_they_are_to_be_placed_are_refused(mesh):
+    job = JobSpec(strategy="STRICT_SPREAD")
+    refused = mesh.submit("j", job=job, bundles=[{"gpu": 1}] * 3)
+    assert refused.reason is Reason.CLUSTER_OUT_OF_RESOURCES
+
+
+def test_jobs_that_differ_in_how_they_are_placed_wait_apart(mesh):
+    """One that does not fit says nothing about the other."""
+    for name in ("a", "b", "c", "d"):
+        mesh.run(name, gpu=2)
+    on_node = {mesh.state.agents[name].node_id: name for name in ("a", "b", "c", "d")}
+    parts, queued = [{"gpu": 2}] * 2, {"queue": True}
+    mesh.submit("packed", job=JobSpec(strategy="STRICT_PACK"), bundles=parts, more=queued)
+    mesh.submit("spread", job=JobSpec(strategy="STRICT_SPREAD"), bundles=parts, more=queued)
+    for name in on_node.values():
+        mesh.complete(name)
+    assert mesh.waiting() == ["packed"]
+
+
 def test_its_claim_ends_with_it(mesh):
     started(mesh, cpu=12, gpu=6)
     mesh.complete("j")

@@ -170,6 +170,8 @@ CALLS: dict[str, dict[str, Kind]] = {
         "priority": number,
         "env": one_of(None, {}, {"A": "b"}, {"A": 1}),
         "working_dir": one_of(None, "/no-such-folder"),
+        "bundles": one_of(None, [], [{"cpu": 1}], [{"cpu": 1}] * 2, "ab", [{}]),
+        "strategy": one_of(None, "", "PACK", "SPREAD", "pack", 1),
         "grace_s": one_of(None, 0.0, -1.0),
         "dry_run": one_of(True),
     },

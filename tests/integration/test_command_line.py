@@ -198,13 +198,14 @@ def test_what_changes_is_done(run, mesh):
 
 def test_a_job_is_submitted_followed_and_listed(run, mesh):
     python = [sys.executable, "-c", "import sys; print('输出'); sys.exit(int(sys.argv[1]))"]
-    words = ["--pool", OTHER, "--cpus", "1", "--follow", "--"]
-    done = run("submit", "--id", "作业", *words, *python, "0")
+    words = ["--pool", OTHER, "--follow"]
+    done = run("submit", "--id", "作业", *words, "--cpus", "1", "--", *python, "0")
     assert (done.exit_code, done.stdout) == (0, "输出\n"), done.output
     assert run("logs", "作业", "--tail", "1").stdout == "输出\n"
     (listed,) = json.loads(run("jobs", "-f", "state=completed", "-o", "json").stdout)
     assert (listed["task_id"], listed["attempt"]) == ("作业", 1)
-    done = run("submit", "--id", "失败", *words, *python, "3")
+    parts = ["--bundle", "cpu=0.5", "--bundle", "cpu=0.5", "--strategy", "SPREAD", "--"]
+    done = run("submit", "--id", "失败", *words, *parts, *python, "3")
     assert done.exit_code == 3
     assert "exit code 3" in done.stderr
     assert run("logs", "没有").exit_code == 3

@@ -30,11 +30,12 @@ class JobCalls(SchedulerObject):
         """Run a driver command, such as ``["python", "train.py"]``, as a task on the cluster.
 
         The driver is a process of its own with ``RAY_ADDRESS`` set, so a plain ``ray.init()`` joins the
-        cluster. ``resources`` are for what it starts in Ray. When it ends, and when it is cancelled or
-        evicted, everything that it has started in Ray ends with it, detached actors and placement groups
-        too. An evicted job joins the queue again and finds its checkpoint folder (see ``schedulemesh.job``).
-        A string is run by the shell, a list is not. With exit code 0 the task is completed, and ``result``
-        returns a dict with ``exit_code``; otherwise it has failed, and ``result`` raises JobFailedError.
+        cluster. ``resources``, or the sum of ``bundles``, are for what it starts in Ray. When it ends, and
+        when it is cancelled or evicted, everything that it has started in Ray ends with it, detached actors
+        and placement groups too. An evicted job joins the queue again and finds its checkpoint folder (see
+        ``schedulemesh.job``). A string is run by the shell, a list is not. With exit code 0 the task is
+        completed, and ``result`` returns a dict with ``exit_code``; otherwise it has failed, and ``result``
+        raises JobFailedError.
 
         A local ``working_dir`` is sent with the job; it may take up to 16 MB packed. The other fields are
         those of ``submit_task_with_preemption``.

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from schedulemesh.config.groups import parse_strategy
 from schedulemesh.config.settings import MAX_BLOB_BYTES
 from schedulemesh.core.agent.job_runner import JobCommand, JobRunner
 from schedulemesh.core.client.task_request import Caller, Submission, task_submission
@@ -24,7 +25,15 @@ from schedulemesh.errors import InvalidRequestError, shown
 #: What a working folder has that a driver does not need.
 _LEFT_OUT = (".git", ".venv", "__pycache__", "*.pyc", ".mypy_cache", ".ruff_cache", ".pytest_cache")
 #: Fields of submit_job that describe the driver; the others are those of every submission.
-_OF_JOBS = ("entrypoint", "env", "working_dir", "runtime_env", "checkpoint_dir", "grace_s")
+_OF_JOBS = (
+    "entrypoint",
+    "env",
+    "working_dir",
+    "runtime_env",
+    "checkpoint_dir",
+    "grace_s",
+    "strategy",
+)
 
 
 def job_submission(caller: Caller, given: Mapping[str, object]) -> Submission:
@@ -43,8 +52,11 @@ def job_submission(caller: Caller, given: Mapping[str, object]) -> Submission:
     }
     # The driver is a job of its own: nothing of the environment of the submitting job is for it.
     made = task_submission(msgspec.structs.replace(caller, runtime_env={}), {**fields, **task})
-    grace_s = given.get("grace_s")
-    spec = JobSpec(grace_s=None if grace_s is None else parse_duration(grace_s, "grace_s"))
+    grace_s, strategy = given.get("grace_s"), given.get("strategy")
+    spec = JobSpec(
+        grace_s=None if grace_s is None else parse_duration(grace_s, "grace_s"),
+        strategy="" if strategy is None else parse_strategy(strategy, "strategy"),
+    )
     return made.changed(agent=msgspec.structs.replace(made.submission.agent, job=spec))
 
 

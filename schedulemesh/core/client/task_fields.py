@@ -109,6 +109,11 @@ class JobFields(TypedDict, total=False):
     max_preemptions: int | None
     #: How often it is started again after its driver failed or was lost.
     max_retries: int
+    #: The parts of its claim, each on one node; their sum is what it asks for.
+    bundles: Sequence[Mapping[str, object]] | None
+    #: How the parts are placed on nodes: PACK, SPREAD, STRICT_PACK or STRICT_SPREAD. Without bundles there is
+    #: a part for each GPU, or for each CPU where it asks for no GPU.
+    strategy: str | None
     pool_selector: Mapping[str, object] | None
     #: Whether it waits in the queue where it does not fit; the call returns at once.
     queue: bool

@@ -40,7 +40,7 @@ def groups_asked(
         bundles,
         DEFAULT_PRIORITY if task is None else task.priority,
         agent.labels if task is None else task.labels,
-        agent.own_group,
+        agent.own_group or agent.job,
         virtual=virtual,
     )
 
@@ -48,12 +48,14 @@ def groups_asked(
 def bundles_of(cluster: Cluster, agent: AgentSpec, need: Resources) -> tuple[Resources, ...]:
     """The parts of what an agent needs, each of which is on one node.
 
-    A job for which no node is large enough is divided: into a part for each GPU, or for each CPU where it
-    needs no GPU.
+    A job for which no node is large enough, or which says how its parts are placed, is divided: into a part
+    for each GPU, or for each CPU where it needs no GPU.
     """
     if agent.bundles:
         return agent.bundles
-    if agent.job is None or not cluster.nodes or cluster.could_ever(need):
+    if agent.job is None or not cluster.nodes:
+        return (need,)
+    if not agent.job.strategy and cluster.could_ever(need):
         return (need,)
     return divided(need, min((need.gpu or need.cpu) // UNIT, MAX_BUNDLES))
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from schedulemesh.domain.agent import GangSpec
+from schedulemesh.domain.agent import GangSpec, JobSpec
 from schedulemesh.domain.labels import Labels, matches
 from schedulemesh.domain.lease import LeaseSpec
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
@@ -84,11 +84,13 @@ def group_request_of(
     bundles: tuple[Resources, ...],
     priority: float,
     labels: Labels,
-    own: GangSpec | LeaseSpec | None = None,
+    own: GangSpec | LeaseSpec | JobSpec | None = None,
     *,
     virtual: bool = False,
 ) -> GroupRequest:
-    """What a task of this priority and with these labels asks for. ``own``: how a gang or lease is placed."""
+    """What a task of this priority and with these labels asks for. ``own``: how a gang, lease or job is
+    placed.
+    """
     shape = dynamic_shape(spec, bundles, own, virtual=virtual)
     reserved = state.groups.reserved_shapes(pool_name)
     closest = best_reserved(

@@ -17,7 +17,7 @@ from typing import TypeVar, overload
 import msgspec
 from sortedcontainers import SortedList
 
-from schedulemesh.domain.agent import GangSpec
+from schedulemesh.domain.agent import GangSpec, JobSpec
 from schedulemesh.domain.lease import LeaseSpec
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.resources import Resources
@@ -319,16 +319,16 @@ class _Idle(Sequence[Group]):
 def dynamic_shape(
     spec: GroupsSpec,
     bundles: tuple[Resources, ...],
-    own: GangSpec | LeaseSpec | None = None,
+    own: GangSpec | LeaseSpec | JobSpec | None = None,
     *,
     virtual: bool = False,
 ) -> GroupShape:
-    """The shape of a dynamic group for these bundles. ``own``: how a gang or a lease is placed."""
+    """The shape of a dynamic group for these bundles. ``own``: how a gang, a lease or a job is placed."""
     return GroupShape(
         bundles=bundles,
         strategy=spec.strategy if own is None else own.strategy or spec.strategy,
         node_labels=tuple(sorted(spec.node_labels.items())),
-        same_label="" if own is None else own.same_label,
+        same_label=own.same_label if isinstance(own, (GangSpec, LeaseSpec)) else "",
         virtual=virtual,
         parts=own.parts if isinstance(own, LeaseSpec) else 1,
     )

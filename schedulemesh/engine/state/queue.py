@@ -98,7 +98,7 @@ ClassKey = tuple[
     tuple[str, str, int] | None,
     bool,
     tuple[tuple[str, str], ...],
-    bool,
+    str | None,
     bool,
 ]
 
@@ -375,7 +375,7 @@ def _class_of(task: QueuedTask) -> ClassKey:
     placed = submission.choose_node
     own = agent.own_group
     group = None if own is None else (own.strategy, own.same_label, _parts(agent))
-    extra, job = bool(spec.extra_of), agent.job is not None
+    extra, job = bool(spec.extra_of), None if agent.job is None else agent.job.strategy
     return (agent.pool_name, spec.priority, need, agent.bundles, group, placed, labels, job, extra)
 
 
