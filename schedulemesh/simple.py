@@ -15,15 +15,15 @@ from typing_extensions import Self, Unpack
 from schedulemesh.config.alerts import AlertSettings
 from schedulemesh.config.policy import PreemptionAggressiveness
 from schedulemesh.core.client import explanations, listings, results
-from schedulemesh.core.client.about_results import AboutResult
 from schedulemesh.core.client.alert_calls import AlertCalls
 from schedulemesh.core.client.arguments import public, public_calls
-from schedulemesh.core.client.external_results import ExternalUsageResult
+from schedulemesh.core.client.cluster_calls import ClusterCalls
 from schedulemesh.core.client.gangs import GangMember
 from schedulemesh.core.client.history_calls import HistoryCalls
 from schedulemesh.core.client.job_calls import JobCalls
 from schedulemesh.core.client.lease_calls import LeaseCalls
 from schedulemesh.core.client.metric_calls import MetricCalls
+from schedulemesh.core.client.origin import identity
 from schedulemesh.core.client.ray_cluster import join_or_start, join_running
 from schedulemesh.core.client.results import SubmitResult
 from schedulemesh.core.client.scheduler import RayScheduler
@@ -87,6 +87,7 @@ class SimpleTaskSpec:
 
 @public_calls
 class SimpleScheduler(
+    ClusterCalls,
     SimplePoolCalls,
     SimpleQueueCalls,
     SimpleTaskFollower,
@@ -101,7 +102,8 @@ class SimpleScheduler(
 
     Ray is looked for at ``RAY_ADDRESS``, then on this machine; else a local one is started, with
     ``local_ray`` as options of ``ray.init``, and ended by ``shutdown``. An address that does not answer is
-    given up after 10 s, and the log says which Ray was joined. The other arguments are those of RayScheduler.
+    given up after 10 s, and the log says which Ray was joined. The other arguments are those of RayScheduler:
+    without a ``name`` the driver of a job and an agent attach to the scheduler that started them.
 
     The attribute ``scheduler`` is the RayScheduler that carries out the calls; what a call does and returns
     in full is documented there.
@@ -112,7 +114,7 @@ class SimpleScheduler(
 
     def __init__(
         self,
-        name: str = "default",
+        name: str | None = None,
         *,
         detached: bool = False,
         namespace: str | None = None,
@@ -146,20 +148,22 @@ class SimpleScheduler(
     @classmethod
     def attach(
         cls,
-        name: str = "default",
+        name: str | None = None,
         *,
         namespace: str | None = None,
         state_path: str | os.PathLike[str] | None = None,
         token: str | None = None,
     ) -> Self:
-        """The living scheduler of this name, on the Ray at ``RAY_ADDRESS`` or on this machine.
+        """The living scheduler of this name (None: as for the class), on the Ray at ``RAY_ADDRESS`` or on
+        this machine.
 
         Raises SchedulerNotFoundError where there is no such scheduler, or no Ray; none is started.
         """
         if not ray.is_initialized() and not join_running():
+            wanted, _ = identity(name, namespace)
             raise SchedulerNotFoundError(
-                f"there is no Ray to find scheduler {name!r} on: set RAY_ADDRESS, or run this on a node of "
-                "the cluster"
+                f"there is no Ray to find scheduler {wanted!r} on: set RAY_ADDRESS, or run this on a node "
+                "of the cluster"
             )
         simple = cls.__new__(cls)
         simple._started_ray, simple._detached = False, True  # noqa: SLF001  # its own class
@@ -395,10 +399,6 @@ class SimpleScheduler(
         """Count the placement groups of all pools, or of one; see RayScheduler.pg_pool_stats."""
         return self.scheduler.pg_pool_stats(pool)
 
-    def stats(self) -> listings.Stats:
-        """Return the counts of preemptions, the pools by name, and how many agents and nodes there are."""
-        return self.scheduler.stats()
-
     @public(PreemptionFilter)
     def list_preemptions(self, **which: Unpack[PreemptionFilter]) -> listings.PreemptionsResult:
         """Return the last ``preemptions`` in which a task, pool or owner took part, the newest last: who was
@@ -410,22 +410,6 @@ class SimpleScheduler(
         """Return how many preemptions there were, by kind, and the last ones."""
         return self.scheduler.get_preemption_stats()
 
-    def strategies(self) -> listings.StrategiesResult:
-        """Return ``strategies``: those that the scheduler was made with, and how often each was called."""
-        return self.scheduler.strategies()
-
-    def cluster_snapshot(self) -> listings.NodesResult:
-        """Return ``nodes``: every living node with its resources and agents."""
-        return self.scheduler.cluster_snapshot()
-
-    def external_usage(self) -> ExternalUsageResult:
-        """Return ``jobs``: the Ray jobs that hold or wait for something that is not the scheduler's."""
-        return self.scheduler.external_usage()
-
-    def cordon_node(self, node_id: str, cordoned: bool = True) -> results.Result:
-        """Close a node to new agents, or open it again (False). Agents on it stay."""
-        return self.scheduler.cordon_node(node_id, cordoned)
-
     def list_orphans(self) -> listings.OrphansResult:
         """Return ``orphans``: actors and placement groups that a restored journal does not know."""
         return self.scheduler.list_orphans()
@@ -433,14 +417,6 @@ class SimpleScheduler(
     def end_orphans(self, names: Iterable[str] | None = None) -> listings.EndedOrphans:
         """End the orphaned actors with these names in Ray, or all of them; returns ``ended``."""
         return self.scheduler.end_orphans(names)
-
-    def dashboard(self) -> None:
-        """Print an overview: the supervisor, the pools with their quota, and the last preemptions."""
-        self.scheduler.dashboard()
-
-    def about(self) -> AboutResult:
-        """Return what serves this scheduler, and where: name, node, process, journal, counts."""
-        return self.scheduler.about()
 
     def detach(self) -> None:
         """Use this object no more; the scheduler keeps running. A Ray that was started here stays, too."""

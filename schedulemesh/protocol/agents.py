@@ -116,9 +116,13 @@ class JobStart(msgspec.Struct, frozen=True, kw_only=True):
 class AgentInit(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a host needs to construct the user's object."""
 
+    #: The name and namespace of the scheduler.
     scheduler: str
+    namespace: str
     agent_name: str
     incarnation: int
+    #: The task that it is started for; empty: none.
+    task_id: str = ""
     labels: dict[str, str]
     shipped: bytes
     arguments: bytes | None

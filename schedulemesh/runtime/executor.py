@@ -324,8 +324,10 @@ class Executor:
         address = self._agents.address(agent, order.incarnation)
         return AgentInit(
             scheduler=self._scheduler,
+            namespace=self._agents.namespace,
             agent_name=agent.name,
             incarnation=order.incarnation,
+            task_id=next(iter(self.reactor.state.running.on_agent(agent.name)), ""),
             mark=self._agents.process_mark(*address),
             labels=agent.labels,
             shipped=await self.code.class_bytes(agent.class_key) or b"",

@@ -147,6 +147,7 @@ def through_the_agent(trace: Trace, replace: Callable[[Any, str, Any], None]) ->
     shipped = ship_class(Worker)
     init = AgentInit(
         scheduler="s",
+        namespace="n",
         agent_name=MARK,
         incarnation=1,
         labels={},

@@ -113,6 +113,7 @@ def boot_of(cls, where="", fault=None, saved=None):
     return pack(
         AgentInit(
             scheduler="s",
+            namespace="n",
             agent_name="a",
             incarnation=1,
             labels={},

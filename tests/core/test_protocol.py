@@ -48,6 +48,7 @@ SAVED = SavedState(
         ),
         AgentInit(
             scheduler="s",
+            namespace="n",
             agent_name="a",
             mark=1 << 62,
             incarnation=2,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import logging
+from types import SimpleNamespace
 
 import pytest
 
 from schedulemesh import simple as simple_module
 from schedulemesh.config.settings import PROTOCOL_VERSION
 from schedulemesh.core.client import connection as connections
+from schedulemesh.core.client import origin
 from schedulemesh.core.client import scheduler as scheduler_module
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.scheduler import RayScheduler
@@ -184,3 +186,50 @@ def test_a_call_of_both_classes_takes_the_same_arguments(name):
     there, here = (getattr(cls, name) for cls in (RayScheduler, SimpleScheduler))
     if callable(there):
         assert parameters(here) == parameters(there)
+
+
+def namespace_of(scheduler):
+    return scheduler._connection.settings.namespace
+
+
+@pytest.fixture
+def in_a_job(monkeypatch):
+    """This process as the driver of a job of the scheduler "team" in the namespace "space"."""
+    monkeypatch.setenv("SCHEDULEMESH_TASK_ID", "train")
+    monkeypatch.setenv("SCHEDULEMESH_NAME", "team")
+    monkeypatch.setenv("SCHEDULEMESH_NAMESPACE", "space")
+
+
+@pytest.mark.parametrize("made", [RayScheduler, RayScheduler.attach])
+def test_in_a_job_a_scheduler_without_a_name_is_the_one_that_started_it(
+    living, ended, in_a_job, made
+):
+    with made() as scheduler:
+        assert (scheduler.name, namespace_of(scheduler)) == ("team", "space")
+    assert ended == [], "it does not belong to the job"
+    with made(namespace="space") as scheduler:
+        assert scheduler.name == "team"
+
+
+def test_in_a_job_arguments_that_name_another_scheduler_win(living, ended, in_a_job):
+    with RayScheduler("own") as scheduler:
+        assert (scheduler.name, namespace_of(scheduler)) == ("own", "schedulemesh")
+    with RayScheduler(namespace="elsewhere") as scheduler:
+        assert (scheduler.name, namespace_of(scheduler)) == ("default", "elsewhere")
+    assert ended == ["own", "default"]
+
+
+def test_names_in_the_environment_of_commands_are_not_those_of_a_job(
+    living, ended, in_a_job, monkeypatch
+):
+    monkeypatch.delenv("SCHEDULEMESH_TASK_ID")
+    with RayScheduler() as scheduler:
+        assert scheduler.name == "default"
+
+
+def test_an_agent_has_the_scheduler_that_started_it(living, ended, monkeypatch):
+    agent = SimpleNamespace(scheduler="team", namespace="space", task_id="")
+    monkeypatch.setattr(origin, "current", lambda: agent)
+    with RayScheduler() as scheduler:
+        assert (scheduler.name, namespace_of(scheduler)) == ("team", "space")
+    assert ended == []

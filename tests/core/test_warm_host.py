@@ -35,6 +35,7 @@ def test_a_ready_host_loads_before_it_builds(monkeypatch, devices):
     init = pack(
         AgentInit(
             scheduler="mesh",
+            namespace="n",
             agent_name="a",
             incarnation=1,
             mark=77,

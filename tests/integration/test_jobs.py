@@ -11,6 +11,7 @@ import pytest
 import ray
 
 from schedulemesh.errors import JobFailedError
+from schedulemesh.simple import SimpleScheduler
 from tests.integration.polling import actors_in, groups_in, process_exists, quota, until
 
 #: A script that knows nothing of ScheduleMesh: an actor, a detached one, and a detached placement group.
@@ -123,6 +124,38 @@ def test_a_plain_script_runs_unchanged_and_nothing_of_it_is_left(pool, submit, o
     assert_nothing_is_left(pool, outside)
     (listed,) = pool.jobs()["jobs"]
     assert (listed["task_id"], listed["state"], listed["attempt"]) == ("train", "completed", 1)
+
+
+class Asks:
+    """Asks the scheduler that started it."""
+
+    def __init__(self, name, labels):
+        self.name = name
+
+    def work(self):
+        """The name and the epoch of its scheduler."""
+        with SimpleScheduler() as mesh:
+            return mesh.name, mesh.about()["epoch"]
+
+
+def test_in_a_job_and_in_an_agent_a_scheduler_without_a_name_is_their_own(pool, submit):
+    submit(
+        "asks",
+        """
+        from schedulemesh import SimpleScheduler
+
+        with SimpleScheduler() as mesh:
+            about = mesh.about()
+        print("found", about["name"], about["namespace"], mesh, flush=True)
+        """,
+    )
+    assert result_of(pool, "asks")["state"] == "completed"
+    about = pool.about()
+    assert f"found {about['name']} {about['namespace']} " in log_of(pool, "asks")
+
+    answer = pool.submit_task_with_preemption("in-agent", "p", Asks, {"cpu": 1}, run="work")
+    assert answer["success"], answer
+    assert result_of(pool, "in-agent")["result"] == (about["name"], about["epoch"])
 
 
 def test_the_exit_code_and_the_last_line_tell_why_a_job_failed(pool, submit):

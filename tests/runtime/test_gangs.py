@@ -147,6 +147,7 @@ def started(agents):
 def init(order):
     return AgentInit(
         scheduler="s",
+        namespace="n",
         agent_name=order.agent.name,
         incarnation=order.incarnation,
         labels={},

@@ -88,6 +88,7 @@ class Stage:
     def start(self, order, ready):
         init = AgentInit(
             scheduler="mesh",
+            namespace="n",
             agent_name="a",
             incarnation=7,
             mark=77,

@@ -122,6 +122,7 @@ class ControlChannel:
     def __init__(self, init: AgentInit, supervisor: ActorHandle) -> None:
         self._init_message = init
         self.agent_name = init.agent_name
+        self.scheduler, self.namespace, self.task_id = init.scheduler, init.namespace, init.task_id
         self._incarnation, self._key = init.incarnation, init.key
         #: What calls of the supervisor begin with that only this process may make.
         self._own = (init.agent_name, init.incarnation, init.key)

@@ -77,6 +77,7 @@ def _warm_up() -> None:
     """Run the steps of building an object once, because codecs are slower the first time."""
     init = AgentInit(
         scheduler="",
+        namespace="",
         agent_name="",
         incarnation=0,
         labels={},

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from schedulemesh.core.client import cluster, pools, preemption, tasks
+from schedulemesh.core.client import pools, preemption, tasks
+from schedulemesh.core.client.about_results import AboutResult
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.domain.resources import amounts_text
 from schedulemesh.protocol.pool_rows import PoolInfo
@@ -22,11 +23,10 @@ _PREEMPTIONS = ("time", "evicted", "for", "rule")
 _LAST = 5
 
 
-def print_overview(connection: Connection) -> None:
+def print_overview(connection: Connection, about: AboutResult) -> None:
     """Print the overview to stdout, as wide as the terminal."""
     from rich.console import Console
 
-    about = cluster.about(connection)
     listed = tasks.list_tasks(connection)["tasks"]
     console = Console(highlight=False, markup=False)
     console.print(

@@ -12,29 +12,27 @@ from schedulemesh.config.policy import PreemptionAggressiveness
 from schedulemesh.config.settings import HistorySettings, JournalSettings
 from schedulemesh.core.client import (
     agents,
-    cluster,
     explanations,
     listings,
-    overview,
     preemption,
     results,
     states,
     submissions,
     tasks,
 )
-from schedulemesh.core.client.about_results import AboutResult
 from schedulemesh.core.client.alert_calls import AlertCalls
 from schedulemesh.core.client.arguments import public, public_calls
+from schedulemesh.core.client.cluster_calls import ClusterCalls
 from schedulemesh.core.client.connection import connect, find
 from schedulemesh.core.client.console import show_log
 from schedulemesh.core.client.drain_calls import DrainCalls
-from schedulemesh.core.client.external_results import ExternalUsageResult
 from schedulemesh.core.client.gang_calls import GangCalls
 from schedulemesh.core.client.history_calls import HistoryCalls
 from schedulemesh.core.client.job_calls import JobCalls
 from schedulemesh.core.client.lease_calls import LeaseCalls
 from schedulemesh.core.client.metric_calls import MetricCalls
 from schedulemesh.core.client.new_settings import parse_settings
+from schedulemesh.core.client.origin import identity, own_scheduler
 from schedulemesh.core.client.pool_calls import PoolCalls
 from schedulemesh.core.client.queue_calls import QueueCalls
 from schedulemesh.core.client.task_fields import (
@@ -53,6 +51,7 @@ from schedulemesh.plugins.scheduling import SchedulingStrategyPlugin
 
 @public_calls
 class RayScheduler(
+    ClusterCalls,
     PoolCalls,
     GangCalls,
     LeaseCalls,
@@ -67,12 +66,13 @@ class RayScheduler(
     """The scheduler of one name in one Ray namespace: finds its supervisor or creates it, and calls it.
 
     ``detached`` False: the scheduler ends with this job, and nothing of it stays in Ray. True: it outlives
-    the job, and creating it again attaches to the living one. ``state_path`` is the folder of its journal on
-    this node, or the URL of a PostgreSQL database (None: a folder of Ray's session). ``node_strategy``
-    chooses among nodes with room, ``pool_strategy`` among pools that match a task: "bin_pack", "spread",
-    "best_fit", "dominant_share" or "fragmentation_aware". ``strategies`` are asked before those: instances
-    of SchedulingStrategyPlugin, import paths "module:Class", or names of installed ones (see
-    docs/plugins.md).
+    the job, and creating it again attaches to the living one. Without a ``name`` the driver of a job and an
+    agent attach to the scheduler that started them; elsewhere the name is "default". ``state_path`` is the
+    folder of its journal on this node, or the URL of a PostgreSQL database (None: a folder of Ray's session).
+    ``node_strategy`` chooses among nodes with room, ``pool_strategy`` among pools that match a task:
+    "bin_pack", "spread", "best_fit", "dominant_share" or "fragmentation_aware". ``strategies`` are asked
+    before those: instances of SchedulingStrategyPlugin, import paths "module:Class", or names of installed
+    ones (see docs/plugins.md).
     ``health_interval_s``: seconds between two health checks that the scheduler makes by itself, as
     ``ensure_agent_health`` does on request (None: it makes none). ``journal`` limits what the journal keeps,
     ``history`` what is kept of tasks that have ended. ``http`` is where the HTTP API listens: a port,
@@ -91,7 +91,7 @@ class RayScheduler(
 
     def __init__(
         self,
-        name: str = "default",
+        name: str | None = None,
         *,
         detached: bool = False,
         namespace: str | None = None,
@@ -107,9 +107,9 @@ class RayScheduler(
         auth: str | None = None,
         token: str | None = None,
     ) -> None:
+        own = own_scheduler(name, namespace)
         settings = parse_settings(
-            name,
-            namespace,
+            *identity(name, namespace),
             state_path,
             detached=detached,
             node_strategy=node_strategy,
@@ -123,24 +123,25 @@ class RayScheduler(
             auth=auth,
         )
         show_log()
-        self._connection = connect(settings, token)
+        self._connection = connect(settings, token) if own is None else find(settings, token)
 
     @classmethod
     def attach(
         cls,
-        name: str = "default",
+        name: str | None = None,
         *,
         namespace: str | None = None,
         state_path: str | os.PathLike[str] | None = None,
         token: str | None = None,
     ) -> Self:
-        """The living scheduler of this name, which is never ended by a ``with`` block.
+        """The living scheduler of this name (None: as for the class), which is never ended by a ``with``
+        block.
 
         Raises SchedulerNotFoundError where there is none, SchedulerExistsError for a ``state_path`` that
         is not the living one's, and NotAllowedError where it does not accept the token (None: the one in
         SCHEDULEMESH_TOKEN, or in the scheduler's file on this machine).
         """
-        settings = parse_settings(name, namespace, state_path, detached=True)
+        settings = parse_settings(*identity(name, namespace), state_path, detached=True)
         show_log()
         scheduler = cls.__new__(cls)
         scheduler._connection = find(settings, token)  # noqa: SLF001  # its own class
@@ -418,44 +419,3 @@ class RayScheduler(
         processes of their own, for at most ``save_timeout`` seconds. Refused with ``pool_not_found``.
         """
         return states.register_state_handlers(self._connection, pool_name, preserver, restorer)
-
-    def stats(self) -> listings.Stats:
-        """Return the counts of ``get_preemption_stats``, the pools by name, and how many agents and nodes
-        there are.
-        """
-        return cluster.stats(self._connection)
-
-    def strategies(self) -> listings.StrategiesResult:
-        """Return ``strategies``: those that the scheduler was made with, how often each was called, failed
-        and was slow, and why it is ``disabled`` (empty: it is not).
-        """
-        return cluster.strategies(self._connection)
-
-    def cluster_snapshot(self) -> listings.NodesResult:
-        """Return ``nodes``: every living node with its total and free resources, what Ray work that is not
-        the scheduler's uses, whether it is cordoned, and its agents.
-        """
-        return cluster.cluster_snapshot(self._connection)
-
-    def external_usage(self) -> ExternalUsageResult:
-        """Return ``jobs``: the Ray jobs that hold or wait for something that is not the scheduler's, by
-        namespace; what they hold altogether and by ``nodes``, and who they are. Ray is asked now. What plain
-        Ray tasks hold is not in it, because Ray keeps no record of that.
-        """
-        return cluster.external_usage(self._connection)
-
-    def cordon_node(self, node_id: str, cordoned: bool = True) -> results.Result:
-        """Close a node to new agents, or open it again (False). Agents on it stay."""
-        return cluster.cordon_node(self._connection, node_id, cordoned)
-
-    def dashboard(self) -> None:
-        """Print an overview: the supervisor, the pools with their quota, and the last preemptions."""
-        overview.print_overview(self._connection)
-
-    def about(self) -> AboutResult:
-        """Return what serves this scheduler: ``name``, ``namespace``, ``detached``, ``node_id``, ``pid``,
-        ``journal`` (its address), ``epoch`` (one more with each life of the supervisor), ``time`` (its
-        clock), the address of the HTTP API as ``http`` (None: there is none, or it does not serve yet), and
-        how many ``pools``, ``agents``, ``running_tasks`` and ``queued_tasks`` there are.
-        """
-        return cluster.about(self._connection)

@@ -1,0 +1,71 @@
+"""The calls about nodes, strategies and the scheduler itself."""
+
+from __future__ import annotations
+
+from schedulemesh.core.client import results
+from schedulemesh.core.client.about_results import AboutResult
+from schedulemesh.core.client.arguments import public_calls
+from schedulemesh.core.client.asking import details, listed, respond
+from schedulemesh.core.client.external_results import ExternalUsageResult
+from schedulemesh.core.client.lifecycle import SchedulerObject
+from schedulemesh.core.client.listings import NodesResult, Stats, StrategiesResult
+from schedulemesh.core.client.overview import print_overview
+from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.numbers import parse_flag
+from schedulemesh.protocol.requests import (
+    CordonNode,
+    GetAbout,
+    GetStats,
+    ListExternalUsage,
+    ListNodes,
+    ListStrategies,
+)
+
+
+@public_calls
+class ClusterCalls(SchedulerObject):
+    """A scheduler object that shows and changes the cluster."""
+
+    def stats(self) -> Stats:
+        """Return the counts of ``get_preemption_stats``, the pools by name, and how many agents and nodes
+        there are.
+        """
+        return details(self._connection, GetStats(), Stats)
+
+    def strategies(self) -> StrategiesResult:
+        """Return ``strategies``: those that the scheduler was made with, how often each was called, failed
+        and was slow, and why it is ``disabled`` (empty: it is not).
+        """
+        return listed(self._connection, ListStrategies(), "strategies", StrategiesResult)
+
+    def cluster_snapshot(self) -> NodesResult:
+        """Return ``nodes``: every living node with its total and free resources, what Ray work that is not
+        the scheduler's uses, whether it is cordoned, and its agents.
+        """
+        return listed(self._connection, ListNodes(), "nodes", NodesResult)
+
+    def external_usage(self) -> ExternalUsageResult:
+        """Return ``jobs``: the Ray jobs that hold or wait for something that is not the scheduler's, by
+        namespace; what they hold altogether and by ``nodes``, and who they are. Ray is asked now. What plain
+        Ray tasks hold is not in it, because Ray keeps no record of that.
+        """
+        return listed(self._connection, ListExternalUsage(), "jobs", ExternalUsageResult)
+
+    def cordon_node(self, node_id: str, cordoned: bool = True) -> results.Result:
+        """Close a node to new agents, or open it again (False). Agents on it stay."""
+        request = CordonNode(
+            node_id=parse_name(node_id, "node_id"), cordoned=parse_flag(cordoned, "cordoned")
+        )
+        return results.done(respond(self._connection, request).outcome)
+
+    def dashboard(self) -> None:
+        """Print an overview: the supervisor, the pools with their quota, and the last preemptions."""
+        print_overview(self._connection, self.about())
+
+    def about(self) -> AboutResult:
+        """Return what serves this scheduler: ``name``, ``namespace``, ``detached``, ``node_id``, ``pid``,
+        ``journal`` (its address), ``epoch`` (one more with each life of the supervisor), ``time`` (its
+        clock), the address of the HTTP API as ``http`` (None: there is none, or it does not serve yet), and
+        how many ``pools``, ``agents``, ``running_tasks`` and ``queued_tasks`` there are.
+        """
+        return details(self._connection, GetAbout(), AboutResult)

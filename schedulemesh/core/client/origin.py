@@ -1,0 +1,53 @@
+"""The scheduler and the task that this process runs for: those of the job or the agent that it belongs to."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from schedulemesh.core.agent.control_channel import current
+
+#: The name of a scheduler where none is given.
+DEFAULT_NAME = "default"
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """What started this process: a scheduler, for a task of its own."""
+
+    name: str
+    namespace: str
+    #: Empty: an agent that was started without a task.
+    task_id: str
+
+
+def origin() -> Origin | None:
+    """What started this process; None: it is neither the driver of a job nor an agent's process."""
+    channel = current()
+    if channel is not None:
+        return Origin(name=channel.scheduler, namespace=channel.namespace, task_id=channel.task_id)
+    task_id = os.environ.get("SCHEDULEMESH_TASK_ID", "")
+    name = os.environ.get("SCHEDULEMESH_NAME", "")
+    namespace = os.environ.get("SCHEDULEMESH_NAMESPACE", "")
+    # A shell in which commands are given may have the others.
+    if not (task_id and name and namespace):
+        return None
+    return Origin(name=name, namespace=namespace, task_id=task_id)
+
+
+def own_scheduler(name: object, namespace: object) -> Origin | None:
+    """The scheduler that started this process, if these arguments leave out which one is meant, or name its
+    namespace only; None: they mean another, or nothing started this process.
+    """
+    found = origin()
+    if found is None or name is not None or namespace not in (None, found.namespace):
+        return None
+    return found
+
+
+def identity(name: object, namespace: object) -> tuple[object, object]:
+    """The name and the namespace of the scheduler that these arguments mean."""
+    own = own_scheduler(name, namespace)
+    if own is not None:
+        return own.name, own.namespace
+    return DEFAULT_NAME if name is None else name, namespace
