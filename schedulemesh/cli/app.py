@@ -20,6 +20,7 @@ from schedulemesh.cli import (
     pools,
     preemptions,
     queue,
+    simulate,
     status,
     tasks,
     tokens,
@@ -51,6 +52,7 @@ _SUBJECTS = (
     plugins,
     doctor,
     lifecycle,
+    simulate,
 )
 for _subject in _SUBJECTS:
     app.add_typer(_subject.app)

@@ -298,6 +298,11 @@ class Queue:
             found.append(self.by_id[task_id])
         return found
 
+    def times(self) -> Iterator[float]:
+        """When the next task may start that waits for a time, and when the next one is cancelled."""
+        yield from (at for at, _ in self._delayed[:1])
+        yield from (at for at, _ in self._expiring[:1])
+
     def position(self, task: QueuedTask) -> int:
         """How many tasks of its pool come before it, plus one. A task that may not start yet comes last."""
         if task.queue_class is None:

@@ -1,0 +1,27 @@
+"""The simulator: runs the production engine on traces of jobs, in virtual time.
+
+``simulate`` runs one trace on one cluster under one policy; ``compare`` runs several policies, each also on
+copies of the trace with shifted submissions. Nothing here starts a process or waits.
+"""
+
+from schedulemesh.sim.cluster import NodeKind, read_nodes
+from schedulemesh.sim.jobs import Job
+from schedulemesh.sim.policy import Policy, read_policy
+from schedulemesh.sim.report import Report, reported
+from schedulemesh.sim.simulation import Result, simulate
+from schedulemesh.sim.timing import Timing
+from schedulemesh.sim.traces import read_trace
+
+__all__ = [
+    "Job",
+    "NodeKind",
+    "Policy",
+    "Report",
+    "Result",
+    "Timing",
+    "read_nodes",
+    "read_policy",
+    "read_trace",
+    "reported",
+    "simulate",
+]

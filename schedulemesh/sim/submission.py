@@ -1,0 +1,94 @@
+"""Turns jobs into submissions, as a client would make them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from schedulemesh.domain.agent import AgentSpec, GangSpec
+from schedulemesh.domain.node import NodeReport
+from schedulemesh.domain.resources import UNIT, Resources, sum_of
+from schedulemesh.domain.task import TaskSpec
+from schedulemesh.engine.messages.stimuli import TaskSubmitted
+from schedulemesh.errors import InvalidRequestError
+from schedulemesh.sim.jobs import Job
+
+_MB_PER_GB = 1024.0
+#: The class of every agent; it counts as loaded.
+CLASS_KEY = "job"
+_GANG = GangSpec(strategy="PACK")
+
+
+class Submissions:
+    """Makes the submissions of jobs for one cluster: a job that is too large for every node is a gang, with
+    as many members as it needs of the largest nodes.
+    """
+
+    def __init__(self, nodes: Iterable[NodeReport], only_pool: str = "") -> None:
+        #: ``only_pool``: the pool of all jobs; empty: each job's own.
+        self._only_pool = only_pool
+        totals = [node.total for node in nodes]
+        self._largest = Resources(
+            cpu=max((total.cpu for total in totals), default=0),
+            memory=max((total.memory for total in totals), default=0),
+            gpu=max((total.gpu for total in totals), default=0),
+        )
+        self._bundles: dict[Resources, tuple[Resources, ...]] = {}
+
+    def of(self, job: Job) -> TaskSubmitted:
+        """The submission of this job. Raises InvalidRequestError where no node has the kind of it at all."""
+        need = self._need(job)
+        bundles = self._bundles.get(need)
+        if bundles is None:
+            bundles = self._bundles[need] = self._divided(job, need)
+        pool_name = self._only_pool or job.pool
+        return TaskSubmitted(
+            agent=AgentSpec(
+                name=job.job_id,
+                pool_name=pool_name,
+                resources=need,
+                class_key=CLASS_KEY,
+                bundles=bundles,
+                gang=_GANG if bundles else None,
+            ),
+            task=TaskSpec(
+                task_id=job.job_id,
+                pool_name=pool_name,
+                priority=job.priority,
+                labels=job.labels,
+                estimated_duration=job.estimate_s,
+                owner=job.user,
+                run="run",
+                max_retries=len(job.fails_at_s),
+                on_preempted="requeue",
+            ),
+            queue=True,
+        )
+
+    def _need(self, job: Job) -> Resources:
+        """What it asks for; CPU and memory only where the nodes of the cluster have any."""
+        has = self._largest
+        return Resources(
+            cpu=round(job.cpus * UNIT) if has.cpu else 0,
+            memory=round(job.memory_gb * _MB_PER_GB * UNIT) if has.memory else 0,
+            gpu=round(job.gpus * UNIT),
+        )
+
+    def _divided(self, job: Job, need: Resources) -> tuple[Resources, ...]:
+        """The members of a gang; empty: it fits on one node."""
+        has = self._largest
+        if need.fits(has):
+            return ()
+        pairs = ((need.cpu, has.cpu), (need.memory, has.memory), (need.gpu, has.gpu))
+        if any(asked and not most for asked, most in pairs):
+            raise InvalidRequestError(
+                f"job {job.job_id!r} needs {need}, and the largest node has {has}; simulate it on other nodes"
+            )
+        count = max(math.ceil(asked / most) for asked, most in pairs if asked)
+        each = Resources(
+            cpu=min(has.cpu, math.ceil(need.cpu / count)),
+            memory=min(has.memory, math.ceil(need.memory / count)),
+            gpu=has.gpu if need.gpu else 0,
+        )
+        others = (each,) * (count - 1)
+        return (*others, (need - sum_of(others)).within(each))

@@ -1,0 +1,265 @@
+"""The virtual world around an engine: a clock, and a backend that carries out every instruction.
+
+Each instruction is answered later by the stimulus with which the runtime reports its result. Events of the
+same time happen in the order of ``Rank``, then in the order in which they were planned; nothing is random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from enum import IntEnum
+from heapq import heappop, heappush
+
+from typing_extensions import assert_never
+
+from schedulemesh.domain.agent import MemberProcess
+from schedulemesh.domain.end_reasons import TaskEndReason
+from schedulemesh.engine.engine import Engine
+from schedulemesh.engine.messages import instructions as i
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.engine.state.nodes import Node
+from schedulemesh.engine.transaction import Step
+from schedulemesh.errors import ScheduleMeshError
+from schedulemesh.sim.deadlines import next_deadline
+from schedulemesh.sim.runs import Run
+from schedulemesh.sim.submission import Submissions
+from schedulemesh.sim.timing import Timing
+
+
+class Rank(IntEnum):
+    """The order of events of the same time."""
+
+    #: What nodes and the backend report.
+    REPORT = 0
+    SUBMISSION = 1
+    TICK = 2
+
+
+class SimulationError(ScheduleMeshError):
+    """The simulated work cannot go on."""
+
+
+class World:
+    """One engine, and everything outside of it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        runs: Mapping[str, Run],
+        submissions: Submissions,
+        timing: Timing,
+        begin: float,
+    ) -> None:
+        self.engine = engine
+        self.now = begin
+        self.steps = 0
+        self._runs = runs
+        self._submissions = submissions
+        self._timing = timing
+        self._begin = begin
+        self._events: list[tuple[float, int, int, Callable[[], None]]] = []
+        self._number = 0
+        #: When the next tick is planned; None: none is.
+        self._tick_at: float | None = None
+        #: Jobs that have neither ended nor been refused.
+        self._left = len(runs)
+
+    # time
+
+    def at(self, time: float, event: Callable[[], None], rank: Rank = Rank.REPORT) -> None:
+        """Have an event happen at a time."""
+        self._number += 1
+        heappush(self._events, (time, rank, self._number, event))
+
+    def run(self) -> None:
+        """Let time pass until every job has ended. Raises SimulationError where nothing happens any more."""
+        events = self._events
+        while self._left:
+            if not events:
+                self._stuck()
+            self.now, _, _, event = heappop(events)
+            event()
+
+    def _stuck(self) -> None:
+        queue = self.engine.state.queue
+        first = next(iter(queue.by_id), None)
+        raise SimulationError(
+            f"{self._left} jobs have not ended and nothing happens any more; {len(queue)} wait"
+            + (f", such as {first!r}" if first else "")
+        )
+
+    def handle(self, stimulus: s.AnyStimulus) -> Step:
+        """One step of the engine, whose instructions are carried out."""
+        self.steps += 1
+        step = self.engine.handle(stimulus, self.now)
+        for instruction in step.instructions:
+            self._carry_out(instruction)
+        if step.facts:
+            self._plan_tick()
+        return step
+
+    # ticks
+
+    def _plan_tick(self) -> None:
+        """Something has changed: where tasks wait, the next tick may do something about it."""
+        if self._tick_at is None and self.engine.state.queue.by_id:
+            self._tick_by(self.now)
+
+    def _tick_by(self, time: float) -> None:
+        """Have the first tick after a time happen, unless an earlier one does."""
+        period = self._timing.tick_s
+        at = self._begin + ((time - self._begin) // period + 1) * period
+        if self._tick_at is None or at < self._tick_at:
+            self._tick_at = at
+            self.at(at, lambda: self._tick(at), Rank.TICK)
+
+    def _tick(self, at: float) -> None:
+        if self._tick_at != at:
+            return
+        self._tick_at = None
+        self.handle(s.ClockTicked())
+        due = next_deadline(self.engine.state, self.now)
+        if due is not None:
+            self._tick_by(max(due, self.now))
+
+    # jobs
+
+    def submit(self, run: Run) -> None:
+        """Submit a job."""
+        run.submitted(self.now)
+        outcome = self.handle(self._submissions.of(run.job)).outcome
+        if isinstance(outcome, Refused):
+            run.refused(self.now, outcome.error)
+            self._left -= 1
+
+    # the backend
+
+    def _carry_out(self, instruction: i.AnyInstruction) -> None:
+        now, timing = self.now, self._timing
+        if isinstance(instruction, i.StartAgent):
+            self._start(instruction)
+        elif isinstance(instruction, i.RunTask):
+            self._run_task(instruction)
+        elif isinstance(instruction, i.EvictAgent):
+            self._evict(instruction)
+        elif isinstance(instruction, i.StopAgent):
+            name, incarnation = instruction.agent_name, instruction.incarnation
+            self.at(now + timing.end_s, lambda: self._gone(name, incarnation))
+        elif isinstance(instruction, i.CreateGroup):
+            group_id = instruction.group_id
+            self.at(now, lambda: self._report(s.GroupCreated(group_id=group_id)))
+        elif isinstance(instruction, i.RemoveGroup):
+            removed = instruction.group_id
+            self.at(now, lambda: self._report(s.GroupGone(group_id=removed)))
+        elif isinstance(instruction, i.ProbeClass):
+            probed = s.ClassProbed(class_key=instruction.class_key)
+            self.at(now, lambda: self._report(probed))
+        elif isinstance(instruction, i.EvictTask):
+            raise SimulationError(
+                f"task {instruction.task_id!r} was to be evicted without its agent"
+            )
+        elif not isinstance(instruction, i.AnswerRequest):
+            assert_never(instruction)
+
+    def _report(self, stimulus: s.AnyStimulus) -> None:
+        self.handle(stimulus)
+
+    def _start(self, order: i.StartAgent) -> None:
+        name, incarnation = order.agent.name, order.incarnation
+        run = self._runs[name]
+        run.starting(self.now, incarnation)
+        seconds = self._timing.start_s
+        if order.state_key is not None:
+            seconds += self._timing.restore_s
+        self.at(self.now + seconds, lambda: self._started(order))
+
+    def _started(self, order: i.StartAgent) -> None:
+        run = self._runs[order.agent.name]
+        if run.incarnation != order.incarnation:
+            return
+        members = self._members(order)
+        node_id = order.node_id
+        self.handle(
+            s.AgentReported(
+                agent_name=order.agent.name,
+                incarnation=order.incarnation,
+                node_id=node_id,
+                gpu_ids=members[0].gpu_ids if members else self._gpus(node_id, order.agent.name),
+                members=members,
+            )
+        )
+
+    def _members(self, order: i.StartAgent) -> tuple[MemberProcess, ...]:
+        """The members of a gang on the nodes of its group; none for a single process."""
+        group = self.engine.state.groups.by_id.get(order.group_id or "")
+        if group is None or order.agent.gang is None:
+            return ()
+        return tuple(
+            MemberProcess(node_id=node_id, gpu_ids=self._gpus(node_id, group.key(rank)))
+            for rank, node_id in enumerate(group.node_ids)
+        )
+
+    def _gpus(self, node_id: str | None, key: str) -> tuple[str, ...]:
+        """The names of the devices that Ray would give: those that the state has allocated."""
+        node: Node | None = self.engine.state.cluster.nodes.get(node_id or "")
+        allocation = None if node is None else node.allocations.get(key)
+        return () if allocation is None else tuple(str(d) for d, _ in allocation.devices.units)
+
+    def _run_task(self, order: i.RunTask) -> None:
+        run = self._runs[order.task_id]
+        seconds, fails = run.running(self.now)
+        self.at(self.now + seconds, lambda: self._run_ended(run, order.incarnation, fails))
+
+    def _run_ended(self, run: Run, incarnation: int, fails: bool) -> None:
+        if run.incarnation != incarnation or not run.is_running:
+            return
+        run.ended(self.now, failed=fails)
+        self._left -= not fails
+        self.handle(
+            s.RunEnded(
+                task_id=run.job.job_id,
+                agent_name=run.job.job_id,
+                incarnation=incarnation,
+                reason=TaskEndReason.RUN_RAISED if fails else None,
+                error="it failed" if fails else "",
+            )
+        )
+
+    def _evict(self, order: i.EvictAgent) -> None:
+        """Save the state at the end of the notice, then end the agent. A run that ends before has ended."""
+        name, incarnation = order.agent_name, order.incarnation
+        self.at(self.now + order.grace_s, lambda: self._save(name, incarnation))
+
+    def _save(self, name: str, incarnation: int) -> None:
+        run = self._runs[name]
+        if run.incarnation != incarnation:
+            return
+        savable = run.job.savable
+        if not run.is_running:
+            self._gone(name, incarnation)
+            return
+        run.stopped(self.now, saved=savable)
+        seconds = self._timing.save_s if savable else 0.0
+        self.at(self.now + seconds, lambda: self._saved(name, incarnation))
+
+    def _saved(self, name: str, incarnation: int) -> None:
+        if self._runs[name].job.savable:
+            self.handle(s.StateStored(task_id=name, state_key=f"{name}#{incarnation}"))
+        else:
+            self.handle(s.StateNotSaved(task_id=name, error="it has no save_state"))
+        end_s = self._timing.end_s
+        self.at(self.now + end_s, lambda: self._gone(name, incarnation))
+
+    def _gone(self, name: str, incarnation: int) -> None:
+        run = self._runs[name]
+        if run.incarnation != incarnation:
+            return
+        run.gone(self.now)
+        self.handle(s.AgentGone(agent_name=name, incarnation=incarnation))
+
+
+def plan_submissions(world: World, runs: Iterable[Run], begin: float) -> None:
+    """Have every job submitted at its time."""
+    for run in runs:
+        world.at(begin + run.job.submit_s, lambda run=run: world.submit(run), Rank.SUBMISSION)  # type: ignore[misc]

@@ -1,0 +1,109 @@
+"""A simulation does with jobs what the production engine decides, at the times at which it would."""
+
+import pytest
+
+from schedulemesh.errors import InvalidRequestError
+from schedulemesh.sim import Job, NodeKind, Policy, Timing, reported, simulate
+from schedulemesh.sim.policy import parse_policy
+from schedulemesh.sim.world import SimulationError
+
+EIGHT = [NodeKind(gpu=8)]
+NO_COSTS = Timing(save_s=0, restore_s=0)
+
+
+def job(name, submit_s, duration_s, gpus, **more):
+    return Job(job_id=name, submit_s=submit_s, duration_s=duration_s, gpus=gpus, **more)
+
+
+def lending(queueing="best_effort", **policy):
+    """Two pools of 8 GPUs that lend each other what is idle."""
+    pools = [
+        {"name": name, "cohort": "all", "resources": {"gpu": 8}, "queueing": queueing}
+        for name in ("a", "b")
+    ]
+    return parse_policy({"pools": pools, "policy": policy})
+
+
+def run(jobs, nodes=EIGHT, policy=None, timing=NO_COSTS):
+    result = simulate(jobs, nodes, policy, timing)
+    begin = result.begin
+    times = {r.job.job_id: (r.first_start - begin, r.ended_at - begin) for r in result.runs}
+    return result, times
+
+
+def test_a_job_starts_when_another_has_ended():
+    _, times = run([job("first", 0, 100, 8), job("second", 10, 50, 1)])
+    assert times == {"first": (0, 100), "second": (100, 150)}
+
+
+def test_a_job_that_is_larger_than_a_node_waits_for_whole_nodes():
+    jobs = [job("small", 0, 100, 1), job("gang", 1, 10, 16)]
+    _, times = run(jobs, [NodeKind(count=2, gpu=8)])
+    assert times["gang"] == (100, 110)
+
+
+def test_an_owner_gets_back_what_it_lent_when_the_borrower_is_saved():
+    jobs = [job("long", 0, 1000, 16, pool="a"), job("own", 100, 50, 8, pool="b")]
+    timing = Timing(save_s=60, restore_s=120)
+    result, times = run(jobs, [NodeKind(count=2, gpu=8)], lending(), timing)
+    assert times["own"] == (160, 210)
+    # It ran for 100 s before, waits until the owner has ended, and loads its state.
+    assert times["long"] == (0, 210 + 120 + 900)
+    borrower = next(r for r in result.runs if r.job.job_id == "long")
+    assert (borrower.preemptions, borrower.lost_s, borrower.overhead_s) == (1, 0, 180)
+    report = reported(result)
+    assert report["b"].violation_s == 0
+    assert report["a"].delay_s.mean == pytest.approx(1230 - 1000)
+
+
+def test_work_that_cannot_be_saved_is_done_again():
+    jobs = [
+        job("long", 0, 1000, 16, pool="a", savable=False),
+        job("own", 100, 50, 8, pool="b"),
+    ]
+    result, times = run(jobs, [NodeKind(count=2, gpu=8)], lending())
+    assert times == {"long": (0, 1150), "own": (100, 150)}
+    assert reported(result)[""].lost_work == pytest.approx(100 * 16 / (1000 * 16 + 50 * 8))
+
+
+def test_a_run_that_fails_starts_again_after_its_back_off():
+    result, times = run([job("a", 0, 100, 1, fails_at_s=(30.0,))])
+    assert times["a"] == (0, 30 + 1 + 100)
+    assert result.runs[0].lost_s == 30
+
+
+def test_the_same_simulation_gives_the_same_times():
+    jobs = [
+        job(f"job-{n}", n * 7 % 100, 50 + n % 9, 1 + n % 8, pool="ab"[n % 2]) for n in range(200)
+    ]
+    nodes = [NodeKind(count=2, gpu=8)]
+    assert run(jobs, nodes, lending())[1] == run(jobs, nodes, lending())[1]
+
+
+def test_a_job_that_no_node_could_hold_is_refused():
+    result = simulate([job("a", 0, 10, 64)], EIGHT, None, NO_COSTS)
+    assert "64" in result.runs[0].error
+    assert reported(result)[""].refused == 1
+
+
+def test_a_job_of_an_unknown_pool_is_an_error():
+    with pytest.raises(InvalidRequestError, match=r"pool 'c'.*declares a, b"):
+        simulate([job("a", 0, 10, 1, pool="c")], EIGHT, lending())
+
+
+def test_jobs_that_can_never_start_are_an_error():
+    policy = Policy(pools=lending().pools[:1])
+    with pytest.raises(SimulationError, match="1 jobs have not ended"):
+        simulate([job("a", 0, 10, 8)], [NodeKind(count=1, gpu=4)], policy)
+
+
+def test_shortest_first_uses_the_estimates():
+    policy = parse_policy({"policy": {"queue": {"order": "shortest_remaining"}}})
+    jobs = [
+        job("first", 0, 100, 8, estimate_s=100),
+        job("long", 1, 50, 8, estimate_s=50),
+        job("short", 2, 10, 8, estimate_s=10),
+    ]
+    _, times = run(jobs, EIGHT, policy)
+    assert times["short"] == (100, 110)
+    assert times["long"] == (110, 160)
