@@ -6,9 +6,12 @@ collects the results, and ``plan`` computes how a tensor moves from one layout t
 """
 
 from schedulemesh.dispatch.balance import balance
+from schedulemesh.dispatch.batches import Sharded, microbatches, shard
+from schedulemesh.dispatch.collecting import Reduction
 from schedulemesh.dispatch.holdings import Holdings, holdings
 from schedulemesh.dispatch.jagged import Jagged
 from schedulemesh.dispatch.layout import DEFAULT_ORDER, ParallelLayout
+from schedulemesh.dispatch.moving import apply_plan, assemble, give
 from schedulemesh.dispatch.pieces import Piece, Segment
 from schedulemesh.dispatch.placement import (
     Assign,
@@ -21,10 +24,9 @@ from schedulemesh.dispatch.placement import (
     Uneven,
 )
 from schedulemesh.dispatch.plan import Plan, Traffic, Transfer, plan
-from schedulemesh.dispatch.reshard import assemble, give, reshard
 from schedulemesh.dispatch.routes import Worker
 from schedulemesh.dispatch.strategies import Scattered, Workers, scatter
-from schedulemesh.dispatch.trees import Sharded, gather, microbatches, shard
+from schedulemesh.dispatch.trees import gather
 
 __all__ = [
     "DEFAULT_ORDER",
@@ -36,6 +38,7 @@ __all__ = [
     "Placement",
     "Plan",
     "Primary",
+    "Reduction",
     "Replicate",
     "Scattered",
     "Segment",
@@ -48,6 +51,7 @@ __all__ = [
     "Uneven",
     "Worker",
     "Workers",
+    "apply_plan",
     "assemble",
     "balance",
     "gather",
@@ -55,7 +59,6 @@ __all__ = [
     "holdings",
     "microbatches",
     "plan",
-    "reshard",
     "scatter",
     "shard",
 ]

@@ -52,6 +52,38 @@ def joined_rows(rows: Sequence[Any]) -> Any:
     return sys.modules["numpy"].concatenate(rows)
 
 
+def equal(one: Any, other: Any) -> bool:
+    """Whether two values are the same; arrays have the same shape and elements, NaN being equal to itself."""
+    if is_torch(one) and is_torch(other):
+        return one.shape == other.shape and bool(
+            ((one == other) | ((one != one) & (other != other))).all()  # NaN
+        )
+    if _is_numpy(one) or _is_numpy(other):
+        return bool(sys.modules["numpy"].array_equal(one, other, equal_nan=True))
+    return bool(one == other) or (one != one and other != other)  # NaN
+
+
+def combined(values: Sequence[Any], how: str) -> Any:
+    """The "mean", "sum", "min" or "max" of numbers, or element by element of arrays of one shape."""
+    if is_torch(values[0]):
+        return _combined_tensors(values, how)
+    if _is_numpy(values[0]):
+        stacked = sys.modules["numpy"].stack(values)
+        return getattr(stacked, how)(axis=0)
+    if how == "mean":
+        return sum(values) / len(values)
+    if how == "sum":
+        return sum(values)
+    return min(values) if how == "min" else max(values)
+
+
+def _combined_tensors(values: Sequence[Any], how: str) -> Any:
+    stacked = sys.modules["torch"].stack(list(values))
+    if how == "mean" and not (stacked.is_floating_point() or stacked.is_complex()):
+        stacked = stacked.float()
+    return getattr(stacked, {"min": "amin", "max": "amax"}.get(how, how))(dim=0)
+
+
 def take(array: Any, held: tuple[Piece, ...], fill: Scalar) -> Any:
     """The pieces held of the first dims of ``array``: a view if they are one run per dim, else a copy."""
     runs = tuple(piece.run for piece in held)

@@ -22,6 +22,13 @@ def shape_of(leaf: Any) -> Shape:
     return (len(leaf),) if isinstance(leaf, (list, tuple)) else ()
 
 
+def has_rows(value: Any) -> bool:
+    """Whether a value can be split: an array with dims, a jagged batch, a list or tuple of rows."""
+    if is_array(value):
+        return bool(value.shape)
+    return isinstance(value, (Jagged, list, tuple))
+
+
 def cut(leaf: Any, sharding: Sharding) -> tuple[Any, ...]:
     """The part of each rank, None if it holds nothing; replicas share one object.
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import msgspec
 
 from schedulemesh.dispatch.pieces import Piece, Segment
-from schedulemesh.errors import InvalidRequestError
 
 
 class Run(msgspec.Struct, frozen=True, gc=False):
@@ -29,6 +28,8 @@ class Overlap(msgspec.Struct, frozen=True, kw_only=True):
     sources: tuple[dict[int, tuple[Run, ...]], ...]
     #: For each source piece the destination pieces that intersect it, ascending, with the number of elements.
     destinations: tuple[tuple[tuple[int, int], ...], ...]
+    #: The destination pieces with elements that no source piece holds.
+    lacking: frozenset[int]
 
     def length(self, source: int, destination: int) -> int:
         """The number of elements that two pieces have in common."""
@@ -36,28 +37,29 @@ class Overlap(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def overlap(sources: Sequence[Piece], destinations: Sequence[Piece]) -> Overlap:
-    """The intersections of the pieces; an error if a destination needs elements that no source has."""
+    """The intersections of the pieces."""
     held = sorted(
         ((run.start, at, run) for at, piece in enumerate(sources) for run in piece.segments),
         key=lambda each: each[0],
     )
     begins = [start for start, *_ in held]
     meets: list[list[tuple[int, int]]] = [[] for _ in sources]
-    found = []
+    found, lacking = [], set()
     for at, piece in enumerate(destinations):
         own: dict[int, list[Run]] = {}
         for run in piece.segments:
             _meet(run, held, begins, own)
         shared = {source: tuple(own[source]) for source in sorted(own)}
         if sum(run.length for runs in shared.values() for run in runs) != piece.length:
-            raise InvalidRequestError(
-                "the destination needs elements that no source holds; allowed is a source that holds all of "
-                "the tensor, without uneven='drop_last'"
-            )
+            lacking.add(at)
         for source, runs in shared.items():
             meets[source].append((at, sum(run.length for run in runs)))
         found.append(shared)
-    return Overlap(sources=tuple(found), destinations=tuple(map(tuple, meets)))
+    return Overlap(
+        sources=tuple(found),
+        destinations=tuple(map(tuple, meets)),
+        lacking=frozenset(lacking),
+    )
 
 
 def _meet(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Union
+from typing import Literal, Union, get_args
 
 import msgspec
 
@@ -11,6 +11,8 @@ from schedulemesh.errors import InvalidRequestError
 
 #: What happens to a size that does not divide: see ``Shard.uneven``.
 Uneven = Literal["error", "pad", "uneven", "drop_last", "chunk"]
+#: How tuples are split: see ``Sharding.tuples``.
+Tuples = Literal["tree", "rows"]
 Scalar = Union[bool, int, float, str, None]
 
 
@@ -33,6 +35,11 @@ class Shard(msgspec.Struct, frozen=True, tag=True):
     documents: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        _check_dim(self.dim)
+        if self.uneven not in get_args(Uneven):
+            raise InvalidRequestError(
+                f"Shard: uneven={self.uneven!r}; allowed are {', '.join(get_args(Uneven))}"
+            )
         if any(length < 0 for length in self.documents):
             raise InvalidRequestError(
                 f"documents {self.documents} has a length below 0; allowed is 0 and more"
@@ -51,6 +58,7 @@ class Assign(msgspec.Struct, frozen=True, tag=True):
     groups: tuple[tuple[int, ...], ...]
 
     def __post_init__(self) -> None:
+        _check_dim(self.dim)
         rows = sorted(row for group in self.groups for row in group)
         if rows != list(range(len(rows))):
             raise InvalidRequestError(
@@ -86,8 +94,14 @@ class Sharding(msgspec.Struct, frozen=True, kw_only=True):
     placements: tuple[tuple[str, Placement], ...] = ()
     #: The value that pads the parts of ``uneven="pad"``.
     pad_value: Scalar = 0
+    #: Whether a tuple is a tree, whose members are split one by one, or a sequence of rows, as a list is.
+    tuples: Tuples = "tree"
 
     def __post_init__(self) -> None:
+        if self.tuples not in get_args(Tuples):
+            raise InvalidRequestError(
+                f"tuples={self.tuples!r}; allowed are {', '.join(get_args(Tuples))}"
+            )
         names = [name for name, _ in self.placements]
         if len(set(names)) < len(names):
             raise InvalidRequestError(f"placements name {names}; allowed is each axis once")
@@ -96,7 +110,13 @@ class Sharding(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(
-        cls, layout: ParallelLayout, /, *, pad_value: Scalar = 0, **placements: Placement | int
+        cls,
+        layout: ParallelLayout,
+        /,
+        *,
+        pad_value: Scalar = 0,
+        tuples: Tuples = "tree",
+        **placements: Placement | int,
     ) -> Sharding:
         """The sharding with these placements by axis; a whole number is the dim to shard.
 
@@ -111,7 +131,7 @@ class Sharding(msgspec.Struct, frozen=True, kw_only=True):
             for name, given in ((name, placements.get(name)) for name in reversed(layout.names))
             if given is not None
         )
-        return cls(layout=layout, placements=ordered, pad_value=pad_value)
+        return cls(layout=layout, placements=ordered, pad_value=pad_value, tuples=tuples)
 
     @property
     def whole(self) -> bool:
@@ -137,7 +157,19 @@ def _dim(dim: int, ndim: int, axis: str) -> int:
     return dim % ndim
 
 
+def _check_dim(dim: object) -> None:
+    if isinstance(dim, bool) or not isinstance(dim, int):
+        raise InvalidRequestError(
+            f"a dim is {dim!r}; allowed is a whole number, negative ones count from the last"
+        )
+
+
 def _check(name: str, placement: Placement, size: int) -> None:
+    if not isinstance(placement, get_args(Placement)):
+        raise InvalidRequestError(
+            f"axis {name} has the placement {placement!r}; allowed are the number of a dim, Shard, Assign, "
+            f"Replicate, Stage and Primary"
+        )
     if isinstance(placement, Stage) and not -size <= placement.index < size:
         raise InvalidRequestError(
             f"stage {placement.index} is not on axis {name}; allowed are {-size} to {size - 1}"

@@ -8,8 +8,8 @@ numbers.
 Each destination fetches each of its elements once, and none that its worker already holds; no process
 assembles the whole tensor. If several source ranks hold the same cell, the destinations that need elements of
 it are ordered (by their own cell, then rank) and divided into consecutive shares of equal bytes, one per
-owner: no owner sends more than an equal share plus one box, and replicas that need the same box usually have
-the same sender, which stores it once.
+owner: no owner sends more than an equal share plus what one destination needs of the cell, and replicas that
+need the same box usually have the same sender, which stores it once.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import msgspec
 
 from schedulemesh.dispatch.holdings import Cell, Holdings
 from schedulemesh.dispatch.overlap import Overlap, overlap
+from schedulemesh.errors import InvalidRequestError
 
 #: Identifies a worker: an agent's name, or a number.
 Worker = Union[int, str]
@@ -51,17 +52,19 @@ class Routes(msgspec.Struct, frozen=True, kw_only=True):
         source_workers: Sequence[Worker],
         destination_workers: Sequence[Worker],
     ) -> Routes:
-        """The routes between two holdings of one tensor; an error if the source lacks elements."""
+        """The routes between two holdings of one tensor; an error if a rank needs what no source holds."""
         ranks = {worker: rank for rank, worker in enumerate(source_workers)}
         local_sources = {
             rank: ranks[worker]
             for rank, worker in enumerate(destination_workers)
             if worker in ranks
         }
+        dims = tuple(map(overlap, source.pieces, destination.pieces))
+        _check_nothing_lacks(destination, dims)
         return cls(
             source=source,
             destination=destination,
-            dims=tuple(map(overlap, source.pieces, destination.pieces)),
+            dims=dims,
             local_sources=local_sources,
             local_destinations={local_source: rank for rank, local_source in local_sources.items()},
         )
@@ -151,3 +154,16 @@ class Routes(msgspec.Struct, frozen=True, kw_only=True):
                 yield Share(cell=source_cell, first=receivers[first][0], sender=owner), ends[
                     last
                 ] - ends[first]
+
+
+def _check_nothing_lacks(destination: Holdings, dims: Sequence[Overlap]) -> None:
+    """Raise if a rank needs elements that no source holds; a rank whose array is empty needs none."""
+    if not any(dim.lacking for dim in dims):
+        return
+    for cell, owners in destination.grid.owners.items():
+        needs = prod(piece.length for piece in destination.of_cell(cell))
+        if needs and any(at in dim.lacking for at, dim in zip(cell, dims, strict=True)):
+            raise InvalidRequestError(
+                f"destination rank {owners[0]} needs elements that no source holds; allowed is a source that "
+                f"holds all of the tensor, without uneven='drop_last'"
+            )

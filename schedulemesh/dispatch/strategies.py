@@ -9,18 +9,19 @@ a ``name``, ``ranks`` and a ``layout``.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 from typing import Any
 
 import msgspec
 
 from schedulemesh.dispatch.arrays import is_torch
-from schedulemesh.dispatch.holdings import Shape
+from schedulemesh.dispatch.batches import Sharded, shard
+from schedulemesh.dispatch.collecting import Reductions, reduced
 from schedulemesh.dispatch.layout import ParallelLayout
-from schedulemesh.dispatch.leaves import shape_of
 from schedulemesh.dispatch.placement import Shard, Sharding
-from schedulemesh.dispatch.trees import Sharded, below, gather, ranks_of, shard
+from schedulemesh.dispatch.row_specs import spec_by_rows
+from schedulemesh.dispatch.trees import ranks_of
 from schedulemesh.errors import InvalidRequestError
 
 #: The entry point group in which installed packages register strategies by name.
@@ -47,19 +48,17 @@ class Scattered(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     #: The information needed to collect results in order; None: the strategy returned plain parts.
     sharded: Sharded | None = None
 
-    def collect(self, outputs: Sequence[Any], like: str | None = None) -> Any:
-        """The results by rank as one batch, in the order of the data.
+    def collect(
+        self, outputs: Sequence[Any], like: str | None = None, reduce: Reductions = None
+    ) -> Any:
+        """The results by rank as one batch, in the order of the data; see ``Sharded.collect``.
 
-        ``like`` names the leaf whose split they follow (see ``Sharded.collect``); None: the leaves that an
-        axis splits, which must all be split alike. If the strategy returned plain parts, only it knows their
-        order, and the results are returned by rank.
+        If the strategy returned plain parts, only it knows their order: the results are returned by rank, or
+        combined as ``reduce`` says.
         """
-        if self.sharded is None:
-            return list(outputs)
-        if like is not None:
-            return self.sharded.collect(outputs, like=like)
-        spec, shape = _pattern(self.sharded)
-        return gather(outputs, spec, shape)
+        if self.sharded is not None:
+            return self.sharded.collect(outputs, like=like, reduce=reduce)
+        return list(outputs) if reduce is None else reduced(outputs, reduce)
 
 
 def scatter(data: Any, strategy: Any, workers_a: Any, workers_b: Any) -> Scattered:
@@ -67,8 +66,10 @@ def scatter(data: Any, strategy: Any, workers_a: Any, workers_b: Any) -> Scatter
 
     ``strategy`` is a spec (see ``shard``), a plugin, or a name: "data_parallel" (rows over dp, in sizes that
     differ by at most one, replicated along other axes), "every_rank" (rows over all ranks), "replicate",
-    or that of an entry point. A plugin returns one part per rank, or a ``Sharding`` or ``Sharded``, with
-    which results can be collected in order. Raises ``InvalidRequestError`` if the parts do not fit.
+    or that of an entry point. The two that split rows replicate scalars, and refuse leaves with different
+    numbers of rows and values of unknown types. A plugin returns one part per rank, or a ``Sharding`` or
+    ``Sharded``, with which results can be collected in order. Raises ``InvalidRequestError`` if the parts do
+    not fit.
     """
     layout: ParallelLayout = workers_b.layout
     if isinstance(strategy, str):
@@ -77,7 +78,10 @@ def scatter(data: Any, strategy: Any, workers_a: Any, workers_b: Any) -> Scatter
         strategy = strategy()
     if _is_plugin(strategy):
         return _checked(_asked(strategy, data, workers_a, workers_b), data, strategy, workers_b)
-    spec = _spec(data, layout, strategy(layout)) if callable(strategy) else strategy
+    spec = strategy
+    if callable(strategy):
+        sharding = strategy(layout)
+        spec = sharding if sharding.whole else spec_by_rows(data, sharding)
     return _by_spec(data, spec, workers_b)
 
 
@@ -115,13 +119,6 @@ def _by_spec(data: Any, spec: Any, workers: Any) -> Scattered:
     return Scattered(parts=sharded.parts, sharded=sharded)
 
 
-def _spec(data: Any, layout: ParallelLayout, cut: Sharding) -> Any:
-    """The spec that splits whatever has rows and replicates the rest."""
-    if isinstance(data, Mapping):
-        return {key: _spec(value, layout, cut) for key, value in data.items()}
-    return cut if shape_of(data) else Sharding(layout=layout)
-
-
 def _data_parallel(layout: ParallelLayout) -> Sharding:
     """Rows over the data-parallel axis, replicated along the others."""
     return Sharding.of(layout, dp=Shard(0, "uneven"))
@@ -157,32 +154,3 @@ def installed_strategy(name: str) -> Any:
         raise InvalidRequestError(f"entry point {point.value!r} has no python_dispatch_fn")
     offered = sorted({*BUILT_IN, *(point.name for point in entry_points(group=ENTRY_POINTS))})
     raise InvalidRequestError(f"there is no strategy {name!r}; allowed are {', '.join(offered)}")
-
-
-def _pattern(sharded: Sharded) -> tuple[Sharding, Shape]:
-    """The sharding and shape that all leaves which are split have in common."""
-    leaves = list(_leaves(sharded.spec, sharded.shapes, ""))
-    cut = [leaf for leaf in leaves if not leaf[1].whole] or leaves[:1]
-    alike = {(spec, _cut_sizes(spec, shape)) for _, spec, shape in cut}
-    if len(alike) != 1:
-        raise InvalidRequestError(
-            f"the leaves {[path for path, *_ in cut]} are not split alike; name with like= the one whose "
-            f"split the results follow"
-        )
-    return cut[0][1], cut[0][2]
-
-
-def _leaves(spec: Any, shapes: Any, path: str) -> list[tuple[str, Sharding, Shape]]:
-    if isinstance(spec, Sharding) and isinstance(shapes, tuple):
-        return [(path, spec, shapes)]
-    keys = shapes if isinstance(shapes, Mapping) else range(len(shapes))
-    return [
-        leaf
-        for key in keys
-        for leaf in _leaves(below(spec, key, path), shapes[key], f"{path}/{key}".strip("/"))
-    ]
-
-
-def _cut_sizes(spec: Sharding, shape: Shape) -> tuple[Any, ...]:
-    """The sizes of the dims that are split, by dim."""
-    return tuple((dim, size) for dim, size in enumerate(shape) if spec.cuts(dim, len(shape)))

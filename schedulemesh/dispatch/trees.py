@@ -1,9 +1,10 @@
-"""Distributes a batch to the ranks of a layout and collects the results.
+"""Splits a tree by a tree of shardings, and joins the parts again.
 
-A batch is a tree: dicts are nodes; arrays, jagged batches and lists of rows are leaves; anything else is
-a leaf that can only be replicated. The spec is a tree too, and may be less deeply nested than the data: a
-sharding applies to everything below it. In a spec, the key ``"*"`` covers all keys that the spec does not
-name, and a list means that the list in the data is a node, not rows.
+Dicts and tuples are nodes; arrays, jagged batches and lists of rows are leaves; anything else is a leaf
+that can only be replicated. The spec is a tree too, and may be less deeply nested than the data: a sharding
+applies to everything below it. In a spec, the key ``"*"`` covers all keys that the spec does not name, a
+list means that the list in the data is a node, not rows, and a sharding with ``tuples="rows"`` that tuples
+are rows, not nodes.
 """
 
 from __future__ import annotations
@@ -14,54 +15,18 @@ from typing import Any, Union
 import msgspec
 
 from schedulemesh.dispatch.holdings import Shape, first
-from schedulemesh.dispatch.layout import ParallelLayout
 from schedulemesh.dispatch.leaves import cut, join, shape_of
-from schedulemesh.dispatch.placement import Shard, Sharding, Uneven
+from schedulemesh.dispatch.placement import Sharding
 from schedulemesh.errors import InvalidRequestError
 
 #: A sharding for everything, or one spec per key or list index.
 Spec = Union[Sharding, Mapping[str, Any], Sequence[Any]]
 
 
-class Sharded(msgspec.Struct, frozen=True, eq=False):
-    """A batch that has been distributed, and the information needed to join it again."""
+def split(data: Any, spec: Spec) -> tuple[tuple[Any, ...], Any]:
+    """The part of each rank, as a tree like the data, and a tree of the shapes of its leaves.
 
-    #: What each rank holds, as a tree like the batch; None if a rank holds nothing of a leaf. Ranks that
-    #: hold the same of every leaf share one object, which needs to be sent only once.
-    parts: tuple[Any, ...]
-    spec: Any
-    #: A tree like the batch with the shape of each leaf.
-    shapes: Any
-
-    def gather(self) -> Any:
-        """The batch again: equal to the original, without the elements that ``drop_last`` dropped.
-
-        Leaves that no axis splits are returned unchanged; others are new arrays.
-        """
-        return gather(self.parts, self.spec, self.shapes)
-
-    def collect(self, outputs: Sequence[Any], *, like: str = "") -> Any:
-        """The results of the ranks as one batch, in the order of the batch that was distributed.
-
-        ``outputs`` are the results by rank: arrays, lists of rows or trees of them, split as the leaf at path
-        ``like`` was, such as ``"prompts/ids"`` (empty: the batch itself is the leaf). Of replicas, the result
-        of the lowest rank is used; results of ranks that hold nothing of ``like`` are ignored.
-        """
-        spec, shape = self.spec, self.shapes
-        for key in filter(None, like.split("/")):
-            spec, shape = below(spec, key, like), _step(shape, key, like)
-        if not isinstance(spec, Sharding) or not _is_shape(shape):
-            raise InvalidRequestError(
-                f"like={like!r} is no leaf of the batch: it has {_kind(shape)}"
-            )
-        return gather(outputs, spec, shape)
-
-
-def shard(data: Any, spec: Spec) -> Sharded:
-    """Distributes the batch to the ranks of the spec's layout.
-
-    Parts of arrays are views of ``data`` if they are one run per dim without padding. An error names the
-    path of the leaf.
+    Ranks that hold the same of every leaf share one object. An error names the path of the leaf.
     """
     ranks = ranks_of(spec)
     tree = _walk(data, spec, "")
@@ -71,7 +36,7 @@ def shard(data: Any, spec: Spec) -> Sharded:
     for rank, own in enumerate(held):
         if own not in parts:
             parts[own] = _pick(tree, rank)
-    return Sharded(tuple([parts[own] for own in held]), spec, _shapes(tree))
+    return tuple([parts[own] for own in held]), _shapes(tree)
 
 
 def gather(parts: Sequence[Any], spec: Spec, shapes: Any) -> Any:
@@ -86,20 +51,6 @@ def gather(parts: Sequence[Any], spec: Spec, shapes: Any) -> Any:
     return _join(list(parts), spec, shapes, "")
 
 
-def microbatches(
-    data: Any, count: int, *, dim: int = 0, uneven: Uneven = "error", whole: Sequence[str] = ()
-) -> Sharded:
-    """The batch in ``count`` microbatches along ``dim``: ``parts`` in order; ``gather`` joins them.
-
-    ``whole`` names the top-level keys that every microbatch gets as a whole. Microbatches are views.
-    """
-    layout = ParallelLayout.of("microbatch", microbatch=count)
-    parted = Sharding.of(layout, microbatch=Shard(dim, uneven))
-    if not whole:
-        return shard(data, parted)
-    return shard(data, {**{key: Sharding(layout=layout) for key in whole}, "*": parted})
-
-
 def ranks_of(spec: Spec) -> int:
     """The number of ranks of the layouts in a spec, which must agree."""
     sizes = sorted({sharding.layout.size for sharding in _shardings(spec)})
@@ -108,6 +59,28 @@ def ranks_of(spec: Spec) -> int:
             f"the layouts of the spec have {sizes} ranks; allowed is one number"
         )
     return sizes[0]
+
+
+def sharded_leaves(spec: Any, shapes: Any, path: str = "") -> Iterator[tuple[str, Sharding, Shape]]:
+    """Path, sharding and shape of each leaf that was split by the spec and has these shapes."""
+    if isinstance(spec, Sharding) and is_shape(shapes):
+        yield path, spec, shapes
+        return
+    for key in shapes if isinstance(shapes, Mapping) else range(len(shapes)):
+        yield from sharded_leaves(below(spec, key, path), shapes[key], step(path, key))
+
+
+def leaf_at(spec: Any, shapes: Any, keys: Sequence[Any]) -> tuple[Sharding, Shape] | None:
+    """Sharding and shape of the leaf at a position; None if there is a node, or nothing."""
+    for key in keys:
+        if is_shape(shapes):
+            return None
+        position = int(key) if isinstance(shapes, list) and str(key).isdecimal() else key
+        inside = range(len(shapes)) if isinstance(shapes, list) else shapes
+        if position not in inside:
+            return None
+        spec, shapes = below(spec, key, ""), shapes[position]
+    return (spec, shapes) if isinstance(spec, Sharding) and is_shape(shapes) else None
 
 
 class _Cut(msgspec.Struct, frozen=True, eq=False):
@@ -130,22 +103,34 @@ def _walk(data: Any, spec: Any, path: str) -> Any:
     """A tree like the data with a ``_Cut`` for each leaf."""
     if isinstance(data, Mapping):
         return {
-            key: _walk(value, below(spec, key, path), _path(path, key))
+            key: _walk(value, below(spec, key, path), step(path, key))
             for key, value in data.items()
         }
-    if isinstance(spec, Sharding):
+    if isinstance(spec, Sharding) and not is_node(data, spec):
         return _Cut(_at(path, cut, data, spec), shape_of(data))
-    if (
-        not isinstance(data, (list, tuple))
-        or not isinstance(spec, (list, tuple))
-        or len(data) != len(spec)
-    ):
+    if not isinstance(data, (list, tuple)) or _differs(data, spec):
         raise InvalidRequestError(
-            f"at {path or 'the top'} the spec has {_kind(spec)}, the data {_kind(data)}; they must be alike, "
+            f"at {path or 'the top'} the spec has {kind(spec)}, the data {kind(data)}; they must be alike, "
             f"or the spec a Sharding for all below"
         )
-    pairs = zip(data, spec, strict=True)
-    return type(data)(_walk(value, each, _path(path, at)) for at, (value, each) in enumerate(pairs))
+    members = [_walk(value, below(spec, at, path), step(path, at)) for at, value in enumerate(data)]
+    return rebuilt(data, members)
+
+
+def is_node(value: Any, spec: Sharding) -> bool:
+    """Whether a value below a sharding is a tree whose members are split one by one."""
+    return isinstance(value, Mapping) or (isinstance(value, tuple) and spec.tuples == "tree")
+
+
+def _differs(data: Sequence[Any], spec: Any) -> bool:
+    """Whether the spec has entries by position, but not one for each member of the data."""
+    return isinstance(spec, (list, tuple)) and len(spec) != len(data)
+
+
+def rebuilt(like: Any, members: Sequence[Any]) -> Any:
+    """A list, tuple or named tuple like the given one, with other members."""
+    make = getattr(like, "_make", type(like))
+    return make(members)
 
 
 def below(spec: Any, key: Any, path: str) -> Any:
@@ -157,7 +142,7 @@ def below(spec: Any, key: Any, path: str) -> Any:
     if isinstance(spec, (list, tuple)) and str(key).isdecimal() and int(key) < len(spec):
         return spec[int(key)]
     raise InvalidRequestError(
-        f"at {path or 'the top'} the spec has no entry for {key!r}: it has {_kind(spec)}; add the key, or '*'"
+        f"at {path or 'the top'} the spec has no entry for {key!r}: it has {kind(spec)}; add the key, or '*'"
     )
 
 
@@ -166,7 +151,7 @@ def _pick(node: Any, rank: int) -> Any:
         return node.parts[rank]
     if isinstance(node, dict):
         return {key: _pick(value, rank) for key, value in node.items()}
-    return type(node)(_pick(value, rank) for value in node)
+    return rebuilt(node, [_pick(value, rank) for value in node])
 
 
 def _leaves(node: Any) -> Iterator[_Cut]:
@@ -178,11 +163,12 @@ def _leaves(node: Any) -> Iterator[_Cut]:
 
 
 def _shapes(node: Any) -> Any:
+    """The shapes of the leaves; sequences are lists, because a tuple is the shape of a leaf."""
     if isinstance(node, _Cut):
         return node.shape
     if isinstance(node, dict):
         return {key: _shapes(value) for key, value in node.items()}
-    return type(node)(_shapes(value) for value in node)
+    return [_shapes(value) for value in node]
 
 
 def _join(nodes: list[Any], spec: Any, shapes: Any, path: str) -> Any:
@@ -192,41 +178,44 @@ def _join(nodes: list[Any], spec: Any, shapes: Any, path: str) -> Any:
     )
     if isinstance(sample, Mapping):
         return {key: _join_below(nodes, spec, shapes, key, path) for key in sample}
-    if held:
+    if held and not is_node(sample, spec):
         return _at(path, join, nodes, spec, shapes)
     if not isinstance(sample, (list, tuple)):
         raise InvalidRequestError(
-            f"at {path or 'the top'} the spec has {_kind(spec)}, the parts {_kind(sample)}; they must agree"
+            f"at {path or 'the top'} the spec has {kind(spec)}, the parts {kind(sample)}; they must agree"
         )
-    return type(sample)(_join_below(nodes, spec, shapes, at, path) for at in range(len(sample)))
+    members = [_join_below(nodes, spec, shapes, at, path) for at in range(len(sample))]
+    return rebuilt(sample, members)
 
 
 def _join_below(nodes: list[Any], spec: Any, shapes: Any, key: Any, path: str) -> Any:
     return _join(
-        [_child(node, key) for node in nodes],
+        [child(node, key) for node in nodes],
         below(spec, key, path),
-        shapes if _is_shape(shapes) else _step(shapes, key, path),
-        _path(path, key),
+        shapes if is_shape(shapes) else shape_below(shapes, key, path),
+        step(path, key),
     )
 
 
-def _child(node: Any, key: Any) -> Any:
+def child(node: Any, key: Any) -> Any:
+    """The member ``key`` of a node; None if it has none."""
     if isinstance(node, Mapping):
         return node.get(key)
     return node[key] if isinstance(node, (list, tuple)) else None
 
 
-def _is_shape(shapes: Any) -> bool:
+def is_shape(shapes: Any) -> bool:
     """Whether this is the shape of a leaf, not a node of shapes."""
     return isinstance(shapes, tuple) and (not shapes or isinstance(shapes[0], int))
 
 
-def _step(shapes: Any, key: Any, path: str) -> Any:
+def shape_below(shapes: Any, key: Any, path: str) -> Any:
+    """The shapes of ``key``, a dict key or list index, at ``path``. An error names both."""
     try:
         return shapes[key if isinstance(shapes, Mapping) else int(key)]
     except (LookupError, ValueError) as error:
         raise InvalidRequestError(
-            f"at {path or 'the top'} there is no shape of {key!r}: there are {_kind(shapes)}"
+            f"at {path or 'the top'} there is no shape of {key!r}: there are {kind(shapes)}"
         ) from error
 
 
@@ -239,11 +228,13 @@ def _at(path: str, act: Callable[..., Any], *given: Any) -> Any:
         raise InvalidRequestError(f"{path}: {error}") from error
 
 
-def _path(path: str, key: object) -> str:
+def step(path: str, key: object) -> str:
+    """The path of the member ``key`` of the node at ``path``."""
     return f"{path}/{key}" if path else str(key)
 
 
-def _kind(value: Any) -> str:
+def kind(value: Any) -> str:
+    """What lies at a place of a tree, for messages."""
     if isinstance(value, Mapping):
         return f"the keys {list(value)}"
     return f"{len(value)} places" if isinstance(value, (list, tuple)) else type(value).__name__

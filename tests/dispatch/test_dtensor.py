@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from schedulemesh.dispatch import ParallelLayout, Replicate, Shard, Sharding, plan, reshard, shard
+from schedulemesh.dispatch import (
+    ParallelLayout,
+    Replicate,
+    Shard,
+    Sharding,
+    apply_plan,
+    plan,
+    shard,
+)
 
 torch = pytest.importorskip(
     "torch", reason="torch is not installed: there is no DTensor to compare with"
@@ -70,7 +78,7 @@ def test_local_shards_and_redistributed_ones_are_dtensors(answers):
             sharding(case["mesh"], case[side]) for side in ("source", "destination")
         )
         first = shard(whole, source).parts
-        then = reshard(plan(source, destination, shape, destination_workers=range(WORLD)), first)
+        then = apply_plan(plan(source, destination, shape, destination_workers=range(WORLD)), first)
         for rank in range(WORLD):
             before, after = answers[rank][number]
             assert same(first[rank], before), (case, rank)

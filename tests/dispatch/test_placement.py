@@ -80,3 +80,21 @@ def test_a_sharding_survives_encoding(data):
 def test_invalid_input_is_reported(act, words):
     with pytest.raises(InvalidRequestError, match=words):
         act()
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Sharding.of(LAYOUT, dp="rows"), "axis dp has the placement 'rows'; allowed are"),
+        (lambda: Sharding.of(LAYOUT, dp=0.5), "axis dp has the placement 0.5"),
+        (lambda: Sharding.of(LAYOUT, dp=True), "a dim is True"),
+        (lambda: Sharding.of(LAYOUT, dp=0, tuples="leaf"), "tuples='leaf'; allowed are tree, rows"),
+        (lambda: Shard(0, "bogus"), "uneven='bogus'; allowed are error, pad"),
+        (lambda: Shard("rows"), "a dim is 'rows'; allowed is a whole number"),
+        (lambda: Shard(None), "a dim is None"),
+        (lambda: Assign(1.0, ((0,), (1,))), "a dim is 1.0"),
+    ],
+)
+def test_placements_that_are_none_are_refused(make, words):
+    with pytest.raises(InvalidRequestError, match=words):
+        make()

@@ -15,10 +15,10 @@ from schedulemesh.dispatch import (
     Sharding,
     Stage,
     Transfer,
+    apply_plan,
     assemble,
     give,
     plan,
-    reshard,
     shard,
 )
 from schedulemesh.errors import InvalidRequestError
@@ -63,7 +63,7 @@ def ids(part):
 @given(moves())
 def test_each_destination_receives_its_shard_of_the_full_tensor(move):
     whole = elements(move["shape"])
-    found = reshard(plan(**move), shard(whole, move["source"]).parts)
+    found = apply_plan(plan(**move), shard(whole, move["source"]).parts)
     for mine, expected in zip(found, shard(whole, move["destination"]).parts, strict=True):
         assert (mine is None) == (expected is None)
         assert mine is None or np.array_equal(mine, expected)
@@ -185,7 +185,7 @@ def test_expert_weights_move_between_expert_layouts():
     wide = Sharding.of(dense.experts(ep=8), ep=0)
     mixed = Sharding.of(dense.experts(ep=4, tp=2), ep=0, tp=2)
     weights = elements((8, 4, 6))
-    found = reshard(
+    found = apply_plan(
         plan(wide, mixed, weights.shape, destination_workers=range(8)), shard(weights, wide).parts
     )
     assert found[3].shape == (2, 4, 3)
@@ -196,7 +196,7 @@ def test_a_shard_that_arrives_in_one_piece_is_not_copied():
     whole = elements((8, 2))
     rows = Sharding.of(ParallelLayout.of(dp=4), dp=0)
     parts = shard(whole, rows).parts
-    found = reshard(plan(rows, rows, whole.shape), parts)
+    found = apply_plan(plan(rows, rows, whole.shape), parts)
     assert all(np.shares_memory(mine, part) for mine, part in zip(found, parts, strict=True))
 
 
@@ -207,14 +207,14 @@ def test_a_destination_without_data_is_all_padding():
     assert made.fetches(3) == ()
     assert assemble(made, 3, [], np.arange(2)).tolist() == [-7]
     chunked = Sharding.of(ParallelLayout.of(dp=4), dp=Shard(0, "chunk"))
-    assert reshard(plan(one, chunked, (2,)), [np.arange(2)])[3].shape == (0,)
+    assert apply_plan(plan(one, chunked, (2,)), [np.arange(2)])[3].shape == (0,)
 
 
 def test_a_scalar_moves_too():
     one, many = Sharding.of(ParallelLayout.of(dp=1)), Sharding.of(
         ParallelLayout.of(dp=3), dp=Primary()
     )
-    found = reshard(plan(one, many, ()), [np.array(5.0)])
+    found = apply_plan(plan(one, many, ()), [np.array(5.0)])
     assert found[0] == 5.0
     assert found[1:] == (None, None)
 
@@ -250,7 +250,7 @@ ROWS = Sharding.of(ParallelLayout.of(dp=4), dp=Shard(0, "drop_last"))
             "4 workers were given, 3 of them",
         ),
         (
-            lambda: reshard(plan(ROWS, ROWS, (8,)), [np.arange(3)] * 4),
+            lambda: apply_plan(plan(ROWS, ROWS, (8,)), [np.arange(3)] * 4),
             "source rank 0 has shape \\(3,\\)",
         ),
         (
@@ -268,5 +268,18 @@ def test_rows_balanced_by_tokens_can_be_resharded():
     scattered = Sharding.of(ParallelLayout.of(dp=2), dp=Assign(0, ((3, 0), (1, 2, 4))))
     rows = Sharding.of(ParallelLayout.of(dp=5), dp=0)
     whole = elements((5, 2))
-    found = reshard(plan(scattered, rows, whole.shape), shard(whole, scattered).parts)
+    found = apply_plan(plan(scattered, rows, whole.shape), shard(whole, scattered).parts)
     assert [part.tolist() for part in found] == whole.reshape(5, 1, 2).tolist()
+
+
+def test_a_destination_that_needs_nothing_needs_no_source():
+    """The source drops elements of one dim; the destination's arrays are empty in another."""
+    drops = Sharding.of(ParallelLayout.of(dp=4), dp=Shard(0, "drop_last"))
+    empty = Sharding.of(ParallelLayout.of(dp=2), dp=Shard(1, "drop_last"))
+    made = plan(drops, empty, (6, 1))
+    assert made.bytes_moved == 0
+    assert list(made.transfers()) == []
+    with pytest.raises(
+        InvalidRequestError, match="destination rank 0 needs elements that no source"
+    ):
+        plan(drops, empty, (6, 2))

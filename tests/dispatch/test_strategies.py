@@ -47,7 +47,8 @@ def test_leaves_that_are_all_sharded_alike_need_no_spec():
     nested = {"a": [1, 2], "more": {"b": [3, 4]}, "all": 5}
     scattered = scatter(nested, "data_parallel", HERE, group(layout))
     assert scattered.collect([[part["a"][0] * 10] for part in scattered.parts]) == [10, 20]
-    differ = scatter({"a": [1, 2], "b": [1, 2, 3, 4]}, "data_parallel", HERE, group(layout))
+    rows = Sharding.of(layout, dp=0)
+    differ = scatter({"a": [1, 2], "b": [1, 2, 3, 4]}, rows, HERE, group(layout))
     with pytest.raises(InvalidRequestError, match=r"\['a', 'b'\] are not split alike"):
         differ.collect([[1], [2]])
     assert differ.collect([[1], [2]], like="a") == [1, 2]

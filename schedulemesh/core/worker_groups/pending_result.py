@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ray import ObjectRef
 
 from schedulemesh.core.worker_groups.worker_calls import Call, results
+from schedulemesh.dispatch.collecting import Reductions, reduced
 from schedulemesh.dispatch.strategies import Scattered
 from schedulemesh.domain.user_data import UserValue
 from schedulemesh.errors import InvalidRequestError
@@ -35,21 +36,28 @@ class PendingResult:
         """
         return results(self._calls, self._timeout_s if timeout_s is None else timeout_s)
 
-    def collect(self, like: str | None = None, timeout_s: float | None = None) -> UserValue:
+    def collect(
+        self,
+        like: str | None = None,
+        timeout_s: float | None = None,
+        *,
+        reduce: Reductions = None,
+    ) -> UserValue:
         """The results as one batch, in the order of the data that was dispatched.
 
         Of replicas, the result of the lowest rank is used; padding is removed; the original order of the rows
         is restored. ``like`` is the path of the leaf ("prompts/ids") whose split the results follow; None:
-        all leaves that were split are split alike. Without a spec (``call``, or a plugin that returned plain
-        parts) the results are returned by rank.
+        all leaves that were split are split alike. ``reduce`` says how values without rows, such as a loss,
+        become one: {"loss": "mean"}; see ``dispatch.collecting.collect``. Without a spec (``call``, or a
+        plugin that returned plain parts) the results are returned by rank, or combined as ``reduce`` says.
 
         Raises as ``outputs``, and ``InvalidRequestError`` if a result does not have the size of its part.
         """
         found = self.outputs(timeout_s)
-        if self._assigned is None:
-            return found
         try:
-            return self._assigned.collect(found, like)
+            if self._assigned is None:
+                return found if reduce is None else reduced(found, reduce)
+            return self._assigned.collect(found, like, reduce)
         except InvalidRequestError as error:
             asked = self._calls[0]
             raise InvalidRequestError(

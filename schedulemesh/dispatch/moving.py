@@ -40,7 +40,7 @@ def assemble(
     return padded(like, held, plan.destination.pad_value) if found is None else found
 
 
-def reshard(plan: Plan, parts: Sequence[Any]) -> tuple[Any, ...]:
+def apply_plan(plan: Plan, parts: Sequence[Any]) -> tuple[Any, ...]:
     """The destination's arrays by rank, from the source's ``parts`` by rank, in this process."""
     held = plan.routes.source
     for rank, part in enumerate(parts):
