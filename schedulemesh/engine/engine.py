@@ -26,6 +26,7 @@ from schedulemesh.engine.lifecycle.group_reports import (
     node_lost,
 )
 from schedulemesh.engine.lifecycle.groups import drop_if_unwanted, expire
+from schedulemesh.engine.lifecycle.job_claims import follow_work
 from schedulemesh.engine.lifecycle.measurements import forget_measurements, note_measurements
 from schedulemesh.engine.lifecycle.rebuild import agent_restarted, rebuild
 from schedulemesh.engine.lifecycle.recovery import reconcile
@@ -50,6 +51,7 @@ from schedulemesh.engine.messages.facts import (
     StateHandlersRegistered,
     StatesForgotten,
 )
+from schedulemesh.engine.messages.job_stimuli import JobWorkObserved
 from schedulemesh.engine.messages.outcomes import (
     Done,
     Evaluation,
@@ -58,6 +60,7 @@ from schedulemesh.engine.messages.outcomes import (
     Refused,
     RequestOutcome,
 )
+from schedulemesh.engine.messages.stimulus import Request, Stimulus
 from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.preemption.evaluate import evaluate
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -67,7 +70,7 @@ from schedulemesh.engine.transaction import Step, Transaction
 #: Outcomes that a repeated request may not get.
 _NOT_FINAL = (Pending, ProbeNeeded)
 
-StimulusT = TypeVar("StimulusT", bound=s.Stimulus)
+StimulusT = TypeVar("StimulusT", bound=Stimulus)
 Handler = Callable[[Transaction, StimulusT], "RequestOutcome | None"]
 
 
@@ -85,7 +88,7 @@ class Engine:
         #: Whether a step failed after it had made something true, so that the state holds half of it.
         self.torn = False
         self._handlers: dict[
-            type[s.Stimulus], Callable[[Transaction, s.AnyStimulus], RequestOutcome | None]
+            type[Stimulus], Callable[[Transaction, s.AnyStimulus], RequestOutcome | None]
         ] = {}
         self._on(s.TaskSubmitted, _submit)
         self._on(s.QueuedTaskChanged, queue.change_queued)
@@ -122,6 +125,7 @@ class Engine:
         self._on(s.RecoveryObserved, reconcile)
         self._on(s.SupervisorBegan, _begin)
         self._on(s.AgentsMeasured, note_measurements)
+        self._on(JobWorkObserved, follow_work)
         self._on(s.TokenRequested, issue_token)
         self._on(s.TokenChangeRequested, change_token)
         self._on(s.TokenRevocationRequested, revoke_token)
@@ -135,7 +139,7 @@ class Engine:
         """
         tx = Transaction(self.state, now, self.strategies)
         try:
-            if isinstance(stimulus, s.Request):
+            if isinstance(stimulus, Request):
                 outcome = self._answer(tx, stimulus)
             else:
                 outcome = self._handlers[type(stimulus)](tx, stimulus)

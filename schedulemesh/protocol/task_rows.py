@@ -81,8 +81,9 @@ class JobListing(TaskInfo, total=False):
     #: How often it was evicted, and how often its driver failed or was lost; absent: never.
     preemptions: int
     failures: int
-    #: Of a job that runs: what its drivers hold in Ray, and what of that is more than its claim. What plain
-    #: tasks hold is not in it.
+    #: Of a job that runs: its claim by node; what its drivers hold in Ray, and what of that is more than its
+    #: claim. What plain tasks hold is not in it.
+    claimed: dict[str, Amounts]
     used: Amounts
     beyond_claim: Amounts
     agent_name: str

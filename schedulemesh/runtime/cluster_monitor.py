@@ -23,6 +23,7 @@ from schedulemesh.engine.state.nodes import Node
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.autoscaler import AutoscalerRequest
 from schedulemesh.runtime.backend import Backend, NodeView
+from schedulemesh.runtime.claim_following import ClaimFollower
 from schedulemesh.runtime.executor import Executor
 from schedulemesh.runtime.gangs import (
     elastic_gangs,
@@ -30,7 +31,13 @@ from schedulemesh.runtime.gangs import (
     processes_of,
     tell_members,
 )
-from schedulemesh.runtime.job_claims import ClaimWatch, claims_of, jobs_of, unused_claims
+from schedulemesh.runtime.job_claims import (
+    ClaimOfJob,
+    ClaimWatch,
+    claims_of,
+    jobs_of,
+    unused_claims,
+)
 from schedulemesh.runtime.orphans import Orphans
 from schedulemesh.runtime.pg_manager import groups_gone, ready_groups
 from schedulemesh.runtime.placement_watch import external_use
@@ -117,7 +124,7 @@ class ClusterMonitor:
         self._spawn = executor.spawn
         self._autoscaler = AutoscalerRequest(backend)
         self._watch = NodeWatch()
-        self._claims = ClaimWatch()
+        self._claims, self._follower = ClaimWatch(), ClaimFollower()
         self._recovered = False
 
     async def observe(self) -> None:
@@ -131,9 +138,12 @@ class ClusterMonitor:
         living = await self._backend.living_actors()
         groups = await self._groups.living() if placed else {}
         now = self._reactor.now()
-        unused = self._executor.unused_claims = await self._unused_claims(views)
+        claims, unused = await self._claims_of_jobs(views)
+        self._executor.unused_claims = unused
         nodes = self._watch.reports(self._reactor.state, views, now, unused)
         await self._reactor.step(ClusterObserved(nodes=nodes))
+        for move in self._follower.due(claims, now):
+            await self._reactor.step(move)
         for group_id, why in groups_gone(self._reactor.state.groups, placed, groups):
             await self._remove_lost_group(group_id, why)
         for gone in agents_gone(self._reactor.state, before, living):
@@ -156,17 +166,21 @@ class ClusterMonitor:
         if self._recovered:
             await self._witness.note(self._reactor.height())
 
-    async def _unused_claims(self, views: list[NodeView]) -> dict[str, Resources]:
-        """What of the claims of jobs is free in Ray, by node. Its tables are read only if there are any."""
+    async def _claims_of_jobs(
+        self, views: list[NodeView]
+    ) -> tuple[list[ClaimOfJob], dict[str, Resources]]:
+        """The claims of jobs, and what of them is free in Ray, by node. Its tables are read only if there are
+        any jobs.
+        """
         state = self._reactor.state
         jobs = jobs_of(state)
         self._claims.forget(jobs)
         if not jobs:
-            return {}
+            return [], {}
         usage = await self._backend.usage()
         claims = claims_of(state, self._agents, jobs, usage)
         self._claims.look(claims)
-        return unused_claims(claims, usage, views)
+        return claims, unused_claims(claims, usage, views)
 
     async def _remove_lost_group(self, group_id: str, why: str) -> None:
         """Report a lost placement group, and remove what is left of it."""

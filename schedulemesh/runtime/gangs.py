@@ -14,7 +14,8 @@ from schedulemesh.engine.messages.facts import AgentEnded, AgentStarted, AnyFact
 from schedulemesh.engine.messages.instructions import StartAgent
 from schedulemesh.engine.messages.stimuli import AgentReported, AgentStartFailed
 from schedulemesh.engine.state.agents import Agent, AgentPhase, Ending, Running
-from schedulemesh.engine.state.mesh_state import MeshState, members_running
+from schedulemesh.engine.state.gangs import members_running
+from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.protocol.agents import SavedState, pack, unpack
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.agent_start import AgentStart, start_failed

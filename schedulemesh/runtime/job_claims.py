@@ -14,6 +14,7 @@ import msgspec
 
 from schedulemesh.domain.resources import NOTHING, Resources, sum_of
 from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.state.job_updates import claimed_by_node
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.backend import NodeView
@@ -61,7 +62,7 @@ def claims_of(
         ClaimOfJob(
             agent_name=agent.spec.name,
             incarnation=agent.incarnation,
-            claimed=_claimed(state, agent),
+            claimed=claimed_by_node(state.groups, state.cluster, agent),
             used=used.get("/".join(agents.where(agent)), {}),
         )
         for agent in jobs
@@ -110,24 +111,6 @@ class ClaimWatch:
     def forget(self, jobs: Iterable[Agent]) -> None:
         """Forget jobs that have ended."""
         self._warned &= {(agent.spec.name, agent.incarnation) for agent in jobs}
-
-
-def _claimed(state: MeshState, agent: Agent) -> dict[str, Resources]:
-    """What is allocated to an agent, by node."""
-    group = state.groups.by_id.get(agent.group_id or "")
-    if group is None:
-        keys = [(agent.node_id or "", agent.spec.name)]
-    else:
-        keys = [(node_id, group.key(i)) for i, node_id in enumerate(group.node_ids)]
-    return _by_node((node_id, _allocated(state, node_id, key)) for node_id, key in keys)
-
-
-def _allocated(state: MeshState, node_id: str, key: str) -> Resources:
-    node = state.cluster.nodes.get(node_id)
-    mine = None if node is None else node.allocations.get(key)
-    if mine is None:
-        return NOTHING
-    return msgspec.structs.replace(mine.held, gpu=sum(units for _, units in mine.devices.units))
 
 
 def _used_by_owner(usage: ClusterUsage) -> dict[str, dict[str, Resources]]:

@@ -38,6 +38,7 @@ class JobService(Service):
         for row in rows:
             claim = claims.get(str(row.get("agent_name")))
             if claim is not None and "started_at" in row:
+                row["claimed"] = {n: amount.public() for n, amount in claim.claimed.items()}
                 row["used"] = sum_of(claim.used.values()).public()
                 row["beyond_claim"] = claim.beyond.public()
         return Listed(rows=rows)

@@ -24,6 +24,7 @@ from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import instructions as i
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import AnyFact, Devices
+from schedulemesh.engine.messages.job_stimuli import JobWorkObserved
 from schedulemesh.engine.messages.outcomes import Evaluation
 from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.state.agents import Agent, Waiting
@@ -266,6 +267,16 @@ class Mesh:
     def cancel(self, task_id: str, **how: Any) -> Any:
         """Cancel a task."""
         return self.handle(s.TaskCancellationRequested(task_id=task_id, **how)).outcome
+
+    def find_work(self, name: str, claims: dict[str, Resources]) -> None:
+        """The work of a job is found on other nodes, so that its claim is to be there."""
+        self.handle(
+            JobWorkObserved(
+                agent_name=name,
+                incarnation=self.state.agents[name].incarnation,
+                claims=tuple(sorted(claims.items())),
+            )
+        )
 
     def order_by(self, **changes: Any) -> None:
         """Put a changed policy of the queue in force."""

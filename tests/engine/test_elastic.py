@@ -9,7 +9,7 @@ from schedulemesh.domain.agent import GangSpec
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import Accepted, Pending, Refused
-from schedulemesh.engine.state.mesh_state import members_running
+from schedulemesh.engine.state.gangs import members_running
 from tests.engine.builders import Mesh, amount, differences, names, node, pool
 
 

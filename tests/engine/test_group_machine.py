@@ -16,12 +16,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from schedulemesh.domain.agent import GangSpec, JobSpec
 from schedulemesh.domain.labels import parse_selector
 from schedulemesh.domain.placement import PLACEMENT_STRATEGIES, GroupsSpec, InGroup
-from schedulemesh.domain.resources import NOTHING
+from schedulemesh.domain.resources import NOTHING, sum_of
+from schedulemesh.engine.admission.needs import divided
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Accepted, Pending, Refused
 from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.group_choice import without_idle
-from schedulemesh.engine.state.agents import Starting, Waiting
+from schedulemesh.engine.state.agents import Running, Starting, Waiting
 from schedulemesh.engine.state.groups import GroupPhase
 from tests.engine.builders import Mesh, differences, leaving_for, node, pool, shape
 from tests.engine.group_walk import decision_is_right
@@ -222,6 +223,18 @@ class GroupMachine(RuleBasedStateMachine):
         assert group.shape.strategy != "STRICT_SPREAD" or len(nodes) == len(group.node_ids)
         if gang.same_label:
             assert len({NODES[n]["labels"][gang.same_label] for n in nodes}) == 1
+
+    @rule(which=picks, nodes=st.lists(st.sampled_from(sorted(NODES)), min_size=1, max_size=3))
+    def have_work_elsewhere(self, which, nodes):
+        """Ray has placed the work of a job on these nodes; some of it may fit there, and some not."""
+        agents = self.state.agents.items()
+        jobs = [n for n, a in agents if a.spec.job is not None and isinstance(a.phase, Running)]
+        if jobs:
+            agent = self.state.agents[pick(jobs, which)]
+            parts = zip(nodes, divided(agent.spec.resources, len(nodes)), strict=True)
+            claims = {node_id: amount for node_id, amount in parts if amount}
+            if sum_of(claims.values()) == agent.spec.resources:
+                self.mesh.find_work(agent.spec.name, claims)
 
     @rule(which=picks)
     def report(self, which):

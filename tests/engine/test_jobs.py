@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from schedulemesh.domain.agent import JobSpec
 from schedulemesh.domain.placement import GroupsSpec, InGroup, OnNode
 from schedulemesh.domain.reasons import Reason
-from schedulemesh.domain.resources import UNIT, Resources, sum_of
+from schedulemesh.domain.resources import NOTHING, UNIT, Resources, sum_of
 from schedulemesh.engine.admission.needs import divided
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Accepted, Pending
@@ -105,6 +105,102 @@ def test_jobs_that_differ_in_how_they_are_placed_wait_apart(mesh):
     assert mesh.waiting() == ["packed"]
 
 
+def free_gpus(mesh):
+    """The free GPUs of each node."""
+    return {node_id: found.free.gpu / UNIT for node_id, found in mesh.state.cluster.nodes.items()}
+
+
+def uses(node_id, **external):
+    """The report of a node on which other work uses so much."""
+    return node(node_id, others=amount(**external), **GPUS)
+
+
+@pytest.fixture
+def elsewhere(mesh):
+    """A job that claims 2 GPUs on one node, whose work Ray has placed on the other one; and both nodes."""
+    here = started(mesh, cpu=2, gpu=2).node_id
+    there = "n2" if here == "n1" else "n1"
+    mesh.observe(node(here, **GPUS), uses(there, cpu=2, gpu=2))
+    assert free_gpus(mesh) == {here: 2, there: 2}
+    return here, there
+
+
+def test_the_claim_of_a_job_follows_its_work_to_another_node(mesh, elsewhere):
+    here, there = elsewhere
+    mesh.find_work("j", {there: amount(cpu=2, gpu=2)})
+    assert free_gpus(mesh) == {here: 4, there: 2}
+    assert mesh.state.cluster.nodes[there].external_usage == NOTHING
+    agent = mesh.state.agents["j"]
+    assert (agent.node_id, group_of(mesh, agent).node_ids) == (here, (there,))
+    assert isinstance(mesh.submit("next", cpu=1, gpu=4), Pending)
+    assert mesh.state.agents["next"].node_id == here
+
+
+def test_a_part_of_the_claim_follows_a_part_of_the_work(mesh, elsewhere):
+    here, there = elsewhere
+    mesh.find_work("j", {here: amount(cpu=1, gpu=1), there: amount(cpu=1, gpu=1)})
+    assert free_gpus(mesh) == {here: 3, there: 2}
+    mesh.find_work("j", {here: amount(cpu=2, gpu=2)})
+    assert free_gpus(mesh) == {here: 2, there: 3}
+
+
+def test_a_claim_that_has_moved_ends_with_its_job(mesh, elsewhere):
+    here, there = elsewhere
+    mesh.find_work("j", {there: amount(cpu=2, gpu=2)})
+    mesh.complete("j")
+    mesh.remove(*mesh.removes)
+    assert mesh.state.groups.by_id == {}
+    assert free_gpus(mesh) == {here: 4, there: 4}
+
+
+def test_a_claim_neither_grows_nor_shrinks_as_it_moves(mesh, elsewhere):
+    here, there = elsewhere
+    for claims in ({there: amount(cpu=2, gpu=3)}, {there: amount(cpu=1, gpu=1)}, {"n9": NOTHING}):
+        mesh.find_work("j", claims)
+        assert free_gpus(mesh) == {here: 2, there: 2}
+
+
+def test_a_claim_moves_to_no_node_without_room_for_it(mesh, elsewhere):
+    """What is external usage there is the work; more of the room than that may be another's."""
+    here, there = elsewhere
+    mesh.observe(node(here, **GPUS), uses(there, gpu=1))
+    mesh.run("other", gpu=3)
+    assert mesh.state.agents["other"].node_id == there
+    mesh.find_work("j", {there: amount(cpu=2, gpu=2)})
+    assert free_gpus(mesh) == {here: 2, there: 0}
+
+
+def test_the_claim_of_a_job_that_is_being_evicted_stays(mesh, elsewhere):
+    here, there = elsewhere
+    mesh.submit("high", priority=9.0, gpu=4)
+    assert mesh.ends.keys() == {"j"}
+    mesh.find_work("j", {there: amount(cpu=2, gpu=2)})
+    assert mesh.state.agents["j"].node_id == here
+    assert not mesh.state.groups.by_id
+
+
+def test_a_job_is_lost_with_the_node_of_its_claim_only(mesh, elsewhere):
+    here, there = elsewhere
+    mesh.find_work("j", {there: amount(cpu=2, gpu=2)})
+    mesh.observe(node(there, **GPUS))
+    assert not mesh.ends
+    mesh.observe(node(here, **GPUS))
+    assert mesh.ends.keys() == {"j"}
+
+
+def test_a_drained_node_is_left_also_by_a_job_with_nothing_but_its_runner_there(mesh, elsewhere):
+    here, there = elsewhere
+    mesh.find_work("j", {there: amount(cpu=2, gpu=2)})
+    mesh.handle(s.DrainRequested(node_id=here, drained=True, client="me"))
+    assert mesh.ends.keys() == {"j"}
+
+
+def test_a_claim_that_has_moved_is_the_same_after_the_journal_and_a_snapshot(mesh, elsewhere):
+    mesh.find_work("j", {elsewhere[1]: amount(cpu=2, gpu=2)})
+    assert differences(mesh.state, mesh.refolded()) == []
+    assert differences(mesh.state, mesh.rewritten()) == []
+
+
 def test_its_claim_ends_with_it(mesh):
     started(mesh, cpu=12, gpu=6)
     mesh.complete("j")
@@ -129,6 +225,16 @@ def test_a_job_over_several_nodes_is_lost_with_any_of_them(mesh):
     mesh.leave("j")
     mesh.remove(*mesh.removes)
     assert mesh.state.cluster.nodes["n1"].free == amount(**GPUS)
+
+
+def test_a_job_that_is_stopped_because_it_is_lost_is_not_completed(mesh):
+    """Its driver ends early, and may do so with exit code 0."""
+    agent = started(mesh, cpu=12, gpu=6, run="run_driver", retries=1, class_key="k")
+    mesh.observe(node("n1", **GPUS))
+    ended = {"task_id": "j", "agent_name": "j", "incarnation": agent.incarnation}
+    mesh.handle(s.RunEnded(**ended, cancelled=True))
+    mesh.leave("j")
+    assert mesh.waiting() == ["j"]
 
 
 def test_what_all_nodes_together_cannot_hold_is_refused(mesh):

@@ -15,6 +15,7 @@ from schedulemesh.engine.messages.outcomes import (
     Queued,
     Refused,
 )
+from schedulemesh.engine.messages.stimulus import Request
 from tests.engine.builders import Mesh, node, pool
 
 
@@ -111,7 +112,7 @@ LATER = [
 
 def test_every_kind_of_request_is_covered():
     kinds = {type(case[1]) for case in (*IMMEDIATE, *LATER)}
-    assert kinds == set(s.AnyRequest.__args__) == set(s.Request.__subclasses__())
+    assert kinds == set(s.AnyRequest.__args__) == set(Request.__subclasses__())
 
 
 @pytest.mark.parametrize(("made", "request_", "kind"), IMMEDIATE)

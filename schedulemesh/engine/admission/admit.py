@@ -31,8 +31,9 @@ from schedulemesh.engine.preemption.search import Plan
 from schedulemesh.engine.preemption.victims import VictimAgent, evicted_tasks
 from schedulemesh.engine.state.agents import Agent, Starting
 from schedulemesh.engine.state.devices import devices_for
+from schedulemesh.engine.state.gangs import members_running
 from schedulemesh.engine.state.groups import Group
-from schedulemesh.engine.state.mesh_state import MeshState, members_running
+from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
 from schedulemesh.engine.state.quota import Payment
 from schedulemesh.engine.transaction import Transaction

@@ -80,6 +80,10 @@ def agents_of(state: MeshState, drain: DrainStarted) -> list[str]:
         return []
     names, groups = keys_on(node)
     names |= {state.groups.by_id[group_id].agent or "" for group_id in groups}
+    # The claim of a job may have moved away from its runner.
+    virtual = (group for group in state.groups.by_id.values() if group.shape.virtual)
+    jobs = {group.agent or "": state.agents.get(group.agent or "") for group in virtual}
+    names |= {name for name, job in jobs.items() if job is not None and job.node_id == node.node_id}
     return sorted(names & state.agents.keys())
 
 

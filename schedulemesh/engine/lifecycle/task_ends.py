@@ -70,17 +70,19 @@ def run_ended(tx: Transaction, stimulus: s.RunEnded) -> None:
     """A task that runs by itself has ended, and its agent ends with it; one that failed and has retries left
     joins the queue again when the agent has ended. Late reports are dropped.
 
-    A task that is being evicted ends, too, unless it was cancelled for that: then what it returned early is
-    not its result.
+    A task that is being evicted ends, too, and one whose agent is being ended, unless it was cancelled for
+    that: then what it returned early is not its result.
     """
     state = tx.state
     task = state.running.by_id.get(stimulus.task_id)
     agent = current(state, stimulus.agent_name, stimulus.incarnation)
     if task is None or agent is None or task.agent_name != stimulus.agent_name:
         return
+    if stimulus.cancelled and (
+        isinstance(task.phase, Preempting) or isinstance(agent.phase, Ending)
+    ):
+        return
     if isinstance(task.phase, Preempting):
-        if stimulus.cancelled:
-            return
         _answer_eviction(tx, task, task.phase, "ended by itself")
     elif _is_retried(tx, stimulus, task, agent):
         return

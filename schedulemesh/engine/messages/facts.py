@@ -24,6 +24,7 @@ from schedulemesh.engine.messages.audit_facts import AnyAuditFact
 from schedulemesh.engine.messages.cohort_facts import CohortEnsured
 from schedulemesh.engine.messages.drain_facts import DrainEnded, DrainStarted
 from schedulemesh.engine.messages.fact import Fact
+from schedulemesh.engine.messages.job_facts import JobClaimMoved
 from schedulemesh.engine.messages.measurement_facts import AnyMeasurement
 from schedulemesh.engine.messages.outcomes import Candidate, RequestOutcome
 from schedulemesh.engine.messages.queue_facts import AnyQueueFact
@@ -441,6 +442,7 @@ AnyFact = Union[
     GroupClaimed,
     GroupEnding,
     GroupEnded,
+    JobClaimMoved,
     TaskRegistered,
     TaskEnded,
     EvictionStarted,

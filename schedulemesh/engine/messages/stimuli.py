@@ -21,24 +21,8 @@ from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.domain.tokens import Role, TokenSpec
 from schedulemesh.engine.messages.audit_facts import ChangeAnswered
-
-
-class Stimulus(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    omit_defaults=True,
-    forbid_unknown_fields=True,
-    gc=False,
-):
-    """Base of all stimuli. A client's submission is one from the start, and travels as bytes."""
-
-
-class Request(Stimulus, frozen=True, kw_only=True):
-    """Base of the stimuli whose outcome is remembered: a repetition with the same id changes nothing."""
-
-    #: None: repetitions are not recognised.
-    request_id: str | None = None
+from schedulemesh.engine.messages.job_stimuli import JobWorkObserved
+from schedulemesh.engine.messages.stimulus import Request, Stimulus
 
 
 class PoolRequested(Stimulus, frozen=True, kw_only=True):
@@ -447,6 +431,7 @@ AnyStimulus = Union[
     ChangeWasReceived,
     ChangeWasAnswered,
     AgentsMeasured,
+    JobWorkObserved,
 ]
 
 #: The stimuli that are requests.

@@ -175,6 +175,14 @@ class GroupTable:
         self._count(group, -1)
         self.sort(group)
 
+    def reshape(self, group: Group, shape: GroupShape, node_ids: tuple[str, ...]) -> None:
+        """Set of which bundles a group consists, and on which nodes they are."""
+        self._count(group, -1)
+        self._unlist(_kind(group), group)
+        group.shape, group.node_ids = shape, node_ids
+        self._count(group, 1)
+        self.sort(group)
+
     def sort(self, group: Group) -> None:
         """Index the group as free, as coming, or not at all, according to its current fields."""
         kind = _kind(group)

@@ -170,6 +170,7 @@ def _check_groups(state: MeshState) -> None:
                 f"group {group_id} is {name}'s, which runs elsewhere",
             )
     for name, agent in state.agents.items():
+        _check_job_claim(state, name, agent)
         assignment = state.groups.by_id.get(agent.group_id or "")
         if assignment is not None:
             _expect(
@@ -186,6 +187,15 @@ def _check_groups(state: MeshState) -> None:
         for group_id in awaited - missing - {agent.group_id}:
             leaves_for = state.groups.by_id[group_id].leaves_for
             _expect(leaves_for == name, f"{group_id} leaves for {leaves_for}, not for {name}")
+
+
+def _check_job_claim(state: MeshState, name: str, agent: Agent) -> None:
+    """Wherever the claim of a job is, it is as large as was asked for."""
+    group = state.groups.by_id.get(agent.group_id or "")
+    if agent.spec.job is not None and group is not None:
+        claimed, asked = group.shape.total, agent.spec.resources
+        _expect(claimed == asked, f"job {name} claims {claimed} instead of {asked}")
+        _expect(group.shape.virtual, f"job {name} is in a placement group")
 
 
 def _groups_awaited_by(agent: Agent) -> frozenset[str]:

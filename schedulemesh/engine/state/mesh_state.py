@@ -19,6 +19,7 @@ from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages import queue_facts as q
 from schedulemesh.engine.messages.cohort_facts import CohortEnsured
 from schedulemesh.engine.messages.fact import Fact
+from schedulemesh.engine.messages.job_facts import JobClaimMoved
 from schedulemesh.engine.preemption.rules import PreemptionRules
 from schedulemesh.engine.state.agents import (
     Agent,
@@ -39,6 +40,7 @@ from schedulemesh.engine.state.eviction_updates import EvictionFacts
 from schedulemesh.engine.state.evictions import Evictions
 from schedulemesh.engine.state.group_updates import GroupFacts
 from schedulemesh.engine.state.groups import GroupTable
+from schedulemesh.engine.state.job_updates import JobFacts
 from schedulemesh.engine.state.measurement_updates import MeasurementFacts
 from schedulemesh.engine.state.past import Past
 from schedulemesh.engine.state.queue import Queue
@@ -133,6 +135,7 @@ class MeshState:
             f.GroupClaimed: groups.claimed,
             f.GroupEnding: groups.ending,
             f.GroupEnded: self._group_ended,
+            JobClaimMoved: JobFacts(self.agents, self.groups, self.cluster).claim_moved,
             f.TaskRegistered: self._task_registered,
             f.TaskEnded: self._task_ended,
             f.EvictionStarted: evictions.started,
@@ -456,14 +459,3 @@ class MeshState:
         self.epoch = fact.epoch
         self.next_incarnation += fact.gap
         self.groups.next_number += fact.gap
-
-
-def members_running(state: MeshState, gang_name: str) -> list[int]:
-    """The ranks of the members of a gang that run, in order; none: its core does not run."""
-    core = state.agents.get(gang_name)
-    if core is None or not isinstance(core.phase, Running):
-        return []
-    extras = ((name, state.agents.get(name)) for name in core.spec.extra_names)
-    running = [name for name, a in extras if a is not None and isinstance(a.phase, Running)]
-    ranks = [found[1] for found in map(gang_of, running) if found is not None]
-    return [*range(len(core.spec.bundles)), *ranks]

@@ -1,0 +1,18 @@
+"""Which members of an elastic gang run."""
+
+from __future__ import annotations
+
+from schedulemesh.domain.agent import gang_of
+from schedulemesh.engine.state.agents import Running
+from schedulemesh.engine.state.mesh_state import MeshState
+
+
+def members_running(state: MeshState, gang_name: str) -> list[int]:
+    """The ranks of the members of a gang that run, in order; none: its core does not run."""
+    core = state.agents.get(gang_name)
+    if core is None or not isinstance(core.phase, Running):
+        return []
+    extras = ((name, state.agents.get(name)) for name in core.spec.extra_names)
+    running = [name for name, a in extras if a is not None and isinstance(a.phase, Running)]
+    ranks = [found[1] for found in map(gang_of, running) if found is not None]
+    return [*range(len(core.spec.bundles)), *ranks]

@@ -1,0 +1,157 @@
+"""Stories of jobs on a cluster of three nodes of four CPUs, told as one line of JSON; see
+test_jobs_on_nodes.py.
+
+A program of its own, because a process can be connected to one Ray only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.cluster_utils import Cluster
+
+from schedulemesh.core import RayScheduler
+from tests.drills.nodes import CPUS, FAST, NODE, power_off
+from tests.integration.agents import Plain
+from tests.integration.polling import actors_in, process_exists, until
+
+#: A driver whose work is on another node than its claim: a detached actor that takes a whole node.
+DRIVER = """
+import os
+import sys
+import time
+from pathlib import Path
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
+
+ray.init()
+mine, head = ray.get_runtime_context().get_node_id(), sys.argv[1]
+others = [n["NodeID"] for n in ray.nodes() if n["Alive"] and n["NodeID"] != mine]
+there = sorted(others, key=lambda node_id: node_id == head)[0]
+
+
+@ray.remote(num_cpus=4)
+class Worker:
+    def pid(self):
+        return os.getpid()
+
+
+how = {"name": "work", "namespace": "outside", "lifetime": "detached"}
+worker = Worker.options(scheduling_strategy=On(there, soft=False), **how).remote()
+attempt = os.environ["SCHEDULEMESH_ATTEMPT"]
+told = Path(sys.argv[2]) / f"part-{attempt}"
+told.write_text(f"{mine} {there} {os.getpid()} {ray.get(worker.pid.remote())}")
+told.replace(told.with_name(f"attempt-{attempt}"))
+time.sleep(600)  # there to be ended
+"""
+
+
+@contextlib.contextmanager
+def three_nodes() -> Iterator[Cluster]:
+    """A cluster of three nodes. This program is connected to the head, which has the journal."""
+    head = {**NODE, "include_dashboard": False, "_system_config": FAST}
+    cluster = Cluster(initialize_head=True, head_node_args=head, connect=False)
+    try:
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        for _ in range(2):
+            cluster.add_node(**NODE)
+        cluster.wait_for_nodes()
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+class Story:
+    """A scheduler on the cluster, with one job on it."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.cluster, self.folder = cluster, folder
+        self.head = ray.get_runtime_context().get_node_id()
+        self.mesh = RayScheduler("nodes", state_path=folder / "state")
+        until(lambda: len(self.nodes()) == 3, "the nodes are not seen")
+        self.mesh.create_pool("pool", resources={"cpu": 100.0})
+
+    def nodes(self) -> dict[str, Any]:
+        """By id, what the scheduler says of each node."""
+        return {row["node_id"]: row for row in self.mesh.cluster_snapshot()["nodes"]}
+
+    def attempt(self, number: int) -> tuple[str, str, list[int]]:
+        """The node of the claim, that of the work, and the processes of an attempt, once it works."""
+        told = self.folder / f"attempt-{number}"
+        until(told.exists, lambda: f"attempt {number}: {self.mesh.jobs()['jobs']}", 90)
+        here, there, *pids = told.read_text().split()
+        return here, there, [int(pid) for pid in pids]
+
+    def free(self, node_id: str) -> float:
+        """The free CPUs of a node."""
+        return float(self.nodes()[node_id]["free"].get("cpu", 0.0))
+
+
+def the_claim_follows(story: Story) -> dict[str, Any]:
+    """Submit the job; its claim moves to where its work is, so that its own node is free."""
+    mesh = story.mesh
+    script = story.folder / "train.py"
+    script.write_text(DRIVER, encoding="utf-8")
+    mesh.cordon_node(story.head)
+    command = [sys.executable, str(script), story.head, str(story.folder)]
+    answer = mesh.submit_job("train", command, "pool", {"cpu": CPUS}, max_retries=2)
+    assert answer["success"], answer
+    here, there, _ = story.attempt(1)
+    until(lambda: story.free(here) == CPUS, lambda: f"the claim stays on {here}: {story.nodes()}")
+    until(lambda: story.free(there) == 0.0, lambda: f"{there} is not taken: {story.nodes()}")
+    placed = mesh.submit_task_with_preemption("other", "pool", Plain, {"cpu": CPUS}, wait=30.0)
+    (job,) = mesh.jobs()["jobs"]
+    told = {
+        "nodes": len({here, there, story.head}),
+        "external": story.nodes()[there]["external_usage"],
+        "other": placed["success"] and placed["agent"]["node_id"] == here,
+        "claimed": job["claimed"] == {there: {"cpu": float(CPUS)}},
+        "beyond_claim": job["beyond_claim"],
+    }
+    mesh.complete_task("other", end_agent=True)
+    return told
+
+
+def a_node_fails(story: Story, number: int, *, of_work: bool) -> dict[str, Any]:
+    """A node fails in mid-job, that of the work or that of the runner: the job returns, once."""
+    here, there, pids = story.attempt(number)
+    power_off(story.cluster, there if of_work else here)
+    _, _, again = story.attempt(number + 1)
+    (job,) = story.mesh.jobs()["jobs"]
+    return {
+        "attempt": job["attempt"],
+        "state": job["state"],
+        "of_the_first": [pid for pid in pids if process_exists(pid)],
+        "runs": all(map(process_exists, again)),
+        "actors": actors_in("outside"),
+    }
+
+
+def main() -> None:
+    """Tell the stories, one after the other, of the same job."""
+    told: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder, three_nodes() as cluster:
+        story = Story(cluster, Path(folder))
+        told["follows"] = the_claim_follows(story)
+        told["of_work"] = a_node_fails(story, 1, of_work=True)
+        story.mesh.cordon_node(story.head, cordoned=False)
+        told["of_runner"] = a_node_fails(story, 2, of_work=False)
+        assert story.mesh.cancel_task("train")["success"]
+        until(lambda: story.free(story.head) == CPUS, lambda: f"not free: {story.nodes()}")
+        told["left"] = actors_in("outside")
+        with contextlib.suppress(Exception):
+            story.mesh.shutdown()
+    sys.stdout.write(json.dumps(told) + "\n")
+
+
+if __name__ == "__main__":
+    main()
