@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from schedulemesh.version import VERSION
+
 if TYPE_CHECKING:
     from schedulemesh.config.policy import PreemptionAggressiveness, PreemptionPolicy
     from schedulemesh.core.agent.agent_actor import AgentActor
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     )
     from schedulemesh.simple import SimpleScheduler, SimpleTaskSpec
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "AgentActor",

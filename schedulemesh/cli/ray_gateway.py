@@ -11,7 +11,7 @@ from schedulemesh.cli.command import Target
 from schedulemesh.cli.exits import UnreachableError, accepted
 from schedulemesh.cli.following import Part, by_requests
 from schedulemesh.core.client import asking
-from schedulemesh.core.client.connection import Connection, actor_name, find
+from schedulemesh.core.client.connection import Connection, find
 from schedulemesh.core.client.new_settings import parse_settings
 from schedulemesh.core.client.ray_cluster import join
 from schedulemesh.core.client.scheduler import RayScheduler
@@ -59,15 +59,6 @@ def on_ray(address: str) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
-
-
-def registered_schedulers() -> list[dict[str, object]]:
-    """The name and the Ray namespace of every scheduler of the cluster."""
-    prefix = actor_name("")
-    found = ray.util.list_named_actors(all_namespaces=True)
-    named = [(actor["name"].removeprefix(prefix), actor["namespace"]) for actor in found
-             if actor["name"].startswith(prefix)]  # fmt: skip
-    return [{"name": name, "namespace": namespace} for name, namespace in sorted(named)]
 
 
 @contextmanager

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from schedulemesh.cli.columns import AGENTS, POOLS
+from schedulemesh.cli.columns import AGENTS, POOLS, wide
 from schedulemesh.cli.command import Select, Target, View, command
 from schedulemesh.cli.output import repeat, show
 from schedulemesh.cli.rows import Column, Listing, Record
 from schedulemesh.cli.tasks import task_listing
+from schedulemesh.cli.texts import local_time
 
 if TYPE_CHECKING:
     from schedulemesh.cli.gateway import Gateway
@@ -20,6 +21,14 @@ app = typer.Typer()
 _SCHEDULERS = (
     Column(heading="scheduler", key="name"),
     Column(heading="namespace", key="namespace"),
+    Column(heading="answers", key="answers", show=lambda answers: "yes" if answers else "no"),
+    Column(heading="started", key="started_at", show=local_time),
+    Column(heading="version", key="version"),
+    Column(heading="running", key="running_tasks", right=True),
+    Column(heading="queued", key="queued_tasks", right=True),
+    wide("node", "node_id"),
+    wide("detached", "detached"),
+    wide("error", "error"),
 )
 
 
@@ -65,12 +74,16 @@ def overview_of(
 
 @command(app, "list")
 def list_schedulers(target: Target, view: View, select: Select) -> None:
-    """List the schedulers of a Ray cluster, those that end with their job included."""
-    from schedulemesh.cli.ray_gateway import on_ray, registered_schedulers
+    """List the schedulers of a Ray cluster, those that end with their job included, and whether they answer.
+
+    With tokens, a scheduler answers those it knows.
+    """
+    from schedulemesh.cli.ray_gateway import on_ray
     from schedulemesh.cli.rows import selected
+    from schedulemesh.core.client.scheduler_list import list_schedulers
 
     def look() -> Listing:
-        rows = registered_schedulers()
+        rows = list_schedulers()["schedulers"]
         return selected(Listing(kind="schedulers", rows=rows, columns=_SCHEDULERS), select)
 
     with on_ray(target.address):

@@ -55,6 +55,7 @@ from schedulemesh.runtime.running import Running, Service, unavailable
 from schedulemesh.runtime.state_service import StateService
 from schedulemesh.runtime.submission_service import SubmissionService
 from schedulemesh.runtime.task_service import TaskService
+from schedulemesh.version import VERSION
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +84,7 @@ class RequestService(Service):
         self._history = HistoryService(running)
         self._audit = Audit(running.reactor)
         self.states = StateService(running, self._submissions)
+        self._began_at = running.reactor.now()
 
     async def answer(
         self,
@@ -338,6 +340,8 @@ class RequestService(Service):
             "name": self._settings.name,
             "namespace": self._settings.namespace,
             "detached": self._settings.detached,
+            "version": VERSION,
+            "started_at": self._began_at,
             "node_id": self._backend.own_node_id(),
             "pid": os.getpid(),
             "journal": str(journal_address(self._settings, self._backend.session_folder())),

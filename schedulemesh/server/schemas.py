@@ -73,6 +73,8 @@ class Status(TypedDict, total=False):
     name: str
     namespace: str
     detached: bool
+    version: str
+    started_at: float
     node_id: str
     pid: int
     journal: str

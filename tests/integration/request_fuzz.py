@@ -272,6 +272,7 @@ CALLS: dict[str, dict[str, Kind]] = {
     "cluster_snapshot": {},
     "external_usage": {},
     "about": {},
+    "list": {"address": one_of(None, "auto", "127.0.0.1:1")},
     "alerts": {},
     "drain_node": {"node_id": one_of("no-such-node"), "deadline": one_of(None, 1.0)},
     "undrain_node": {"node_id": one_of("no-such-node")},

@@ -10,10 +10,16 @@ import time
 import pytest
 import ray
 
+import schedulemesh
 from schedulemesh.core import RayScheduler
 from schedulemesh.core.client import deadline
-from schedulemesh.errors import SchedulerExistsError, SchedulerUnavailableError
+from schedulemesh.errors import (
+    InvalidRequestError,
+    SchedulerExistsError,
+    SchedulerUnavailableError,
+)
 from tests.integration.agents import Plain
+from tests.integration.drivers import run_driver
 from tests.integration.test_supervisor_startup import command, supervisor_pid
 
 
@@ -43,6 +49,61 @@ def test_every_call_to_a_stopped_supervisor_names_itself_in_the_error(frozen, na
         with pytest.raises(SchedulerUnavailableError, match=f"'mesh' shows no sign .*'{method}'"):
             call()
         assert time.monotonic() - began < 10.0
+
+
+@pytest.fixture
+def other(make_scheduler):
+    """A scheduler with a running and a waiting task, made while callers have patience."""
+    scheduler = make_scheduler("other:one")
+    scheduler.create_pool("p", resources={"cpu": 1})
+    for task_id in ("runs", "waits"):
+        answer = scheduler.submit_task_with_preemption(
+            task_id, "p", Plain, {"cpu": 1}, queue=True, wait=task_id == "runs"
+        )
+        assert answer["success"], answer
+    return scheduler
+
+
+def test_a_list_says_which_scheduler_does_not_answer_and_what_the_others_have(
+    other, frozen, namespace
+):
+    found = RayScheduler.list()["schedulers"]
+    stopped, serving = [one for one in found if one["namespace"] == namespace]
+
+    assert (stopped["name"], stopped["answers"], stopped["node_id"]) == ("mesh", False, None)
+    assert "shows no sign of life" in stopped["error"]
+    about = other.about()
+    assert serving == {
+        "name": "other:one",
+        "namespace": namespace,
+        "answers": True,
+        "error": "",
+        "detached": False,
+        "started_at": about["started_at"],
+        "version": schedulemesh.__version__,
+        "node_id": about["node_id"],
+        "running_tasks": 1,
+        "queued_tasks": 1,
+    }
+    assert 0 <= about["time"] - about["started_at"] < 600
+
+
+def test_a_process_without_ray_lists_schedulers_by_an_address_and_is_as_before(
+    make_scheduler, namespace, tmp_path
+):
+    make_scheduler()
+    printed = run_driver(
+        """
+        address = ray.get_runtime_context().gcs_address
+        ray.shutdown()
+        print(RayScheduler.list(address)["schedulers"], ray.is_initialized())
+        """,
+        tmp_path,
+    )
+    assert f"'namespace': {namespace!r}" in printed
+    assert printed.endswith("False\n")
+    with pytest.raises(InvalidRequestError, match=r"cannot list the schedulers at 127\.0\.0\.1:1"):
+        RayScheduler.list("127.0.0.1:1")
 
 
 def test_a_request_that_timed_out_is_repeated_safely(frozen, namespace, monkeypatch):

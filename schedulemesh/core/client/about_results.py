@@ -11,6 +11,10 @@ class AboutResult(Result, total=False):
     name: str
     namespace: str
     detached: bool
+    #: That of ScheduleMesh.
+    version: str
+    #: When its supervisor began to serve, in seconds since 1970.
+    started_at: float
     node_id: str
     pid: int
     #: The address of the journal.

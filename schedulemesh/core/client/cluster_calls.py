@@ -10,6 +10,7 @@ from schedulemesh.core.client.external_results import ExternalUsageResult
 from schedulemesh.core.client.lifecycle import SchedulerObject
 from schedulemesh.core.client.listings import NodesResult, Stats, StrategiesResult
 from schedulemesh.core.client.overview import print_overview
+from schedulemesh.core.client.scheduler_list import SchedulersResult, list_schedulers
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_flag
 from schedulemesh.protocol.requests import (
@@ -25,6 +26,18 @@ from schedulemesh.protocol.requests import (
 @public_calls
 class ClusterCalls(SchedulerObject):
     """A scheduler object that shows and changes the cluster."""
+
+    @classmethod
+    def list(cls, address: str | None = None) -> SchedulersResult:
+        """Return ``schedulers``: every scheduler of a Ray cluster, with ``name``, ``namespace``, whether it
+        ``answers`` (if not: ``error``), ``detached``, ``started_at``, ``version``, ``node_id``,
+        ``running_tasks`` and ``queued_tasks``.
+
+        ``address``: that of the cluster; None: the Ray that this process is connected to, else the one at
+        ``RAY_ADDRESS`` or on this machine. A process that is not connected is so only during the call.
+        Raises SchedulerNotFoundError where there is no Ray.
+        """
+        return list_schedulers(address)
 
     def stats(self) -> Stats:
         """Return the counts of ``get_preemption_stats``, the pools by name, and how many agents and nodes
@@ -63,7 +76,8 @@ class ClusterCalls(SchedulerObject):
         print_overview(self._connection, self.about())
 
     def about(self) -> AboutResult:
-        """Return what serves this scheduler: ``name``, ``namespace``, ``detached``, ``node_id``, ``pid``,
+        """Return what serves this scheduler: ``name``, ``namespace``, ``detached``, ``version`` (of
+        ScheduleMesh), ``started_at`` (when its supervisor began to serve), ``node_id``, ``pid``,
         ``journal`` (its address), ``epoch`` (one more with each life of the supervisor), ``time`` (its
         clock), the address of the HTTP API as ``http`` (None: there is none, or it does not serve yet), and
         how many ``pools``, ``agents``, ``running_tasks`` and ``queued_tasks`` there are.
