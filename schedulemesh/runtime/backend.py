@@ -325,7 +325,8 @@ class Backend(Protocol):
     # placement groups
 
     async def create_group(self, request: GroupRequest) -> str:
-        """Create a detached placement group and return the backend's id of it; it is placed later.
+        """Create a detached placement group and return the backend's id of it, soon after it has been placed;
+        one for which there is no room is placed later.
 
         Raises BackendError also where the name is taken.
         """

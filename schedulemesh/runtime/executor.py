@@ -153,6 +153,8 @@ class Executor:
             logger.error("an instruction failed", exc_info=task.exception())
 
     async def _start(self, order: StartAgent) -> None:
+        if order.agent.lease is not None and self.leases.has_started(order):
+            return
         key = order.agent.name, order.incarnation
         self._agents.expected.add(key)
         if order.adopt:
@@ -308,7 +310,7 @@ class Executor:
     async def _create_group(self, order: CreateGroup) -> None:
         result = await self.groups.create(order)
         if result is not None:
-            await self.reactor.report(result)
+            await self.reactor.report_all([result, *self.leases.started_in(result)])
             self.groups.notify()
             self.ready.reconcile(self.reactor.state)
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from schedulemesh.engine.lifecycle.agents import current
 from schedulemesh.engine.lifecycle.groups import create_instruction, stays
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import (
@@ -24,7 +25,7 @@ from schedulemesh.engine.messages.facts import (
 )
 from schedulemesh.engine.messages.instructions import EvictAgent, StartAgent
 from schedulemesh.engine.messages.queue_facts import TaskCancelled
-from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.state.agents import Agent, Running
 from schedulemesh.engine.transaction import Step
 from schedulemesh.runtime.agent_start import start_failed
 from schedulemesh.runtime.backend import BackendError
@@ -68,6 +69,30 @@ class Leases:
         if self._groups.slot(order.group_id or "") is None:
             return start_failed(order, f"its placement group {order.group_id} is gone")
         return s.AgentReported(agent_name=order.agent.name, incarnation=order.incarnation)
+
+    def has_started(self, order: StartAgent) -> bool:
+        """Whether the agent is a lease that runs already: its start was decided with its admission."""
+        agent = current(self._reactor.state, order.agent.name, order.incarnation)
+        return (
+            agent is not None and agent.spec.lease is not None and isinstance(agent.phase, Running)
+        )
+
+    def started_in(self, result: s.GroupCreated | s.GroupCreateFailed) -> list[s.AgentReported]:
+        """The start of the lease that a new group was created for: nobody can have used the group before."""
+        group = self._reactor.state.groups.by_id.get(result.group_id)
+        agent = None if group is None else self._reactor.state.agents.get(group.agent or "")
+        if isinstance(result, s.GroupCreateFailed) or agent is None or agent.spec.lease is None:
+            return []
+        return [s.AgentReported(agent_name=agent.spec.name, incarnation=agent.incarnation)]
+
+    async def is_vacant(self, group_id: str) -> bool:
+        """Whether nothing has to be ended in a group before it is handed over."""
+        if self._warm_pool.names_in(group_id):
+            return False
+        try:
+            return await self._groups.is_vacant(group_id)
+        except BackendError:
+            return False
 
     async def notify(self, order: EvictAgent) -> None:
         """Notify the holder that the lease ends, and wait until it is released or the time is over."""

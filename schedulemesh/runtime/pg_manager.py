@@ -132,6 +132,11 @@ class Groups:
             wait_s = min(2 * wait_s, _LOOK_MAX_S)
         return []
 
+    async def is_vacant(self, group_id: str) -> bool:
+        """Whether there is such a group in Ray, and no actor in it."""
+        slot = self._slots.get(group_id)
+        return slot is not None and not await self._backend.members(slot.ray_id)
+
     async def _foreign_members(self, ray_id: str, ours: Collection[str]) -> list[GroupMember]:
         members = await self._backend.members(ray_id)
         return [

@@ -323,6 +323,16 @@ class Reactor:
             except JournalError:
                 await self._healthy.wait()
 
+    async def report_all(self, stimuli: Sequence[AnyStimulus]) -> None:
+        """As ``report`` for several results, whose facts become durable together."""
+        while True:
+            try:
+                await self.steps(stimuli, {})
+            except JournalError:
+                await self._healthy.wait()
+            else:
+                return
+
     async def whole(self) -> None:
         """Return once the state consists of complete steps only; it stays so until the caller awaits."""
         while not self._whole.is_set():

@@ -99,7 +99,32 @@ class SubmissionService(Service):
     ) -> RequestOutcome:
         """What becomes of a submission."""
         await self._wait_for_removed_groups(stimulus)
-        return await self._outcome(stimulus, await self._reactor.step(stimulus, blobs), blobs)
+        if stimulus.agent.lease is not None and (reported := await self._vacant_start(stimulus)):
+            step = (await self._reactor.steps((stimulus, reported), blobs))[0]
+        else:
+            step = await self._reactor.step(stimulus, blobs)
+        return await self._outcome(stimulus, step, blobs)
+
+    async def _vacant_start(self, stimulus: s.TaskSubmitted) -> s.AgentReported | None:
+        """The start of a lease that is to get a free group in which nothing is left, so that admission and
+        start become durable together; None: it starts after its admission.
+        """
+        await self._reactor.whole()
+        group_id = self._free_group(stimulus)
+        if group_id is None or not await self._executor.leases.is_vacant(group_id):
+            return None
+        await self._reactor.whole()
+        if self._free_group(stimulus) != group_id:
+            return None  # another task has taken it meanwhile
+        incarnation = self._reactor.state.next_incarnation
+        return s.AgentReported(agent_name=stimulus.agent.name, incarnation=incarnation)
+
+    def _free_group(self, stimulus: s.TaskSubmitted) -> str | None:
+        """The free placement group that a submission would get now; None: it would get none."""
+        outcome = self._reactor.engine.handle(_tried(stimulus), self._reactor.now()).outcome
+        if not isinstance(outcome, Accepted) or outcome.preempted:
+            return None
+        return outcome.group_id
 
     async def _outcome(
         self, stimulus: s.TaskSubmitted, step: Step, blobs: Mapping[str, bytes]
@@ -122,8 +147,7 @@ class SubmissionService(Service):
         state = self._reactor.state
         if not state.groups.ending or (stimulus.request_id or "") in state.answers:
             return
-        tried = msgspec.structs.replace(stimulus, dry_run=True, queue=False, request_id=None)
-        outcome = (await self._reactor.step(tried)).outcome
+        outcome = (await self._reactor.step(_tried(stimulus))).outcome
         if not isinstance(outcome, Accepted) or outcome.preempted:
             await self._groups.removed_from(state.groups, _REMOVED_S)
 
@@ -174,6 +198,11 @@ class SubmissionService(Service):
             name = f"{pool[:_POOL_CHARS]}-agent-{secrets.token_hex(3)}"
         named = msgspec.structs.replace(agent, name=name, pool_name=pool)
         return msgspec.structs.replace(stimulus, agent=named)
+
+
+def _tried(stimulus: s.TaskSubmitted) -> s.TaskSubmitted:
+    """The same submission as a dry run."""
+    return msgspec.structs.replace(stimulus, dry_run=True, queue=False, request_id=None)
 
 
 def _shares(request: SubmitMany, refs: Refs) -> Iterator[Refs]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
+import pytest
 
 from schedulemesh.domain.lease import LeaseSpec
 from schedulemesh.domain.placement import GroupsSpec
@@ -67,6 +68,10 @@ class Scene:
     def state(self):
         return self.service._requests.running.reactor.state
 
+    @property
+    def commits(self):
+        return self.service._requests.running.reactor.last
+
     async def die(self):
         running = (await self.service.ready()).running
         running.executor.stop_all()
@@ -120,6 +125,35 @@ def test_a_group_that_was_released_clean_is_handed_on_as_it_is(tmp_path):
         scene.uses(first)
         await scene.release()
         assert (await scene.lease("next")).group.ray_id == first
+
+    Scene(tmp_path).play(story)
+
+
+@pytest.mark.parametrize(("kept", "commits"), [(True, 1), (False, 2)])
+def test_a_lease_starts_with_its_admission_in_a_vacant_group_and_with_the_creation_of_a_new_one(
+    tmp_path, kept, commits
+):
+    async def story(scene):
+        await scene.pool(GroupsSpec(max_dynamic=1) if kept else None)
+        await scene.lease("first")
+        await scene.release("first")
+        await asyncio.sleep(1.0)  # virtual
+        before = scene.commits
+        assert isinstance((await scene.lease("next")).outcome, Accepted)
+        assert scene.commits - before == commits
+
+    Scene(tmp_path).play(story)
+
+
+def test_two_leases_at_a_time_never_get_the_same_group(tmp_path):
+    async def story(scene):
+        await scene.pool(GroupsSpec(max_dynamic=1))
+        await scene.lease("first")
+        await scene.release("first")
+        one, other = await asyncio.gather(scene.lease("one"), scene.lease("other"))
+        assert isinstance(one.outcome, Accepted)
+        assert isinstance(other.outcome, Refused), "there is quota for one"
+        assert not scene.backend.ended_members
 
     Scene(tmp_path).play(story)
 

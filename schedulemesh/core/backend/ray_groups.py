@@ -7,6 +7,7 @@ ids of these, joined; a group that lacks one of its parts is shown with the stat
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -20,7 +21,7 @@ from ray.util.placement_group import (
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from schedulemesh.core.backend.ray_errors import translated
+from schedulemesh.core.backend.ray_errors import refused, translated
 from schedulemesh.core.backend.ray_internals import end_actors, group_in_use, group_members
 from schedulemesh.core.backend.ray_resources import bundle_amounts
 from schedulemesh.domain.placement import GroupShape
@@ -39,8 +40,12 @@ _NODE_ID = "ray.io/node-id"
 _PART = "#part"
 #: Between the ids of the parts of a group.
 _JOINT = "+"
-#: Threads for calls about groups, so that these do not queue behind others; each call takes milliseconds.
-_THREADS = 4
+#: Threads for calls about groups, so that these do not queue behind others; each call takes milliseconds, but
+#: one that creates a group for which Ray has no room takes ``_PLACED_S``.
+_THREADS = 8
+#: Seconds for which the creation of a group waits until Ray has placed it, which takes milliseconds where
+#: there is room; Ray accepts whole seconds only.
+_PLACED_S = 1
 
 Value = TypeVar("Value")
 
@@ -53,7 +58,7 @@ class RayGroups:
 
     async def create_group(self, request: GroupRequest) -> str:
         """See Backend."""
-        return await self._group_call(_created, request)
+        return await self._group_call(_created_and_placed, request)
 
     async def groups(self) -> list[GroupView]:
         """See Backend."""
@@ -103,6 +108,19 @@ def scheduling_strategy_of(slot: BundleSlot) -> PlacementGroupSchedulingStrategy
         placement_group_bundle_index=slot.bundle,
         placement_group_capture_child_tasks=slot.whole and len(bundles) > 1,
     )
+
+
+def _created_and_placed(request: GroupRequest) -> str:
+    """Create a group and wait for a moment until Ray has placed it; asking again and again would find that
+    out later.
+    """
+    ray_id = _created(request)
+    with (
+        contextlib.suppress(BackendError),
+        refused(),
+    ):  # removed meanwhile: whoever looks at it sees that
+        all(PlacementGroup(_id(one)).wait(_PLACED_S) for one in ray_id.split(_JOINT))
+    return ray_id
 
 
 def _created(request: GroupRequest) -> str:
