@@ -25,6 +25,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
     from benchmarks.history import history
     from benchmarks.journal import recovery
     from benchmarks.lending import lending
+    from benchmarks.many_tensors import many_tensors
     from benchmarks.metrics import metrics
     from benchmarks.observing import observing
     from benchmarks.openb import openb
@@ -53,6 +54,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
         "streams": streams,
         "observing": observing,
         "dispatch": dispatch,
+        "many-tensors": many_tensors,
         "openb": openb,
         "ray": _on_ray,
         "ray-groups": _on_ray_groups,

@@ -79,7 +79,9 @@ def run_demo(mesh: SimpleScheduler) -> None:
     source = {"first": on_stage(0), "second": on_stage(1)}
     destination = Sharding.of(ROLLOUT, tp=1)
     train.dispatch("keep_shards", weights, source, arguments={"key": "policy"}).outputs()
-    moved = reshard(train, rollout, "policy", source=source, destination=destination)
+    moved = reshard(
+        train, rollout, "policy", source=source, destination=destination, shapes=(ROWS, COLUMNS)
+    )
     size = moved.bytes_moved / 2**20
     print(f"   {kind(weights['first'])}, rows of a stage -> columns over tp")
     print(f"   {size:g} MiB were sent from worker to worker, none of it through this process")

@@ -13,6 +13,7 @@ from benchmarks.groups import groups
 from benchmarks.history import history
 from benchmarks.journal import recovery
 from benchmarks.lending import lending
+from benchmarks.many_tensors import many_tensors
 from benchmarks.metrics import metrics
 from benchmarks.observing import observing
 from benchmarks.queueing import queueing
@@ -37,6 +38,7 @@ TINY = [
     lambda: observing(running=20, slices=2, pairs=20, rounds=2, long=50),
     lambda: streams(clients=2, lives=20, rounds=2),
     lambda: dispatch(moves=1, ranks=[8]),
+    lambda: many_tensors(tensors=4),
 ]
 
 
@@ -58,6 +60,7 @@ TINY = [
         "observing",
         "streams",
         "dispatch",
+        "many-tensors",
     ],
 )
 def test_a_benchmark_gives_rows(measure):

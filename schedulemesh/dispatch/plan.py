@@ -50,6 +50,18 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True):
         return prod(stop - start for start, stop in self.give)
 
 
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+    """Boxes of one cell that a source rank sends to destination ranks which all need the same of it."""
+
+    source: int
+    #: Ascending. If ``local``, the one rank on the source's worker.
+    destinations: tuple[int, ...]
+    #: Positions in the source rank's array, and of the same boxes in each destination rank's array.
+    give: tuple[Box, ...]
+    take: tuple[Box, ...]
+    local: bool
+
+
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     """The bytes that one worker sends, receives and copies for a plan."""
 
@@ -136,6 +148,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             for transfer in self._boxes(cell, receiver)
         )
 
+    def exchanges(self) -> Iterator[Exchange]:
+        """Every transfer, those of the same boxes to several destinations as one."""
+        for cell, owners in self.routes.destination.grid.owners.items():
+            for giver in self.routes.source_cells(cell):
+                give, take = self._runs(giver, cell)
+                if not give:
+                    continue
+                for sender, local, ranks in self._senders(giver, cell, owners):
+                    yield Exchange(
+                        source=sender, destinations=ranks, give=give, take=take, local=local
+                    )
+
     def transfers(self) -> Iterator[Transfer]:
         """Every transfer, by destination rank; between fully sharded layouts there are very many."""
         for destination in range(self.destination.layout.size):
@@ -169,18 +193,40 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         firsts, senders = self._firsts[giver]
         return senders[bisect_right(firsts, receiver) - 1]
 
+    def _senders(
+        self, giver: Cell, cell: Cell, owners: Sequence[int]
+    ) -> Iterator[tuple[int, bool, tuple[int, ...]]]:
+        """Who sends a cell's boxes to the owners of a destination cell: sender, whether local, receivers."""
+        remote: dict[int, list[int]] = {}
+        for rank in owners:
+            sender = self._sender(giver, (cell, rank))
+            if self.routes.local_sources.get(rank) == sender:
+                yield sender, True, (rank,)
+            else:
+                remote.setdefault(sender, []).append(rank)
+        for sender, ranks in remote.items():
+            yield sender, False, tuple(ranks)
+
     def _boxes(self, giver: Cell, receiver: Receiver) -> Iterator[Transfer]:
         cell, destination = receiver
         sender = self._sender(giver, receiver)
-        met = zip(self.routes.dims, giver, cell, strict=True)
-        for runs in product(*(dim.sources[there][here] for dim, here, there in met)):
+        local = self.routes.local_sources.get(destination) == sender
+        for give, take in zip(*self._runs(giver, cell), strict=True):
             yield Transfer(
-                source=sender,
-                destination=destination,
-                give=tuple((run.source, run.source + run.length) for run in runs),
-                take=tuple((run.destination, run.destination + run.length) for run in runs),
-                local=self.routes.local_sources.get(destination) == sender,
+                source=sender, destination=destination, give=give, take=take, local=local
             )
+
+    def _runs(self, giver: Cell, cell: Cell) -> tuple[tuple[Box, ...], tuple[Box, ...]]:
+        """The boxes that a source cell and a destination cell have in common, as each holds them."""
+        met = zip(self.routes.dims, giver, cell, strict=True)
+        common = tuple(product(*(dim.sources[there][here] for dim, here, there in met)))
+        return (
+            tuple(tuple((run.source, run.source + run.length) for run in runs) for runs in common),
+            tuple(
+                tuple((run.destination, run.destination + run.length) for run in runs)
+                for runs in common
+            ),
+        )
 
 
 def plan(
@@ -204,15 +250,15 @@ def plan(
     or the source lacks elements that the destination needs.
     """
     sources, destinations = source.layout.size, destination.layout.size
-    return _plan(
+    made = _plan(
         source,
         destination,
         tuple(shape),
         itemsize,
         _workers(source_workers, range(sources)),
         _workers(destination_workers, range(sources, sources + destinations)),
-        rotation,
     )
+    return _rotated(made, rotation) if rotation else made
 
 
 @lru_cache(maxsize=256)
@@ -223,26 +269,49 @@ def _plan(
     itemsize: int,
     source_workers: tuple[Worker, ...],
     destination_workers: tuple[Worker, ...],
-    rotation: int,
 ) -> Plan:
     routes = Routes.of(
         holdings(source, shape), holdings(destination, shape), source_workers, destination_workers
     )
-    shares, sent = routes.share(rotation)
+    shares, sent = routes.share()
     received, local = routes.received()
-    return Plan(
+    made = Plan(
         source=source,
         destination=destination,
         shape=shape,
         itemsize=itemsize,
         source_workers=source_workers,
         destination_workers=destination_workers,
-        rotation=rotation,
         shares=tuple(shares),
         sent=tuple(n * itemsize for n in sent),
         received=tuple(n * itemsize for n in received),
         local=tuple(n * itemsize for n in local),
     )
+    made.__dict__["routes"] = routes
+    return made
+
+
+def _rotated(made: Plan, rotation: int) -> Plan:
+    """The same plan, in which the owners of each cell have exchanged their shares in turn."""
+    owners = made.routes.source.grid.owners
+    following = {
+        rank: ranks[(at + rotation) % len(ranks)]
+        for ranks in owners.values()
+        for at, rank in enumerate(ranks)
+    }
+    sent = [0] * len(made.sent)
+    for rank, then in following.items():
+        sent[then] = made.sent[rank]
+    found = msgspec.structs.replace(
+        made,
+        rotation=rotation,
+        shares=tuple(
+            msgspec.structs.replace(share, sender=following[share.sender]) for share in made.shares
+        ),
+        sent=tuple(sent),
+    )
+    found.__dict__["routes"] = made.routes
+    return found
 
 
 def _workers(given: Iterable[Worker] | None, default: range) -> tuple[Worker, ...]:

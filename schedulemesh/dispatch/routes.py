@@ -109,7 +109,7 @@ class Routes(msgspec.Struct, frozen=True, kw_only=True):
                 received[rank] = total - local[rank]
         return received, local
 
-    def share(self, rotation: int) -> tuple[list[Share], list[int]]:
+    def share(self) -> tuple[list[Share], list[int]]:
         """The senders of cells with several owners, and by source rank the total number of elements sent."""
         shares: list[Share] = []
         sent = [0] * len(self.source.grid.cells)
@@ -117,8 +117,7 @@ class Routes(msgspec.Struct, frozen=True, kw_only=True):
             if len(owners) == 1:
                 sent[owners[0]] = self._requested(cell, owners[0])
                 continue
-            offset = rotation % len(owners)
-            for share, elements in self._divide(cell, owners[offset:] + owners[:offset]):
+            for share, elements in self._divide(cell, owners):
                 shares.append(share)
                 sent[share.sender] += elements
         return shares, sent

@@ -53,7 +53,7 @@ def gather(parts: Sequence[Any], spec: Spec, shapes: Any) -> Any:
 
 def ranks_of(spec: Spec) -> int:
     """The number of ranks of the layouts in a spec, which must agree."""
-    sizes = sorted({sharding.layout.size for sharding in _shardings(spec)})
+    sizes = sorted({sharding.layout.size for sharding in shardings_of(spec)})
     if len(sizes) != 1:
         raise InvalidRequestError(
             f"the layouts of the spec have {sizes} ranks; allowed is one number"
@@ -88,7 +88,8 @@ class _Cut(msgspec.Struct, frozen=True, eq=False):
     shape: Shape
 
 
-def _shardings(spec: Any) -> list[Sharding]:
+def shardings_of(spec: Any) -> list[Sharding]:
+    """All shardings of a spec."""
     if isinstance(spec, Sharding):
         return [spec]
     if not isinstance(spec, (Mapping, list, tuple)):
@@ -96,7 +97,7 @@ def _shardings(spec: Any) -> list[Sharding]:
             f"spec {spec!r} is no Sharding; allowed are those, dicts and lists of them"
         )
     inner = spec.values() if isinstance(spec, Mapping) else spec
-    return [found for each in inner for found in _shardings(each)]
+    return [found for each in inner for found in shardings_of(each)]
 
 
 def _walk(data: Any, spec: Any, path: str) -> Any:

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schedulemesh.core.worker_groups.move_plan import planned
-from schedulemesh.core.worker_groups.resharding import _bundled, _rounds, _wanted
+from schedulemesh.core.worker_groups.array_trees import ArrayMark, filled, outline
+from schedulemesh.core.worker_groups.move_bundles import arranged
+from schedulemesh.core.worker_groups.move_plan import has_replicas, in_rounds, planned
 from schedulemesh.core.worker_groups.shard_holder import ShardHolder
-from schedulemesh.core.worker_groups.shards import TakeOrder, tree_of
+from schedulemesh.core.worker_groups.shards import KeepOrder, TakeOrder
 from schedulemesh.dispatch import ParallelLayout, Shard, Sharding, shard
 from schedulemesh.dispatch.strategies import Workers
 from schedulemesh.errors import InvalidRequestError
@@ -34,52 +35,63 @@ class Group(Workers, frozen=True, kw_only=True):
         return tuple(f"{self.name}-{rank}" for rank in self.ranks)
 
 
-def held(parts):
+def held(parts, samples=True):
     """Agents that hold these parts, and what they say of them."""
-    agents, forms = [], {}
+    agents, found = [], {}
     for rank, part in enumerate(parts):
         agents.append(ShardHolder())
         agents[-1].keep_shards(part, "w")
-        for path, form in agents[-1].describe_shards("w").items():
-            forms.setdefault(path, {})[rank] = form
-    return agents, forms
+        found[rank] = crossed(agents[-1].describe_shards("w", samples))
+    return agents, found
 
 
-def move(tree, source, destination, shapes, *, start=1000, round_bytes=1 << 30):
-    """What each destination rank holds after a move."""
-    givers, forms = held(shard(tree, source).parts)
+def plan_of(parts, source, destination=None, shapes=None, *, start=1000, key="w"):
+    """The plan to move these parts to other agents."""
+    layout = FOUR if isinstance(source, dict) else source.layout
+    destination = source if destination is None else destination
+    src = Group(name="src", layout=layout)
+    dst = Group(name="dst", layout=destination.layout, start=start)
+    return planned(src, dst, source, destination, held(parts)[1], shapes, key)
+
+
+def move(tree, source, destination, shapes, *, start=1000, round_bytes=1 << 30, nodes=1):
+    """What each destination rank holds after a move; the ranks of each side are spread over nodes."""
+    givers, described = held(shard(tree, source).parts, has_replicas(source))
     src = Group(name="src", layout=FOUR if isinstance(source, dict) else source.layout)
     dst = Group(name="dst", layout=destination.layout, start=start)
     takers = [
         givers[dst.workers[rank]] if dst.workers[rank] < len(givers) else ShardHolder()
         for rank in dst.ranks
     ]
-    tensors = list(planned(src, dst, source, destination, forms, shapes, "w"))
-    rounds = list(_rounds(tensors, round_bytes))
-    came = sum(carry_out(some, givers, takers, some is rounds[-1]) for some in rounds)
-    assert came == sum(each.plan.bytes_moved for each in tensors)
+    made = planned(src, dst, source, destination, described, shapes, "w")
+    places = [[str(rank % nodes) for rank in group.ranks] for group in (src, dst)]
+    came = sum(
+        carry_out(arranged(some, *places), givers, takers)
+        for some in in_rounds(made.tensors, round_bytes)
+    )
+    assert came == sum(each.plan.bytes_moved for each in made.tensors)
+    order = KeepOrder(move_id="one", key="w", version=1, outline=made.outline, shapes={})
+    for taker in takers:
+        taker.commit_shards(crossed(order))
     return [taker.shards("w") for taker in takers]
 
 
-def carry_out(tensors, givers, takers, last):
+def carry_out(found, givers, takers):
     """Gives first, then takes, as Ray orders them; what is given is copied."""
-    bundles, local = _bundled(tensors, len(takers))
     given = [
-        crossed(givers[bundle.source].give_shards("w", [bundle.gives])[1]) for bundle in bundles
+        crossed(givers[each.source].give_shards("w", [each.slices])[1]) for each in found.given
     ]
     came = 0
     for rank, taker in enumerate(takers):
-        mine = [at for at, bundle in enumerate(bundles) if rank in bundle.takes]
+        mine = [at for at, each in enumerate(found.given) if rank in each.copies]
         order = TakeOrder(
             move_id="one",
             source_key="w",
-            key="w",
-            wanted=tuple(_wanted(each, rank) for each in tensors),
-            local=tuple(local[rank]),
-            bundles=tuple(tuple(bundles[at].takes[rank]) for at in mine),
-            last=last,
+            wanted=found.wanted(rank),
+            local=tuple(found.local.get(rank, ())),
+            bundles=tuple(found.given[at].bundle(rank) for at in mine),
         )
-        came += taker.take_shards(order, *(given[at] for at in mine))
+        came += taker.take_shards(crossed(order), *(given[at] for at in mine))
     return came
 
 
@@ -104,7 +116,8 @@ def test_any_move_gives_what_cutting_the_whole_gives(data):
     destination = data.draw(shardings(shape, ALL_MODES))
     start = data.draw(st.sampled_from([0, 1, 1000]))
     whole = np.arange(int(np.prod(shape)), dtype=np.int16).reshape(shape)
-    found = move(whole, source, destination, shape, start=start)
+    nodes = data.draw(st.integers(1, 3))
+    found = move(whole, source, destination, shape, start=start, nodes=nodes)
     for mine, expected in zip(found, shard(whole, destination).parts, strict=True):
         same(mine, expected)
 
@@ -114,7 +127,8 @@ def test_rounds_bring_a_tree_together(round_bytes):
     tree = {"a": np.arange(64).reshape(8, 8), "b": {"c": np.arange(8.0)}}
     rows = Sharding.of(FOUR, dp=0)
     columns = Sharding.of(ParallelLayout.of(dp=2), dp=-1)
-    found = move(tree, rows, columns, None, start=2, round_bytes=round_bytes)
+    shapes = {"a": (8, 8), "b/c": (8,)}
+    found = move(tree, rows, columns, shapes, start=2, round_bytes=round_bytes)
     for mine, expected in zip(found, shard(tree, columns).parts, strict=True):
         same(mine["a"], expected["a"])
         same(mine["b"]["c"], expected["b"]["c"])
@@ -122,81 +136,210 @@ def test_rounds_bring_a_tree_together(round_bytes):
 
 @pytest.mark.parametrize("uneven", ["uneven", "chunk", "drop_last"])
 @pytest.mark.parametrize("zigzag", [False, True])
-def test_the_shape_of_the_whole_is_worked_out(uneven, zigzag):
+def test_the_shape_of_the_whole_is_asked_for_and_proposed(uneven, zigzag):
     rows = Sharding.of(FOUR, dp=Shard(0, uneven, zigzag=zigzag))
-    _, forms = held(shard(np.zeros((19, 3)), rows).parts)
-    group = Group(name="src", layout=FOUR)
-    (tensor,) = planned(
-        group, Group(name="dst", layout=FOUR, start=4), rows, rows, forms, None, "w"
-    )
     kept = 16 if uneven == "drop_last" else 19
-    assert tensor.plan.shape == (kept, 3)
+    with pytest.raises(
+        InvalidRequestError, match=rf"the parts make \({kept}, 3\). Give shapes={{'': …}}"
+    ):
+        plan_of(shard(np.zeros((19, 3)), rows).parts, rows)
+
+
+def test_the_model_may_know_the_shape_of_the_whole():
+    class Model(ShardHolder):
+        def whole_shapes(self, key):
+            return {"": [8, 3]}
+
+    rows = Sharding.of(FOUR, dp=0)
+    agents = [Model() for _ in range(4)]
+    for agent in agents:
+        agent.keep_shards(np.zeros((2, 3)), "w")
+    described = {rank: agent.describe_shards("w", False) for rank, agent in enumerate(agents)}
+    group = Group(name="src", layout=FOUR)
+    (tensor,) = planned(group, group, rows, rows, described, None, "w").tensors
+    assert tensor.plan.shape == (8, 3)
+    agents[2].whole_shapes = lambda key: {"": (9, 3)}
+    described[2] = agents[2].describe_shards("w", False)
+    with pytest.raises(InvalidRequestError, match=r"shape \(8, 3\) as whole on one rank, \(9, 3\)"):
+        planned(group, group, rows, rows, described, None, "w")
+
+
+def test_a_spec_that_forgets_or_mislabels_an_axis_is_refused():
+    """Ranks that the spec takes for replicas hold different elements."""
+    layout = ParallelLayout.of(tp=2, dp=2)
+    parts = shard(np.arange(64).reshape(8, 8), Sharding.of(layout, tp=0, dp=1)).parts
+    for wrong, shape in ((Sharding.of(layout, tp=0), (8, 4)), (Sharding.of(layout, dp=0), (8, 4))):
+        with pytest.raises(
+            InvalidRequestError, match="hold the same elements, but their values differ"
+        ):
+            plan_of(parts, wrong, shapes=shape)
+    halves = shard(np.arange(8.0), Sharding.of(layout, tp=0)).parts
+    with pytest.raises(InvalidRequestError, match=r"ranks 0 and 1 \(agents src-0 and src-1\)"):
+        plan_of(halves, Sharding.of(layout, dp=0), shapes=(8,))
+    with pytest.raises(InvalidRequestError, match=r"holds shape \(4, 4\); of \(8, 8\) its part"):
+        plan_of(parts, Sharding.of(layout, tp=0, dp=0), shapes=(8, 8))
+
+
+def test_padding_of_replicas_may_differ():
+    layout = ParallelLayout.of(tp=2, dp=2)
+    padded = Sharding.of(layout, dp=Shard(0, "pad"))
+    parts = [np.array([1, 2]), np.array([1, 2]), np.array([3, 7]), np.array([3, 8])]
+    assert len(plan_of(parts, padded, shapes=(3,)).tensors) == 1
+
+
+def test_samples_are_asked_for_where_ranks_hold_the_same():
+    pairs = ParallelLayout.of(tp=2, dp=2)
+    assert has_replicas(Sharding.of(pairs, dp=0))
+    assert has_replicas({"a": Sharding.of(pairs, dp=0, tp=1), "b": Sharding(layout=pairs)})
+    assert not has_replicas(Sharding.of(pairs, dp=0, tp=1))
+    assert not has_replicas(Sharding.of(ParallelLayout.of(tp=1, dp=2), dp=0))
 
 
 def test_ranks_must_hold_arrays_of_one_kind():
-    _, forms = held([np.zeros(2, np.int8), *[np.zeros(2, np.int16)] * 3])
-    rows = Sharding.of(FOUR, dp=0)
-    group = Group(name="src", layout=FOUR)
+    parts = [np.zeros(2, np.int8), *[np.zeros(2, np.int16)] * 3]
     with pytest.raises(
         InvalidRequestError, match=r"rank 1 holds numpy <i2, another rank numpy \|i1"
     ):
-        list(planned(group, group, rows, rows, forms, None, "w"))
+        plan_of(parts, Sharding.of(FOUR, dp=0), shapes=(8,))
 
 
 def test_a_round_takes_at_least_one_tensor():
     rows = Sharding.of(FOUR, dp=0)
     tree = {name: np.zeros(8) for name in "abc"}
-    _, forms = held(shard(tree, rows).parts)
-    src, dst = Group(name="src", layout=FOUR), Group(name="dst", layout=FOUR, start=4)
-    tensors = list(planned(src, dst, rows, rows, forms, None, "w"))
-    assert [len(some) for some in _rounds(tensors, 1)] == [1, 1, 1]
-    assert [len(some) for some in _rounds(tensors, 128)] == [2, 1]
+    shapes = dict.fromkeys("abc", (8,))
+    tensors = plan_of(shard(tree, rows).parts, rows, shapes=shapes).tensors
+    assert [len(some) for some in in_rounds(tensors, 1)] == [1, 1, 1]
+    assert [len(some) for some in in_rounds(tensors, 128)] == [2, 1]
 
 
-def test_an_abandoned_move_leaves_nothing_behind():
+def test_many_tensors_of_one_form_make_one_object_for_each_receiver():
+    tree = {f"layer{n}": np.arange(64.0).reshape(8, 8) + n for n in range(20)}
+    rows, columns = Sharding.of(FOUR, dp=0), Sharding.of(ParallelLayout.of(dp=2), dp=1)
+    shapes = dict.fromkeys(tree, (8, 8))
+    made = plan_of(shard(tree, rows).parts, rows, columns, shapes)
+    far = arranged(made.tensors, ["a"] * 4, ["b", "c"])
+    assert sorted((each.source, each.destinations) for each in far.given) == [
+        (source, (rank,)) for source in range(4) for rank in range(2)
+    ]
+    near = arranged(made.tensors, ["a"] * 4, ["a", "a"])
+    assert sorted((each.source, each.destinations) for each in near.given) == [
+        (source, (0, 1)) for source in range(4)
+    ]
+    for mine, expected in zip(
+        move(tree, rows, columns, shapes), shard(tree, columns).parts, strict=True
+    ):
+        for name in tree:
+            same(mine[name], expected[name])
+
+
+def test_nothing_is_stored_before_all_ranks_have_everything():
+    rows, columns = Sharding.of(FOUR, dp=0), Sharding.of(FOUR, dp=1)
+    whole = np.arange(16.0).reshape(4, 4)
+    givers, described = held(shard(whole, rows).parts)
+    src, dst = Group(name="src", layout=FOUR), Group(name="dst", layout=FOUR, start=1000)
+    takers = [ShardHolder() for _ in dst.ranks]
+    for taker in takers:
+        taker.keep_shards("old", "w")
+    made = planned(src, dst, rows, columns, described, (4, 4), "w")
+    carry_out(arranged(made.tensors, [""] * 4, [""] * 4), givers, takers)
+    assert [taker.shards("w") for taker in takers] == ["old"] * 4
+    assert [taker.shard_version("w") for taker in takers] == [None] * 4
+    takers[0].drop_shards("one")
+    order = KeepOrder(move_id="one", key="w", version=7, outline=made.outline, shapes={"": (4, 4)})
+    with pytest.raises(InvalidRequestError, match="nothing has arrived"):
+        takers[0].commit_shards(order)
+    takers[1].commit_shards(order)
+    assert takers[1].shards("w").tolist() == whole[:, 1:2].tolist()
+    assert takers[1].shard_version("w") == 7
+    assert takers[1].whole_shapes("w") == {"": (4, 4)}
+    takers[1].keep_shards(np.zeros(2), "w")
+    assert takers[1].whole_shapes("w") == {}
+
+
+def test_a_new_move_forgets_one_that_was_abandoned():
     agent = ShardHolder()
-    agent.keep_shards({"old": np.zeros(1)}, "w")
-
-    def take(move_id, last):
+    for move_id in ("abandoned", "next"):
         agent.take_shards(
-            TakeOrder(
-                move_id=move_id,
-                source_key="w",
-                key="w",
-                wanted=tuple(_wanted(each, 0) for each in made(move_id)),
-                local=(),
-                bundles=(),
-                last=last,
-            )
+            TakeOrder(move_id=move_id, source_key="w", wanted=(), local=(), bundles=())
         )
-
-    take("abandoned", last=False)
-    assert list(agent.shards("w")) == ["old"]
-    take("whole", last=True)
-    assert list(agent.shards("w")) == ["whole"]
+    order = KeepOrder(move_id="abandoned", key="w", version=1, outline={}, shapes={})
+    with pytest.raises(InvalidRequestError, match="nothing has arrived"):
+        agent.commit_shards(order)
 
 
-def made(name):
-    """The plan of one tensor of this name, which nobody needs to be sent."""
-    one = ParallelLayout.of()
-    group = Group(name="g", layout=one)
-    whole = Sharding(layout=one)
-    _, forms = held([{name: np.zeros(0)}])
-    return list(planned(group, group, whole, whole, forms, None, "w"))
+OPTIMIZER = {
+    "state": {
+        0: {"step": np.array(3.0), "exp_avg": np.arange(16.0).reshape(8, 2)},
+        1: {"step": np.array(3.0), "exp_avg": -np.arange(8.0)},
+    },
+    "param_groups": [{"lr": 0.1, "betas": (0.9, 0.999), "params": [0, 1], "foreach": None}],
+}
 
 
-def test_only_arrays_and_dicts_of_them_are_moved():
+def test_the_state_of_an_optimizer_moves_with_its_values():
+    def specs(layout, axis):
+        return {
+            "state": {
+                "*": {"step": Sharding(layout=layout), "exp_avg": Sharding.of(layout, **axis)}
+            },
+            "param_groups": Sharding(layout=layout),
+        }
+
+    pair = ParallelLayout.of(dp=2)
+    source, destination = specs(FOUR, {"dp": 0}), specs(pair, {"dp": 0})
+    givers, described = held(shard(OPTIMIZER, source).parts)
+    src, dst = Group(name="src", layout=FOUR), Group(name="dst", layout=pair, start=1000)
+    takers = [ShardHolder(), ShardHolder()]
+    shapes = {"state/0/exp_avg": (8, 2), "state/1/exp_avg": (8,)}
+    made = planned(src, dst, source, destination, described, shapes, "w")
+    carry_out(arranged(made.tensors, [""] * 4, [""] * 2), givers, takers)
+    order = KeepOrder(move_id="one", key="w", version=1, outline=made.outline, shapes={})
+    for rank, taker in enumerate(takers):
+        taker.commit_shards(crossed(order))
+        found = taker.shards("w")
+        assert found["param_groups"] == OPTIMIZER["param_groups"]
+        assert found["state"][1]["step"] == 3.0
+        same(found["state"][0]["exp_avg"], OPTIMIZER["state"][0]["exp_avg"][4 * rank :][:4])
+
+
+def test_values_beside_arrays_must_be_the_same_on_all_ranks():
+    parts = [{"w": np.zeros(2), "step": rank // 3} for rank in range(4)]
+    with pytest.raises(InvalidRequestError, match="at step rank 0 holds 0, rank 3 1; values"):
+        plan_of(parts, Sharding.of(FOUR, dp=0), shapes={"w": (8,)})
+    with pytest.raises(InvalidRequestError, match="at w rank 0 holds an array, rank 1 5"):
+        plan_of([{"w": np.zeros(2)}, {"w": 5}] * 2, Sharding.of(FOUR, dp=0), shapes={"w": (8,)})
+
+
+@pytest.mark.parametrize(
+    "dtype", [[("a", "<i4"), ("b", "<f8", (2,))], "<M8[s]", "|S3", "<U2", ">i2", "?", "<c16"]
+)
+def test_any_dtype_arrives_as_it_was(dtype):
+    whole = np.zeros((8, 3), dtype)
+    if whole.dtype.names:
+        whole["a"] = np.arange(24).reshape(8, 3)
+    else:
+        whole[...] = np.arange(24).reshape(8, 3).astype(whole.dtype)
+    columns = Sharding.of(ParallelLayout.of(dp=3), dp=1)
+    found = move(whole, Sharding.of(FOUR, dp=0), columns, (8, 3))
+    for mine, expected in zip(found, shard(whole, columns).parts, strict=True):
+        same(mine, expected)
+
+
+def test_what_cannot_be_moved_is_refused_by_path():
     agent = ShardHolder()
-    agent.keep_shards({"a": {"b": [1, 2]}}, "w")
-    with pytest.raises(InvalidRequestError, match="at a/b lies list"):
-        agent.describe_shards("w")
-    assert agent.describe_shards("other") == {}
+    agent.keep_shards({"a": {"hook": [len]}}, "w")
+    with pytest.raises(InvalidRequestError, match="at a/hook/0 lies a builtin_function_or_method"):
+        agent.describe_shards("w", True)
+    assert agent.describe_shards("other", True) is None
     with pytest.raises(
         InvalidRequestError, match=r"nothing is held under 'other'; there are \['w'\]"
     ):
         agent.shards("other")
 
 
-def test_trees_are_put_together_from_paths():
-    assert tree_of({("a", "b"): 1, ("a", "c"): 2, ("d",): 3}) == {"a": {"b": 1, "c": 2}, "d": 3}
-    assert tree_of({(): 1}) == 1
+def test_outlines_keep_everything_but_the_arrays():
+    tree = {"a": [np.zeros(2), (1, None)], 3: "x"}
+    found = outline(tree)
+    assert found == {"a": [ArrayMark(), (1, None)], 3: "x"}
+    assert filled(found, {("a", 0): 5}) == {"a": [5, (1, None)], 3: "x"}
+    assert filled(ArrayMark(), {(): 1}) == 1

@@ -346,7 +346,7 @@ def test_resharding_equals_sharding_the_full_tensor(first, second, move, library
     src, dst = laid(first, source.layout), laid(second, destination.layout)
     src.dispatch("keep_shards", whole, source, arguments={"key": "w"}).outputs()
     puts.clear()
-    moved = reshard(src, dst, "w", source=source, destination=destination)
+    moved = reshard(src, dst, "w", source=source, destination=destination, shapes=(16, 24))
     assert puts == []
     found = dst.call("shards", "w").outputs()
     for part, expected in zip(found, shard(whole, destination).parts, strict=True):
@@ -366,6 +366,9 @@ def a_model():
         },
         "step": np.array(17),
     }
+
+
+MODEL_SHAPES = {"embed": (8, 4), "layers/0/w": (8, 8), "layers/1/w": (8, 8)}
 
 
 def model_specs(layout):
@@ -397,6 +400,7 @@ def test_a_tree_moves_as_a_whole_or_in_rounds(first, second, round_bytes):
         source=specs[0],
         destination=specs[1],
         into="policy",
+        shapes=MODEL_SHAPES,
         round_bytes=round_bytes,
     )
     assert moved.rounds == (1 if round_bytes > 1 else 6)
@@ -421,7 +425,13 @@ def test_within_one_group_held_data_is_not_moved(first, round_bytes):
     rows, columns = Sharding.of(FOUR, dp=0), Sharding.of(FOUR, dp=1)
     first.dispatch("keep_shards", whole, rows, arguments={"key": "in-place"}).outputs()
     moved = reshard(
-        first, first, "in-place", source=rows, destination=columns, round_bytes=round_bytes
+        first,
+        first,
+        "in-place",
+        source=rows,
+        destination=columns,
+        shapes=(8, 8),
+        round_bytes=round_bytes,
     )
     assert moved.bytes_moved == 2 * 8 * 64 * 3 // 4
     found = first.call("shards", "in-place").outputs()
@@ -439,7 +449,7 @@ def test_replicas_share_one_object(first, second):
     src.dispatch("keep_shards", whole, source, arguments={"key": "shared"}).outputs()
     asked, real = [], src.ask_many
     src.ask_many = lambda *given: (asked.append(given), real(*given))[1]
-    moved = reshard(src, dst, "shared", source=source, destination=destination)
+    moved = reshard(src, dst, "shared", source=source, destination=destination, shapes=(4, 1000))
     assert moved.bytes_moved == 4 * whole.nbytes // 2
     assert sum(answers - 1 for _, _, answers, *_ in asked) == 2
 
@@ -448,14 +458,15 @@ def test_data_named_by_the_specs_must_exist(first, second):
     rows = Sharding.of(FOUR, dp=0)
     first.dispatch("keep_shards", np.zeros((8, 4)), rows, arguments={"key": "sizes"}).outputs()
 
-    def refused(said, key="sizes", source=rows, destination=rows, **options):
+    def refused(said, key="sizes", source=rows, destination=rows, shapes=(8, 4)):
         with pytest.raises(InvalidRequestError, match=said):
-            reshard(first, second, key, source=source, destination=destination, **options)
+            reshard(first, second, key, source=source, destination=destination, shapes=shapes)
 
     refused(r"group first holds anything under 'nothing'", key="nothing")
     refused(r"rank 0 \(agent first-0\) holds shape \(2, 4\); of .* its part is", shapes=(12, 4))
     refused(r"source spec names w, but nobody holds it", source={"w": rows})
-    refused(r"padded.*give shapes=", source=Sharding.of(FOUR, dp=Shard(0, "pad")))
+    refused(r"so that the parts make \(8, 4\). Give shapes=", shapes=None)
+    refused(r"splits it. Give shapes=", source=Sharding.of(FOUR, dp=Shard(0, "pad")), shapes=None)
     refused(
         r"destination spec is for 2 ranks; group second has 4",
         destination=Sharding.of(ParallelLayout.of(dp=2), dp=0),
@@ -464,6 +475,78 @@ def test_data_named_by_the_specs_must_exist(first, second):
         r"axis dp splits dim 2 of a value with 2 dims",
         destination=Sharding.of(FOUR, dp=2),
     )
+
+
+def test_a_move_that_fails_leaves_all_ranks_on_the_old_version(first, second):
+    """The last round fails on one destination; those that had everything keep what they held."""
+    rows, columns = Sharding.of(FOUR, dp=0), Sharding.of(FOUR, dp=1)
+    tree = {"a": np.arange(64.0).reshape(8, 8), "b": np.arange(64.0).reshape(8, 8)}
+    first.dispatch("keep_shards", tree, rows, arguments={"key": "versions"}).outputs()
+
+    def moved(tree_shapes, **options):
+        return reshard(
+            first,
+            second,
+            "versions",
+            source=rows,
+            destination=columns,
+            shapes=tree_shapes,
+            **options,
+        )
+
+    assert second.call("shard_version", "versions").outputs() == [None] * 4
+    assert moved((8, 8)).version == 1
+    assert second.call("shard_version", "versions").outputs() == [1] * 4
+    real, asked = second.ask, []
+
+    def failing(rank, method, *args, **kwargs):
+        asked.append(method)
+        if method == "take_shards" and rank == 3 and asked.count("take_shards") > 4:
+            return real(rank, "refuse", None)
+        return real(rank, method, *args, **kwargs)
+
+    changed = {name: -array for name, array in tree.items()}
+    first.dispatch("keep_shards", changed, rows, arguments={"key": "versions"}).outputs()
+    second.ask = failing
+    try:
+        with pytest.raises(WorkerFailedError, match="agent second-3"):
+            moved((8, 8), round_bytes=1)
+    finally:
+        second.ask = real
+    assert second.call("shard_version", "versions").outputs() == [1] * 4
+    found = second.call("shards", "versions").outputs()
+    for part, expected in zip(found, shard(tree, columns).parts, strict=True):
+        assert part["b"].tolist() == expected["b"].tolist()
+    assert moved((8, 8), version=17).version == 17
+    assert second.call("shard_version", "versions").outputs() == [17] * 4
+
+
+def test_what_was_moved_moves_on_without_being_told_its_shape(first, second):
+    rows = Sharding.of(FOUR, dp=0)
+    whole = np.arange(32.0).reshape(8, 4)
+    first.dispatch("keep_shards", whole, rows, arguments={"key": "on"}).outputs()
+    reshard(first, second, "on", source=rows, destination=rows, shapes=(8, 4))
+    back = Sharding.of(FOUR, dp=1)
+    reshard(second, first, "on", source=rows, destination=back)
+    for part, expected in zip(
+        first.call("shards", "on").outputs(), shard(whole, back).parts, strict=True
+    ):
+        assert part.tolist() == expected.tolist()
+
+
+def test_a_spec_that_forgets_an_axis_moves_nothing(first, second):
+    """tp and dp split the tensor; the spec knows of dp alone, and takes tp peers for replicas."""
+    src, dst = laid(first, PAIRS), laid(second, ParallelLayout.of(dp=2))
+    whole = np.arange(64).reshape(8, 8)
+    real = Sharding.of(PAIRS, dp=0, tp=1)
+    src.dispatch("keep_shards", whole, real, arguments={"key": "forgotten"}).outputs()
+    wrong = Sharding.of(PAIRS, dp=0)
+    to = Sharding.of(dst.layout, dp=0)
+    with pytest.raises(
+        InvalidRequestError, match="hold the same elements, but their values differ"
+    ):
+        reshard(src, dst, "forgotten", source=wrong, destination=to, shapes=(8, 4))
+    assert dst.call("describe_shards", "forgotten", False).outputs() == [None] * 2
 
 
 def test_an_agent_without_the_required_methods_is_refused_with_their_names(mesh, first):
@@ -535,7 +618,7 @@ def test_a_worker_that_dies_in_a_move_is_named(doomed, first, side):
     groups[0].dispatch("keep_shards", np.zeros((400, 400)), rows, arguments={"key": "w"}).outputs()
     kill(doomed, 1)
     with pytest.raises(WorkerDiedError) as told:
-        reshard(*groups, "w", source=rows, destination=columns, timeout_s=60)
+        reshard(*groups, "w", source=rows, destination=columns, shapes=(400, 400), timeout_s=60)
     assert dead(told.value, doomed, 1)
 
 
@@ -554,7 +637,14 @@ def test_a_source_that_dies_after_the_call_is_named_instead_of_its_receivers(doo
 
     doomed.ask_many = ask_and_kill
     with pytest.raises(WorkerDiedError) as told:
-        reshard(doomed, laid(first, two), "w", source=rows, destination=Sharding.of(two, dp=1))
+        reshard(
+            doomed,
+            laid(first, two),
+            "w",
+            source=rows,
+            destination=Sharding.of(two, dp=1),
+            shapes=(400, 400),
+        )
     assert dead(told.value, doomed, 1)
 
 

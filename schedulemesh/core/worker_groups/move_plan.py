@@ -2,23 +2,46 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Union
+from itertools import pairwise
+from typing import Any, Protocol, Union
 
 import msgspec
 
-from schedulemesh.core.worker_groups.shards import Form, Path, spelled
-from schedulemesh.dispatch.holdings import holdings
-from schedulemesh.dispatch.placement import Shard, Sharding
+from schedulemesh.core.worker_groups.array_trees import ArrayMark, Path, merged, paths, spelled
+from schedulemesh.core.worker_groups.shards import Form, Held
+from schedulemesh.dispatch.holdings import Holdings, holdings
+from schedulemesh.dispatch.layout import ParallelLayout
+from schedulemesh.dispatch.placement import Replicate, Shard, Sharding
 from schedulemesh.dispatch.plan import Plan, plan
-from schedulemesh.dispatch.trees import Spec, below
+from schedulemesh.dispatch.routes import Worker
+from schedulemesh.dispatch.trees import Spec, below, shardings_of
+from schedulemesh.domain.user_data import UserValue
 from schedulemesh.errors import InvalidRequestError
-
-if TYPE_CHECKING:
-    from schedulemesh.core.worker_groups.group import WorkerGroup
 
 #: Shapes of whole tensors: one for all, or by path, joined with "/".
 Shapes = Union[Mapping[str, Sequence[int]], Sequence[int], None]
+
+
+class Group(Protocol):
+    """What planning needs to know of a group of workers."""
+
+    @property
+    def name(self) -> str:
+        """Its name, for messages."""
+
+    @property
+    def layout(self) -> ParallelLayout:
+        """How its ranks are arranged."""
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """The names of its agents, by rank."""
+
+    @property
+    def workers(self) -> tuple[Worker, ...]:
+        """What identifies its workers, also across groups, by rank."""
 
 
 class Tensor(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,27 +53,44 @@ class Tensor(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan
 
 
+class Tree(msgspec.Struct, frozen=True, kw_only=True):
+    """A tree that is moved."""
+
+    tensors: tuple[Tensor, ...]
+    #: The tree with marks in place of its arrays.
+    outline: UserValue
+
+
 def planned(
-    src_group: WorkerGroup,
-    dst_group: WorkerGroup,
+    src_group: Group,
+    dst_group: Group,
     source: Spec,
     destination: Spec,
-    held: Mapping[Path, Mapping[int, Form]],
+    held: Mapping[int, Held],
     shapes: Shapes,
     key: str,
-) -> Iterator[Tensor]:
-    """The plan of each tensor of the tree ``key``; ``held`` gives by path and rank what is held of it.
+) -> Tree:
+    """The plan of each tensor of the tree ``key``; ``held`` says by rank what is held of it.
 
-    Raises ``InvalidRequestError`` if that does not fit the specs.
+    Raises ``InvalidRequestError`` if that does not fit the specs, or if the shape of a tensor that the source
+    splits is not known.
     """
-    _all_there(source, held, (), f"{key!r} on group {src_group.name}")
-    for number, (path, forms) in enumerate(held.items()):
+    where = f"{key!r} on group {src_group.name}"
+    outline = merged({rank: each.outline for rank, each in held.items()})
+    _all_there(source, set(paths(outline)), (), where)
+    known = _known_shapes(held, shapes, where)
+    tensors = []
+    alike: Counter[Any] = Counter()
+    for path in (path for path in paths(outline) if _is_array(outline, path)):
+        forms = {rank: each.forms[path] for rank, each in held.items() if path in each.forms}
         lies, goes = _sharding(source, path), _sharding(destination, path)
+        place = f"{spelled(path)} of {where}"
+        shape = _whole(lies, forms, known, path, place)
+        split = holdings(lies, shape)
+        _fits(src_group, split, forms, place)
+        _replicas_agree(src_group, split, held, path, place)
         form = next(iter(forms.values()))
-        given = shapes.get("/".join(map(str, path))) if isinstance(shapes, Mapping) else shapes
-        where = f"{spelled(path)} of {key!r} on group {src_group.name}"
-        shape = _whole(lies, forms, where) if given is None else tuple(given)
-        _fits(src_group, lies, shape, forms, where)
+        same = (lies, goes, shape, form.kind)
         made = plan(
             lies,
             goes,
@@ -58,9 +98,26 @@ def planned(
             itemsize=form.itemsize,
             source_workers=src_group.workers,
             destination_workers=dst_group.workers,
-            rotation=number,
+            rotation=alike[same] % max(map(len, split.grid.owners.values())),
         )
-        yield Tensor(path=path, form=form, plan=made)
+        alike[same] += 1
+        tensors.append(Tensor(path=path, form=form, plan=made))
+    return Tree(tensors=tuple(tensors), outline=outline)
+
+
+def has_replicas(spec: Spec) -> bool:
+    """Whether several ranks hold the same elements of any tensor."""
+    return any(
+        size > 1 and isinstance(dict(each.placements).get(name, Replicate()), Replicate)
+        for each in shardings_of(spec)
+        for name, size in each.layout.axes
+    )
+
+
+def _is_array(outline: UserValue, path: Path) -> bool:
+    for key in path:
+        outline = outline[key]
+    return isinstance(outline, ArrayMark)
 
 
 def _sharding(spec: Spec, path: Path) -> Sharding:
@@ -73,7 +130,7 @@ def _sharding(spec: Spec, path: Path) -> Sharding:
     return spec
 
 
-def _all_there(spec: Spec, held: Mapping[Path, Mapping[int, Form]], at: Path, where: str) -> None:
+def _all_there(spec: Spec, held: set[Path], at: Path, where: str) -> None:
     """Check that everything that the spec names is held by some rank."""
     if not any(path[: len(at)] == at for path in held):
         raise InvalidRequestError(
@@ -85,55 +142,110 @@ def _all_there(spec: Spec, held: Mapping[Path, Mapping[int, Form]], at: Path, wh
             _all_there(inner, held, (*at, key), where)
 
 
-def _whole(sharding: Sharding, forms: Mapping[int, Form], where: str) -> tuple[int, ...]:
-    """The shape of the whole tensor, from the forms of its parts."""
-    if any(isinstance(how, Shard) and how.uneven == "pad" for _, how in sharding.placements):
-        raise InvalidRequestError(
-            f"{where} is padded, so its size cannot be told from its parts; give shapes="
-        )
-    form = next(iter(forms.values()))
-    return tuple(
-        _size(sharding, forms, dim, where) if sharding.cuts(dim, len(form.shape)) else size
-        for dim, size in enumerate(form.shape)
+def _known_shapes(
+    held: Mapping[int, Held], shapes: Shapes, where: str
+) -> Mapping[str, tuple[int, ...]] | tuple[int, ...]:
+    """The shapes that the caller has given, beside those that the models know."""
+    if shapes is not None and not isinstance(shapes, Mapping):
+        return tuple(shapes)
+    found: dict[str, tuple[int, ...]] = {}
+    for rank, each in held.items():
+        for path, shape in each.shapes.items():
+            if found.setdefault(path, shape) != shape:
+                raise InvalidRequestError(
+                    f"{path} of {where} has the shape {found[path]} as whole on one rank, {shape} on rank "
+                    f"{rank}; allowed is one, or shapes= of the call"
+                )
+    return found | {path: tuple(shape) for path, shape in (shapes or {}).items()}
+
+
+def _whole(
+    sharding: Sharding,
+    forms: Mapping[int, Form],
+    known: Mapping[str, tuple[int, ...]] | tuple[int, ...],
+    path: Path,
+    where: str,
+) -> tuple[int, ...]:
+    """The shape of the whole tensor. It is never computed from the parts: a wrong spec would fit them."""
+    given = known.get("/".join(map(str, path))) if isinstance(known, Mapping) else known
+    if given is not None:
+        return given
+    rank, form = next(iter(forms.items()))
+    if sharding.whole:
+        return form.shape
+    raise InvalidRequestError(
+        f"{where}: the shape of the whole tensor is not known; rank {rank} holds {form.shape}, and the "
+        f"source spec splits it{_sums(sharding, forms)}. Give shapes={{{'/'.join(map(str, path))!r}: …}}, or "
+        f"let the class of the agents override whole_shapes"
     )
 
 
-def _size(sharding: Sharding, forms: Mapping[int, Form], dim: int, where: str) -> int:
-    """The size of a dim: the sum of its parts, one for each coordinate of the axes that split it."""
-    ndim = len(next(iter(forms.values())).shape)
+def _sums(sharding: Sharding, forms: Mapping[int, Form]) -> str:
+    """What the parts would add up to, for a message."""
+    shapes = [form.shape for form in forms.values()]
+    if any(len(shape) != len(shapes[0]) for shape in shapes) or _pads(sharding):
+        return ""
+    sizes = tuple(_size(sharding, forms, dim, len(shapes[0])) for dim in range(len(shapes[0])))
+    return f", so that the parts make {sizes}"
+
+
+def _pads(sharding: Sharding) -> bool:
+    return any(isinstance(how, Shard) and how.uneven == "pad" for _, how in sharding.placements)
+
+
+def _size(sharding: Sharding, forms: Mapping[int, Form], dim: int, ndim: int) -> int:
+    """The sum of a dim's parts, one for each coordinate of the axes that split it."""
     axes = [name for name, *_ in sharding.cuts(dim, ndim)]
     found: dict[tuple[int, ...], int] = {}
     for rank, form in forms.items():
         at = sharding.layout.coordinates(rank)
-        if len(form.shape) != ndim:
-            raise InvalidRequestError(
-                f"{where} has {ndim} dims on one rank, {form.shape} on {rank}"
-            )
         found.setdefault(tuple(at[name] for name in axes), form.shape[dim])
     return sum(found.values())
 
 
-def _fits(
-    group: WorkerGroup,
-    sharding: Sharding,
-    shape: tuple[int, ...],
-    forms: Mapping[int, Form],
-    where: str,
-) -> None:
+def _fits(group: Group, split: Holdings, forms: Mapping[int, Form], where: str) -> None:
     """Check that every rank holds its part of the tensor, and that all parts have the same type."""
-    held = holdings(sharding, shape)
     first = next(iter(forms.values()))
-    for rank in group.ranks:
-        expected = held.local_shape(rank)
+    for rank in range(group.layout.size):
+        expected = split.local_shape(rank)
         form = forms.get(rank)
         if expected is not None and (form is None or form.shape != expected):
             given = "nothing" if form is None else f"shape {form.shape}"
             raise InvalidRequestError(
-                f"{where}: rank {rank} (agent {group.agents[rank]}) holds {given}; of {shape} its part "
+                f"{where}: rank {rank} (agent {group.agents[rank]}) holds {given}; of {split.shape} its part "
                 f"is {expected}"
             )
-        if form is not None and (form.dtype, form.library) != (first.dtype, first.library):
+        if form is not None and form.kind != first.kind:
             raise InvalidRequestError(
-                f"{where}: rank {rank} holds {form.library} {form.dtype}, another rank {first.library} "
-                f"{first.dtype}; allowed is one kind"
+                f"{where}: rank {rank} holds {form.kind}, another rank {first.kind}; allowed is one kind"
             )
+
+
+def _replicas_agree(
+    group: Group, split: Holdings, held: Mapping[int, Held], path: Path, where: str
+) -> None:
+    """Check that ranks which hold the same elements by the spec hold the same values."""
+    for cell, owners in split.grid.owners.items():
+        if len(owners) == 1 or any(piece.size != piece.length for piece in split.of_cell(cell)):
+            continue  # what the padding holds does not matter
+        sampled = [rank for rank in owners if path in held[rank].samples]
+        for first, rank in pairwise(sampled):
+            if held[rank].samples[path] != held[first].samples[path]:
+                raise InvalidRequestError(
+                    f"{where}: by the source spec the ranks {first} and {rank} (agents {group.agents[first]} "
+                    f"and {group.agents[rank]}) hold the same elements, but their values differ; name every "
+                    f"axis that splits it, or pass check_replicas=False if replicas may differ"
+                )
+
+
+def in_rounds(tensors: Sequence[Tensor], limit: int) -> Iterator[list[Tensor]]:
+    """The tensors in order, in rounds of at most ``limit`` bytes, or of one tensor."""
+    some: list[Tensor] = []
+    size = 0
+    for each in tensors:
+        if some and size + each.plan.bytes_moved > limit:
+            yield some
+            some, size = [], 0
+        some.append(each)
+        size += each.plan.bytes_moved
+    yield some

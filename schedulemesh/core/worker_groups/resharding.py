@@ -1,23 +1,31 @@
 """Moves tensors from one group's layout to another's: workers fetch directly from workers.
 
-The driver queries what the source's workers hold, plans the move, and calls the workers. Each source returns
-one Ray object per bundle: all of its slices that go to the same workers, so that replicas share one object
-and a model of many small tensors needs few. Each destination gets the references of its bundles as arguments;
-Ray transfers them from worker to worker, and the driver never holds a value.
+The driver asks what the source's workers hold, plans the move, and calls the workers. Each source returns one
+Ray object per set of workers that receive the same of it, with the slices of all tensors, so that replicas
+share one object and a model of many small tensors needs few. Each destination gets the references of its
+objects as arguments; Ray transfers them from worker to worker, and the driver never holds a value. When
+everything has arrived everywhere, the destinations store their trees.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections import deque
 from typing import TYPE_CHECKING
 
 import msgspec
 from ray import ObjectRef
 
-from schedulemesh.core.worker_groups.move_plan import Shapes, Tensor, planned
-from schedulemesh.core.worker_groups.shards import Form, Path, Slice, TakeOrder, Wanted
+from schedulemesh.core.worker_groups.move_bundles import Round, arranged
+from schedulemesh.core.worker_groups.move_plan import (
+    Shapes,
+    Tree,
+    has_replicas,
+    in_rounds,
+    planned,
+)
+from schedulemesh.core.worker_groups.shards import Held, KeepOrder, Status, TakeOrder
 from schedulemesh.core.worker_groups.worker_calls import Call, results
 from schedulemesh.dispatch.plan import Plan
 from schedulemesh.dispatch.trees import Spec, ranks_of
@@ -26,10 +34,12 @@ from schedulemesh.errors import InvalidRequestError
 if TYPE_CHECKING:
     from schedulemesh.core.worker_groups.group import WorkerGroup
 
-#: Maximum bytes that one round of a move puts into the object store, unless one tensor has more.
+#: Maximum bytes that a move has in the object store at a time, unless one tensor has more.
 ROUND_BYTES = 1 << 30
+#: Rounds that are in progress at a time: while one is copied, the next is fetched.
+_AT_A_TIME = 2
 #: The methods that agents need for a move.
-_METHODS = ("describe_shards", "give_shards", "take_shards")
+_METHODS = ("describe_shards", "give_shards", "take_shards", "commit_shards")
 
 
 class Moved(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +49,8 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True):
     plans: dict[str, Plan]
     #: Bytes that each agent of the destination received from other agents.
     received: dict[str, int]
+    #: The version that each destination rank now holds; see ``ShardHolder.shard_version``.
+    version: int
     rounds: int
     seconds: float
 
@@ -48,13 +60,30 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True):
         return sum(self.received.values())
 
 
-class _Bundle(msgspec.Struct, frozen=True, kw_only=True):
-    """Slices of one source rank that go to the same destination ranks: one object in Ray."""
+class _Move(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A move in progress."""
 
-    source: int
-    gives: list[Slice]
-    #: By destination rank, the destination of each slice.
-    takes: dict[int, list[Slice]]
+    src_group: WorkerGroup
+    dst_group: WorkerGroup
+    key: str
+    #: The nodes of the workers, by rank.
+    source_nodes: tuple[str, ...]
+    destination_nodes: tuple[str, ...]
+    id: str
+    #: When the time of the move is over, on the monotonic clock; None: never.
+    until: float | None
+
+    @property
+    def left(self) -> float | None:
+        """The seconds that are left for the move; None: no limit."""
+        return None if self.until is None else max(self.until - time.monotonic(), 0.0)
+
+
+class _Calls(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """The calls of a round in progress; those of the sources come first, so that errors name them."""
+
+    gives: list[Call]
+    takes: list[Call]
 
 
 def reshard(
@@ -66,6 +95,8 @@ def reshard(
     destination: Spec,
     into: str | None = None,
     shapes: Shapes = None,
+    check_replicas: bool = True,
+    version: int | None = None,
     timeout_s: float | None = 600.0,
     round_bytes: int = ROUND_BYTES,
 ) -> Moved:
@@ -73,34 +104,49 @@ def reshard(
 
     ``source`` and ``destination`` define the sharding of each tensor on each group: one ``Sharding`` for all,
     or a dict with the structure of the tree. Agents of both groups derive from ``ShardHolder``; the groups
-    may share agents, or be the same. The shapes of the whole tensors are computed from what the workers hold;
-    if the source pads, they must be given, one for all or by path ("layer/weight"). Large trees are moved in
-    rounds of at most ``round_bytes``; each destination stores its tree when all of it has arrived.
-    ``timeout_s`` limits the whole move; None: no limit.
+    may share agents, or be the same. ``shapes`` gives the shapes of the whole tensors that the source splits,
+    one for all or by path ("layer/weight"), unless the agents know them (``ShardHolder.whole_shapes``). With
+    ``check_replicas`` a sample of what several ranks hold by the spec must be the same on them. Large trees
+    are moved in rounds, so that at most ``round_bytes`` are in the object store. ``timeout_s`` limits the
+    whole move; None: no limit.
 
-    Raises ``InvalidRequestError`` if what is held does not fit the specs, and ``WorkerError`` with group,
-    rank and agent if a worker dies, fails or times out; the destinations then hold what they held before,
-    except those that had already received their whole tree.
+    When all of the tree has arrived on all ranks, each stores it, as ``version`` (None: the highest that a
+    rank holds, and one). Raises ``InvalidRequestError`` if what is held does not fit the specs, and
+    ``WorkerError`` with group, rank and agent if a worker dies, fails or times out; the destinations then
+    hold what they held before, unless a worker failed while they stored the tree: ``shard_version`` says
+    which of them has done so.
     """
     began = time.monotonic()
     until = None if timeout_s is None else began + timeout_s
     _check(src_group, source, "source")
     _check(dst_group, destination, "destination")
-    held = _described(src_group, key, until)
-    tensors = list(planned(src_group, dst_group, source, destination, held, shapes, key))
-    rounds = list(_rounds(tensors, round_bytes))
-    received = dict.fromkeys(dst_group.agents, 0)
-    move_id = uuid.uuid4().hex
-    for number, some in enumerate(rounds, 1):
-        came = _round(
-            src_group, dst_group, some, (move_id, key, into or key), number == len(rounds), until
-        )
-        for agent, size in zip(dst_group.agents, came, strict=True):
-            received[agent] += size
+    into = key if into is None else into
+    held, statuses = _described(
+        src_group, dst_group, (key, into), check_replicas and has_replicas(source), until
+    )
+    tree = planned(src_group, dst_group, source, destination, held, shapes, key)
+    move = _Move(
+        src_group=src_group,
+        dst_group=dst_group,
+        key=key,
+        source_nodes=tuple(held[rank].node if rank in held else "" for rank in src_group.ranks),
+        destination_nodes=tuple(each.node for each in statuses),
+        id=uuid.uuid4().hex,
+        until=until,
+    )
+    version = 1 + max(each.version or 0 for each in statuses) if version is None else version
+    try:
+        rounds, received = _transferred(move, tree, round_bytes)
+    except BaseException:
+        for rank in dst_group.ranks:
+            dst_group.ask(rank, "drop_shards", move.id)
+        raise
+    _commit(move, tree, into, version)
     return Moved(
-        plans={"/".join(map(str, each.path)): each.plan for each in tensors},
-        received=received,
-        rounds=len(rounds),
+        plans={"/".join(map(str, each.path)): each.plan for each in tree.tensors},
+        received=dict(zip(dst_group.agents, received, strict=True)),
+        version=version,
+        rounds=rounds,
         seconds=time.monotonic() - began,
     )
 
@@ -114,111 +160,88 @@ def _check(group: WorkerGroup, spec: Spec, side: str) -> None:
         group.require(method, "derive its class from ShardHolder")
 
 
-def _left(until: float | None) -> float | None:
-    return None if until is None else max(until - time.monotonic(), 0.0)
-
-
-def _described(group: WorkerGroup, key: str, until: float | None) -> dict[Path, dict[int, Form]]:
-    """What the ranks hold under ``key``, by path and rank."""
-    found: dict[Path, dict[int, Form]] = {}
-    calls = [group.ask(rank, "describe_shards", key) for rank in group.ranks]
-    for rank, forms in enumerate(results(calls, _left(until))):
-        for path, form in forms.items():
-            found.setdefault(path, {})[rank] = form
-    if not found:
-        raise InvalidRequestError(f"no agent of group {group.name} holds anything under {key!r}")
-    return found
-
-
-def _rounds(tensors: Sequence[Tensor], limit: int) -> Iterator[list[Tensor]]:
-    """The tensors in order, in rounds of at most ``limit`` bytes."""
-    some: list[Tensor] = []
-    size = 0
-    for each in tensors:
-        if some and size + each.plan.bytes_moved > limit:
-            yield some
-            some, size = [], 0
-        some.append(each)
-        size += each.plan.bytes_moved
-    yield some
-
-
-def _round(
+def _described(
     src_group: WorkerGroup,
     dst_group: WorkerGroup,
-    tensors: Sequence[Tensor],
-    names: tuple[str, str, str],
-    last: bool,
+    keys: tuple[str, str],
+    samples: bool,
     until: float | None,
-) -> list[int]:
-    """Executes one round; returns the bytes received by destination rank."""
-    bundles, local = _bundled(tensors, dst_group.layout.size)
-    gives, refs = _give(src_group, bundles, names[1])
-    takes = []
-    for rank in dst_group.ranks:
-        mine = [at for at, bundle in enumerate(bundles) if rank in bundle.takes]
-        order = TakeOrder(
-            move_id=names[0],
-            source_key=names[1],
-            key=names[2],
-            wanted=tuple(_wanted(each, rank) for each in tensors),
-            local=tuple(local[rank]),
-            bundles=tuple(tuple(bundles[at].takes[rank]) for at in mine),
-            last=last,
+) -> tuple[dict[int, Held], list[Status]]:
+    """What the source's ranks hold, by rank, and the state of the destination's ranks."""
+    calls = [src_group.ask(rank, "describe_shards", keys[0], samples) for rank in src_group.ranks]
+    calls += [dst_group.ask(rank, "shard_status", keys[1]) for rank in dst_group.ranks]
+    left = None if until is None else max(until - time.monotonic(), 0.0)
+    answers = results(calls, left)
+    sources = src_group.layout.size
+    held = {rank: each for rank, each in enumerate(answers[:sources]) if each is not None}
+    if not held:
+        raise InvalidRequestError(
+            f"no agent of group {src_group.name} holds anything under {keys[0]!r}"
         )
-        takes.append(dst_group.ask(rank, "take_shards", order, *(refs[at] for at in mine)))
-    return [int(came) for came in results([*gives, *takes], _left(until))[len(gives) :]]
+    return held, answers[sources:]
 
 
-def _give(
-    group: WorkerGroup, bundles: Sequence[_Bundle], key: str
-) -> tuple[list[Call], dict[int, ObjectRef]]:
-    """A call per source that completes when the source is done, and by bundle its object reference."""
+def _transferred(move: _Move, tree: Tree, round_bytes: int) -> tuple[int, list[int]]:
+    """Brings everything to the destinations; returns the number of rounds and the bytes received by rank."""
+    received = [0] * move.dst_group.layout.size
+    running: deque[_Calls] = deque()
+    rounds = 0
+    for some in in_rounds(tree.tensors, max(round_bytes // _AT_A_TIME, 1)):
+        rounds += 1
+        running.append(_round(move, arranged(some, move.source_nodes, move.destination_nodes)))
+        if len(running) == _AT_A_TIME:
+            received = _completed(running.popleft(), received, move.left)
+    while running:
+        received = _completed(running.popleft(), received, move.left)
+    return rounds, received
+
+
+def _completed(calls: _Calls, received: list[int], timeout_s: float | None) -> list[int]:
+    """Waits for a round; returns the bytes received by destination rank, with those of earlier rounds."""
+    came = results([*calls.gives, *calls.takes], timeout_s)[len(calls.gives) :]
+    return [sum(pair) for pair in zip(received, came, strict=True)]
+
+
+def _round(move: _Move, found: Round) -> _Calls:
+    """Starts a round."""
+    gives, refs = _give(move, found)
+    takes = []
+    for rank in move.dst_group.ranks:
+        mine = [at for at, each in enumerate(found.given) if rank in each.copies]
+        order = TakeOrder(
+            move_id=move.id,
+            source_key=move.key,
+            wanted=found.wanted(rank),
+            local=tuple(found.local.get(rank, ())),
+            bundles=tuple(found.given[at].bundle(rank) for at in mine),
+        )
+        takes.append(move.dst_group.ask(rank, "take_shards", order, *(refs[at] for at in mine)))
+    return _Calls(gives=gives, takes=takes)
+
+
+def _give(move: _Move, found: Round) -> tuple[list[Call], dict[int, ObjectRef]]:
+    """A call per source that completes when the source is done, and by object its reference."""
     calls: list[Call] = []
     refs: dict[int, ObjectRef] = {}
-    for rank in group.ranks:
-        mine = [at for at, bundle in enumerate(bundles) if bundle.source == rank]
-        if mine:
-            asked = [bundles[at].gives for at in mine]
-            call, *given = group.ask_many(rank, "give_shards", len(mine) + 1, key, asked)
-            calls.append(call)
-            refs.update(zip(mine, (each.ref for each in given), strict=True))
+    by_source: dict[int, list[int]] = {}
+    for at, each in enumerate(found.given):
+        by_source.setdefault(each.source, []).append(at)
+    for rank, mine in by_source.items():
+        asked = [found.given[at].slices for at in mine]
+        call, *given = move.src_group.ask_many(rank, "give_shards", len(mine) + 1, move.key, asked)
+        calls.append(call)
+        refs.update(zip(mine, (each.ref for each in given), strict=True))
     return calls, refs
 
 
-def _bundled(
-    tensors: Sequence[Tensor], ranks: int
-) -> tuple[list[_Bundle], list[list[tuple[Slice, Slice]]]]:
-    """The bundles of all sources, and by destination rank the slices that it copies locally."""
-    local: list[list[tuple[Slice, Slice]]] = [[] for _ in range(ranks)]
-    wants: dict[tuple[int, Slice], dict[int, Slice]] = {}
-    for each in tensors:
-        for transfer in each.plan.transfers():
-            give = Slice(path=each.path, box=transfer.give)
-            take = Slice(path=each.path, box=transfer.take)
-            if transfer.local:
-                local[transfer.destination].append((give, take))
-            else:
-                wants.setdefault((transfer.source, give), {})[transfer.destination] = take
-    bundles: dict[tuple[int, ...], _Bundle] = {}
-    for (source, give), takes in wants.items():
-        bundle = bundles.setdefault(
-            (source, *takes), _Bundle(source=source, gives=[], takes={rank: [] for rank in takes})
-        )
-        bundle.gives.append(give)
-        for rank, take in takes.items():
-            bundle.takes[rank].append(take)
-    return list(bundles.values()), local
-
-
-def _wanted(tensor: Tensor, rank: int) -> Wanted:
-    held = tensor.plan.routes.destination.of_rank(rank)
-    if held is None:
-        return Wanted(path=tensor.path, form=None)
-    shape = tuple(piece.size for piece in held)
-    whole = all(piece.size == piece.length for piece in held)
-    return Wanted(
-        path=tensor.path,
-        form=msgspec.structs.replace(tensor.form, shape=shape),
-        fill=None if whole else tensor.plan.destination.pad_value,
+def _commit(move: _Move, tree: Tree, into: str, version: int) -> None:
+    """Every destination rank stores its tree."""
+    order = KeepOrder(
+        move_id=move.id,
+        key=into,
+        version=version,
+        outline=tree.outline,
+        shapes={"/".join(map(str, each.path)): each.plan.shape for each in tree.tensors},
     )
+    calls = [move.dst_group.ask(rank, "commit_shards", order) for rank in move.dst_group.ranks]
+    results(calls, move.left)

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ray
 
 from schedulemesh.core.transport.arrays import wrapped
+from schedulemesh.core.worker_groups.array_slices import given, new, put, received, sample, sliced
+from schedulemesh.core.worker_groups.array_trees import ArrayTree, Path, arrays, filled, outline
 from schedulemesh.core.worker_groups.shards import (
-    ArrayTree,
-    Box,
+    Bundle,
     Form,
-    Path,
-    Slice,
+    Held,
+    KeepOrder,
+    Slices,
+    Status,
     TakeOrder,
-    Wanted,
     form_of,
-    leaves,
-    spelled,
-    tree_of,
 )
-from schedulemesh.dispatch.arrays import is_torch
 from schedulemesh.domain.user_data import UserArray
 from schedulemesh.errors import InvalidRequestError
 
@@ -27,8 +27,9 @@ from schedulemesh.errors import InvalidRequestError
 class ShardHolder:
     """Mixin for an agent's class that lets ``reshard`` move the agent's tensors.
 
-    The agent holds trees (an array, or dicts of them) under keys. A class that has its own model overrides
-    ``shards`` and ``keep_shards``, for example to return ``state_dict()`` and to copy into parameters; the
+    The agent holds trees under keys: arrays, or dicts, lists and tuples of them, with numbers and strings
+    beside them. A class that has its own model overrides ``shards`` and ``keep_shards``, for example to
+    return ``state_dict()`` and to copy into parameters, and ``whole_shapes`` if its model knows them; the
     other methods are called by ``reshard``. It needs no ``__init__`` and works with any base class.
     """
 
@@ -42,84 +43,115 @@ class ShardHolder:
     def keep_shards(self, tree: ArrayTree, key: str) -> None:
         """Store a tree under ``key``, replacing what was held there.
 
-        A move calls this once, when the whole tree has arrived; the arrays are the agent's own copy.
+        A move calls this once, when the whole tree has arrived on all ranks; the arrays are the agent's own
+        copy.
         """
         self._trees()[key] = tree
+        self._state("shapes").pop(key, None)
 
-    def describe_shards(self, key: str) -> dict[Path, Form]:
-        """The forms of the arrays under ``key``, by path; empty if nothing is held."""
+    def whole_shapes(self, key: str) -> Mapping[str, Sequence[int]]:
+        """The shapes of the whole tensors under ``key``, by path ("layer/weight"), as far as they are known.
+
+        By default those with which the last move to this agent was planned.
+        """
+        found: Mapping[str, Sequence[int]] = self._state("shapes").get(key, {})
+        return found
+
+    def shard_version(self, key: str) -> int | None:
+        """The number of the move that has brought what is held under ``key``; None: none has."""
+        version: int | None = self._state("versions").get(key)
+        return version
+
+    def shard_status(self, key: str) -> Status:
+        """Where the worker runs, and which move has brought what it holds."""
+        return Status(node=_node(), version=self.shard_version(key))
+
+    def describe_shards(self, key: str, samples: bool) -> Held | None:
+        """What is held under ``key``, with samples of the arrays if they are asked for; None: nothing."""
         try:
             tree = self.shards(key)
         except InvalidRequestError:
-            return {}
-        return {path: form_of(array) for path, array in leaves(tree)}
-
-    def give_shards(self, key: str, bundles: Sequence[Sequence[Slice]]) -> tuple[object, ...]:
-        """None, then the slices of each bundle: each bundle is a separate object in Ray."""
-        held = dict(leaves(self.shards(key)))
-        return (
-            None,
-            *(wrapped([_sliced(held, each) for each in bundle], own=False) for bundle in bundles),
+            return None
+        found = dict(arrays(tree))
+        return Held(
+            forms={path: form_of(array) for path, array in found.items()},
+            outline=outline(tree),
+            shapes={path: tuple(shape) for path, shape in self.whole_shapes(key).items()},
+            samples={path: sample(array) for path, array in found.items()} if samples else {},
+            node=_node(),
         )
+
+    def give_shards(self, key: str, bundles: Sequence[Sequence[Slices]]) -> tuple[object, ...]:
+        """None, then the slices of each bundle: each bundle is a separate object in Ray."""
+        held = dict(arrays(self.shards(key)))
+        return (None, *(wrapped(given(held, each), own=False) for each in bundles))
 
     def take_shards(self, order: TakeOrder, *bundles: Sequence[UserArray]) -> int:
-        """Copy what arrived into new arrays, stored after the last round; returns the bytes received."""
-        found = {wanted.path: _new(wanted) for wanted in order.wanted}
+        """Copy what arrived into new arrays, which ``commit_shards`` stores; returns the bytes received."""
+        found = {path: new(wanted) for wanted in order.wanted for path in wanted.paths}
+        forms = {
+            path: wanted.form for wanted in order.wanted if wanted.form for path in wanted.paths
+        }
         if order.local:
-            own = dict(leaves(self.shards(order.source_key)))
-            for here, there in order.local:
-                _put(found, there, _sliced(own, here))
-        came = 0
-        for slices, arrays in zip(order.bundles, bundles, strict=True):
-            for each, array in zip(slices, arrays, strict=True):
-                _put(found, each, array)
-                came += array.nbytes
-        self._arrived(order, found)
+            self._copy_own(order, found)
+        came = sum(
+            _unpack(bundle, arrived, forms, found)
+            for bundle, arrived in zip(order.bundles, bundles, strict=True)
+        )
+        moves = self._state("moves")
+        if order.move_id not in moves:
+            moves.clear()
+        moves.setdefault(order.move_id, {}).update(found)
         return came
 
-    def _arrived(self, order: TakeOrder, found: Mapping[Path, UserArray]) -> None:
-        """Adds to the arrays of earlier rounds of the same move; those of an abandoned move are dropped."""
-        moves: dict[str, tuple[str, dict[Path, UserArray]]] = self.__dict__.setdefault(
-            "_sm_moves", {}
-        )
-        move_id, arrived = moves.pop(order.key, (order.move_id, {}))
-        if move_id != order.move_id:
-            arrived = {}
-        arrived.update(found)
-        if order.last:
-            self.keep_shards(tree_of(arrived), order.key)
-        else:
-            moves[order.key] = (order.move_id, arrived)
+    def commit_shards(self, order: KeepOrder) -> None:
+        """Store the tree of a move, all of which has arrived on all ranks."""
+        found = self._state("moves").pop(order.move_id, None)
+        if found is None:
+            raise InvalidRequestError(
+                f"nothing has arrived of move {order.move_id}, or it was dropped; move again"
+            )
+        self.keep_shards(filled(order.outline, found), order.key)
+        self._state("versions")[order.key] = order.version
+        self._state("shapes")[order.key] = order.shapes
+
+    def drop_shards(self, move_id: str) -> None:
+        """Forget what has arrived of a move that failed."""
+        self._state("moves").pop(move_id, None)
+
+    def _copy_own(self, order: TakeOrder, found: Mapping[Path, UserArray]) -> None:
+        own = dict(arrays(self.shards(order.source_key)))
+        for copy in order.local:
+            for path in copy.paths:
+                for here, there in zip(copy.give, copy.take, strict=True):
+                    put(found[path], there, sliced(own[path], here))
 
     def _trees(self) -> dict[str, ArrayTree]:
-        trees: dict[str, ArrayTree] = self.__dict__.setdefault("_sm_shards", {})
-        return trees
+        return self._state("trees")
+
+    def _state(self, name: str) -> dict[str, Any]:
+        """State of this mixin, which has no ``__init__``."""
+        states: dict[str, dict[str, Any]] = self.__dict__.setdefault("_sm_shards", {})
+        return states.setdefault(name, {})
 
 
-def _sliced(held: Mapping[Path, UserArray], each: Slice) -> UserArray:
-    if each.path not in held:
-        raise InvalidRequestError(f"there is no array at {spelled(each.path)} any more")
-    array = held[each.path]
-    if is_torch(array):
-        array = array.detach()
-    return array[_slices(each.box)] if each.box else array
+def _node() -> str:
+    """The node of this process; empty outside of Ray."""
+    return str(ray.get_runtime_context().get_node_id()) if ray.is_initialized() else ""
 
 
-def _put(found: Mapping[Path, UserArray], each: Slice, array: UserArray) -> None:
-    found[each.path][_slices(each.box) if each.box else ...] = array
-
-
-def _slices(box: Box) -> tuple[slice, ...]:
-    return tuple(slice(start, stop) for start, stop in box)
-
-
-def _new(wanted: Wanted) -> UserArray:
-    """An array of the wanted form, filled if not all of it will be overwritten."""
-    form = wanted.form
-    if form is None:
-        return None
-    library = importlib.import_module(form.library)
-    dtype = getattr(library, form.dtype) if form.library == "torch" else library.dtype(form.dtype)
-    if wanted.fill is None:
-        return library.empty(form.shape, dtype=dtype)
-    return library.full(form.shape, wanted.fill, dtype=dtype)
+def _unpack(
+    bundle: Bundle,
+    arrived: Sequence[UserArray],
+    forms: Mapping[Path, Form],
+    found: Mapping[Path, UserArray],
+) -> int:
+    """Copies what arrived in one object to where it belongs; returns the bytes copied."""
+    came = 0
+    for number, path, boxes in received(arrived, bundle.given, forms):
+        for copy in bundle.copies[number]:
+            box = boxes[copy.box]
+            part = box if copy.part is None else sliced(box, copy.part)
+            put(found[path], copy.take, part)
+            came += part.nbytes
+    return came

@@ -2,51 +2,100 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+import math
+from typing import Any, Union
 
 import msgspec
 
-from schedulemesh.dispatch.arrays import is_array, is_torch
+from schedulemesh.core.worker_groups.array_trees import Path
+from schedulemesh.dispatch.arrays import is_torch
 from schedulemesh.dispatch.placement import Scalar
+from schedulemesh.dispatch.plan import Box
 from schedulemesh.domain.user_data import UserArray, UserValue
-from schedulemesh.errors import InvalidRequestError
 
-#: The position of a tensor in a tree of dicts: its keys from the top; empty: the tree is the tensor.
-Path = tuple[Any, ...]
-#: A NumPy array or PyTorch tensor, or dicts of them.
-ArrayTree = UserValue
-#: Start and stop per dim.
-Box = tuple[tuple[int, int], ...]
+#: The dtype of a NumPy array as ``numpy.lib.format`` writes it, with all fields; of a tensor its name.
+DType = Union[str, list[Any], tuple[Any, ...]]
 
 
 class Form(msgspec.Struct, frozen=True, kw_only=True):
     """Shape and type of an array, without its values."""
 
     shape: tuple[int, ...]
-    #: The library's own name of the dtype.
-    dtype: str
+    dtype: DType
     #: Bytes per element.
     itemsize: int
     #: "numpy" or "torch".
     library: str
 
+    @property
+    def kind(self) -> str:
+        """Library and dtype, for messages and for comparison."""
+        return f"{self.library} {self.dtype}"
 
-class Slice(msgspec.Struct, frozen=True, kw_only=True):
-    """A box of one tensor of a tree."""
+    @property
+    def nbytes(self) -> int:
+        """The size of the array."""
+        return math.prod(self.shape) * self.itemsize
 
-    path: Path
-    box: Box
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """What one worker holds under a key."""
+
+    #: By path, the arrays.
+    forms: dict[Path, Form]
+    #: The tree with a mark in place of each array; its other leaves are values.
+    outline: UserValue
+    #: Shapes of whole tensors, as far as the worker's model knows them.
+    shapes: dict[str, tuple[int, ...]]
+    #: By path, a hash of a sample of the array's elements; empty if it was not asked for.
+    samples: dict[Path, bytes]
+    #: The node on which the worker runs.
+    node: str
+
+
+class Slices(msgspec.Struct, frozen=True, kw_only=True):
+    """The same boxes of several arrays that have one form."""
+
+    paths: tuple[Path, ...]
+    boxes: tuple[Box, ...]
+
+
+class Copy(msgspec.Struct, frozen=True, kw_only=True):
+    """One box that a worker copies, of each of several arrays."""
+
+    #: Which of the boxes that were given contains it.
+    box: int
+    #: Its position in that box; None: it is that box.
+    part: Box | None
+    #: Its position in the worker's new array.
+    take: Box
+
+
+class OwnCopy(msgspec.Struct, frozen=True, kw_only=True):
+    """Boxes that a worker copies from arrays that it holds to its new ones."""
+
+    paths: tuple[Path, ...]
+    give: tuple[Box, ...]
+    take: tuple[Box, ...]
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """A tensor that a worker will hold."""
+    """Tensors of one form that a worker will hold."""
 
-    path: Path
-    #: None: the worker holds nothing of it.
+    paths: tuple[Path, ...]
+    #: None: the worker holds nothing of them.
     form: Form | None
     #: The value of elements that no slice overwrites; None: every element is overwritten.
     fill: Scalar = None
+
+
+class Bundle(msgspec.Struct, frozen=True, kw_only=True):
+    """What one object in the object store contains, and what one of its receivers copies of it."""
+
+    #: In the order in which they were given.
+    given: tuple[Slices, ...]
+    #: For each of ``given``.
+    copies: tuple[tuple[Copy, ...], ...]
 
 
 class TakeOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,16 +103,34 @@ class TakeOrder(msgspec.Struct, frozen=True, kw_only=True):
 
     #: The same for all rounds of a move.
     move_id: str
-    #: The keys of the tree at the source and at the destination.
+    #: The key of the tree at the source.
     source_key: str
-    key: str
     wanted: tuple[Wanted, ...]
-    #: What the worker already holds: slices of its own tree, and their destinations.
-    local: tuple[tuple[Slice, Slice], ...]
-    #: The destinations of the slices, bundle by bundle.
-    bundles: tuple[tuple[Slice, ...], ...]
-    #: Whether this is the last round.
-    last: bool
+    #: What the worker already holds.
+    local: tuple[OwnCopy, ...]
+    #: One for each object that it receives, in the same order.
+    bundles: tuple[Bundle, ...]
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """What a move needs to know of a worker of its destination."""
+
+    #: The node on which the worker runs.
+    node: str
+    #: The number of the move that has brought what it holds; None: none has.
+    version: int | None
+
+
+class KeepOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """Completes a move: the worker stores the tree that has arrived."""
+
+    move_id: str
+    key: str
+    version: int
+    #: The tree, with marks in place of the arrays.
+    outline: UserValue
+    #: Shapes of the whole tensors, by path.
+    shapes: dict[str, tuple[int, ...]]
 
 
 def form_of(array: UserArray) -> Form:
@@ -71,41 +138,17 @@ def form_of(array: UserArray) -> Form:
     torch = is_torch(array)
     return Form(
         shape=tuple(array.shape),
-        dtype=str(array.dtype).removeprefix("torch.") if torch else array.dtype.str,
+        dtype=str(array.dtype).removeprefix("torch.") if torch else _described(array.dtype),
         itemsize=array.itemsize,
         library="torch" if torch else "numpy",
     )
 
 
-def leaves(tree: ArrayTree, path: Path = ()) -> Iterator[tuple[Path, UserArray]]:
-    """The arrays of a tree of dicts, with their paths; leaves that are None are omitted.
+def _described(dtype: Any) -> DType:
+    """A NumPy dtype as a value that makes it again; structured ones keep the names of their fields."""
+    if dtype.names is None:
+        return str(dtype.str)
+    from numpy.lib.format import dtype_to_descr
 
-    Raises ``InvalidRequestError`` for a leaf that is not an array.
-    """
-    if isinstance(tree, Mapping):
-        for key, value in tree.items():
-            yield from leaves(value, (*path, key))
-    elif is_array(tree):
-        yield path, tree
-    elif tree is not None:
-        raise InvalidRequestError(
-            f"at {spelled(path)} lies {type(tree).__name__}; only arrays, and dicts of them, are moved"
-        )
-
-
-def tree_of(found: Mapping[Path, UserArray]) -> ArrayTree:
-    """The tree with these leaves."""
-    if () in found:
-        return found[()]
-    tree: dict[object, ArrayTree] = {}
-    for path, value in found.items():
-        node = tree
-        for key in path[:-1]:
-            node = node.setdefault(key, {})
-        node[path[-1]] = value
-    return tree
-
-
-def spelled(path: Path) -> str:
-    """The path as text."""
-    return "/".join(map(str, path)) or "the top"
+    described: DType = dtype_to_descr(dtype)
+    return described

@@ -1,0 +1,148 @@
+"""Allocates, slices, packs and samples arrays of both libraries."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import math
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from schedulemesh.core.worker_groups.array_trees import Path, spelled
+from schedulemesh.core.worker_groups.shards import Form, Slices, Wanted, form_of
+from schedulemesh.dispatch.arrays import is_torch
+from schedulemesh.dispatch.plan import Box
+from schedulemesh.domain.user_data import UserArray
+from schedulemesh.errors import InvalidRequestError
+
+#: Slices of at most this many bytes are packed into one buffer: pickling one takes as long as copying this.
+PACKED_BYTES = 1 << 17
+#: Packed slices begin at multiples of this, so that they can be viewed with their own dtype.
+_ALIGNMENT = 16
+#: Elements that a sample has at most, about.
+_SAMPLE = 4096
+
+
+def given(held: Mapping[Path, UserArray], slices: Sequence[Slices]) -> list[UserArray]:
+    """The slices of the arrays held: first one buffer of all small ones, then the large ones as views."""
+    small: list[UserArray] = []
+    large: list[UserArray] = []
+    for each in slices:
+        for path in each.paths:
+            array = _array(held, path)
+            for box in each.boxes:
+                part = sliced(array, box)
+                (small if part.nbytes <= PACKED_BYTES else large).append(part)
+    return [_packed(small), *large]
+
+
+def received(
+    arrived: Sequence[UserArray], slices: Sequence[Slices], forms: Mapping[Path, Form]
+) -> Iterator[tuple[int, Path, list[UserArray]]]:
+    """What ``given`` returned: number of the slices, path, and the boxes as views of what arrived."""
+    large = iter(arrived[1:])
+    at = 0
+    for number, each in enumerate(slices):
+        for path in each.paths:
+            form = forms[path]
+            found = []
+            for box in each.boxes:
+                shape = tuple(stop - start for start, stop in box)
+                size = math.prod(shape) * form.itemsize
+                if size > PACKED_BYTES:
+                    found.append(next(large))
+                    continue
+                found.append(_viewed(arrived[0][at : at + size], form, shape))
+                at += _aligned(size)
+            yield number, path, found
+
+
+def sliced(array: UserArray, box: Box) -> UserArray:
+    """A view of the box of an array, without its gradient; a value without dims has the empty box."""
+    if is_torch(array):
+        array = array.detach()
+    return array[tuple(slice(start, stop) for start, stop in box)] if box else array
+
+
+def put(array: UserArray, box: Box, part: UserArray) -> None:
+    """Copy a part into the box of an array."""
+    array[tuple(slice(start, stop) for start, stop in box) if box else ...] = part
+
+
+def new(wanted: Wanted) -> UserArray:
+    """An array of the wanted form, filled if not all of it will be overwritten; None: nothing is wanted."""
+    form = wanted.form
+    if form is None:
+        return None
+    library = importlib.import_module(form.library)
+    dtype = _dtype(form)
+    if wanted.fill is None:
+        return library.empty(form.shape, dtype=dtype)
+    return library.full(form.shape, wanted.fill, dtype=dtype)
+
+
+def sample(array: UserArray) -> bytes:
+    """A hash of evenly spaced elements of an array: equal arrays of one form have equal hashes."""
+    ndim = max(len(array.shape), 1)
+    most = max(2, math.ceil(_SAMPLE ** (1 / ndim)))
+    steps = tuple(slice(None, None, max(1, -(-size // most))) for size in array.shape)
+    found = array.detach() if is_torch(array) else array
+    found = found[steps] if steps else found
+    return hashlib.blake2b(_bytes(found), digest_size=16).digest()
+
+
+def _bytes(array: UserArray) -> bytes:
+    if not is_torch(array):
+        return bytes(array.tobytes())
+    import torch
+
+    flat = array.cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    return bytes(flat.view(torch.uint8).numpy())
+
+
+def _array(held: Mapping[Path, UserArray], path: Path) -> UserArray:
+    if path not in held:
+        raise InvalidRequestError(f"there is no array at {spelled(path)} any more")
+    return held[path]
+
+
+def _packed(parts: Iterable[UserArray]) -> UserArray:
+    """The bytes of the parts in one NumPy array, one after another."""
+    import numpy as np
+
+    parts = list(parts)
+    buffer = np.empty(sum(_aligned(part.nbytes) for part in parts), np.uint8)
+    at = 0
+    for part in parts:
+        _viewed(buffer[at : at + part.nbytes], form_of(part), tuple(part.shape))[...] = part
+        at += _aligned(part.nbytes)
+    return buffer
+
+
+def _viewed(data: UserArray, form: Form, shape: tuple[int, ...]) -> UserArray:
+    """The bytes as an array of this form's type and this shape."""
+    dtype = _dtype(form)
+    if form.library == "numpy":
+        return data.view(dtype).reshape(shape)
+    import torch
+
+    if not data.size:
+        return torch.empty(shape, dtype=dtype)
+    with warnings.catch_warnings():
+        # PyTorch warns that a tensor of a read-only buffer can be written to; nobody writes to this one.
+        warnings.simplefilter("ignore", UserWarning)
+        found = torch.from_numpy(data)
+    return found.view(dtype).reshape(shape)
+
+
+def _dtype(form: Form) -> UserArray:
+    library = importlib.import_module(form.library)
+    if form.library == "torch":
+        return getattr(library, str(form.dtype))
+    from numpy.lib.format import descr_to_dtype
+
+    return descr_to_dtype(form.dtype)  # type: ignore[arg-type]  # it takes what dtype_to_descr gives
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT

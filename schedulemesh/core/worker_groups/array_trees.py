@@ -1,0 +1,133 @@
+"""Trees of arrays, as models and optimizers hold them: dicts, lists and tuples, with values beside arrays."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from functools import reduce
+from typing import Any
+
+import msgspec
+
+from schedulemesh.dispatch.arrays import equal, is_array
+from schedulemesh.dispatch.trees import rebuilt
+from schedulemesh.domain.user_data import UserArray, UserValue
+from schedulemesh.errors import InvalidRequestError
+
+#: The position of a leaf: dict keys and indexes from the top; empty: the tree is the leaf.
+Path = tuple[Any, ...]
+#: A NumPy array or PyTorch tensor, or dicts, lists and tuples of them.
+ArrayTree = UserValue
+#: What may lie beside arrays. NumPy's scalars are registered as numbers.
+_VALUES = (numbers.Number, str, bytes, Enum, type(None))
+
+
+class ArrayMark(msgspec.Struct, frozen=True):
+    """Stands for an array in the outline of a tree."""
+
+
+_MARK = ArrayMark()
+
+
+def arrays(tree: ArrayTree, path: Path = ()) -> Iterator[tuple[Path, UserArray]]:
+    """The arrays of a tree with their paths."""
+    if is_array(tree):
+        yield path, tree
+    for key, value in _members(tree):
+        yield from arrays(value, (*path, key))
+
+
+def outline(tree: ArrayTree, path: Path = ()) -> UserValue:
+    """The tree with a mark in place of each array.
+
+    Raises ``InvalidRequestError`` for a leaf that cannot be moved.
+    """
+    if is_array(tree):
+        return _MARK
+    if isinstance(tree, Mapping):
+        return {key: outline(value, (*path, key)) for key, value in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return rebuilt(tree, [outline(value, (*path, at)) for at, value in enumerate(tree)])
+    if not isinstance(tree, _VALUES):
+        raise InvalidRequestError(
+            f"at {spelled(path)} lies a {type(tree).__name__}; allowed are arrays and tensors, numbers, "
+            f"strings, bytes, enum members and None, and dicts, lists and tuples of them"
+        )
+    return tree
+
+
+def merged(outlines: Mapping[int, UserValue]) -> UserValue:
+    """The outline of the whole tree from those of the ranks; None on a rank means that it holds nothing.
+
+    Raises ``InvalidRequestError`` if two ranks hold different values, or trees that do not match.
+    """
+    ranks = iter(outlines.items())
+    first, found = next(ranks)
+    return reduce(lambda whole, own: _both(whole, own[1], (first, own[0]), ()), ranks, found)
+
+
+def filled(outlined: UserValue, found: Mapping[Path, UserArray], path: Path = ()) -> ArrayTree:
+    """The tree with these arrays in place of the marks; None where there is none."""
+    if isinstance(outlined, ArrayMark):
+        return found.get(path)
+    if isinstance(outlined, Mapping):
+        return {key: filled(value, found, (*path, key)) for key, value in outlined.items()}
+    if isinstance(outlined, (list, tuple)):
+        members = [filled(value, found, (*path, at)) for at, value in enumerate(outlined)]
+        return rebuilt(outlined, members)
+    return outlined
+
+
+def paths(outlined: UserValue, path: Path = ()) -> Iterator[Path]:
+    """The paths of all leaves of an outline."""
+    if not isinstance(outlined, (Mapping, list, tuple)):
+        yield path
+    for key, value in _members(outlined):
+        yield from paths(value, (*path, key))
+
+
+def spelled(path: Path) -> str:
+    """The path as text."""
+    return "/".join(map(str, path)) or "the top"
+
+
+def _members(node: UserValue) -> Iterator[tuple[Any, UserValue]]:
+    if isinstance(node, Mapping):
+        yield from node.items()
+    elif isinstance(node, (list, tuple)):
+        yield from enumerate(node)
+
+
+def _both(whole: UserValue, own: UserValue, ranks: tuple[int, int], path: Path) -> UserValue:
+    if whole is None or own is None:
+        return own if whole is None else whole
+    if isinstance(whole, Mapping) and isinstance(own, Mapping):
+        return {
+            key: _both(whole.get(key), own.get(key), ranks, (*path, key))
+            for key in {**whole, **own}
+        }
+    if _sequences(whole, own):
+        pairs = enumerate(zip(whole, own, strict=True))
+        return rebuilt(whole, [_both(one, other, ranks, (*path, at)) for at, (one, other) in pairs])
+    if type(whole) is type(own) and equal(whole, own):
+        return whole
+    raise InvalidRequestError(
+        f"at {spelled(path)} rank {ranks[0]} holds {_shown(whole)}, rank {ranks[1]} {_shown(own)}; values "
+        f"beside arrays must be the same on all ranks, and trees must match"
+    )
+
+
+def _sequences(one: UserValue, other: UserValue) -> bool:
+    """Whether both are lists or tuples of one length."""
+    pair = (one, other)
+    return all(
+        isinstance(each, Sequence) and isinstance(each, (list, tuple)) for each in pair
+    ) and len(one) == len(other)
+
+
+def _shown(value: UserValue) -> str:
+    if isinstance(value, ArrayMark):
+        return "an array"
+    text = repr(value)
+    return text if len(text) <= 60 else f"a {type(value).__name__} with {len(value)} members"

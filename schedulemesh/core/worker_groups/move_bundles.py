@@ -1,0 +1,168 @@
+"""Divides a round of a move into objects for the object store: who gives what, and who copies what of it."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from schedulemesh.core.worker_groups.array_trees import Path
+from schedulemesh.core.worker_groups.move_plan import Tensor
+from schedulemesh.core.worker_groups.shards import Bundle, Copy, Form, OwnCopy, Slices, Wanted
+from schedulemesh.dispatch.plan import Box, Exchange, Plan
+
+#: On the source's own node its whole part is given if at least this share of it is needed there: one
+#: contiguous copy into the object store, from which every receiver copies what it needs, costs less than
+#: cutting slices.
+WHOLE_ON_OWN_NODE = 0.5
+
+
+class Structure(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Tensors of one form that move alike."""
+
+    paths: tuple[Path, ...]
+    form: Form
+    plan: Plan
+
+
+class Given(msgspec.Struct, kw_only=True, eq=False):
+    """One object that a source rank puts into the object store."""
+
+    source: int
+    destinations: tuple[int, ...]
+    slices: list[Slices]
+    #: By destination rank, what it copies of each of ``slices``.
+    copies: dict[int, list[tuple[Copy, ...]]]
+
+    def bundle(self, destination: int) -> Bundle:
+        """The object as one of its receivers sees it."""
+        return Bundle(given=tuple(self.slices), copies=tuple(self.copies[destination]))
+
+
+class Round(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """What one round of a move transfers."""
+
+    given: tuple[Given, ...]
+    #: By destination rank.
+    local: Mapping[int, list[OwnCopy]]
+    structures: tuple[Structure, ...]
+
+    def wanted(self, rank: int) -> tuple[Wanted, ...]:
+        """The arrays that a destination rank will hold."""
+        return tuple(_wanted(each, rank) for each in self.structures)
+
+
+def arranged(
+    tensors: Sequence[Tensor], source_nodes: Sequence[str], destination_nodes: Sequence[str]
+) -> Round:
+    """The objects for these tensors: one per source rank and set of ranks that receive the same of it."""
+    structures = tuple(_structures(tensors))
+    given: dict[tuple[int, tuple[int, ...]], Given] = {}
+    local: dict[int, list[OwnCopy]] = defaultdict(list)
+    for structure in structures:
+        sent: dict[int, list[Exchange]] = defaultdict(list)
+        for exchange in structure.plan.exchanges():
+            if exchange.local:
+                local[exchange.destinations[0]].append(
+                    OwnCopy(paths=structure.paths, give=exchange.give, take=exchange.take)
+                )
+            else:
+                sent[exchange.source].append(exchange)
+        for source, exchanges in sent.items():
+            near = _served_whole(
+                structure.plan, source, exchanges, source_nodes[source], destination_nodes
+            )
+            for ranks, slices, copies in _objects(structure, source, exchanges, near):
+                found = given.setdefault(
+                    (source, ranks),
+                    Given(
+                        source=source,
+                        destinations=ranks,
+                        slices=[],
+                        copies={rank: [] for rank in ranks},
+                    ),
+                )
+                found.slices.append(slices)
+                for rank in ranks:
+                    found.copies[rank].append(copies[rank])
+    return Round(given=tuple(given.values()), local=local, structures=structures)
+
+
+def _structures(tensors: Sequence[Tensor]) -> Iterator[Structure]:
+    alike: dict[tuple[object, ...], list[Tensor]] = defaultdict(list)
+    for each in tensors:
+        made = each.plan
+        alike[made.source, made.destination, made.shape, made.rotation, each.form.kind].append(each)
+    for some in alike.values():
+        yield Structure(
+            paths=tuple(each.path for each in some), form=some[0].form, plan=some[0].plan
+        )
+
+
+def _served_whole(
+    plan: Plan, source: int, exchanges: Sequence[Exchange], node: str, nodes: Sequence[str]
+) -> frozenset[int]:
+    """The ranks that get the whole part of a source, because those of their node need most of it."""
+    needed: dict[str, int] = defaultdict(int)
+    ranks: dict[str, set[int]] = defaultdict(set)
+    for exchange in exchanges:
+        elements = sum(map(_size, exchange.give))
+        for where in {nodes[rank] for rank in exchange.destinations}:
+            needed[where] += elements
+        for rank in exchange.destinations:
+            ranks[nodes[rank]].add(rank)
+    size = math.prod(_local_shape(plan, source))
+    found: set[int] = set()
+    for where, elements in needed.items():
+        if elements >= size * (WHOLE_ON_OWN_NODE if where == node else 1.0):
+            found |= ranks[where]
+    return frozenset(found)
+
+
+def _objects(
+    structure: Structure, source: int, exchanges: Sequence[Exchange], near: frozenset[int]
+) -> Iterator[tuple[tuple[int, ...], Slices, Mapping[int, tuple[Copy, ...]]]]:
+    """For each set of receivers the slices that they get, and what each of them copies."""
+    whole = tuple((0, size) for size in _local_shape(structure.plan, source))
+    parts: dict[int, list[Copy]] = {rank: [] for rank in sorted(near)}
+    slices: dict[tuple[int, ...], tuple[list[Box], list[Box]]] = {}
+    for exchange in exchanges:
+        for rank in near.intersection(exchange.destinations):
+            parts[rank] += [
+                Copy(box=0, part=None if give == whole else give, take=take)
+                for give, take in zip(exchange.give, exchange.take, strict=True)
+            ]
+        far = tuple(rank for rank in exchange.destinations if rank not in near)
+        if far:
+            gives, takes = slices.setdefault(far, ([], []))
+            gives += exchange.give
+            takes += exchange.take
+    if parts:
+        given = Slices(paths=structure.paths, boxes=(whole,))
+        yield tuple(parts), given, {rank: tuple(copies) for rank, copies in parts.items()}
+    for far, (gives, takes) in slices.items():
+        same = tuple(Copy(box=at, part=None, take=take) for at, take in enumerate(takes))
+        yield far, Slices(paths=structure.paths, boxes=tuple(gives)), dict.fromkeys(far, same)
+
+
+def _local_shape(plan: Plan, source: int) -> tuple[int, ...]:
+    return plan.routes.source.local_shape(source) or ()
+
+
+def _size(box: Box) -> int:
+    return math.prod(stop - start for start, stop in box)
+
+
+def _wanted(structure: Structure, rank: int) -> Wanted:
+    held = structure.plan.routes.destination.of_rank(rank)
+    if held is None:
+        return Wanted(paths=structure.paths, form=None)
+    shape = tuple(piece.size for piece in held)
+    whole = all(piece.size == piece.length for piece in held)
+    return Wanted(
+        paths=structure.paths,
+        form=msgspec.structs.replace(structure.form, shape=shape),
+        fill=None if whole else structure.plan.destination.pad_value,
+    )
