@@ -202,6 +202,8 @@ def test_defaults_of_the_policy():
         "idle_gpu_percent": 0.0,
         "idle_gpu_s": 600.0,
         "measured_progress": False,
+        "over_claim": "warn",
+        "over_claim_s": 60.0,
     }
 
 

@@ -74,6 +74,12 @@ def submit(
     grace: Annotated[
         float | None, typer.Option(min=0, help="Seconds from the notice of an eviction to its end.")
     ] = None,
+    over_claim: Annotated[
+        str | None,
+        typer.Option(
+            help="warn or end: where it holds more in Ray than it claims; else the policy's."
+        ),
+    ] = None,
     owner: Annotated[
         str | None, typer.Option(help="To whom it belongs; else the user of this process.")
     ] = None,
@@ -111,6 +117,7 @@ def submit(
         "runtime_env": _yaml(runtime_env),
         "checkpoint_dir": checkpoint_dir,
         "grace_s": grace,
+        "over_claim": over_claim,
         "owner": owner,
         "max_retries": retries,
         "on_preempted": on_preempted,

@@ -11,6 +11,7 @@ import msgspec
 
 from schedulemesh.config.changes import with_changes
 from schedulemesh.config.label_rules import LabelRules, parse_label_rules
+from schedulemesh.domain.agent import parse_over_claim
 from schedulemesh.domain.containers import as_elements
 from schedulemesh.domain.kinds import is_a
 from schedulemesh.domain.names import as_text, parse_name
@@ -86,7 +87,13 @@ _THRESHOLDS = (
     "label_priority_threshold",
 )
 _TIMEOUTS = ("cancel_timeout", "save_timeout", "start_timeout")
-_DURATIONS = ("preemption_grace_s", "min_runtime", "preemption_cooldown", "idle_gpu_s")
+_DURATIONS = (
+    "preemption_grace_s",
+    "min_runtime",
+    "preemption_cooldown",
+    "idle_gpu_s",
+    "over_claim_s",
+)
 _SWITCHES = (
     "enable_cross_pool_preemption",
     "enable_label_preemption",
@@ -154,6 +161,11 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     idle_gpu_s: float = 600.0
     #: Whether the ``progress`` that a task reports says when it ends, in place of its estimated duration.
     measured_progress: bool = False
+    #: What happens to a job whose drivers hold more in Ray than it claims. "warn": it is warned of. "end": it
+    #: is ended when it has done so for ``over_claim_s``. A job may say otherwise for itself.
+    over_claim: str = "warn"
+    #: Seconds.
+    over_claim_s: float = 60.0
 
     def __post_init__(self) -> None:
         force = msgspec.structs.force_setattr
@@ -172,6 +184,7 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
         force(self, "min_preempt_score", _number(self, "min_preempt_score", -MAX_SCORE, MAX_SCORE))
         for name in _SWITCHES:
             force(self, name, parse_flag(getattr(self, name), name))
+        force(self, "over_claim", parse_over_claim(self.over_claim))
         force(self, "victim_order", _parse_order(self.victim_order))
         force(self, "protected_pools", _parse_pools(self.protected_pools))
         force(self, "label_preemption_rules", parse_label_rules(self.label_preemption_rules))

@@ -8,7 +8,7 @@ import msgspec
 
 from schedulemesh.domain.labels import MAX_BYTES, Labels, parse_labels, size_of
 from schedulemesh.domain.lease import LeaseSpec, check_lease
-from schedulemesh.domain.names import parse_key, parse_name
+from schedulemesh.domain.names import as_text, parse_key, parse_name
 from schedulemesh.domain.numbers import parse_duration
 from schedulemesh.domain.placement import MAX_BUNDLES, PLACEMENT_STRATEGIES, check_bundles
 from schedulemesh.domain.resources import Resources, check_resources
@@ -64,6 +64,9 @@ class GangSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
 #: The method of a job's runner that its task consists of.
 RUN_DRIVER = "run_driver"
 
+#: What happens to a job that holds more in Ray than it claims.
+OVER_CLAIM = ("warn", "end")
+
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A job: an agent whose process runs a driver command, and takes nothing of the agent's claim in Ray.
@@ -77,6 +80,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     #: One of Ray's placement strategies for the bundles of its claim; empty: PACK, and no bundles unless they
     #: are given or no node is large enough.
     strategy: str = ""
+    #: "warn" or "end": what happens where it holds more in Ray than it claims; empty: as the policy says.
+    over_claim: str = ""
 
 
 class MemberProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -213,10 +218,22 @@ def check_job(spec: AgentSpec) -> None:
         parse_duration(spec.job.grace_s, "grace_s")
     if spec.job is not None and spec.job.strategy:
         _check_strategy(spec.job.strategy, "strategy")
+    if spec.job is not None and spec.job.over_claim:
+        parse_over_claim(spec.job.over_claim)
     if msgspec.json.decode(spec.options).get("max_restarts"):
         raise InvalidRequestError(
             "ray_options has max_restarts; a job's driver is started again by max_retries instead"
         )
+
+
+def parse_over_claim(given: object) -> str:
+    """One of OVER_CLAIM. Raises InvalidRequestError."""
+    found = as_text(given)
+    if found not in OVER_CLAIM:
+        raise InvalidRequestError(
+            f"over_claim is {shown(given)}; allowed are {', '.join(OVER_CLAIM)}"
+        )
+    return found
 
 
 def check_gang(gang: GangSpec, size: int) -> None:

@@ -12,6 +12,7 @@ class EndReason(Code):
     DELETED = ("deleted", "It was deleted.")
     PREEMPTED = ("preempted", "It was evicted.")
     LOST = ("lost", "Its process died although nobody ended it, or its placement group was lost.")
+    OVER_CLAIM = ("over_claim", "It is a job that held more in Ray than it claimed.")
     RUN_FAILED = ("run_failed", "The run of its task raised, and the task is started again.")
     START_FAILED = ("start_failed", "It did not start.")
 
@@ -42,6 +43,13 @@ class TaskEndReason(Code):
     CANCELLED = ("cancelled_by_request", "It was cancelled by request.")
     HOLDER_ENDED = ("holder_ended", "The Ray job that held the lease has ended.")
     EXPIRED = ("lease_expired", "The lease was not renewed within `ttl_s` seconds.")
+    OVER_CLAIM = (
+        "over_claim",
+        (
+            "The job held more in Ray than it claimed, for longer than `over_claim_s`, and "
+            "`over_claim` is `end`. Ask for what it needs when it is submitted."
+        ),
+    )
     PREEMPTED = ("preempted", "It was evicted, and is not run again by itself.")
     DELETED = ("deleted", "Its agent was deleted.")
     LOST = ("lost", "Its agent's process died although nobody ended it.")

@@ -26,7 +26,7 @@ from schedulemesh.engine.lifecycle.group_reports import (
     node_lost,
 )
 from schedulemesh.engine.lifecycle.groups import drop_if_unwanted, expire
-from schedulemesh.engine.lifecycle.job_claims import follow_work
+from schedulemesh.engine.lifecycle.job_claims import end_beyond_claim, follow_work
 from schedulemesh.engine.lifecycle.measurements import forget_measurements, note_measurements
 from schedulemesh.engine.lifecycle.rebuild import agent_restarted, rebuild
 from schedulemesh.engine.lifecycle.recovery import reconcile
@@ -51,7 +51,7 @@ from schedulemesh.engine.messages.facts import (
     StateHandlersRegistered,
     StatesForgotten,
 )
-from schedulemesh.engine.messages.job_stimuli import JobWorkObserved
+from schedulemesh.engine.messages.job_stimuli import JobBeyondClaim, JobWorkObserved
 from schedulemesh.engine.messages.outcomes import (
     Done,
     Evaluation,
@@ -126,6 +126,7 @@ class Engine:
         self._on(s.SupervisorBegan, _begin)
         self._on(s.AgentsMeasured, note_measurements)
         self._on(JobWorkObserved, follow_work)
+        self._on(JobBeyondClaim, end_beyond_claim)
         self._on(s.TokenRequested, issue_token)
         self._on(s.TokenChangeRequested, change_token)
         self._on(s.TokenRevocationRequested, revoke_token)

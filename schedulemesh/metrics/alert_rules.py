@@ -210,6 +210,17 @@ _rule(
     "The policy says for how long a GPU has to be idle. See `schedulemesh agents -f pool={pool}` for the "
     "agents; end them, or run them with fewer GPUs.",
 )
+_rule(
+    "job_over_claim",
+    "schedulemesh_jobs_beyond_claim",
+    Comparison.ABOVE,
+    0.0,
+    60.0,
+    Severity.WARNING,
+    "Jobs of pool {pool} hold more {resource} in Ray than they claim.",
+    "See `schedulemesh jobs -o wide` for which, and submit them with what they need. `over_claim` of the "
+    "policy ends such jobs.",
+)
 
 
 def effective_rules(settings: AlertSettings) -> tuple[Rule, ...]:

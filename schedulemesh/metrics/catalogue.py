@@ -272,6 +272,12 @@ GROUP_WAIT = _counter(
     "pool",
     "How long those agents waited for their placement groups, altogether.",
 )
+JOBS_BEYOND = _gauge(
+    "jobs_beyond_claim",
+    "CPUs, MB, GPUs",
+    "pool resource",
+    "What the drivers of the pool's jobs hold in Ray beyond the claims of these jobs.",
+)
 NODES = _gauge("nodes", "nodes", "state", "Alive nodes by state: open, cordoned or draining.")
 NODE_TOTAL = _gauge("node_resources", "CPUs, MB, GPUs", "node resource", "The resources of a node.")
 NODE_FREE = _gauge(

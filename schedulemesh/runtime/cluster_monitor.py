@@ -10,6 +10,7 @@ import msgspec
 
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.resources import NOTHING, Resources
+from schedulemesh.engine.lifecycle.job_claims import is_over
 from schedulemesh.engine.messages.stimuli import (
     AgentGone,
     ClockTicked,
@@ -124,7 +125,9 @@ class ClusterMonitor:
         self._spawn = executor.spawn
         self._autoscaler = AutoscalerRequest(backend)
         self._watch = NodeWatch()
-        self._claims, self._follower = ClaimWatch(), ClaimFollower()
+        self._follower = ClaimFollower()
+        #: What jobs use beside their claims.
+        self.claims = ClaimWatch()
         self._recovered = False
 
     async def observe(self) -> None:
@@ -142,8 +145,7 @@ class ClusterMonitor:
         self._executor.unused_claims = unused
         nodes = self._watch.reports(self._reactor.state, views, now, unused)
         await self._reactor.step(ClusterObserved(nodes=nodes))
-        for move in self._follower.due(claims, now):
-            await self._reactor.step(move)
+        await self._check_claims(claims, now)
         for group_id, why in groups_gone(self._reactor.state.groups, placed, groups):
             await self._remove_lost_group(group_id, why)
         for gone in agents_gone(self._reactor.state, before, living):
@@ -174,13 +176,22 @@ class ClusterMonitor:
         """
         state = self._reactor.state
         jobs = jobs_of(state)
-        self._claims.forget(jobs)
         if not jobs:
             return [], {}
         usage = await self._backend.usage()
         claims = claims_of(state, self._agents, jobs, usage)
-        self._claims.look(claims)
         return claims, unused_claims(claims, usage, views)
+
+    async def _check_claims(self, claims: list[ClaimOfJob], now: float) -> None:
+        """Have claims follow the work of their jobs, and end jobs that hold too much for too long."""
+        for move in self._follower.due(claims, now):
+            await self._reactor.step(move)
+        state = self._reactor.state
+        self.claims.forget(jobs_of(state))
+        for over in self.claims.look(claims, now):
+            agent = state.agents.get(over.agent_name)
+            if agent is not None and is_over(state, agent, over.since, now):
+                await self._reactor.step(over)
 
     async def _remove_lost_group(self, group_id: str, why: str) -> None:
         """Report a lost placement group, and remove what is left of it."""

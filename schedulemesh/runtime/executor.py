@@ -10,7 +10,9 @@ from collections.abc import Coroutine, Iterable, Mapping
 import msgspec
 from typing_extensions import assert_never
 
+from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.resources import NOTHING, Resources
+from schedulemesh.engine.admission.admit import grace_of
 from schedulemesh.engine.lifecycle.agents import current
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.instructions import (
@@ -25,6 +27,7 @@ from schedulemesh.engine.messages.instructions import (
     StartAgent,
     StopAgent,
 )
+from schedulemesh.engine.state.agents import Agent, Ending
 from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.engine.transaction import Step
 from schedulemesh.errors import JournalError
@@ -52,6 +55,9 @@ from schedulemesh.runtime.user_code import UserCode
 from schedulemesh.runtime.warm_pool import WarmPool
 
 logger = logging.getLogger(__name__)
+
+#: The reasons for which a job is ended while its driver may run, by request or by the policy.
+_NOTICED = (EndReason.DELETED, EndReason.OVER_CLAIM)
 
 
 class Executor:
@@ -361,12 +367,23 @@ class Executor:
     async def _stop(self, agent_name: str, incarnation: int) -> None:
         agent = self.reactor.state.agents.get(agent_name)
         if agent is not None and agent.spec.job is not None and agent.process is not None:
-            # The driver may end by itself, unless it has ended already.
-            within_s = self.reactor.state.policy.cancel_timeout
-            await self._agents.commands.execute(agent_name, incarnation, "cancel", within_s)
+            await self._end_driver(agent)
         await self._end(agent_name, incarnation)
         await self.reactor.report(s.AgentGone(agent_name=agent_name, incarnation=incarnation))
         self.references.release_unused(self.reactor.state)
+
+    async def _end_driver(self, agent: Agent) -> None:
+        """Have the driver of a job end by itself, unless it has ended already: after a notice and its grace
+        where somebody has asked for its end.
+        """
+        state, name, incarnation = self.reactor.state, agent.spec.name, agent.incarnation
+        execute, within_s = self._agents.commands.execute, state.policy.cancel_timeout
+        if isinstance(agent.phase, Ending) and agent.phase.reason in _NOTICED:
+            grace_s = grace_of(state, agent.spec)
+            # Its runner answers when the driver has ended, or the time is over.
+            limit_s = min(within_s, 1.0) + grace_s
+            await execute(name, incarnation, "notice", limit_s, seconds=grace_s)
+        await execute(name, incarnation, "cancel", within_s)
 
     async def _end(self, agent_name: str, incarnation: int) -> None:
         """End an agent with all its processes, or a lease with all that runs in its groups."""

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from schedulemesh.domain.resources import NOTHING, Resources, sum_of
+from schedulemesh.engine.messages.job_stimuli import JobBeyondClaim
 from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.job_updates import claimed_by_node
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -90,14 +91,31 @@ def unused_claims(
 
 
 class ClaimWatch:
-    """Warns once of each attempt of a job that uses more than it claims."""
+    """Warns once of each attempt of a job that uses more than it claims, and says since when it does."""
 
     def __init__(self) -> None:
         self._warned: set[tuple[str, int]] = set()
+        self._since: dict[tuple[str, int], float] = {}
+        #: What jobs use beyond their claims at present, by agent.
+        self.beyond: dict[str, Resources] = {}
 
-    def look(self, claims: Iterable[ClaimOfJob]) -> None:
-        """Compare what jobs use with what they claim."""
+    def look(self, claims: Iterable[ClaimOfJob], now: float) -> list[JobBeyondClaim]:
+        """Compare what jobs use with what they claim: those that use more."""
         over = {(c.agent_name, c.incarnation): c for c in claims if c.beyond}
+        self._since = {key: self._since.get(key, now) for key in over}
+        self.beyond = {claim.agent_name: claim.beyond for claim in over.values()}
+        self._warn(over)
+        return [
+            JobBeyondClaim(
+                agent_name=claim.agent_name,
+                incarnation=claim.incarnation,
+                beyond=claim.beyond,
+                since=self._since[key],
+            )
+            for key, claim in over.items()
+        ]
+
+    def _warn(self, over: Mapping[tuple[str, int], ClaimOfJob]) -> None:
         for key, claim in over.items():
             if key not in self._warned:
                 logger.warning(

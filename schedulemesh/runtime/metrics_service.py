@@ -17,7 +17,7 @@ from schedulemesh.protocol.answers import Details, Listed
 from schedulemesh.protocol.metric_requests import GetReportedMetrics
 from schedulemesh.runtime import metric_groups
 from schedulemesh.runtime.running import Running, Service
-from schedulemesh.runtime.usage_metrics import usage_families
+from schedulemesh.runtime.usage_metrics import jobs_beyond_claim, usage_families
 
 
 class MetricsService(Service):
@@ -26,7 +26,7 @@ class MetricsService(Service):
     def __init__(self, running: Running) -> None:
         super().__init__(running)
         self._recorder, self._alerts = running.recorder, running.alerts
-        self._authentication = running.authentication
+        self._authentication, self._monitor = running.authentication, running.monitor
         self._started_at = self._reactor.now()
 
     async def exposition(self, *, per_agent: bool) -> Details:
@@ -72,6 +72,7 @@ class MetricsService(Service):
         yield from self._reactor.times.families()
         warm = list(self._executor.ready.warm_starts.items())
         yield c.WARM_STARTS, (Sample((pool,), n) for pool, n in warm)
+        yield c.JOBS_BEYOND, jobs_beyond_claim(state, self._monitor.claims.beyond)
         yield c.HEARTBEAT, self._heartbeats(state)
         orphans = (("actor", self._agents.orphans), ("placement_group", self._groups.orphans))
         yield c.REPORTED_DROPPED, [Sample((), self._agents.metrics.aggregates.dropped)]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from schedulemesh.domain.resources import UNIT
+from schedulemesh.domain.resources import UNIT, Resources
 from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.metrics import catalogue as c
+from schedulemesh.metrics.gauges import amounts
 from schedulemesh.metrics.values import Family, Labels, Sample
 from schedulemesh.runtime.agent_usage import AgentUsage
 
@@ -20,6 +21,19 @@ def usage_families(
     yield c.POOL_MEASURED, _by_pool(state, usage, now, by_agent if per_agent else None)
     if per_agent:
         yield c.AGENT_MEASURED, (Sample(labels, value) for labels, value in by_agent.items())
+
+
+def jobs_beyond_claim(state: MeshState, beyond: Mapping[str, Resources]) -> Iterator[Sample]:
+    """What jobs hold in Ray beyond their claims, by pool. ``beyond``: by agent."""
+    sums: dict[tuple[str, str], float] = {}
+    for name, amount in beyond.items():
+        agent = state.agents.get(name)
+        if agent is not None:
+            for resource, more in amounts(amount).items():
+                labels = (agent.spec.pool_name, resource)
+                sums[labels] = sums.get(labels, 0.0) + more
+    for labels, more in sums.items():
+        yield Sample(labels, more)
 
 
 def _by_pool(

@@ -42,6 +42,8 @@ def test_the_defaults_are_the_documented_ones():
         "idle_gpu_percent": 0.0,
         "idle_gpu_s": 600.0,
         "measured_progress": False,
+        "over_claim": "warn",
+        "over_claim_s": 60.0,
     }
 
 

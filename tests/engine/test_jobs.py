@@ -7,11 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schedulemesh.domain.agent import JobSpec
+from schedulemesh.domain.end_reasons import EndReason, TaskEndReason
 from schedulemesh.domain.placement import GroupsSpec, InGroup, OnNode
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources, sum_of
+from schedulemesh.domain.task import EndState
 from schedulemesh.engine.admission.needs import divided
 from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.job_stimuli import JobBeyondClaim
 from schedulemesh.engine.messages.outcomes import Accepted, Pending
 from schedulemesh.engine.state.agents import Running
 from tests.engine.builders import Mesh, amount, differences, node, pool
@@ -199,6 +202,61 @@ def test_a_claim_that_has_moved_is_the_same_after_the_journal_and_a_snapshot(mes
     mesh.find_work("j", {elsewhere[1]: amount(cpu=2, gpu=2)})
     assert differences(mesh.state, mesh.refolded()) == []
     assert differences(mesh.state, mesh.rewritten()) == []
+
+
+def over(mesh, seconds, name="j"):
+    """A job is found to have held a CPU too much for so long."""
+    agent = mesh.state.agents[name]
+    mesh.handle(
+        JobBeyondClaim(
+            agent_name=name,
+            incarnation=agent.incarnation,
+            beyond=amount(cpu=1),
+            since=mesh.now - seconds,
+        )
+    )
+
+
+def test_a_job_beyond_its_claim_runs_on_unless_the_policy_ends_it(mesh):
+    started(mesh, cpu=1)
+    over(mesh, 1000.0)
+    assert mesh.ends == {}
+
+
+def test_a_job_beyond_its_claim_for_too_long_fails_with_that_reason(mesh):
+    mesh.policy(over_claim="end", over_claim_s=30.0)
+    started(mesh, cpu=1, run="run_driver", retries=3, class_key="k")
+    over(mesh, 29.0)
+    assert mesh.ends == {}
+    over(mesh, 30.0)
+    assert mesh.ends.keys() == {"j"}
+    assert mesh.state.agents["j"].phase.reason is EndReason.OVER_CLAIM
+    mesh.leave("j")
+    ended = mesh.state.ended["j"]
+    assert (ended.state, ended.reason) == (EndState.FAILED, TaskEndReason.OVER_CLAIM)
+    assert "held cpu 1 more in Ray than the cpu 1 that it claims, for 30 s" in ended.error
+    assert mesh.waiting() == []
+
+
+@pytest.mark.parametrize(
+    ("own", "general", "ends"), [("end", "warn", True), ("warn", "end", False)]
+)
+def test_a_job_may_say_for_itself_what_happens_beyond_its_claim(mesh, own, general, ends):
+    mesh.policy(over_claim=general, over_claim_s=0.0)
+    mesh.submit("j", job=JobSpec(over_claim=own), cpu=1)
+    mesh.report("j")
+    over(mesh, 1.0)
+    assert bool(mesh.ends) == ends
+
+
+def test_a_job_beyond_its_claim_that_is_being_evicted_returns(mesh):
+    mesh.policy(over_claim="end", over_claim_s=0.0)
+    started(mesh, cpu=8, gpu=4, on_preempted="requeue", class_key="k")
+    started(mesh, "other", cpu=8, gpu=4, priority=9.0)
+    mesh.submit("high", priority=9.0, cpu=8, gpu=4)
+    over(mesh, 1.0)
+    mesh.leave("j", saved=True)
+    assert mesh.waiting() == ["j"]
 
 
 def test_its_claim_ends_with_it(mesh):

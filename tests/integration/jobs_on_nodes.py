@@ -32,10 +32,11 @@ from pathlib import Path
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
 
+attempt, folder = os.environ["SCHEDULEMESH_ATTEMPT"], Path(sys.argv[1])
+target = folder / f"target-{attempt}"
+while not target.exists():
+    time.sleep(0.02)  # between two looks
 ray.init()
-mine, head = ray.get_runtime_context().get_node_id(), sys.argv[1]
-others = [n["NodeID"] for n in ray.nodes() if n["Alive"] and n["NodeID"] != mine]
-there = sorted(others, key=lambda node_id: node_id == head)[0]
 
 
 @ray.remote(num_cpus=4)
@@ -45,11 +46,11 @@ class Worker:
 
 
 how = {"name": "work", "namespace": "outside", "lifetime": "detached"}
-worker = Worker.options(scheduling_strategy=On(there, soft=False), **how).remote()
-attempt = os.environ["SCHEDULEMESH_ATTEMPT"]
-told = Path(sys.argv[2]) / f"part-{attempt}"
-told.write_text(f"{mine} {there} {os.getpid()} {ray.get(worker.pid.remote())}")
-told.replace(told.with_name(f"attempt-{attempt}"))
+there = On(target.read_text(), soft=False)
+worker = Worker.options(scheduling_strategy=there, **how).remote()
+told = folder / f"part-{attempt}"
+told.write_text(f"{os.getpid()} {ray.get(worker.pid.remote())}")
+told.replace(folder / f"attempt-{attempt}")
 time.sleep(600)  # there to be ended
 """
 
@@ -85,27 +86,42 @@ class Story:
         return {row["node_id"]: row for row in self.mesh.cluster_snapshot()["nodes"]}
 
     def attempt(self, number: int) -> tuple[str, str, list[int]]:
-        """The node of the claim, that of the work, and the processes of an attempt, once it works."""
+        """Have an attempt work on another node than that of its runner, not on the head if there is a third:
+        the node of its runner, that of the work, and its processes.
+        """
+        (job,) = until(lambda: self.running(number), lambda: f"{self.mesh.jobs()['jobs']}", 90)
+        here = job["node_id"]
+        others = self.nodes().keys() - {here} or {here}
+        there = min(others, key=lambda node_id: node_id == self.head)
+        target = self.folder / f"target-{number}"
+        target.with_suffix(".part").write_text(there)
+        target.with_suffix(".part").replace(target)
         told = self.folder / f"attempt-{number}"
         until(told.exists, lambda: f"attempt {number}: {self.mesh.jobs()['jobs']}", 90)
-        here, there, *pids = told.read_text().split()
-        return here, there, [int(pid) for pid in pids]
+        return here, there, [int(pid) for pid in told.read_text().split()]
+
+    def running(self, number: int) -> list[Any]:
+        """The job, if it runs with this attempt."""
+        jobs = self.mesh.jobs().get("jobs", ())
+        return [job for job in jobs if (job["attempt"], job["state"]) == (number, "running")]
 
     def free(self, node_id: str) -> float:
         """The free CPUs of a node."""
         return float(self.nodes()[node_id]["free"].get("cpu", 0.0))
 
 
-def the_claim_follows(story: Story) -> dict[str, Any]:
-    """Submit the job; its claim moves to where its work is, so that its own node is free."""
+def the_claim_follows(story: Story) -> tuple[dict[str, Any], tuple[str, str, list[int]]]:
+    """Submit the job; its claim moves to where its work is, so that its own node is free. Also returns the
+    attempt.
+    """
     mesh = story.mesh
     script = story.folder / "train.py"
     script.write_text(DRIVER, encoding="utf-8")
     mesh.cordon_node(story.head)
-    command = [sys.executable, str(script), story.head, str(story.folder)]
+    command = [sys.executable, str(script), str(story.folder)]
     answer = mesh.submit_job("train", command, "pool", {"cpu": CPUS}, max_retries=2)
     assert answer["success"], answer
-    here, there, _ = story.attempt(1)
+    here, there, pids = story.attempt(1)
     until(lambda: story.free(here) == CPUS, lambda: f"the claim stays on {here}: {story.nodes()}")
     until(lambda: story.free(there) == 0.0, lambda: f"{there} is not taken: {story.nodes()}")
     placed = mesh.submit_task_with_preemption("other", "pool", Plain, {"cpu": CPUS}, wait=30.0)
@@ -118,22 +134,26 @@ def the_claim_follows(story: Story) -> dict[str, Any]:
         "beyond_claim": job["beyond_claim"],
     }
     mesh.complete_task("other", end_agent=True)
-    return told
+    return told, (here, there, pids)
 
 
-def a_node_fails(story: Story, number: int, *, of_work: bool) -> dict[str, Any]:
-    """A node fails in mid-job, that of the work or that of the runner: the job returns, once."""
-    here, there, pids = story.attempt(number)
-    power_off(story.cluster, there if of_work else here)
-    _, _, again = story.attempt(number + 1)
+def a_node_fails(
+    story: Story, node_id: str, pids: list[int], number: int
+) -> tuple[dict[str, Any], tuple[str, str, list[int]]]:
+    """A node fails in mid-job: the job returns, once, as this attempt. Also returns that."""
+    power_off(story.cluster, node_id)
+    until(lambda: node_id not in story.nodes(), "the node is still listed")
+    attempt = story.attempt(number)
+    again = attempt[2]
     (job,) = story.mesh.jobs()["jobs"]
-    return {
+    told = {
         "attempt": job["attempt"],
         "state": job["state"],
         "of_the_first": [pid for pid in pids if process_exists(pid)],
         "runs": all(map(process_exists, again)),
         "actors": actors_in("outside"),
     }
+    return told, attempt
 
 
 def main() -> None:
@@ -141,10 +161,10 @@ def main() -> None:
     told: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder, three_nodes() as cluster:
         story = Story(cluster, Path(folder))
-        told["follows"] = the_claim_follows(story)
-        told["of_work"] = a_node_fails(story, 1, of_work=True)
+        told["follows"], (_, there, pids) = the_claim_follows(story)
+        told["of_work"], (here, _, pids) = a_node_fails(story, there, pids, 2)
         story.mesh.cordon_node(story.head, cordoned=False)
-        told["of_runner"] = a_node_fails(story, 2, of_work=False)
+        told["of_runner"], _ = a_node_fails(story, here, pids, 3)
         assert story.mesh.cancel_task("train")["success"]
         until(lambda: story.free(story.head) == CPUS, lambda: f"not free: {story.nodes()}")
         told["left"] = actors_in("outside")

@@ -172,6 +172,7 @@ CALLS: dict[str, dict[str, Kind]] = {
         "working_dir": one_of(None, "/no-such-folder"),
         "bundles": one_of(None, [], [{"cpu": 1}], [{"cpu": 1}] * 2, "ab", [{}]),
         "strategy": one_of(None, "", "PACK", "SPREAD", "pack", 1),
+        "over_claim": one_of(None, "", "warn", "end", True),
         "grace_s": one_of(None, 0.0, -1.0),
         "dry_run": one_of(True),
     },

@@ -202,6 +202,31 @@ def test_cancelling_a_job_ends_all_that_it_has_started(pool, submit, outside):
     assert_nothing_is_left(pool, outside)
 
 
+def test_a_job_that_is_cancelled_has_notice_and_grace(pool, submit):
+    submit("train", RESUMING, grace_s=30.0)
+    until_written(pool, "train", "attempt 1 from step 0")
+
+    assert pool.cancel_task("train")["success"]
+
+    assert "saved True" in log_of(pool, "train")
+    (listed,) = pool.jobs()["jobs"]
+    assert (listed["state"], listed["attempt"]) == ("cancelled", 1)
+
+
+def test_a_job_that_holds_more_than_it_claims_fails_where_the_policy_says_so(pool, submit, outside):
+    pool.update_preemption_policy(over_claim_s=0.5)
+    answer = {"resources": {"cpu": 1}, "over_claim": "end", "max_retries": 3}
+    submit("train", PLAIN + WAITS, outside, **answer)
+
+    assert pool.wait(["train"], timeout=90)["pending"] == []
+
+    (listed,) = pool.jobs()["jobs"]
+    assert (listed["state"], listed["reason"], listed["attempt"]) == ("failed", "over_claim", 1)
+    assert "held cpu 2 more in Ray than the cpu 1 that it claims" in listed["error"]
+    until(lambda: not pool.list_agents()["agents"], "the runner did not end")
+    assert_nothing_is_left(pool, outside)
+
+
 @pytest.mark.parametrize("killed", ["driver", "runner"])
 def test_a_job_whose_process_is_killed_leaves_nothing_and_is_retried(pool, submit, outside, killed):
     script = "import os\nprint('driver', os.getpid(), flush=True)\n" + textwrap.dedent(

@@ -37,6 +37,7 @@ def test_the_default_rules():
         "group_leak",
         "journal_errors",
         "idle_gpus",
+        "job_over_claim",
     }
 
 

@@ -10,15 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schedulemesh.domain.agent import JobSpec
+from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources, parse_resources
+from schedulemesh.domain.task import EndState
 from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.metrics import catalogue as c
 from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.answers import Listed, PoolResponse, Response, decode_answer
 from schedulemesh.runtime.backend import NodeView
 from schedulemesh.runtime.cluster_monitor import QUIET_S
 from schedulemesh.runtime.cluster_usage import ClusterUsage, Holder, RayJob
 from schedulemesh.runtime.job_claims import OWNER, ClaimOfJob, ClaimWatch, unused_claims
+from schedulemesh.runtime.metrics_service import MetricsService
 from tests.engine.builders import Mesh
 from tests.runtime.composition import supervisor
 from tests.runtime.fake_backend import FakeBackend
@@ -103,15 +107,24 @@ def test_foreign_actors_are_external_whatever_jobs_claim_and_use(claims, foreign
 def test_a_job_that_uses_more_than_it_claims_is_warned_of_once(caplog):
     watch = ClaimWatch()
     with caplog.at_level(logging.WARNING):
-        watch.look([claim(4, 4)])
+        assert watch.look([claim(4, 4)], 0.0) == []
         assert not caplog.messages
-        watch.look([claim(4, 6)])
-        watch.look([claim(4, 7)])
+        watch.look([claim(4, 6)], 1.0)
+        (over,) = watch.look([claim(4, 7)], 2.0)
+    assert (over.agent_name, over.beyond, over.since) == ("j", cpus(3), 1.0)
+    assert watch.beyond == {"j": cpus(3)}
     (said,) = caplog.messages
     assert said.startswith("job j uses cpu 2 more than it claims")
     watch.forget([])
-    watch.look([claim(4, 6)])
+    watch.look([claim(4, 6)], 3.0)
     assert len(caplog.messages) == 2
+
+
+def test_a_job_is_over_its_claim_since_it_was_last_within_it():
+    watch = ClaimWatch()
+    for now, used in ((1.0, 6), (2.0, 4), (3.0, 6)):
+        found = watch.look([claim(4, used)], now)
+    assert [over.since for over in found] == [3.0]
 
 
 def test_use_on_other_nodes_than_claimed_is_within_the_claim():
@@ -190,6 +203,30 @@ def test_the_claim_of_a_job_hides_no_foreign_usage_and_its_own_usage_is_none(sta
         assert (await stage.external())[node_id] == 2
         (job,) = (await stage.ask(r.ListExternalUsage(), Listed)).rows
         assert job["job_id"] == "theirs"
+        await stage.end()
+
+    run(story())
+
+
+def test_a_job_that_holds_too_much_for_too_long_is_ended_where_the_policy_says_so(stage):
+    async def story():
+        await stage.begin()
+        node_id = (await stage.submit(cpu=2)).node_id
+        stage.uses(holder("ours", (node_id, cpus(3))))
+        await stage.running.monitor.observe()
+        shown = dict(MetricsService(stage.running).families(stage.running.reactor.state))
+        assert [(x.labels, x.value) for x in shown[c.JOBS_BEYOND]] == [(("p", "cpu"), 1.0)]
+        await stage.running.monitor.observe()
+        assert "j" in stage.running.reactor.state.agents
+        changes = {"over_claim": "end", "over_claim_s": 0.0}
+        await stage.service.ask(r.encode_request(r.ChangePolicy(changes=changes, client="me")))
+        await stage.running.monitor.observe()
+        ended = stage.running.reactor.state.ended["j"]
+        assert (ended.state, ended.reason) == (EndState.FAILED, TaskEndReason.OVER_CLAIM)
+        assert "held cpu 1 more in Ray than the cpu 2 that it claims" in ended.error
+        while stage.running.reactor.state.agents:  # noqa: ASYNC110  # no event tells it
+            await asyncio.sleep(0)
+        assert not stage.backend.actors[0].alive
         await stage.end()
 
     run(story())

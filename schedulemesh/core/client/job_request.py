@@ -16,7 +16,7 @@ from schedulemesh.config.groups import parse_strategy
 from schedulemesh.config.settings import MAX_BLOB_BYTES
 from schedulemesh.core.agent.job_runner import JobCommand, JobRunner
 from schedulemesh.core.client.task_request import Caller, Submission, task_submission
-from schedulemesh.domain.agent import RUN_DRIVER, JobSpec
+from schedulemesh.domain.agent import RUN_DRIVER, JobSpec, parse_over_claim
 from schedulemesh.domain.containers import as_elements, as_items, plain_data
 from schedulemesh.domain.names import as_text
 from schedulemesh.domain.numbers import parse_duration
@@ -33,6 +33,7 @@ _OF_JOBS = (
     "checkpoint_dir",
     "grace_s",
     "strategy",
+    "over_claim",
 )
 
 
@@ -53,9 +54,11 @@ def job_submission(caller: Caller, given: Mapping[str, object]) -> Submission:
     # The driver is a job of its own: nothing of the environment of the submitting job is for it.
     made = task_submission(msgspec.structs.replace(caller, runtime_env={}), {**fields, **task})
     grace_s, strategy = given.get("grace_s"), given.get("strategy")
+    over_claim = given.get("over_claim")
     spec = JobSpec(
         grace_s=None if grace_s is None else parse_duration(grace_s, "grace_s"),
         strategy="" if strategy is None else parse_strategy(strategy, "strategy"),
+        over_claim="" if over_claim is None else parse_over_claim(over_claim),
     )
     return made.changed(agent=msgspec.structs.replace(made.submission.agent, job=spec))
 

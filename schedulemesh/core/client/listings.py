@@ -206,6 +206,8 @@ class PolicyFields(TypedDict, total=False):
     idle_gpu_percent: float
     idle_gpu_s: float
     measured_progress: bool
+    over_claim: str
+    over_claim_s: float
 
 
 class PolicyUpdate(Result, PolicyFields, total=False):

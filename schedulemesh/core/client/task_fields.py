@@ -131,6 +131,8 @@ class JobFields(TypedDict, total=False):
     checkpoint_dir: str | os.PathLike[str] | None
     #: Seconds from the notice of an eviction to the end of the driver; None: as the policy says.
     grace_s: float | None
+    #: "warn" or "end": what happens where it holds more in Ray than it claims; None: as the policy says.
+    over_claim: str | None
 
 
 class LendingFields(TypedDict, total=False):

@@ -1,19 +1,22 @@
-"""Moves the claim of a job to the nodes where Ray has placed its work."""
+"""Moves the claim of a job to the nodes where Ray has placed its work, and ends jobs that hold more."""
 
 from __future__ import annotations
 
+from schedulemesh.domain.end_reasons import EndReason, TaskEndReason
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.placement import OnNode
 from schedulemesh.domain.resources import NOTHING, Resources, sum_of
-from schedulemesh.engine.lifecycle.agents import current
-from schedulemesh.engine.messages.facts import NodeSeen
+from schedulemesh.domain.task import EndState
+from schedulemesh.engine.lifecycle.agents import current, end_agent
+from schedulemesh.engine.messages.facts import NodeSeen, TaskEnded
 from schedulemesh.engine.messages.job_facts import JobClaimMoved
-from schedulemesh.engine.messages.job_stimuli import JobWorkObserved
+from schedulemesh.engine.messages.job_stimuli import JobBeyondClaim, JobWorkObserved
 from schedulemesh.engine.state.agents import Agent, Running
 from schedulemesh.engine.state.groups import GroupPhase
 from schedulemesh.engine.state.job_updates import claimed_by_node
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
+from schedulemesh.engine.state.task_phases import Preempting
 from schedulemesh.engine.transaction import Transaction
 
 
@@ -44,6 +47,40 @@ def follow_work(tx: Transaction, stimulus: JobWorkObserved) -> None:
     )
     for node_id, more in gained.items():
         _count_as_own(tx, state.cluster.nodes[node_id], more)
+
+
+def is_over(state: MeshState, agent: Agent, since: float, now: float) -> bool:
+    """Whether a job that has held more than it claims since then is to be ended now."""
+    if agent.spec.job is None:
+        return False
+    over_claim = agent.spec.job.over_claim or state.policy.over_claim
+    return over_claim == "end" and now - since >= state.policy.over_claim_s
+
+
+def end_beyond_claim(tx: Transaction, stimulus: JobBeyondClaim) -> None:
+    """End a job that has held more than it claims for too long, where that is what is to happen. One that is
+    being evicted ends anyway.
+    """
+    state = tx.state
+    agent = current(state, stimulus.agent_name, stimulus.incarnation)
+    if agent is None or not isinstance(agent.phase, Running):
+        return
+    tasks = [state.running.by_id[task_id] for task_id in state.running.on_agent(agent.spec.name)]
+    evicted = any(isinstance(task.phase, Preempting) for task in tasks)
+    if evicted or not is_over(state, agent, stimulus.since, tx.now):
+        return
+    for task in tasks:
+        tx.emit(
+            TaskEnded(
+                task_id=task.spec.task_id,
+                at=tx.now,
+                state=EndState.FAILED,
+                reason=TaskEndReason.OVER_CLAIM,
+                error=f"the job held {stimulus.beyond} more in Ray than the {agent.spec.resources} that it "
+                f"claims, for {tx.now - stimulus.since:.0f} s; submit it again with what it needs",
+            )
+        )
+    end_agent(tx, agent, EndReason.OVER_CLAIM)
 
 
 def _may_move(state: MeshState, agent: Agent) -> bool:

@@ -13,3 +13,14 @@ class JobWorkObserved(Stimulus, frozen=True, kw_only=True):
     incarnation: int
     #: What of the claim is to be on each node; altogether it is as much as before.
     claims: tuple[tuple[str, Resources], ...]
+
+
+class JobBeyondClaim(Stimulus, frozen=True, kw_only=True):
+    """A job holds more in Ray than it claims, wherever that is."""
+
+    agent_name: str
+    incarnation: int
+    #: What of it is beyond its claim.
+    beyond: Resources
+    #: In seconds since 1970.
+    since: float

@@ -21,7 +21,7 @@ from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.domain.tokens import Role, TokenSpec
 from schedulemesh.engine.messages.audit_facts import ChangeAnswered
-from schedulemesh.engine.messages.job_stimuli import JobWorkObserved
+from schedulemesh.engine.messages.job_stimuli import JobBeyondClaim, JobWorkObserved
 from schedulemesh.engine.messages.stimulus import Request, Stimulus
 
 
@@ -432,6 +432,7 @@ AnyStimulus = Union[
     ChangeWasAnswered,
     AgentsMeasured,
     JobWorkObserved,
+    JobBeyondClaim,
 ]
 
 #: The stimuli that are requests.
