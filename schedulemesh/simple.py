@@ -80,6 +80,8 @@ class SimpleTaskSpec:
     pool_selector: Mapping[str, object] | None = None
     #: Of its placement group; its resources are their sum.
     bundles: Sequence[Mapping[str, object]] | None = None
+    #: Whether the agent itself takes the first of them; False: all are for what it starts.
+    driver_bundle: bool = True
     #: Whether it waits in the queue; with ``wait`` the call returns when it runs, or is cancelled in time.
     queue: bool = False
     wait: bool | float = False

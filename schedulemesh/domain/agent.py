@@ -115,6 +115,9 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     restartable: bool = True
     #: The bundles of its placement group, whose sum is its resources; empty: one bundle.
     bundles: tuple[Resources, ...] = ()
+    #: Whether its own process takes the first of its bundles; False: it takes nothing, and all of them are
+    #: for what it starts.
+    driver_bundle: bool = True
     #: None: it is a single process, which runs in the first of its bundles.
     gang: GangSpec | None = None
     #: None: it runs no driver command.

@@ -186,9 +186,9 @@ async def _too_late(backend: Backend, start: AgentStart, handle: Handle) -> NoRe
 
 
 def own_need(agent: AgentSpec) -> Resources:
-    """What the agent's own actor takes: the first of its bundles, or all; of a job nothing, because its claim
-    is for what its driver starts.
+    """What the agent's own actor takes: the first of its bundles, or all. Nothing of a claim that is for what
+    it starts: that of a job, and bundles of which it leaves the first free.
     """
-    if agent.job is not None:
+    if agent.job is not None or not agent.driver_bundle:
         return NOTHING
     return agent.bundles[0] if agent.bundles else agent.resources

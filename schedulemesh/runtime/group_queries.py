@@ -27,8 +27,7 @@ class GroupViews:
         names = [
             name
             for name, account in self._state.ledger.accounts.items()
-            if pool_name in (None, name)
-            and (account.spec.groups is not None or self._state.groups.of_pool.get(name))
+            if pool_name in (None, name) and (account.spec.groups is not None or self._of([name]))
         ]
         return {**self._numbers(names), "pools": {name: self._pool(name) for name in names}}
 
@@ -81,7 +80,9 @@ class GroupViews:
         return self._state.agents_of.get(pool_name, set())
 
     def _of(self, names: Sequence[str]) -> list[Group]:
-        return [g for g in self._state.groups.by_id.values() if g.pool_name in names]
+        """The placement groups of these pools, without virtual ones, which only hold the claims of jobs."""
+        groups = self._state.groups.by_id.values()
+        return [g for g in groups if g.pool_name in names and not g.shape.virtual]
 
     def _unplaced(self, pool_name: str) -> list[dict[str, object]]:
         return [

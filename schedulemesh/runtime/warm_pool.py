@@ -153,9 +153,11 @@ class WarmPool:
         return {"ready": ready, "starting": len(mine) - ready, "errors": errors}
 
     def _may_use(self, order: StartAgent) -> bool:
-        """Whether the agent wants all GPUs of the bundle; a warm host sees them all."""
+        """Whether the agent takes the bundle, and all GPUs of it; a warm host sees them all."""
         slot = self._groups.slot(order.group_id or "")
-        return slot is not None and own_need(order.agent).gpu == slot.shape.bundles[0].gpu
+        if slot is None or not order.agent.driver_bundle:
+            return False
+        return own_need(order.agent).gpu == slot.shape.bundles[0].gpu
 
     def _may_make(self, group: Group) -> bool:
         if group.pool_name in self._errors or self._groups.slot(group.group_id) is None:

@@ -144,6 +144,10 @@ def test_a_malformed_request_is_refused_before_anything_is_sent():
         submit(calls, bundles=[{"cpu": 1}, {"cpu": 1}])
     with pytest.raises(InvalidRequestError, match=r"bundles\[1\]"):
         submit(calls, resources=None, bundles=[{"cpu": 1}, {}])
+    with pytest.raises(InvalidRequestError, match=r"leaves the first of several bundles free"):
+        submit(calls, driver_bundle=False)
+    with pytest.raises(InvalidRequestError, match=r"each member of a gang takes its own"):
+        submit(calls, replicas=2, driver_bundle=False)
     assert calls.asked == []
 
 
@@ -153,6 +157,7 @@ def test_bundles_travel_with_their_sum():
     submit(calls, resources=None, bundles=bundles, ray_options={"num_cpus": 1, "num_gpus": 1})
     submit(calls, resources={"cpu": 3, "gpu": 1}, bundles=bundles)
     calls.create_agent("a", "p", Plain, bundles=bundles)
+    assert all(asked.agent.driver_bundle for asked in calls.submissions)
     for asked in calls.submissions:
         agent = asked.agent
         assert agent.resources == parse_resources({"cpu": 3, "gpu": 1})

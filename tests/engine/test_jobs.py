@@ -15,7 +15,7 @@ from schedulemesh.domain.task import EndState
 from schedulemesh.engine.admission.needs import divided
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.job_stimuli import JobBeyondClaim
-from schedulemesh.engine.messages.outcomes import Accepted, Pending
+from schedulemesh.engine.messages.outcomes import Accepted, Pending, Refused
 from schedulemesh.engine.state.agents import Running
 from tests.engine.builders import Mesh, amount, differences, node, pool
 
@@ -56,6 +56,28 @@ def test_a_job_that_no_node_can_hold_claims_a_part_for_each_gpu_on_several(mesh)
     assert isinstance(agent.place, InGroup)
     free = [found.free for found in mesh.state.cluster.nodes.values()]
     assert sum_of(free) == amount(cpu=4, gpu=2)
+
+
+def test_the_virtual_group_of_a_job_is_not_a_group_of_its_pool():
+    mesh = Mesh(pool("p", cpu=16, groups=GroupsSpec(max_dynamic=1)), nodes=[node("n1", cpu=8)])
+    started(mesh, cpu=2, bundles=[{"cpu": 1}, {"cpu": 1}])
+    table = mesh.state.groups
+    assert (table.dynamic_count("p"), table.count("p")) == (0, 0)
+    assert table.counts["p"].created == 0
+    assert isinstance(mesh.submit("a", cpu=2), Pending), "the one dynamic group is left for it"
+    mesh.make_all()
+    assert mesh.report("a").group_path == "created"
+    assert (table.dynamic_count("p"), table.counts["p"].created) == (1, 1)
+
+
+def test_evicting_a_job_does_not_make_one_group_less(mesh):
+    mesh = Mesh(pool("p", cpu=16, groups=GroupsSpec(max_dynamic=1)), nodes=[node("n1", cpu=8)])
+    started(mesh, priority=1.0, bundles=[{"cpu": 2}, {"cpu": 2}])
+    mesh.submit("held", cpu=2, priority=9.0)
+    mesh.make_all()
+    mesh.report("held")
+    assert isinstance(mesh.submit("next", cpu=2, priority=9.0), Refused)
+    assert not mesh.ends
 
 
 def test_a_job_without_gpus_is_divided_by_its_cpus(mesh):

@@ -101,6 +101,7 @@ TASK: dict[str, Kind] = {
     "payload": one_of(None, {"a": 1}),
     "ray_options": options,
     "bundles": one_of(None, None, [{"cpu": 32}, {"cpu": 32}]),
+    "driver_bundle": one_of(True, True, False, 1),
 }
 POOL: dict[str, Kind] = {
     "name": pool,

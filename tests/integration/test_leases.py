@@ -267,6 +267,21 @@ def test_a_lease_ends_unless_it_is_renewed(pool):
     assert lease.renew()["reason"] == "lease_ended"
 
 
+def test_a_scheduler_is_shut_down_quietly_while_a_lease_is_watched(tmp_path, namespace):
+    program = """
+    scheduler = RayScheduler("own", namespace={namespace!r})
+    scheduler.create_pool("pool", resources={{"cpu": 2.0}})
+    lease = scheduler.lease("watched", "pool", [[{{"cpu": 1.0}}]])
+    assert scheduler.shutdown()["success"]
+    lease._watcher.join(30.0)
+    print(lease.state, flush=True)
+    """
+    with start_driver(program.format(namespace=namespace), tmp_path) as driver:
+        out, err = driver.communicate(timeout=90)
+    assert out == "unknown\n", err
+    assert "retries" not in err
+
+
 def test_simple_scheduler_leases_too(namespace):
     with SimpleScheduler("simple", namespace=namespace) as mesh:
         mesh.ensure_pool("pool", resources={"cpu": 8.0})

@@ -8,6 +8,8 @@ import threading
 
 import pytest
 import ray
+from ray.util.placement_group import PlacementGroup
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from schedulemesh.core import RayScheduler
 from schedulemesh.core.client.task_request import task_submission
@@ -242,6 +244,22 @@ class TestBundles:
         assert len(group["node_ids"]) == 2
         found = ray.get(answer["agent"]["handle"].children.remote(2))
         assert set(found) == {group_id(namespace, group)}
+
+    def test_an_agent_may_leave_all_its_bundles_to_others(self, pool, namespace):
+        halves = [{"cpu": 2.0}, {"cpu": 2.0}]
+        answer = submit(pool, "t", bundles=halves, driver_bundle=False)
+        place = PlacementGroup(
+            ray.PlacementGroupID(bytes.fromhex(group_id(namespace, runs(answer))))
+        )
+        workers = [
+            ray.remote(num_cpus=2)(Counter)
+            .options(scheduling_strategy=PlacementGroupSchedulingStrategy(place, bundle))
+            .remote("worker", {})
+            for bundle in range(2)
+        ]
+        assert ray.get([worker.add.remote(1) for worker in workers], timeout=60.0)
+        assert runs(answer), "the agent runs on beside them"
+        assert pool.list_pools()["pools"][0]["used"]["cpu"] == 4.0
 
     def test_a_reserved_group_of_the_same_bundles(self, scheduler):
         spec = {"bundles": [{"cpu": 1.0}, {"cpu": 1.0}], "placement_strategy": "PACK"}

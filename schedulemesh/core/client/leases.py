@@ -177,10 +177,12 @@ class Lease:
 
     def _asked(self, request: WatchLease) -> LeaseView | Refused:
         """The answer to a request. It is awaited in Python: a thread that is within Ray when the process ends
-        would end it with an error.
+        would end it with an error. It is not repeated by Ray, which would print that it does so where the
+        supervisor is shut down meanwhile; ``_watch`` asks again.
         """
         connection = self._connection
-        ref = connection.handle.ask.remote(encode_request(request), NO_REFS, connection.credential)
+        once = connection.handle.ask.options(max_task_retries=0)
+        ref = once.remote(encode_request(request), NO_REFS, connection.credential)
         answer = cast("Future[object]", ref.future())
         return decode_answer(cast("bytes", answer.result()), LeaseView)
 

@@ -52,6 +52,9 @@ class ConstructionFields(TypedDict, total=False):
     actor_kwargs: Mapping[str, UserValue] | None
     #: The agent's resources are their sum.
     bundles: Sequence[Mapping[str, object]] | None
+    #: Whether the agent itself takes the first of its bundles; False: it takes nothing, and every bundle is
+    #: for what it starts.
+    driver_bundle: bool
     #: Start a gang of so many equal members, all or none; ``resources`` are then those of each.
     replicas: int | None
     #: Make the gang elastic: it runs with as few members, grows up to ``replicas`` when there is room, and
@@ -160,6 +163,7 @@ DEFAULTS: dict[str, object] = {
     "limit": 100,
     "detached": False,
     "max_retries": 0,
+    "driver_bundle": True,
     **dict.fromkeys(get_type_hints(LendingFields), UNSET),
 }
 

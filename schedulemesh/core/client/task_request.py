@@ -87,8 +87,9 @@ def submission(
     need, parts = _need(given.get("resources"), given.get("bundles"), gang)
     built = _members(given, gang) if gang is not None and gang.members else (_built(given, gang),)
     first = built[0]
+    driver_bundle = _takes_first(given.get("driver_bundle", True), parts, gang)
     # The actor itself runs in the first bundle.
-    own = parts[0] if parts else need
+    own = (parts[0] if driver_bundle else NOTHING) if parts else need
     options = parse_options(
         given.get("ray_options"), first.beneath, own, caller.runtime_env, caller.namespace
     )
@@ -104,6 +105,7 @@ def submission(
         options=options.encoded,
         restartable=not shipped.nested,
         bundles=parts,
+        driver_bundle=driver_bundle,
         gang=None if gang is None else gang.spec(_specs(built) if gang.members else ()),
         references=len(shipped.refs) + len(shipped.nested),
     )
@@ -208,6 +210,21 @@ def _need(
             f"resources are {need}, but the bundles make {total}; leave resources out, or make both the same"
         )
     return total, parts
+
+
+def _takes_first(given: object, parts: Sequence[Resources], gang: Gang | None) -> bool:
+    """Whether the agent itself takes the first of its bundles. Raises InvalidRequestError."""
+    takes = parse_flag(given, "driver_bundle")
+    if not takes and gang is not None:
+        raise InvalidRequestError(
+            "driver_bundle=False is for an agent with several bundles; each member of a gang takes its own"
+        )
+    if not takes and len(parts) < 2:
+        raise InvalidRequestError(
+            f"driver_bundle=False leaves the first of several bundles free, and there are {len(parts)}; give "
+            "bundles, or use a lease for placement groups without an agent"
+        )
+    return takes
 
 
 def _pool(pool_name: object, pool_selector: object) -> tuple[str, Selector]:

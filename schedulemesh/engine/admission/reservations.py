@@ -246,7 +246,7 @@ def _ending_groups(tx: Transaction, pool_name: str, until: float) -> int:
     """How many dynamic groups of a pool nobody uses at a time."""
     state = tx.state
     groups = map(state.groups.by_id.__getitem__, state.groups.of_pool.get(pool_name, ()))
-    ends = (end_of_group(state, group, tx.now) for group in groups)
+    ends = (end_of_group(state, group, tx.now) for group in groups if group.dynamic)
     return sum(end is not None and end <= until for end in ends)
 
 

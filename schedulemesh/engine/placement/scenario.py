@@ -146,7 +146,7 @@ class Scenario:
             for lender, amount in removal.limited:
                 before = self._limited.get(lender, NOTHING)
                 self._limited[lender] = before + amount if sign > 0 else before - amount
-        if group is not None and group.pool_name == self._demand.pool_name:
+        if group is not None and group.dynamic and group.pool_name == self._demand.pool_name:
             self.too_many_groups -= sign
         if removal.preempted_group is not None:
             (self._with_groups.add if sign > 0 else self._with_groups.discard)(removal.name)

@@ -321,7 +321,7 @@ class _Search:
                 room.release(left, key)
         removed = [victim.group for victim in victims if victim.group is not None]
         pool_name = self._demand.pool_name
-        own = sum(group.pool_name == pool_name for group in removed)
+        own = sum(group.dynamic and group.pool_name == pool_name for group in removed)
         too_many = self._demand.too_many_groups - own
         on_node = room.placement(self._shape, [node_id]) if node_id and too_many <= 0 else None
         if on_node is not None:

@@ -179,7 +179,8 @@ class Sites:
 
     def has_own_group(self, victim: VictimAgent) -> bool:
         """Whether a dynamic group of the incoming task's pool is removed with this victim."""
-        return victim.group is not None and victim.group.pool_name == self._demand.pool_name
+        group = victim.group
+        return group is not None and group.dynamic and group.pool_name == self._demand.pool_name
 
     def _victims(self, names: Iterable[str]) -> list[VictimAgent]:
         """Those of these agents that may be evicted, in order."""

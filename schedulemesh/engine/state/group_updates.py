@@ -57,9 +57,10 @@ class GroupFacts:
         """Ray has made it; the name of the agent that waits for it."""
         group = self._groups.by_id[fact.group_id]
         group.phase, group.made, group.idle_since = GroupPhase.READY, True, fact.at
-        counts = self._groups.counts[group.pool_name]
-        counts.created += 1
-        counts.error = ""
+        if not group.shape.virtual:
+            counts = self._groups.counts[group.pool_name]
+            counts.created += 1
+            counts.error = ""
         self._groups.sort(group)
         for i, node_id in enumerate(group.node_ids):
             self._cluster.fulfil(node_id, group.key(i))
@@ -91,6 +92,8 @@ class GroupFacts:
         group = self._groups.remove(fact.group_id)
         for i, node_id in enumerate(group.node_ids):
             self._cluster.leave(node_id, group.key(i))
+        if group.shape.virtual:
+            return group
         counts = self._groups.counts[group.pool_name]
         counts.destroyed += group.made
         if fact.error:
@@ -115,7 +118,7 @@ class GroupFacts:
     def entered(self, agent: Agent, at: float) -> None:
         """The agent starts in its group: count it."""
         group = self._groups.by_id.get(agent.group_id or "")
-        if group is None:
+        if group is None or group.shape.virtual:
             return
         counts = self._groups.counts[group.pool_name]
         counts.entered += 1

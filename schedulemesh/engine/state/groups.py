@@ -63,6 +63,11 @@ class Group(msgspec.Struct, kw_only=True, gc=False):
     made: bool = False
 
     @property
+    def dynamic(self) -> bool:
+        """Whether it counts among the dynamic groups of its pool. A virtual group is none of the pool's."""
+        return not self.reserved and not self.shape.virtual
+
+    @property
     def free(self) -> bool:
         """Whether an agent may be assigned to it."""
         return self.phase is GroupPhase.READY and self.agent is None and self.leaves_for is None
@@ -197,11 +202,11 @@ class GroupTable:
         return self._living.get((pool_name, reserved, shape), 0)
 
     def dynamic_count(self, pool_name: str) -> int:
-        """The number of dynamic groups of the pool, without those that are being removed."""
+        """The number of dynamic groups of the pool, without those that are being removed and virtual ones."""
         return self._placed.get((pool_name, False), 0)
 
     def count(self, pool_name: str) -> int:
-        """The number of groups of the pool, without those that are being removed."""
+        """The number of groups of the pool, without those that are being removed and virtual ones."""
         return self.dynamic_count(pool_name) + self._placed.get((pool_name, True), 0)
 
     def reserved_shapes(self, pool_name: str) -> Iterable[GroupShape]:
@@ -267,7 +272,8 @@ class GroupTable:
 
     def _count(self, group: Group, by: int) -> None:
         _add(self._living, _kind(group), by)
-        _add(self._placed, (group.pool_name, group.reserved), by)
+        if not group.shape.virtual:
+            _add(self._placed, (group.pool_name, group.reserved), by)
         if group.reserved:
             self._look(group.pool_name, group.shape)
 
