@@ -18,6 +18,7 @@ from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.query import PreemptionQuery
 
 #: 30 pools, 10 priorities and 2 values of the label that the policy's rules name.
 CLASSES = 600
@@ -49,7 +50,7 @@ def decision(
     in_many = sorted(t for _, t in times)
     median = statistics.median(in_many)
     ratio = statistics.median(big / little for little, big in times)
-    again = s.PreemptionQuery(priority=9.5, pool_name="pool-3", limit=LIMIT)
+    again = PreemptionQuery(priority=9.5, pool_name="pool-3", limit=LIMIT)
     now = NOW + queries
     many.evaluate(again, now)
     repeated = statistics.median(
@@ -106,14 +107,14 @@ def running(tasks: int) -> Engine:
     return engine
 
 
-def _incoming() -> Iterator[tuple[s.PreemptionQuery, float]]:
+def _incoming() -> Iterator[tuple[PreemptionQuery, float]]:
     """Incoming tasks and their times, all different, a hundredth of a second apart."""
     rng = random.Random(11)
     now = NOW
     while True:
         now += 0.01
         stage = rng.choice((*STAGES, None))
-        query = s.PreemptionQuery(
+        query = PreemptionQuery(
             priority=rng.uniform(0.0, 15.0),
             pool_name=f"pool-{rng.randrange(POOLS)}",
             labels={} if stage is None else {"stage": stage},
@@ -122,7 +123,7 @@ def _incoming() -> Iterator[tuple[s.PreemptionQuery, float]]:
         yield query, now
 
 
-def _check(engine: Engine, query: s.PreemptionQuery, now: float) -> float:
+def _check(engine: Engine, query: PreemptionQuery, now: float) -> float:
     """Compare the engine's result with the plain loop's; returns the time of the loop in ms."""
     start = time.perf_counter()
     expected_candidates = plain_loop(engine.state.running.by_id.values(), POLICY, query, now)

@@ -12,6 +12,7 @@ from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.query import PreemptionQuery
 
 #: Linear growth is 2 per doubling; the rest is for the noise of a shared machine.
 RATIO = 2.5
@@ -75,7 +76,7 @@ def _repeated_evaluation(number: int) -> Callable[[], float]:
 
 
 def _evaluate(engine: Engine, priority: float) -> float:
-    query = s.PreemptionQuery(priority=priority, pool_name="pool", limit=10)
+    query = PreemptionQuery(priority=priority, pool_name="pool", limit=10)
     return timed_ms(lambda: engine.evaluate(query, 5_000.0))
 
 

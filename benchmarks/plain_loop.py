@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from schedulemesh.config.policy import PreemptionPolicy
-from schedulemesh.engine.messages.stimuli import PreemptionQuery
+from schedulemesh.engine.messages.query import PreemptionQuery
 from schedulemesh.engine.state.tasks import RunningTask
 
 

@@ -99,6 +99,7 @@ _SWITCHES = (
     "enable_label_preemption",
     "label_dominance_protects",
     "measured_progress",
+    "evict_despite_external_demand",
 )
 
 
@@ -166,6 +167,9 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     over_claim: str = "warn"
     #: Seconds.
     over_claim_s: float = 60.0
+    #: Whether tasks are evicted although actors or placement groups that do not belong to the scheduler wait
+    #: in Ray and would get the freed room first.
+    evict_despite_external_demand: bool = False
 
     def __post_init__(self) -> None:
         force = msgspec.structs.force_setattr

@@ -37,6 +37,7 @@ from schedulemesh.engine.lifecycle.tokens import (
     revoke_token,
 )
 from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.demand_facts import ExternalDemandSeen
 from schedulemesh.engine.messages.explanation import Explanation
 from schedulemesh.engine.messages.facts import (
     AnswersForgotten,
@@ -60,6 +61,7 @@ from schedulemesh.engine.messages.outcomes import (
     Refused,
     RequestOutcome,
 )
+from schedulemesh.engine.messages.query import PreemptionQuery
 from schedulemesh.engine.messages.stimulus import Request, Stimulus
 from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.preemption.evaluate import evaluate
@@ -164,7 +166,7 @@ class Engine:
             return outcome
         return tx.answer(request_id, outcome)
 
-    def evaluate(self, query: s.PreemptionQuery, now: float) -> Evaluation:
+    def evaluate(self, query: PreemptionQuery, now: float) -> Evaluation:
         """Whether and whom an incoming task may evict ``now``; changes nothing."""
         return evaluate(self.state, query, now, self.strategies)
 
@@ -304,6 +306,9 @@ def _observe_cluster(tx: Transaction, stimulus: s.ClusterObserved) -> None:
         tx.emit(NodeSeen(report=report))
     for report in stimulus.nodes:
         observe_drain(tx, report)
+    demand = stimulus.external_demand
+    if demand is not None and tx.state.external_demands.changed_by(demand):
+        tx.emit(ExternalDemandSeen(demand=demand))
     living = {report.node_id for report in stimulus.nodes}
     for node_id in [node_id for node_id in nodes if node_id not in living]:
         tx.emit(NodeLost(node_id=node_id))

@@ -24,6 +24,7 @@ from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.group_choice import GroupRequest, NoAssignment, no_placement
 from schedulemesh.engine.placement.placers import BundlePlacement, NoPlacement
+from schedulemesh.engine.preemption.contest import Contest
 from schedulemesh.engine.state.lending import could_ever_borrow, idle_in_cohort
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
@@ -32,6 +33,12 @@ from schedulemesh.engine.state.nodes import Node
 NO_ROOM = "Insufficient resources and no available preemption candidates"
 
 NO_NODES = "no node is known yet"
+
+#: What to do where external work waits for the room.
+CONTESTED_HINT = (
+    "End that work or submit it to ScheduleMesh, set evict_despite_external_demand in the policy to evict "
+    "all the same"
+)
 
 _WAIT = "or submit it with queue=True, so that it starts when a holder ends"
 
@@ -318,6 +325,35 @@ def no_group_free(
         shape = group_request.shape
         said.append("a new one has no room: " + _why(shape, no_placement(state, shape)))
     return said
+
+
+def external_demand(
+    refused: Refused, need: Resources, contest: Contest, *, may_wait: bool
+) -> Refused:
+    """The same refusal where evictions would make room that external work would get."""
+    return msgspec.structs.replace(
+        refused,
+        reason=Reason.EXTERNAL_DEMAND,
+        error=contested_room(need, contest),
+        turned_away={},
+        hint=f"{CONTESTED_HINT}, {_WAIT}" if may_wait else CONTESTED_HINT,
+    )
+
+
+def contested_room(need: Resources, contest: Contest) -> str:
+    """Who would get the room that evictions free on a node, or got it before."""
+    node_id = contest.node_id
+    if not contest.rivals:
+        return (
+            f"an eviction would free {need} on node {node_id}, but external Ray work got the room of the "
+            "last one for this task there, and work that fits there still waits in Ray"
+        )
+    named = [str(rival) for rival in dict.fromkeys(contest.rivals)]
+    rivals = [*named[:NAMED], *(["others wait too"] if len(named) > NAMED else [])]
+    return (
+        f"an eviction would free {need} on node {node_id}, but work that does not belong to ScheduleMesh "
+        f"would get it first: {'; '.join(rivals)}"
+    )
 
 
 def unplaced(state: MeshState, pool_name: str) -> list[tuple[GroupShape, str]]:

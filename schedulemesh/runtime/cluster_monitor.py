@@ -1,4 +1,6 @@
-"""Observes the cluster: alive nodes, external usage, and agents and placement groups that were lost."""
+"""Observes the cluster: alive nodes, external usage and demand, and agents and placement groups that were
+lost.
+"""
 
 from __future__ import annotations
 
@@ -128,6 +130,7 @@ class ClusterMonitor:
         self._follower = ClaimFollower()
         #: What jobs use beside their claims.
         self.claims = ClaimWatch()
+        self._demand = executor.demand
         self._recovered = False
 
     async def observe(self) -> None:
@@ -144,7 +147,8 @@ class ClusterMonitor:
         claims, unused = await self._claims_of_jobs(views)
         self._executor.unused_claims = unused
         nodes = self._watch.reports(self._reactor.state, views, now, unused)
-        await self._reactor.step(ClusterObserved(nodes=nodes))
+        demand = await self._demand.look(self._reactor.state)
+        await self._reactor.step(ClusterObserved(nodes=nodes, external_demand=demand))
         await self._check_claims(claims, now)
         for group_id, why in groups_gone(self._reactor.state.groups, placed, groups):
             await self._remove_lost_group(group_id, why)

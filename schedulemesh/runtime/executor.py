@@ -36,6 +36,7 @@ from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.agent_start import NO_ROOM_IN_RAY, AgentStart, own_need, start_failed
 from schedulemesh.runtime.backend import Backend, BackendError, GroupMember
 from schedulemesh.runtime.eviction import Eviction
+from schedulemesh.runtime.external_demand import DemandWatch
 from schedulemesh.runtime.gangs import (
     changed_gangs,
     end_agent,
@@ -81,6 +82,7 @@ class Executor:
         self.code = UserCode(backend, reactor)
         self._runs = TaskRuns(agents, reactor, self.code)
         self.ready = WarmPool(backend, agents, groups, self.spawn, self.code.class_bytes)
+        self.demand = DemandWatch(backend, agents, groups.name(""))
         self.leases = Leases(groups, self.ready, reactor)
         self._scheduler = scheduler
         #: Where the logs and checkpoints of jobs are kept.
@@ -263,7 +265,9 @@ class Executor:
         reports = seen_anew(self.reactor.state, views, node_id, not_placed)
         await self.reactor.report(s.ClusterObserved(nodes=reports))
         node = self.reactor.state.cluster.nodes.get(node_id)
-        return f"node {node_id} is gone" if node is None else no_room(node, need)
+        if node is None:
+            return f"node {node_id} is gone"
+        return no_room(node, need, await self.demand.takers(self.reactor.state, node_id, need))
 
     async def _drop_group(self, group_id: str) -> None:
         """Remove a group with everything in it from Ray; the cluster monitor then reports it as lost."""

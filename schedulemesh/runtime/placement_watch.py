@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources
@@ -60,8 +61,8 @@ def seen_anew(
     )
 
 
-def no_room(node: Node, need: Resources) -> str:
-    """Why Ray has not placed an actor with this need on a node."""
+def no_room(node: Node, need: Resources, takers: Sequence[str] = ()) -> str:
+    """Why Ray has not placed an actor with this need on a node; ``takers``: the Ray jobs that hold it."""
     total, others = _amounts(node.total), _amounts(node.external_usage)
     ours = _amounts(node.total - node.free - node.external_usage - need)
     held = "; ".join(
@@ -69,8 +70,9 @@ def no_room(node: Node, need: Resources) -> str:
         f"ScheduleMesh {ours.get(kind, 0.0):g}, and it needs {amount:g}"
         for kind, amount in _amounts(need).items()
     )
+    by = f"; in use by {', '.join(takers)}" if takers else ""
     return (
-        f"Ray has no room for it on node {node.node_id}: {held}. End some of that work, "
+        f"Ray has no room for it on node {node.node_id}: {held}{by}. End some of that work, "
         "or submit it again later"
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import AgentEvicted, Done, Evicted, Pending
+from schedulemesh.engine.messages.query import PreemptionQuery
 from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.answers import Evaluated, Response
 from schedulemesh.runtime.running import Running, Service
@@ -25,7 +26,7 @@ class PreemptionService(Service):
 
     async def evaluate(self, request: r.EvaluatePreemption) -> Evaluated:
         """The dry run of the preemption decision; evictions that are requested next get its reasons."""
-        query = s.PreemptionQuery(
+        query = PreemptionQuery(
             priority=request.priority,
             pool_name=request.pool_name,
             labels=request.labels,

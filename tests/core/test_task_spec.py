@@ -14,6 +14,7 @@ from schedulemesh.core.client import results
 from schedulemesh.core.transport.user_code import ship_function
 from schedulemesh.domain.task import INTERNAL, TaskSpec
 from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.query import PreemptionQuery
 from schedulemesh.protocol.agents import Handled, SavedState, pack, unpack
 from schedulemesh.protocol.task_rows import TaskInfo
 from schedulemesh.runtime.queries import View
@@ -79,7 +80,7 @@ def test_saved_states_and_recent_preemptions(mesh):
 
 
 def test_candidates_of_a_preemption(mesh):
-    query = s.PreemptionQuery(priority=100.0, pool_name="p")
+    query = PreemptionQuery(priority=100.0, pool_name="p")
     (found,) = mesh.engine.evaluate(query, mesh.now).candidates
     assert as_in_spec(results.candidate(found)) == SHOWN
 

@@ -12,10 +12,8 @@ import re
 import pytest
 
 from schedulemesh.domain.end_reasons import EndReason, TaskEndReason
+from schedulemesh.domain.reason_uses import EVALUATION_REASONS, QUEUE_REASONS, REFUSALS
 from schedulemesh.domain.reasons import (
-    EVALUATION_REASONS,
-    QUEUE_REASONS,
-    REFUSALS,
     Change,
     Code,
     PreemptionReason,

@@ -10,10 +10,8 @@ import msgspec
 import pytest
 
 from schedulemesh.domain.end_reasons import EndReason
+from schedulemesh.domain.reason_uses import EVALUATION_REASONS, QUEUE_REASONS, REFUSALS
 from schedulemesh.domain.reasons import (
-    EVALUATION_REASONS,
-    QUEUE_REASONS,
-    REFUSALS,
     Change,
     PreemptionReason,
     Reason,

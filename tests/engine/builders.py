@@ -12,6 +12,7 @@ from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.config.pools import parse_lending
 from schedulemesh.domain.agent import AgentSpec, GangSpec, JobSpec, MemberProcess
 from schedulemesh.domain.cohort import CohortSpec
+from schedulemesh.domain.demand import ExternalDemand
 from schedulemesh.domain.labels import parse_selector
 from schedulemesh.domain.lease import LeaseSpec
 from schedulemesh.domain.node import NodeReport
@@ -26,6 +27,7 @@ from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import AnyFact, Devices
 from schedulemesh.engine.messages.job_stimuli import JobWorkObserved
 from schedulemesh.engine.messages.outcomes import Evaluation
+from schedulemesh.engine.messages.query import PreemptionQuery
 from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.state.agents import Agent, Waiting
 from schedulemesh.engine.state.invariants import check
@@ -179,6 +181,14 @@ class Mesh:
     def observe(self, *nodes: NodeReport) -> Step:
         """These are the living nodes, all of them."""
         return self.handle(s.ClusterObserved(nodes=nodes))
+
+    def see_demand(self, *demand: ExternalDemand) -> Step:
+        """This is all that external work waits for; the nodes are as before."""
+        nodes = tuple(
+            NodeReport(node_id=n.node_id, total=n.total, labels=n.labels, external_usage=None)
+            for n in self.state.cluster.nodes.values()
+        )
+        return self.handle(s.ClusterObserved(nodes=nodes, external_demand=demand))
 
     def cohort(self, name: str, parent: str | None = None, weight: float = 1.0) -> Any:
         """Ask for a cohort like this."""
@@ -453,7 +463,7 @@ class Mesh:
         labels = how.pop("labels", {})
         resources = amount(**how) if how else None
         return self.engine.evaluate(
-            s.PreemptionQuery(
+            PreemptionQuery(
                 priority=priority,
                 pool_name=pool_name,
                 labels=labels,
@@ -504,6 +514,7 @@ def pictures(state: MeshState) -> dict[str, object]:
         "past",
         "evictions",
         "drains",
+        "external_demands",
         "_group_facts",
         "preemption",
         "ledger",
@@ -516,6 +527,7 @@ def pictures(state: MeshState) -> dict[str, object]:
         field: value for field, value in vars(state).items() if field not in left_out
     }
     shown["drains"] = list(state.drains)
+    shown["external demand"] = (state.external_demands.waiting, state.external_demands.lost)
     shown["evictions"] = vars(state.evictions)
     shown["lost with"] = state.past._lost_with
     shown["groups"] = {

@@ -30,6 +30,7 @@ from schedulemesh.engine.codec import decode_facts, encode_facts
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import ProbeNeeded
+from schedulemesh.engine.messages.query import PreemptionQuery
 from schedulemesh.engine.placement.strategies import NODE_STRATEGIES, Strategies
 from schedulemesh.engine.transaction import Step
 from tests.engine.builders import Mesh, amount, differences
@@ -296,7 +297,7 @@ class History:
     def query(self) -> None:
         """A look at the decision, now or at another time; the twin is asked too, or is not."""
         now = self.now + self.any((0.0, 0.0, 30.0, -5.0))
-        query = s.PreemptionQuery(
+        query = PreemptionQuery(
             priority=self.any(PRIORITIES),
             pool_name=self.any(POOLS),
             labels=self.any(LABELS),

@@ -11,6 +11,7 @@ from schedulemesh.domain.reasons import Change
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done
+from schedulemesh.engine.messages.query import PreemptionQuery
 from schedulemesh.engine.messages.stimuli import AnyStimulus
 from tests.engine.builders import Mesh, amount, node, pool
 
@@ -125,7 +126,7 @@ def test_a_query_and_a_stimulus_of_the_same_moment_see_the_same_time():
     mesh.announce("t", "x", priority=4.0, duration=100.0)
     mesh.now += 40
     (found,) = mesh.engine.evaluate(
-        s.PreemptionQuery(priority=5.0, pool_name="p"), mesh.now
+        PreemptionQuery(priority=5.0, pool_name="p"), mesh.now
     ).candidates
     assert found.remaining_time == 60.0
 

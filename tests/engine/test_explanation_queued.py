@@ -9,8 +9,10 @@ import pytest
 
 from schedulemesh.domain.agent import GangSpec
 from schedulemesh.domain.cohort import LoanLimit
+from schedulemesh.domain.demand import ExternalDemand
 from schedulemesh.domain.placement import GroupsSpec
-from schedulemesh.domain.reasons import QUEUE_REASONS, Reason
+from schedulemesh.domain.reason_uses import QUEUE_REASONS
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.explanation import queued
 from schedulemesh.engine.messages.stimuli import DrainRequested
 from tests.engine.builders import Mesh, amount, differences, node, pool
@@ -370,6 +372,17 @@ def test_a_returned_victim_says_how_often_it_was_evicted():
     assert (found.state, found.preemptions) == ("queued", 1)
     assert found.eviction.rule == "same_pool_preemption"
     assert found.eviction.state_saved
+
+
+def test_external_work_that_waits_for_the_same_room_is_named():
+    mesh = Explained(pool("p", cpu=8), nodes=[node("n1", cpu=8)])
+    mesh.run("low", cpu=8, priority=1.0)
+    mesh.see_demand(ExternalDemand(amount=amount(cpu=2), job_id="07000000"))
+    mesh.queue("t", cpu=8, priority=9.0)
+    found = mesh.explain("t")
+    assert found.reason == Reason.EXTERNAL_DEMAND
+    assert "Ray job 07000000 waits in Ray for cpu 2" in found.error
+    assert Reason.INSUFFICIENT_QUOTA in codes(found)
 
 
 def test_every_reason_of_a_queued_task_is_produced_here():

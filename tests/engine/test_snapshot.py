@@ -62,7 +62,7 @@ def test_an_empty_state_comes_back():
 
 def test_every_field_of_the_state_is_in_the_snapshot_or_derived():
     derived = {"_apply", "ledger", "cluster", "running", "preemption", "agents_of", "_group_facts"}
-    derived |= {"past", "elastic"}
+    derived |= {"past", "elastic", "external_demands"}
     books = {"accounts", "holds", "nodes", "tasks", "idle", "workload"}
     books |= {
         "cohorts",
@@ -76,6 +76,8 @@ def test_every_field_of_the_state_is_in_the_snapshot_or_derived():
         "next_task_number",
         "authentication",
         "next_change",
+        "external_demand",
+        "rooms_lost",
     }
     books |= {"next_eviction", "evictions_requeued", "last_evictions", "lost_work", "preemptions"}
     assert set(vars(MeshState())) - derived == set(Snapshot.__struct_fields__) - books

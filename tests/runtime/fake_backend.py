@@ -312,6 +312,13 @@ class FakeBackend:
     async def usage(self) -> ClusterUsage:
         return await self.take("usage", "", lambda: self.used)
 
+    async def demand(self) -> ClusterUsage:
+        def found() -> ClusterUsage:
+            holders = tuple(holder for holder in self.used.holders if holder.waiting)
+            return ClusterUsage(jobs=self.used.jobs, holders=holders)
+
+        return await self.take("demand", "", found)
+
     async def job_runs(self, job_id: str) -> bool:
         return await self.take("job_runs", job_id, lambda: job_id in self.jobs)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +15,6 @@ from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources, parse_resources
 from schedulemesh.domain.task import EndState
-from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.metrics import catalogue as c
 from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.answers import Listed, PoolResponse, Response, decode_answer
@@ -156,7 +156,7 @@ class Stage:
 
     async def submit(self, **need):
         given = Mesh().submission("j", job=JobSpec(), class_key=KEY, **need)
-        submission = s.msgspec.structs.replace(given, request_id="submit")
+        submission = msgspec.structs.replace(given, request_id="submit")
         request = r.SubmitTask(submission=submission, blobs={KEY: b"class"})
         return (await self.ask(request, Response)).outcome
 

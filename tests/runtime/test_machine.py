@@ -52,7 +52,7 @@ NAMES = tuple(f"a{number}" for number in range(6))
 HOLDS = (
     ("agent_report",),
     ("create_group", "group", "groups"),
-    ("terminate", "nodes"),
+    ("terminate", "nodes", "demand"),
     ("actor_ended", "kill"),
     ("actor", "find_actor", "living_actors"),
     ("members", "remove_group", "end_members", "group_in_use"),

@@ -9,7 +9,6 @@ import msgspec
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import parse_resources
-from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.agents import (
     Command,
@@ -77,7 +76,7 @@ def evicted(tmp_path, answers_after_s, *, preserver):
             )
             await asked(service, given)
         given = Mesh().submission("t", cpu=1, class_key=r.key_of(b"class"))
-        submission = s.msgspec.structs.replace(given, request_id="submit")
+        submission = msgspec.structs.replace(given, request_id="submit")
         await asked(
             service, r.SubmitTask(submission=submission, blobs={r.key_of(b"class"): b"class"})
         )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
+
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import NOTHING, parse_resources
-from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.agents import RunReport
 from schedulemesh.protocol.answers import Listed, decode_answer
@@ -66,7 +67,7 @@ async def submitted(service, **how):
     await asked(service, r.CreatePool(spec=PoolSpec(name="p", resources=ONE)))
     key = r.key_of(CLASS)
     given = Mesh().submission("t", cpu=1, class_key=key, run="train", retries=1)
-    submission = s.msgspec.structs.replace(given, request_id="submit", **how)
+    submission = msgspec.structs.replace(given, request_id="submit", **how)
     await asked(service, r.SubmitTask(submission=submission, blobs={key: CLASS}))
     return service._requests.running.reactor.state
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import pickle
 
+import msgspec
 import pytest
 
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import parse_resources
-from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Accepted, Refused
 from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.agents import KeptResult, RunOrder, RunReport, pack, unpack
@@ -25,6 +25,7 @@ from tests.runtime.fake_backend import FakeBackend, HeldCalls, Verdict
 #: Calls that a test lets through: all but that of a run.
 CALLS = (
     "nodes",
+    "demand",
     "recall",
     "living_actors",
     "keep",
@@ -69,7 +70,7 @@ async def with_task(service, task_id="t", **how):
     await asked(service, r.CreatePool(spec=spec), PoolResponse)
     mesh = Mesh()
     given = mesh.submission(task_id, cpu=1, class_key=r.key_of(b"class"), run="train", **how)
-    submission = s.msgspec.structs.replace(given, request_id=f"submit {task_id}")
+    submission = msgspec.structs.replace(given, request_id=f"submit {task_id}")
     request = r.SubmitTask(submission=submission, blobs={r.key_of(b"class"): b"class"})
     answer = await asked(service, request, Response)
     assert isinstance(answer.outcome, Accepted), answer

@@ -26,7 +26,7 @@ from schedulemesh.core.backend.ray_groups import RayGroups, scheduling_strategy_
 from schedulemesh.core.backend.ray_jobs import end_jobs
 from schedulemesh.core.backend.ray_metrics import RayMetrics
 from schedulemesh.core.backend.ray_resources import ray_amounts, resources_of
-from schedulemesh.core.backend.ray_usage import UsageReader
+from schedulemesh.core.backend.ray_usage import DemandReader, UsageReader
 from schedulemesh.core.transport.handles import as_future
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources
 from schedulemesh.metrics.catalogue import Metric
@@ -60,6 +60,8 @@ class RayBackend(RayGroups):
         self._metrics = RayMetrics()
         self._usage = UsageReader()
         self._reading_usage = asyncio.Lock()
+        self._demand = DemandReader()
+        self._reading_demand = asyncio.Lock()
 
     # the supervisor's own process
 
@@ -113,6 +115,11 @@ class RayBackend(RayGroups):
         """See Backend."""
         async with self._reading_usage:
             return await _in_thread(self._usage.read)
+
+    async def demand(self) -> ClusterUsage:
+        """See Backend."""
+        async with self._reading_demand:
+            return await _in_thread(self._demand.read)
 
     async def job_runs(self, job_id: str) -> bool:
         """See Backend."""

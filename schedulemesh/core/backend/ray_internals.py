@@ -97,12 +97,17 @@ def waits_for_room(handle: Any) -> bool:
     if node_id and need.beyond(_unallocated(node_id)):
         # An actor that waits for others may have lent its CPUs, which the former sum counts as taken.
         return bool(need.beyond(free_by_node().get(node_id, NOTHING)))
+    return dict(data.required_resources) in queued_shapes()
+
+
+def queued_shapes() -> list[dict[str, float]]:
+    """What actors and tasks ask for that wait for room, each amount once; it lags by about 0.1 s."""
     usage = gcs_pb2.ResourceUsageBatchData.FromString(_accessor().get_all_resource_usage())
-    return any(
-        demand.num_ready_requests_queued or demand.num_infeasible_requests_queued
+    return [
+        dict(demand.shape)
         for demand in usage.resource_load_by_shape.resource_demands
-        if dict(demand.shape) == dict(data.required_resources)
-    )
+        if demand.num_ready_requests_queued or demand.num_infeasible_requests_queued
+    ]
 
 
 def group_members(ray_id: str) -> list[GroupMember]:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ray.core.generated import gcs_pb2
 
-from schedulemesh.core.backend.ray_internals import actor_entries, group_entries, job_entries
+from schedulemesh.core.backend.ray_internals import (
+    actor_entries,
+    group_entries,
+    job_entries,
+    queued_shapes,
+)
 from schedulemesh.core.backend.ray_resources import resources_of
 from schedulemesh.domain.resources import Resources
 from schedulemesh.runtime.cluster_usage import ClusterUsage, Holder, RayJob
@@ -15,6 +20,11 @@ from schedulemesh.runtime.cluster_usage import ClusterUsage, Holder, RayJob
 #: The states of actors that hold resources or wait for them. Ray is asked for one after the other, in the
 #: order in which an actor passes through them, so that none is missed between two answers.
 _STATES = ("RESTARTING", "PENDING_CREATION", "ALIVE")
+
+#: The states of actors that may wait for resources.
+_WAITING_STATES = ("RESTARTING", "PENDING_CREATION")
+
+_NOTHING_WAITS = ClusterUsage(jobs={}, holders=())
 
 Value = TypeVar("Value")
 
@@ -44,9 +54,45 @@ class UsageReader:
         return self._last
 
 
+class DemandReader:
+    """Reads again and again what waits for room: far less than all usage. For one thread."""
+
+    def __init__(self) -> None:
+        self._groups: dict[bytes, Holder | None] = {}
+
+    def read(self) -> ClusterUsage:
+        """The holders that wait, and if there are any, all jobs. Blocks for milliseconds."""
+        self._groups = _decoded(self._groups, group_entries(), group_holder)
+        waiting = [
+            *_queued_actors(actor_entries(_WAITING_STATES)),
+            *(holder for holder in self._groups.values() if holder is not None and holder.waiting),
+        ]
+        if not waiting:
+            return _NOTHING_WAITS
+        jobs = map(job_of, job_entries())
+        return ClusterUsage(jobs={job.job_id: job for job in jobs}, holders=tuple(_newest(waiting)))
+
+
+def _queued_actors(entries: Iterable[bytes]) -> Iterator[Holder]:
+    """Those of these actors for which there is no room. Others without a worker are being started: Ray has
+    given them their room already.
+    """
+    pending = [gcs_pb2.ActorTableData.FromString(entry) for entry in entries]
+    pending = [data for data in pending if not data.address.worker_id]
+    shapes = queued_shapes() if pending else []
+    for data in pending:
+        if dict(data.required_resources) in shapes:
+            holder = _actor_holder(data)
+            if holder is not None:
+                yield holder
+
+
 def actor_holder(entry: bytes) -> Holder | None:
     """An entry of the actor table; None: it neither holds resources of its own nor waits for any."""
-    data = gcs_pb2.ActorTableData.FromString(entry)
+    return _actor_holder(gcs_pb2.ActorTableData.FromString(entry))
+
+
+def _actor_holder(data: Any) -> Holder | None:
     need = resources_of(data.required_resources)
     if data.state == gcs_pb2.ActorTableData.DEAD or data.placement_group_id or not need:
         return None

@@ -208,6 +208,7 @@ class PolicyFields(TypedDict, total=False):
     measured_progress: bool
     over_claim: str
     over_claim_s: float
+    evict_despite_external_demand: bool
 
 
 class PolicyUpdate(Result, PolicyFields, total=False):

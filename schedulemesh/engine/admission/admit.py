@@ -54,6 +54,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     #: In a pool that keeps placement groups: what is asked of them, and what is to be had for nothing.
     group_request: GroupRequest | None = None
     assignment: Assignment | NoAssignment | None = None
+    #: Whether others may be evicted though external work would get their room: to say what keeps it waiting.
+    may_lose_room: bool = False
 
     @property
     def unassigned(self) -> bool:

@@ -16,6 +16,7 @@ from schedulemesh.engine import explain
 from schedulemesh.engine.admission.admit import Request, admit, would_run
 from schedulemesh.engine.admission.evictions import (
     candidates_for,
+    contest_for,
     evict,
     plan_for,
     unprobed,
@@ -330,6 +331,9 @@ def _no_victim(
             enough,
             may_wait=may_wait,
         )
+    contest = contest_for(tx, request, veto, limits)
+    if contest is not None:
+        return explain.external_demand(refused, request.need, contest, may_wait=may_wait)
     return _of_size(request.stimulus, refused, request.pool_name, request.need)
 
 

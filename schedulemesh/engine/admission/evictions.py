@@ -15,6 +15,7 @@ from schedulemesh.engine.placement.group_choice import NoAssignment, excess, idl
 from schedulemesh.engine.placement.scenario import Demand
 from schedulemesh.engine.preemption.candidates import Candidates
 from schedulemesh.engine.preemption.combined import BorrowersAndOthers
+from schedulemesh.engine.preemption.contest import Contest, contest_of, uncontested
 from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.preemption.reclaim import Borrowers
 from schedulemesh.engine.preemption.search import Plan, search
@@ -49,6 +50,19 @@ def evict(
     """
     plan = find_victims(tx, request, veto, limits, known)
     return plan or reclaim_and_evict(tx, request, veto, limits)
+
+
+def contest_for(
+    tx: Transaction, request: Request, veto: PluginVeto | None, limits: Limits
+) -> Contest | None:
+    """Which external work would get the room that evictions could free for a request that gets none; None:
+    that is not what keeps it waiting.
+    """
+    if not tx.state.external_demands:
+        return None
+    request = msgspec.structs.replace(request, may_lose_room=True)
+    plan = plan_for(tx, request, veto, limits)
+    return None if plan is None else contest_of(tx.state, request, plan)
 
 
 def unprobed(state: MeshState, request: Request, plan: Plan) -> str | None:
@@ -167,6 +181,12 @@ def _searched(
     asked = request.group_request if demand.needs_place else None
     agents = VictimAgents(tx.state, candidates, asked, caps)
     plan = search(tx.state, demand, agents, tx.now, known)
+    if plan is not None and not request.may_lose_room and contest_of(tx.state, request, plan):
+        keep = uncontested(tx.state, request)
+        agents = VictimAgents(tx.state, candidates, asked, caps, keep)
+        plan = search(tx.state, demand, agents, tx.now)
+        if plan is not None and contest_of(tx.state, request, plan):
+            return None
     if plan is None:
         return None
     freed = ((victim.pool_name, victim.shares) for victim in plan.victims)

@@ -14,10 +14,12 @@ from schedulemesh.engine.admission.admit import start_instruction
 from schedulemesh.engine.admission.claims import gained, is_whole
 from schedulemesh.engine.admission.decide import readmit
 from schedulemesh.engine.admission.requeue import (
+    ROOM_TAKEN,
     answer_not_run,
     is_drained,
     requeue,
     requeue_failed,
+    requeue_victim,
     requeue_without_room,
     task_to_retry,
     task_without_room,
@@ -25,6 +27,7 @@ from schedulemesh.engine.admission.requeue import (
 )
 from schedulemesh.engine.lifecycle.eviction import all_preempted
 from schedulemesh.engine.lifecycle.groups import grow, leave, make, whole
+from schedulemesh.engine.messages.demand_facts import RoomLost
 from schedulemesh.engine.messages.facts import AgentEnded, AgentReady, ClaimGrew, Devices, Share
 from schedulemesh.engine.messages.outcomes import Refused, RequestOutcome
 from schedulemesh.engine.state.agents import Agent, Waiting
@@ -70,7 +73,8 @@ def continue_start(tx: Transaction, agent: Agent) -> None:
 
 
 def undo(tx: Transaction, agent: Agent, reason: Reason, error: str) -> RequestOutcome | None:
-    """Remove an incoming agent, and restart its victims where that is possible.
+    """Remove an incoming agent, and restart its victims where that is possible. Where external work may have
+    got the room that they left, they join the queue, because a start could find none.
 
     A group that is not kept is removed only after them, because it may be the one that they ran in.
     """
@@ -78,6 +82,9 @@ def undo(tx: Transaction, agent: Agent, reason: Reason, error: str) -> RequestOu
     if submission is None:
         raise ValueError(f"agent {agent.spec.name!r} has run, and its start cannot be undone")
     waits_again = task_without_room(tx.state, agent, reason)
+    taken = bool(submission.evicting) and reason in ROOM_TAKEN
+    if taken and submission.task_id is not None:
+        tx.emit(RoomLost(task_id=submission.task_id, node_ids=_nodes_of(tx.state, agent)))
     _terminate(tx, agent, EndReason.START_FAILED, error)
     group = tx.state.groups.by_id.get(agent.group_id or "")
     if group is not None and group.phase is GroupPhase.PLANNED:
@@ -89,6 +96,7 @@ def undo(tx: Transaction, agent: Agent, reason: Reason, error: str) -> RequestOu
     for candidate in submission.evicting:
         past = tx.state.preempted.get(candidate.task_id)
         again = _returned(tx.state, candidate.task_id)
+        again = again or (past is not None and taken and requeue_victim(tx, past))
         again = again or (past is not None and readmit(tx, past, made))
         (restarted if again else lost).append(candidate.task_id)
     leave(tx, agent)
@@ -98,6 +106,14 @@ def undo(tx: Transaction, agent: Agent, reason: Reason, error: str) -> RequestOu
         reason=reason, error=error, restarted=tuple(restarted), not_restarted=tuple(lost)
     )
     return answer_not_run(tx, submission, refused)
+
+
+def _nodes_of(state: MeshState, agent: Agent) -> tuple[str, ...]:
+    """The nodes on which an agent was to run."""
+    group = state.groups.by_id.get(agent.group_id or "")
+    if group is not None:
+        return tuple(dict.fromkeys(group.node_ids))
+    return () if agent.node_id is None else (agent.node_id,)
 
 
 def _returned(state: MeshState, task_id: str) -> bool:

@@ -10,7 +10,7 @@ from schedulemesh.domain.task import Attempts
 from schedulemesh.engine.messages.outcomes import Queued, Refused, RequestOutcome
 from schedulemesh.engine.messages.queue_facts import TaskQueued
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
-from schedulemesh.engine.state.agents import Agent, Ending, Running, Submission
+from schedulemesh.engine.state.agents import Agent, Ending, Preempted, Running, Submission
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.task_phases import Preempting
 from schedulemesh.engine.state.tasks import RunningTask
@@ -26,6 +26,9 @@ _RETRY_S, _RETRY_MAX_S = 1.0, 300.0
 _NO_ROOM = frozenset(
     (Reason.PREEMPTION_FAILED, Reason.CLUSTER_OUT_OF_RESOURCES, Reason.GROUP_UNPLACEABLE)
 )
+
+#: Those by which external work may have got the room that an eviction freed.
+ROOM_TAKEN = frozenset((Reason.CLUSTER_OUT_OF_RESOURCES, Reason.GROUP_UNPLACEABLE))
 
 
 def returns_when_evicted(state: MeshState, task: RunningTask, agent: Agent) -> bool:
@@ -122,23 +125,59 @@ def requeue(
     """
     if task.spec.extra_of and not _runs(tx.state, task.spec.extra_of):
         return
-    ran_s = max(0.0, tx.now - task.started_at) if agent.committed else 0.0
-    before = task.attempts
-    attempts = Attempts(
-        arrived_at=agent.admitted_at if before.arrived_at is None else before.arrived_at,
-        preemptions=before.preemptions + evicted,
-        failures=before.failures + failed,
-        ran_s=before.ran_s + ran_s,
-        gpu_s=before.gpu_s + ran_s * agent.spec.resources.gpu / UNIT,
-    )
     tx.emit(
         TaskQueued(
             submission=_resubmission(task, agent, tx.now),
             at=tx.now,
             number=task.number,
-            attempts=attempts,
+            attempts=attempts_of(task, agent, tx.now, evicted=evicted, failed=failed),
             not_before=not_before,
         )
+    )
+
+
+def requeue_victim(tx: Transaction, past: Preempted) -> bool:
+    """Have an evicted task join the queue though it was not to return, because it was evicted in vain. It
+    waits at its place, with its saved state. False: it cannot be started again.
+    """
+    fact = past.fact
+    agent = fact.agent
+    if past.ran_again or agent is None or not fact.number:
+        return False
+    if not agent.class_key or not agent.restartable or fact.task.extra_of:
+        return False
+    submission = TaskSubmitted(
+        agent=agent,
+        task=fact.task,
+        choose_node=fact.choose_node,
+        state_key=past.state_key,
+        queue=True,
+    )
+    tx.emit(
+        TaskQueued(submission=submission, at=tx.now, number=fact.number, attempts=fact.attempts)
+    )
+    return True
+
+
+def attempts_of(
+    task: RunningTask,
+    agent: Agent | None,
+    now: float,
+    *,
+    evicted: bool = False,
+    failed: bool = False,
+) -> Attempts:
+    """What a task has behind it that ends now; ``agent`` None: it was created elsewhere."""
+    before = task.attempts
+    if agent is None:
+        return before
+    ran_s = max(0.0, now - task.started_at) if agent.committed else 0.0
+    return Attempts(
+        arrived_at=agent.admitted_at if before.arrived_at is None else before.arrived_at,
+        preemptions=before.preemptions + evicted,
+        failures=before.failures + failed,
+        ran_s=before.ran_s + ran_s,
+        gpu_s=before.gpu_s + ran_s * agent.spec.resources.gpu / UNIT,
     )
 
 

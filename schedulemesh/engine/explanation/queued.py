@@ -9,9 +9,10 @@ has to change before anything else matters comes first.
 4. it is behind the first task of a strict pool; others could be evicted for it if it were the first; or it
    would delay a reserved start;
 5. its class has to load before others are evicted for it;
-6. quota is short; then what makes it so: loans and holds;
-7. nodes are short of room: cordoned ones, other Ray work, then the agents there;
-8. nothing: the next pass starts it.
+6. external work waits in Ray, and would get the room that evictions could free;
+7. quota is short; then what makes it so: loans and holds;
+8. nodes are short of room: cordoned ones, other Ray work, then the agents there;
+9. nothing: the next pass starts it.
 """
 
 from __future__ import annotations
@@ -29,8 +30,14 @@ from schedulemesh.engine.admission.decide import (
     understand,
     veto_for,
 )
-from schedulemesh.engine.admission.evictions import candidates_for, plan_for, unprobed
+from schedulemesh.engine.admission.evictions import (
+    candidates_for,
+    contest_for,
+    plan_for,
+    unprobed,
+)
 from schedulemesh.engine.admission.reservations import permitted
+from schedulemesh.engine.explain import CONTESTED_HINT, contested_room
 from schedulemesh.engine.explanation.estimate import earliest_start
 from schedulemesh.engine.explanation.evictions import last_eviction
 from schedulemesh.engine.explanation.shortage import Shortage, shortage_of
@@ -70,6 +77,8 @@ def explain_queued(tx: Transaction, task: QueuedTask) -> Explanation:
     shortage = shortage_of(tx.state, request, tx.now)
     considered, plan = _considered(tx, task, request)
     findings += _order(tx, task, request, plan)
+    if plan is None and not request.fits_now:
+        findings += _contested(tx, request)
     findings += shortage.findings
     if not findings:
         findings.append(_next_pass(plan))
@@ -237,6 +246,21 @@ def _order(tx: Transaction, task: QueuedTask, request: Request, plan: Plan | Non
     elif plan is not None and not waits and not task.held and task.queue_class is not None:
         found.append(_next_pass(plan))
     return found
+
+
+def _contested(tx: Transaction, request: Request) -> list[Finding]:
+    """Whether external work would get the room that evictions could free."""
+    limits = Limits(tx.state, request.pool_name, tx.now)
+    contest = contest_for(tx, request, veto_for(tx, request), limits)
+    if contest is None:
+        return []
+    return [
+        Finding(
+            reason=Reason.EXTERNAL_DEMAND,
+            error=contested_room(request.need, contest),
+            hint=CONTESTED_HINT,
+        )
+    ]
 
 
 def _reserved_for_others(tx: Transaction, task: QueuedTask, request: Request) -> Finding:

@@ -8,6 +8,7 @@ from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.admit import evict_instruction
+from schedulemesh.engine.admission.requeue import attempts_of
 from schedulemesh.engine.explain import pool_not_found
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import (
@@ -213,4 +214,7 @@ def _preempted(
         agent=None if agent is None else agent.spec,
         counted=counted,
         save_error=preempting.save_error,
+        number=task.number,
+        attempts=attempts_of(task, agent, tx.now, evicted=counted),
+        choose_node=task.choose_node,
     )

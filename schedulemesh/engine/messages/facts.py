@@ -19,9 +19,10 @@ from schedulemesh.domain.placement import GroupShape, Place, Unplaced
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import NOTHING, Resources
-from schedulemesh.domain.task import EndState, TaskSpec
+from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, EndState, TaskSpec
 from schedulemesh.engine.messages.audit_facts import AnyAuditFact
 from schedulemesh.engine.messages.cohort_facts import CohortEnsured
+from schedulemesh.engine.messages.demand_facts import AnyDemandFact
 from schedulemesh.engine.messages.drain_facts import DrainEnded, DrainStarted
 from schedulemesh.engine.messages.fact import Fact
 from schedulemesh.engine.messages.job_facts import JobClaimMoved
@@ -357,6 +358,12 @@ class TaskPreempted(Fact, tag="task_preempted", frozen=True, kw_only=True):
     counted: bool = True
     #: Why its state was not saved at that time; empty: it was saved, or it has none.
     save_error: str = ""
+    #: The position of its first submission among all submissions; 0: it was only registered.
+    number: int = 0
+    #: What it would join the queue with.
+    attempts: Attempts = FIRST_ATTEMPT
+    #: See ``AgentAdmitted``.
+    choose_node: bool = True
 
 
 class EvictionFailed(Fact, tag="eviction_failed", frozen=True, kw_only=True):
@@ -459,4 +466,5 @@ AnyFact = Union[
     AnyTokenFact,
     AnyAuditFact,
     AnyMeasurement,
+    AnyDemandFact,
 ]

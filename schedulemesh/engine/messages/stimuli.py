@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Union
 
-import msgspec
 from msgspec import UNSET, UnsetType
 
 from schedulemesh.config.policy import PreemptionPolicy
@@ -12,12 +11,12 @@ from schedulemesh.config.queueing import QueuePolicy
 from schedulemesh.domain.agent import AgentSpec, MemberProcess
 from schedulemesh.domain.audit import AuditRecord
 from schedulemesh.domain.cohort import CohortSpec
+from schedulemesh.domain.demand import ExternalDemand
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.labels import Selector
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import PreemptionReason, Reason
-from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.domain.tokens import Role, TokenSpec
 from schedulemesh.engine.messages.audit_facts import ChangeAnswered
@@ -299,9 +298,11 @@ class ClassProbeFailed(Stimulus, frozen=True, kw_only=True):
 
 
 class ClusterObserved(Stimulus, frozen=True, kw_only=True):
-    """The complete list of alive nodes."""
+    """The complete list of alive nodes, and what external work waits for."""
 
     nodes: tuple[NodeReport, ...]
+    #: None: that was not looked up.
+    external_demand: tuple[ExternalDemand, ...] | None = None
 
 
 class ClockTicked(Stimulus, frozen=True, kw_only=True):
@@ -444,13 +445,3 @@ AnyRequest = Union[
     PreemptionRequested,
     RebuildRequested,
 ]
-
-
-class PreemptionQuery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A dry run of the preemption decision, and with resources also of the victim search."""
-
-    priority: float
-    pool_name: str
-    labels: dict[str, str] = {}
-    resources: Resources | None = None
-    limit: int = 100

@@ -5,7 +5,7 @@ from __future__ import annotations
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources
 from schedulemesh.domain.task import DEFAULT_PRIORITY, TaskSpec
-from schedulemesh.engine.messages.stimuli import PreemptionQuery
+from schedulemesh.engine.messages.query import PreemptionQuery
 from schedulemesh.engine.state.nodes import Node
 from schedulemesh.engine.state.quota import Account
 from schedulemesh.engine.state.tasks import RunningTask

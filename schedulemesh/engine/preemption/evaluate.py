@@ -9,7 +9,8 @@ from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.admission.decide import understand
 from schedulemesh.engine.admission.evictions import evict, reclaim, room_of_idle
 from schedulemesh.engine.messages.outcomes import Candidate, Evaluation, Refused
-from schedulemesh.engine.messages.stimuli import PreemptionQuery, TaskSubmitted
+from schedulemesh.engine.messages.query import PreemptionQuery
+from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.placement.plugin_views import query_view
 from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.preemption.candidates import Candidates, dominant

@@ -73,10 +73,12 @@ class VictimAgents:
         candidates: Candidates,
         group_request: GroupRequest | None = None,
         caps: LoanCaps | None = None,
+        keep: Callable[[Agent], bool] | None = None,
     ) -> None:
         #: ``group_request``: what the task asks of its pool's groups, where a victim's may be taken.
-        #: ``caps``: the limits of what it may borrow.
+        #: ``caps``: the limits of what it may borrow. ``keep``: which agents are candidates; None: all.
         self._caps = caps
+        self._keep = keep
         self._state = state
         self._candidates = candidates
         self._group_request = group_request
@@ -109,7 +111,7 @@ class VictimAgents:
         seen: dict[str, list[Candidate]] = {}
         for candidate in self._candidates.in_order(keep):
             name = candidate.agent_name
-            if not is_running(state, name):
+            if not self._may_be(name):
                 continue
             tasks = seen.setdefault(name, [])
             tasks.append(candidate)
@@ -119,7 +121,7 @@ class VictimAgents:
     def of(self, agent_name: str) -> VictimAgent | None:
         """The agent as a victim; None: it does not run, or one of its tasks may not be evicted."""
         state = self._state
-        if not is_running(state, agent_name):
+        if not self._may_be(agent_name):
             return None
         tasks = []
         for task_id in state.running.on_agent(agent_name):
@@ -128,6 +130,11 @@ class VictimAgents:
                 return None
             tasks.append(candidate)
         return self._victim(state.agents[agent_name], tasks) if tasks else None
+
+    def _may_be(self, agent_name: str) -> bool:
+        if not is_running(self._state, agent_name):
+            return False
+        return self._keep is None or self._keep(self._state.agents[agent_name])
 
     def _victim(self, agent: Agent, tasks: list[Candidate]) -> VictimAgent:
         name, order = agent.spec.name, self._candidates.order_of(tasks)

@@ -38,6 +38,7 @@ from schedulemesh.engine.state.cluster import Cluster
 from schedulemesh.engine.state.drains import Drains
 from schedulemesh.engine.state.eviction_updates import EvictionFacts
 from schedulemesh.engine.state.evictions import Evictions
+from schedulemesh.engine.state.external_demand import ExternalDemands
 from schedulemesh.engine.state.group_updates import GroupFacts
 from schedulemesh.engine.state.groups import GroupTable
 from schedulemesh.engine.state.job_updates import JobFacts
@@ -61,6 +62,7 @@ class MeshState:
     def __init__(self) -> None:
         self.ledger = Ledger()
         self.cluster = Cluster()
+        self.external_demands = ExternalDemands(self.cluster.nodes)
         self.running = RunningTasks()
         self.queue = Queue()
         self.groups = GroupTable()
@@ -103,6 +105,7 @@ class MeshState:
             f.PoolEnsured: self._pool_ensured,
             **self.tokens.updates,
             **self.audit.updates,
+            **self.external_demands.updates,
             **MeasurementFacts(self.running, self.agents, self.cluster).updates,
             CohortEnsured: lambda fact: self.ledger.ensure_cohort(fact.spec),
             f.StateHandlersRegistered: lambda fact: self.handlers.update({fact.pool_name: fact}),

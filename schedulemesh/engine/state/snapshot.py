@@ -17,6 +17,7 @@ from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.config.queueing import QueuePolicy
 from schedulemesh.domain.audit import AuditRecord
 from schedulemesh.domain.cohort import CohortSpec
+from schedulemesh.domain.demand import ExternalDemand
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import Resources
@@ -98,6 +99,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     #: Whether calls over Ray need a token.
     authentication: bool = False
     audit: list[AuditRecord] = []
+    external_demand: list[ExternalDemand] = []
+    #: (node id, task id) of the rooms that external work got; see ``state.external_demand``.
+    rooms_lost: list[tuple[str, str]] = []
     next_change: int = 1
 
 
@@ -153,6 +157,10 @@ def take_snapshot(state: MeshState) -> Snapshot:
         ended=list(state.ended.values()),
         requests=list(state.requests.items()),
         answers=list(state.answers.items()),
+        external_demand=list(state.external_demands.waiting),
+        rooms_lost=[
+            (n, task) for n, tasks in state.external_demands.lost.items() for task in tasks
+        ],
     )
 
 
@@ -280,6 +288,7 @@ def _put_books(state: MeshState, part: Snapshot) -> None:
     state.ledger.holds.update(part.holds)
     for node in part.nodes:
         state.cluster.adopt(node)
+    state.external_demands.restore(part.external_demand, part.rooms_lost)
     for group in part.groups:
         state.groups.add(group)
     for pool_name, shape, n in part.groups_dropped:

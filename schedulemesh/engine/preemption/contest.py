@@ -1,0 +1,116 @@
+"""Whether external work that waits in Ray would get the room that an eviction frees.
+
+Ray gives free room to an actor that already waits for it before one that is created later, and decides by
+chance between two that wait. A placement group that is to be created loses to both. So an eviction frees room
+for an incoming task only where nothing waits that would fit there, or where its room is handed over: an agent
+with GPUs runs in a placement group of its own (see ``runtime/rooms``), and an incoming agent that asks for
+the same gets this group as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from schedulemesh.domain.demand import ExternalDemand
+from schedulemesh.domain.resources import NOTHING, Resources, sum_of
+from schedulemesh.engine.admission.admit import Request
+from schedulemesh.engine.preemption.search import Plan
+from schedulemesh.engine.preemption.victims import VictimAgent
+from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.state.mesh_state import MeshState
+
+
+class Contest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Why the room that a plan frees would not be the incoming task's."""
+
+    node_id: str
+    #: What would get it before; empty: external work got it after an eviction for this task before.
+    rivals: tuple[ExternalDemand, ...] = ()
+
+
+def contest_of(state: MeshState, request: Request, plan: Plan) -> Contest | None:
+    """Who would get the room that these evictions free; None: the incoming task."""
+    demands, placement = state.external_demands, plan.placement
+    if not demands or placement is None or not plan.victims:
+        return None
+    task = request.stimulus.task
+    needs = _needs(request, placement.node_ids)
+    for node_id in needs:
+        if task is not None and task.task_id in demands.lost.get(node_id, ()):
+            return Contest(node_id=node_id)
+    if state.policy.evict_despite_external_demand or _is_handed_over(state, request, plan):
+        return None
+    for node_id, need in needs.items():
+        rivals = _rivals(state, node_id, need, _freed(state, plan, node_id))
+        if rivals:
+            return Contest(node_id=node_id, rivals=rivals)
+    return None
+
+
+def uncontested(state: MeshState, request: Request) -> Callable[[Agent], bool]:
+    """Which agents may be victims so that the incoming task surely gets their room."""
+    task = request.stimulus.task
+    lost = {} if task is None else state.external_demands.lost
+    closed = {n for n, tasks in lost.items() if task is not None and task.task_id in tasks}
+    may_lose = state.policy.evict_despite_external_demand
+
+    def keep(agent: Agent) -> bool:
+        if agent.node_id in closed:
+            return False
+        return may_lose or (request.by_node and hands_over(state, agent, request.need))
+
+    return keep
+
+
+def hands_over(state: MeshState, agent: Agent, need: Resources) -> bool:
+    """Whether an agent that is evicted leaves its room to an incoming one with this need as it is."""
+    spec, tasks = agent.spec, state.running.on_agent(agent.spec.name)
+    if not need.gpu or spec.resources != need or agent.group_id is not None:
+        return False
+    placed = all(state.running.by_id[task_id].choose_node for task_id in tasks)
+    return placed and spec.job is None and spec.own_group is None
+
+
+def _is_handed_over(state: MeshState, request: Request, plan: Plan) -> bool:
+    if not request.by_node or len(plan.victims) != 1:
+        return False
+    return hands_over(state, state.agents[plan.victims[0].name], request.need)
+
+
+def _needs(request: Request, node_ids: tuple[str, ...]) -> dict[str, Resources]:
+    """What the incoming task takes on each node."""
+    asked = request.group_request
+    bundles = (request.need,) if asked is None else asked.shape.bundles
+    found: dict[str, Resources] = {}
+    for node_id, bundle in zip(node_ids, bundles, strict=True):
+        found[node_id] = found.get(node_id, NOTHING) + bundle
+    return found
+
+
+def _freed(state: MeshState, plan: Plan, node_id: str) -> Resources:
+    """What becomes free on a node."""
+    freed: list[VictimAgent] = list(plan.victims)
+    node = state.cluster.nodes[node_id]
+    keys = {key for victim in freed for at, key in victim.allocations if at == node_id}
+    for group in plan.removed:
+        keys |= {group.key(i) for i, at in enumerate(group.node_ids) if at == node_id}
+    held = (node.allocations[key] for key in sorted(keys & node.allocations.keys()))
+    return sum_of(
+        msgspec.structs.replace(mine.held, gpu=sum(units for _, units in mine.devices.units))
+        for mine in held
+    )
+
+
+def _rivals(
+    state: MeshState, node_id: str, need: Resources, freed: Resources
+) -> tuple[ExternalDemand, ...]:
+    """What would be placed on the node before the incoming task, if too little is left for it then."""
+    left = state.cluster.nodes[node_id].free + freed
+    rivals = []
+    for each in state.external_demands.waiting:
+        if each.amount.fits(left):
+            left = left - each.amount
+            rivals.append(each)
+    return () if need.fits(left) else tuple(rivals)

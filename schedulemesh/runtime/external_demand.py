@@ -1,0 +1,80 @@
+"""What external work waits for in Ray, and which of it has taken room of a node."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from schedulemesh.domain.demand import ExternalDemand, named_job
+from schedulemesh.domain.resources import Resources
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.runtime.agent_registry import Agents
+from schedulemesh.runtime.backend import Backend, BackendError
+from schedulemesh.runtime.cluster_usage import Holder
+from schedulemesh.runtime.work_of_jobs import external_holders
+
+logger = logging.getLogger(__name__)
+
+#: How many equal demands are told apart, and how many there are at most: more would fill any node.
+_MOST_ALIKE, _MOST = 32, 200
+
+
+class DemandWatch:
+    """Looks for external work that waits in Ray, and for who took room that was to be an agent's."""
+
+    def __init__(self, backend: Backend, agents: Agents, group_mark: str) -> None:
+        self._backend, self._agents, self._group_mark = backend, agents, group_mark
+
+    async def look(self, state: MeshState) -> tuple[ExternalDemand, ...] | None:
+        """All that external work waits for; None: that is not known, or concerns nobody, because no task runs
+        that could be evicted.
+        """
+        if not len(state.running) and not state.external_demands:
+            return None
+        try:
+            waiting = await self._backend.demand()
+        except BackendError as error:
+            logger.warning("what others wait for is not known: %s", error)
+            return None
+        if not waiting.holders:
+            return ()
+        return demand_of(external_holders(waiting, state, self._agents, self._group_mark))
+
+    async def takers(self, state: MeshState, node_id: str, need: Resources) -> list[str]:
+        """The jobs that hold something of what is needed on a node, or are being started with it."""
+        usage, waiting = await self._backend.usage(), await self._backend.demand()
+        queued = {holder.ray_id for holder in waiting.holders}
+        external = external_holders(usage, state, self._agents, self._group_mark)
+        named = (
+            named_job(holder.job_id, holder.namespace)
+            for holder in external
+            if any(amount.helps(need) for amount in _taken(holder, node_id, queued))
+        )
+        return list(dict.fromkeys(named))
+
+
+def demand_of(holders: Iterable[Holder]) -> tuple[ExternalDemand, ...]:
+    """What these holders wait for, in an order that does not depend on theirs."""
+    counts = Counter(
+        (holder.job_id, holder.namespace, amount) for holder in holders for amount in holder.waiting
+    )
+    found = [
+        ExternalDemand(amount=amount, job_id=job_id, namespace=namespace)
+        for (job_id, namespace, amount), count in counts.items()
+        for _ in range(min(count, _MOST_ALIKE))
+    ]
+    return tuple(sorted(found, key=_order)[:_MOST])
+
+
+def _order(demand: ExternalDemand) -> tuple[object, ...]:
+    """The largest first."""
+    need = demand.amount
+    return (-need.gpu, -need.cpu, -need.memory, need.custom, demand.job_id, demand.namespace)
+
+
+def _taken(holder: Holder, node_id: str, queued: set[str]) -> Iterator[Resources]:
+    """What a holder has on a node; of one that is being started nobody can say where that is."""
+    yield from (amount for at, amount in holder.held if at == node_id)
+    if holder.ray_id not in queued:
+        yield from holder.waiting
