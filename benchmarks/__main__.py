@@ -64,6 +64,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
         "ray-queue": _on_ray_queue,
         "ray-commands": _on_ray_commands,
         "ray-attribution": _on_ray_attribution,
+        "ray-contention": _on_ray_contention,
     }
 
 
@@ -89,6 +90,12 @@ def _on_ray_attribution() -> list[Row]:
     from benchmarks.on_ray_attribution import on_ray_attribution
 
     return on_ray_attribution()
+
+
+def _on_ray_contention() -> list[Row]:
+    from benchmarks.on_ray_contention import on_ray_contention
+
+    return on_ray_contention()
 
 
 def _on_ray_dispatch() -> list[Row]:

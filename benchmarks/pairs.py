@@ -20,11 +20,12 @@ PAUSE_S = 0.3
 
 
 @contextlib.contextmanager
-def bare_ray() -> Iterator[None]:
-    """A separate local Ray."""
+def bare_ray(gpus: int = 0) -> Iterator[None]:
+    """A separate local Ray, with GPUs that need not exist."""
     ray.init(
         address="local",
         num_cpus=CPUS,
+        num_gpus=gpus,
         object_store_memory=80_000_000,
         include_dashboard=False,
         log_to_driver=False,
@@ -36,9 +37,9 @@ def bare_ray() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def own_ray() -> Iterator[RayScheduler]:
+def own_ray(gpus: int = 0) -> Iterator[RayScheduler]:
     """A separate local Ray, and a scheduler on it."""
-    with bare_ray():
+    with bare_ray(gpus):
         scheduler = RayScheduler("benchmark")
         yield scheduler
         scheduler.shutdown()

@@ -283,6 +283,7 @@ class ClusterMonitor:
         dead = list(dict.fromkeys(k for a, k in addresses.items() if a not in living))
         ending = await self._end_all_dead(dead)
         groups = await self._groups.recover(state.groups, keep_all=rolled_back)
+        await self._executor.rooms.recover(state, self._agents)
         await self._orphans.note()
         await self._witness.note(self._reactor.height())
         self._recovered = True

@@ -11,7 +11,7 @@ import msgspec
 from typing_extensions import assert_never
 
 from schedulemesh.domain.end_reasons import EndReason
-from schedulemesh.domain.resources import NOTHING, Resources
+from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.admission.admit import grace_of
 from schedulemesh.engine.lifecycle.agents import current
 from schedulemesh.engine.messages import stimuli as s
@@ -48,9 +48,9 @@ from schedulemesh.runtime.gangs import (
 from schedulemesh.runtime.job_cleanup import owner_of
 from schedulemesh.runtime.leases import Leases, not_without_agent
 from schedulemesh.runtime.pg_manager import Groups
-from schedulemesh.runtime.placement_watch import no_room, seen_anew
 from schedulemesh.runtime.reactor import Reactor
 from schedulemesh.runtime.references import References
+from schedulemesh.runtime.rooms import Rooms
 from schedulemesh.runtime.task_runs import TaskRuns
 from schedulemesh.runtime.user_code import UserCode
 from schedulemesh.runtime.warm_pool import WarmPool
@@ -76,12 +76,12 @@ class Executor:
         scheduler: str,
         job_folder: str = "",
     ) -> None:
-        self._backend = backend
-        self._agents = agents
+        self._backend, self._agents = backend, agents
         self.groups = groups
         self.code = UserCode(backend, reactor)
         self._runs = TaskRuns(agents, reactor, self.code)
         self.ready = WarmPool(backend, agents, groups, self.spawn, self.code.class_bytes)
+        self.rooms = Rooms(backend, groups, reactor, self.spawn)
         self.demand = DemandWatch(backend, agents, groups.name(""))
         self.leases = Leases(groups, self.ready, reactor)
         self._scheduler = scheduler
@@ -192,16 +192,28 @@ class Executor:
             return await self._occupied(order, order.group_id, foreign)
         if order.group_id is not None and starts[0].slot is None:
             return start_failed(order, f"its placement group {order.group_id} is gone")
-        if (agent.name, order.incarnation) not in self._agents.expected:
-            return start_failed(order, "it was ended before its process was started")
-        if agent.gang is not None:
-            result = await start_together(self._agents, order, starts)
-        else:
-            ready = self.ready.take(order)
-            result = await self._agents.start(msgspec.structs.replace(starts[0], ready=ready))
+        try:
+            result = await self._processes_started(order, starts)
+        except BackendError as failed:
+            return start_failed(order, str(failed))
         if isinstance(result, s.AgentStartFailed) and result.reason == NO_ROOM_IN_RAY:
             return await self._explained(order, result)
         return result
+
+    async def _processes_started(
+        self, order: StartAgent, starts: list[AgentStart]
+    ) -> s.AgentReported | s.AgentStartFailed:
+        """Start the processes of an agent, one with GPUs in a room where it gets one."""
+        agent, room = order.agent, await self.rooms.prepare(order)
+        if (agent.name, order.incarnation) not in self._agents.expected:
+            return start_failed(order, "it was ended before its process was started")
+        if agent.gang is not None:
+            return await start_together(self._agents, order, starts)
+        if room is None and await self.rooms.is_full(order):
+            return start_failed(order, "Ray has no room for it", NO_ROOM_IN_RAY)
+        slot, ready = room or starts[0].slot, self.ready.take(order)
+        start = msgspec.structs.replace(starts[0], slot=slot, ready=ready)
+        return self.rooms.noted(await self._agents.start(start))
 
     async def _lease_started(self, order: StartAgent) -> s.AgentReported | s.AgentStartFailed:
         """Hand the groups of a lease over; nothing of ours, nor of a former agent, stays in them."""
@@ -247,7 +259,8 @@ class Executor:
             )
         elif node_id is not None:
             try:
-                why = await self._who_has(node_id, own_need(order.agent))
+                need = own_need(order.agent)
+                why = await self.demand.who_has(self.reactor, node_id, need, self.unused_claims)
             except BackendError as unknown:
                 logger.warning(
                     "cannot tell who holds the resources of node %s: %s", node_id, unknown
@@ -257,17 +270,6 @@ class Executor:
             return failed
         error = f"agent {failed.agent_name!r}: {why}"
         return msgspec.structs.replace(failed, error=error)
-
-    async def _who_has(self, node_id: str, need: Resources) -> str:
-        """The holders of the resources of a node that was chosen for an actor; updates the external usage."""
-        views = await self._backend.nodes()
-        not_placed = need + self.unused_claims.get(node_id, NOTHING)
-        reports = seen_anew(self.reactor.state, views, node_id, not_placed)
-        await self.reactor.report(s.ClusterObserved(nodes=reports))
-        node = self.reactor.state.cluster.nodes.get(node_id)
-        if node is None:
-            return f"node {node_id} is gone"
-        return no_room(node, need, await self.demand.takers(self.reactor.state, node_id, need))
 
     async def _drop_group(self, group_id: str) -> None:
         """Remove a group with everything in it from Ray; the cluster monitor then reports it as lost."""

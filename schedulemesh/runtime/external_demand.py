@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from schedulemesh.domain.demand import ExternalDemand, named_job
-from schedulemesh.domain.resources import Resources
+from schedulemesh.domain.resources import NOTHING, Resources
+from schedulemesh.engine.messages.stimuli import ClusterObserved
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.backend import Backend, BackendError
 from schedulemesh.runtime.cluster_usage import Holder
+from schedulemesh.runtime.placement_watch import no_room, seen_anew
+from schedulemesh.runtime.reactor import Reactor
 from schedulemesh.runtime.work_of_jobs import external_holders
 
 logger = logging.getLogger(__name__)
@@ -40,6 +43,21 @@ class DemandWatch:
         if not waiting.holders:
             return ()
         return demand_of(external_holders(waiting, state, self._agents, self._group_mark))
+
+    async def who_has(
+        self, reactor: Reactor, node_id: str, need: Resources, unused: Mapping[str, Resources]
+    ) -> str:
+        """Why Ray had no room for an actor on the node that was chosen for it, and who has it; updates the
+        external usage. ``unused``: what of the claims of jobs is free in Ray, by node.
+        """
+        views = await self._backend.nodes()
+        not_placed = need + unused.get(node_id, NOTHING)
+        reports = seen_anew(reactor.state, views, node_id, not_placed)
+        await reactor.report(ClusterObserved(nodes=reports))
+        node = reactor.state.cluster.nodes.get(node_id)
+        if node is None:
+            return f"node {node_id} is gone"
+        return no_room(node, need, await self.takers(reactor.state, node_id, need))
 
     async def takers(self, state: MeshState, node_id: str, need: Resources) -> list[str]:
         """The jobs that hold something of what is needed on a node, or are being started with it."""

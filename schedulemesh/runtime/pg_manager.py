@@ -25,6 +25,8 @@ from schedulemesh.runtime.retries import until_answered
 
 logger = logging.getLogger(__name__)
 
+#: How the ids of groups begin of which the engine knows nothing: see rooms.py.
+ROOM = "room:"
 #: Seconds between two checks of a group that Ray is placing or removing: doubled from the first to the last.
 _LOOK_S, _LOOK_MAX_S = 0.002, 0.5
 #: Seconds that the removal of all groups may take at the end.
@@ -64,6 +66,10 @@ class Groups:
     def slot(self, group_id: str) -> BundleSlot | None:
         """The first bundle of a group; None: there is no such group."""
         return self._slots.get(group_id)
+
+    def adopt(self, group_id: str, slot: BundleSlot) -> None:
+        """Take over a group that a former supervisor created and the engine does not know."""
+        self._slots[group_id] = slot
 
     def notify(self) -> None:
         """Notify waiters that the state of a group has changed."""
@@ -179,6 +185,7 @@ class Groups:
         Returns which groups of the state exist. A group on other nodes than in the state is removed, too.
         """
         living = await self.living()
+        living = {name: view for name, view in living.items() if not name.startswith(ROOM)}
         unknown = living.keys() - table.by_id.keys()
         self.orphans = set(unknown) if keep_all else self.orphans & unknown
         for group_id, view in living.items():

@@ -299,7 +299,13 @@ class Mesh:
         """The ids of the tasks in a pool's queue, in their order."""
         return [task.task_id for task in self.state.queue.of_pool(pool_name)]
 
-    def report(self, name: str, node_id: str | None = None, devices: Devices | None = None) -> Any:
+    def report(
+        self,
+        name: str,
+        node_id: str | None = None,
+        devices: Devices | None = None,
+        room: str = "",
+    ) -> Any:
         """The agent runs: where the book assumes, unless said otherwise."""
         order = self.starts.pop(name)
         node_id = node_id or order.node_id
@@ -317,6 +323,7 @@ class Mesh:
                 node_id=node_id,
                 gpu_ids=gpu_ids(devices),
                 members=members,
+                room=room,
             )
         ).outcome
 

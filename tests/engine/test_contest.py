@@ -16,17 +16,16 @@ def demand(job_id="02000000", **given):
     return ExternalDemand(amount=amount(**given), job_id=job_id, namespace="team")
 
 
-def full(*, nodes=1, each=None, **policy):
+def full(*, nodes=1, **policy):
     """Nodes with 2 GPUs, and a task of low priority on each of them."""
-    each = each or {"cpu": 1, "gpu": 2}
     mesh = Mesh(
         pool("p", cpu=100, gpu=100),
         nodes=[node(f"n{i}", cpu=8, gpu=2) for i in range(nodes)],
         **policy,
     )
     for i in range(nodes):
-        mesh.submit(f"low{i}", priority=1.0, class_key=KEY, **each)
-        mesh.report(f"low{i}")
+        mesh.submit(f"low{i}", priority=1.0, class_key=KEY, cpu=1, gpu=2)
+        mesh.report(f"low{i}", room=f"room:low{i}")
     return mesh
 
 
@@ -58,16 +57,17 @@ def test_of_several_victims_one_is_taken_whose_room_is_handed_over():
     )
     for name, cpu, priority in (("other", 2, 1.0), ("same", 1, 2.0)):
         mesh.submit(name, priority=priority, class_key=KEY, cpu=cpu, gpu=2)
-        mesh.report(name)
+        mesh.report(name, room=f"room:{name}")
     mesh.see_demand(demand(gpu=2))
     mesh.submit("high", priority=9.0, class_key=KEY, cpu=1, gpu=2)
     assert set(mesh.ends) == {"same"}, "without the demand it would have been the other one"
 
 
-def test_agents_without_gpus_hand_nothing_over():
-    mesh = full(each={"cpu": 8})
-    mesh.see_demand(demand(cpu=4))
-    refused = mesh.submit("high", priority=9.0, class_key=KEY, cpu=8)
+def test_an_agent_without_a_room_of_its_own_hands_nothing_over():
+    mesh = Mesh(pool("p", cpu=100, gpu=100), nodes=[node("a", cpu=8, gpu=2)])
+    mesh.run("low", priority=1.0, class_key=KEY, cpu=1, gpu=2)
+    mesh.see_demand(demand(gpu=2))
+    refused = mesh.submit("high", priority=9.0, class_key=KEY, cpu=1, gpu=2)
     assert refused.reason == "external_demand"
 
 

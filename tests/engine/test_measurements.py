@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schedulemesh.engine.messages import stimuli as s
@@ -145,6 +145,7 @@ def test_an_eviction_by_request_does_not():
     protected=st.booleans(),
     gpus=st.integers(1, 4),
 )
+@settings(deadline=None)
 def test_idle_changes_only_the_order(priorities, idle, order, protected, gpus):
     """The same tasks may be evicted, quotas hold, and no busy one is a candidate before an idle one."""
     mesh = mesh_of(victim_order=order, protected_pools=("p",) if protected else (), **IDLE)

@@ -63,6 +63,16 @@ def refused_for_demand(scheduler):
     return answers[-1]
 
 
+@pytest.mark.parametrize("round_", range(3))
+def test_room_of_the_same_shape_is_handed_over_beside_an_actor_that_waits(pool, foreign, round_):
+    foreign(num_gpus=2, namespace="others")
+    refused_for_demand(pool)
+    answer = submit(pool, "high", 9.0)
+    assert answer["success"], answer
+    assert [victim["task_id"] for victim in answer["preempted"]] == ["low"]
+    assert running(pool) == {"high"}
+
+
 def test_nobody_is_evicted_while_an_actor_waits_that_would_get_the_room(pool, foreign):
     waits = foreign(num_gpus=2, name="waiting", namespace="others")
     refused = refused_for_demand(pool)

@@ -165,6 +165,7 @@ def agent_reported(tx: Transaction, stimulus: s.AgentReported) -> RequestOutcome
             actor_namespace=stimulus.actor_namespace,
             state_restored=stimulus.state_restored,
             members=stimulus.members,
+            room=stimulus.room,
         )
     )
     order_runs(tx, agent)

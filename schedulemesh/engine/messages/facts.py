@@ -175,6 +175,8 @@ class AgentStarted(Fact, tag="agent_started", frozen=True, kw_only=True):
     state_restored: bool | None = None
     #: Of a gang: its members in the order of their ranks, of whom the first is described above too.
     members: tuple[MemberProcess, ...] = ()
+    #: The group in which it alone runs, which the next agent may take over; empty: none, or a pool's.
+    room: str = ""
 
 
 class AgentProcessRestarted(Fact, tag="agent_process_restarted", frozen=True, kw_only=True):
@@ -360,9 +362,7 @@ class TaskPreempted(Fact, tag="task_preempted", frozen=True, kw_only=True):
     save_error: str = ""
     #: The position of its first submission among all submissions; 0: it was only registered.
     number: int = 0
-    #: What it would join the queue with.
     attempts: Attempts = FIRST_ATTEMPT
-    #: See ``AgentAdmitted``.
     choose_node: bool = True
 
 

@@ -203,6 +203,8 @@ class AgentReported(Stimulus, frozen=True, kw_only=True):
     state_restored: bool | None = None
     #: Of a gang: its members in the order of their ranks, of whom the first is described above too.
     members: tuple[MemberProcess, ...] = ()
+    #: See ``AgentStarted``.
+    room: str = ""
 
 
 class AgentStartFailed(Stimulus, frozen=True, kw_only=True):

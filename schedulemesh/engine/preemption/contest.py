@@ -18,7 +18,7 @@ from schedulemesh.domain.resources import NOTHING, Resources, sum_of
 from schedulemesh.engine.admission.admit import Request
 from schedulemesh.engine.preemption.search import Plan
 from schedulemesh.engine.preemption.victims import VictimAgent
-from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.state.agents import Agent, Running
 from schedulemesh.engine.state.mesh_state import MeshState
 
 
@@ -59,24 +59,21 @@ def uncontested(state: MeshState, request: Request) -> Callable[[Agent], bool]:
     def keep(agent: Agent) -> bool:
         if agent.node_id in closed:
             return False
-        return may_lose or (request.by_node and hands_over(state, agent, request.need))
+        return may_lose or (request.by_node and hands_over(agent, request.need))
 
     return keep
 
 
-def hands_over(state: MeshState, agent: Agent, need: Resources) -> bool:
+def hands_over(agent: Agent, need: Resources) -> bool:
     """Whether an agent that is evicted leaves its room to an incoming one with this need as it is."""
-    spec, tasks = agent.spec, state.running.on_agent(agent.spec.name)
-    if not need.gpu or spec.resources != need or agent.group_id is not None:
-        return False
-    placed = all(state.running.by_id[task_id].choose_node for task_id in tasks)
-    return placed and spec.job is None and spec.own_group is None
+    has_room = isinstance(agent.phase, Running) and bool(agent.phase.room)
+    return has_room and agent.spec.resources == need
 
 
 def _is_handed_over(state: MeshState, request: Request, plan: Plan) -> bool:
     if not request.by_node or len(plan.victims) != 1:
         return False
-    return hands_over(state, state.agents[plan.victims[0].name], request.need)
+    return hands_over(state.agents[plan.victims[0].name], request.need)
 
 
 def _needs(request: Request, node_ids: tuple[str, ...]) -> dict[str, Resources]:

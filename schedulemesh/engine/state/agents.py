@@ -87,6 +87,8 @@ class Running(
     capabilities: tuple[str, ...] = ()
     #: Of a gang: its members in the order of their ranks, of whom the first is described above too.
     members: tuple[MemberProcess, ...] = ()
+    #: See ``AgentStarted``.
+    room: str = ""
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ending", gc=False):

@@ -303,6 +303,7 @@ class MeshState:
             actor_namespace=fact.actor_namespace,
             capabilities=fact.capabilities,
             members=fact.members,
+            room=fact.room,
         )
         agent.enter(running)
         self.ledger.commit(agent.shares)

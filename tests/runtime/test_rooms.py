@@ -1,0 +1,134 @@
+"""The placement groups of agents with GPUs, as a whole supervisor on a fake backend keeps them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from schedulemesh.core.agent_actor import AgentActor
+from schedulemesh.domain.resources import parse_resources
+from schedulemesh.runtime.backend import NodeView
+from tests.core.test_request_service import client
+from tests.runtime.composition import InThread
+from tests.runtime.fake_backend import OWN_NODE
+
+TOTAL = parse_resources({"cpu": 8, "gpu": 2})
+
+
+@pytest.fixture
+def service(tmp_path):
+    found = InThread(tmp_path / "j.sqlite")
+    found.backend.free = [NodeView(node_id=OWN_NODE, total=TOTAL, free=TOTAL, labels={})]
+    found.do(found.running.monitor.observe())
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def calls(service):
+    made = client(service)
+    made.create_pool("p", resources={"cpu": 8, "gpu": 2})
+    return made
+
+
+def submit(calls, task_id, priority=1.0, **resources):
+    return calls.submit_task_with_preemption(
+        task_id, "p", AgentActor, resources=resources, priority=priority, agent_name=task_id
+    )
+
+
+def rooms(service):
+    """The rooms in Ray, by their ids."""
+    return {
+        name: view.ray_id
+        for name, view in service.do(service.running.executor.groups.living()).items()
+    }
+
+
+def room_of(service, name):
+    return service.running.reactor.state.agents[name].process.room
+
+
+def removals_done(service):
+    """Once each room that was to be removed is gone."""
+
+    async def done():
+        while service.running.executor.rooms._removals:
+            await asyncio.wait(service.running.executor.rooms._removals)
+
+    service.do(done())
+
+
+def test_an_agent_with_gpus_runs_in_a_room_and_leaves_none_behind(service, calls):
+    assert submit(calls, "a", cpu=1, gpu=1)["success"]
+    assert room_of(service, "a") in rooms(service)
+    assert calls.complete_task("a", end_agent=True)["success"]
+    removals_done(service)
+    assert rooms(service) == {}
+
+
+def test_an_agent_without_gpus_has_none(service, calls):
+    assert submit(calls, "a", cpu=1)["success"]
+    assert (room_of(service, "a"), rooms(service)) == ("", {})
+
+
+def test_an_incoming_task_of_the_same_shape_gets_the_room_of_its_victim(service, calls):
+    assert submit(calls, "low", cpu=1, gpu=2)["success"]
+    before = rooms(service)
+    assert submit(calls, "high", 9.0, cpu=1, gpu=2)["success"]
+    removals_done(service)
+    assert rooms(service) == before
+    assert room_of(service, "high") in before
+
+
+def test_of_another_shape_it_gets_a_room_of_its_own(service, calls):
+    assert submit(calls, "low", cpu=1, gpu=2)["success"]
+    before = rooms(service)
+    assert submit(calls, "high", 9.0, cpu=1, gpu=1)["success"]
+    removals_done(service)
+    assert not before.keys() & rooms(service).keys()
+    assert list(rooms(service)) == [room_of(service, "high")]
+
+
+def test_where_ray_places_no_room_the_agent_runs_without_one(service, calls):
+    service.backend.full.add(OWN_NODE)
+    assert submit(calls, "a", cpu=1, gpu=1)["success"]
+    removals_done(service)
+    assert (room_of(service, "a"), rooms(service)) == ("", {})
+
+
+def test_where_the_node_is_full_in_ray_the_start_fails_at_once(service, calls):
+    service.backend.full.add(OWN_NODE)
+    assert submit(calls, "a", cpu=1, gpu=1)["success"]
+    full = NodeView(node_id=OWN_NODE, total=TOTAL, free=parse_resources({"cpu": 8}), labels={})
+    service.backend.free = [full]
+    refused = submit(calls, "b", cpu=1, gpu=1)
+    assert refused["reason"] == "cluster_out_of_resources"
+
+
+def test_the_next_supervisor_keeps_the_rooms_of_living_agents(service, calls):
+    assert submit(calls, "low", cpu=1, gpu=2)["success"]
+    assert submit(calls, "high", 9.0, cpu=1, gpu=2)["success"]
+    removals_done(service)
+    before = rooms(service)
+    executor = service.running.executor
+    executor.rooms._of.clear()
+    service.do(executor.rooms.recover(service.running.reactor.state, executor._agents))
+    removals_done(service)
+    incarnation = service.running.reactor.state.agents["high"].incarnation
+    assert executor.rooms.room_of("high", incarnation) in before
+    assert rooms(service) == before
+
+
+def test_a_room_in_which_nothing_runs_is_removed_by_the_next_supervisor(service, calls):
+    assert submit(calls, "a", cpu=1, gpu=1)["success"]
+    executor = service.running.executor
+    executor.rooms._of.clear()
+    state = service.running.reactor.state
+    agent = state.agents.pop("a")
+    service.do(executor._agents.end("a", agent.incarnation))
+    service.do(executor.rooms.recover(state, executor._agents))
+    removals_done(service)
+    state.agents["a"] = agent
+    assert rooms(service) == {}
