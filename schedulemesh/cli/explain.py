@@ -88,11 +88,12 @@ def text_of(answer: ExplainResult, now: float) -> str:
 
 
 def _title(answer: ExplainResult, now: float) -> str:
-    """Which task it is, its state, and since when."""
+    """Which task it is and of what kind, its state, and since when."""
+    what = "task" if answer["kind"] == "agent" else answer["kind"]
     owner = f", owner {answer['owner']}" if answer["owner"] else ""
     said = (
-        f"task {answer['task_id']} (pool {answer['pool_name']}, priority {answer['priority']:.12g}{owner}): "
-        f"{answer['state']}"
+        f"{what} {answer['task_id']} (pool {answer['pool_name']}, priority "
+        f"{answer['priority']:.12g}{owner}): {answer['state']}"
     )
     if answer["since"] is not None:
         since = seconds(now - answer["since"])

@@ -118,6 +118,7 @@ def explained(found: Explanation) -> Plain:
     return {
         "success": True,
         **task_row(found.task),
+        "kind": found.kind,
         "state": found.state,
         "reason": found.reason,
         "error": found.error,

@@ -14,7 +14,7 @@ from schedulemesh.domain.resources import sum_of
 from schedulemesh.domain.task import Attempts, TaskSpec, task_row
 from schedulemesh.engine.explain import pool_not_found
 from schedulemesh.engine.lifecycle.drain import agents_of
-from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.state.agents import Agent, kind_of
 from schedulemesh.engine.state.lending import lendable
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.protocol import requests
@@ -200,7 +200,7 @@ class View:
             {
                 **task_row(task.spec),
                 "agent_name": task.agent_name,
-                "kind": self._kind_of(task.agent_name),
+                "kind": kind_of(self._state.agents, task.agent_name),
                 "phase": task.phase.value,
                 "started_at": task.started_at,
                 "remaining_time": task.remaining(self._now),
@@ -340,11 +340,6 @@ class View:
             "idle_since": running.idle.get(agent.spec.name),
             **self._members_of(agent),
         }
-
-    def _kind_of(self, agent_name: str) -> str:
-        """What a task has been given; one that is only registered runs on an agent."""
-        agent = self._state.agents.get(agent_name)
-        return "agent" if agent is None else agent.spec.kind
 
     def _metrics_of(self, agent_name: str) -> dict[str, object]:
         """The last metrics of an agent, of a gang those of its first member."""

@@ -32,7 +32,8 @@ from schedulemesh.protocol.requests import AnyRequest, ChangePolicy, decode_requ
 from schedulemesh.protocol.roles import LEAST_ROLE, allows
 from schedulemesh.protocol.token_requests import AnyTokenChange
 from schedulemesh.server.answers import plain, rows_of
-from schedulemesh.server.changes import CHANGES, Change, Given, new_request_id
+from schedulemesh.server.change import Change, Given, new_request_id
+from schedulemesh.server.changes import CHANGES
 from schedulemesh.server.event_feed import EventFeed
 from schedulemesh.server.event_streams import MAX_STREAMS, EventStream, Wanted
 from schedulemesh.server.gateway import Gateway

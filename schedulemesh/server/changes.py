@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Mapping
 from typing import Any
 
-import msgspec
 from msgspec import UNSET
 
 from schedulemesh.config.groups import parse_groups
@@ -23,6 +20,7 @@ from schedulemesh.domain.tokens import TokenSpec, parse_lifetime, parse_role
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.drain_requests import Drain
+from schedulemesh.protocol.lease_requests import ReleaseLease, RenewLease
 from schedulemesh.protocol.queue_requests import CancelTasks, ChangeQueuedTask, ChangeQueuePolicy
 from schedulemesh.protocol.state_requests import SaveTaskState
 from schedulemesh.protocol.task_requests import CancelTask
@@ -33,47 +31,9 @@ from schedulemesh.protocol.token_requests import (
     RotateToken,
 )
 from schedulemesh.server import bodies, schemas
+from schedulemesh.server.change import Change, Given
 
 _LENDING = ("cohort", "lending_limit", "borrowing_limit", "weight")
-
-
-class Given(msgspec.Struct, frozen=True, kw_only=True):
-    """What a caller gave."""
-
-    path: Mapping[str, str]
-    #: Of the type that the call declares.
-    body: Any
-    #: Who asks, as the scheduler records it.
-    client: str
-    #: The hash of a secret that is made for this request, if it issues a token.
-    secret_hash: str
-    #: The header Idempotency-Key, or a new one.
-    request_id: str
-
-    def name(self, key: str) -> str:
-        """A name in the path. Raises InvalidRequestError."""
-        return parse_name(self.path[key], key)
-
-
-class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that changes something, or that needs a body."""
-
-    method: str
-    path: str
-    summary: str
-    body: Any = bodies.Nothing
-    #: The type of the answer; None: an object whose fields the Python reference lists.
-    answer: Any = schemas.Done
-    #: The class of the request, which decides who may make it.
-    asks: type
-    #: Whether the answer has the secret of the token that it issues, as ``token``.
-    reveals: bool = False
-    request: Callable[[Given], r.AnyRequest]
-
-
-def new_request_id() -> str:
-    """An id for a request of a caller who gave none."""
-    return uuid.uuid4().hex
 
 
 def _pool(given: Given) -> dict[str, Any]:
@@ -386,6 +346,22 @@ CHANGES = (
         answer=schemas.Saved,
         asks=SaveTaskState,
         request=lambda given: SaveTaskState(task_id=given.name("task_id")),
+    ),
+    Change(
+        method="POST",
+        path="/leases/{task_id:path}/renew",
+        summary="Have the time to live of a lease begin again",
+        asks=RenewLease,
+        request=lambda given: RenewLease(task_id=given.name("task_id")),
+    ),
+    Change(
+        method="POST",
+        path="/leases/{task_id:path}/release",
+        summary="Give a lease up: what runs in its placement groups is ended",
+        asks=ReleaseLease,
+        request=lambda given: ReleaseLease(
+            task_id=given.name("task_id"), request_id=given.request_id
+        ),
     ),
     Change(
         method="POST",

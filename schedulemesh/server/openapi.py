@@ -10,7 +10,8 @@ import msgspec
 
 from schedulemesh.protocol.roles import LEAST_ROLE
 from schedulemesh.server import bodies, schemas
-from schedulemesh.server.changes import CHANGES, Change
+from schedulemesh.server.change import Change
+from schedulemesh.server.changes import CHANGES
 from schedulemesh.server.history import (
     QUESTIONS,
     STREAM_PARAMETERS,

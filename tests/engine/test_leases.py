@@ -134,6 +134,30 @@ def test_a_lease_in_the_queue_whose_holder_has_ended_is_cancelled(mesh):
     assert mesh.state.ended["second"].error == "job 01 has ended"
 
 
+def test_the_explanation_says_what_kind_of_task_it_is(mesh):
+    granted(mesh, bundles=[{"cpu": 4}, {"cpu": 4}])
+    mesh.queue("waits", bundles=TWO, lease=LeaseSpec())
+    mesh.queue("agent", cpu=2)
+
+    def kinds():
+        found = {t: mesh.engine.explain(t, mesh.now) for t in ("l", "waits", "agent")}
+        return {task_id: (one.kind, one.state) for task_id, one in found.items()}
+
+    assert kinds() == {
+        "l": ("lease", "running"),
+        "waits": ("lease", "queued"),
+        "agent": ("agent", "queued"),
+    }
+    mesh.cancel("waits")
+    mesh.cancel("l", reason=TaskEndReason.HOLDER_ENDED, error="its job has ended")
+    mesh.cancel("agent")
+    assert kinds() == {
+        "l": ("lease", "cancelled"),
+        "waits": ("lease", "cancelled"),
+        "agent": ("agent", "cancelled"),
+    }
+
+
 def test_a_recovered_lease_stays_as_it_is(mesh):
     group = granted(mesh)
     incarnation = mesh.state.agents["l"].incarnation

@@ -10,7 +10,7 @@ from schedulemesh.server.changes import CHANGES
 from schedulemesh.server.history import QUESTIONS
 from schedulemesh.server.openapi import document
 from schedulemesh.server.reads import LISTINGS, SINGLES
-from tests.server.work import filled
+from tests.server.work import filled, lease
 
 
 @pytest.fixture
@@ -158,6 +158,34 @@ def test_a_key_is_for_one_change_of_one_token(busy):
         again = one.post("/api/v1/tasks/first/complete", json={}, headers=key)
         of_other = other.post("/api/v1/tasks/first/complete", json={}, headers=key)
     assert [answer.status_code for answer in (first, again, of_other)] == [200, 200, 404]
+
+
+def test_leases_are_listed_renewed_and_released(busy, mesh):
+    for task_id in ("first", "second", "waits-1", "waits-2"):
+        busy.send("POST", f"/tasks/{task_id}/cancel")
+    lease(mesh, "leased")
+    (row,) = busy.get("/tasks?kind=lease")["items"]
+    assert (row["task_id"], row["phase"]) == ("leased", "running")
+    assert busy.get("/tasks/leased")["kind"] == "lease"
+    assert busy.send("POST", "/leases/leased/renew")["success"]
+    assert busy.send("POST", "/leases/leased/release")["success"]
+    assert busy.get("/tasks/leased")["state"] == "completed"
+    assert busy.get("/tasks/leased")["kind"] == "lease", "also when it has ended"
+    assert busy.send("POST", "/leases/leased/renew", status=409)["reason"] == "lease_ended"
+    assert busy.send("POST", "/leases/leased/release")["detail"] == "already_ended"
+    assert busy.send("POST", "/leases/none/renew", status=404)["reason"] == "task_not_found"
+
+
+def test_a_submitter_may_release_its_own_leases_only(busy, mesh):
+    for task_id in ("first", "second", "waits-1", "waits-2"):
+        busy.send("POST", f"/tasks/{task_id}/cancel")
+    lease(mesh, "leased", owner="bob")
+    role = {"role": "submitter", "pools": ["p"]}
+    other = busy.send("POST", "/tokens", {"name": "eve", "owner": "eve", **role})["token"]
+    own = busy.send("POST", "/tokens", {"name": "bob", "owner": "bob", **role})["token"]
+    with busy.client_with(other) as eve, busy.client_with(own) as bob:
+        assert eve.post("/api/v1/leases/leased/release").status_code == 403
+        assert bob.post("/api/v1/leases/leased/release").status_code == 200
 
 
 def test_agents_and_nodes_are_changed(busy):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.lease import LeaseSpec
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
@@ -40,6 +43,19 @@ def submit(mesh, task_id, **how):
     """Submit a task of one CPU; the outcome."""
     blobs = {key_of(CLASS): CLASS}
     return ask(mesh, r.SubmitTask(submission=submission(task_id, **how), blobs=blobs)).outcome
+
+
+def lease(mesh, task_id, owner="ada"):
+    """A lease of one CPU that is to be renewed; the outcome."""
+    given = submission(task_id, owner=owner)
+    agent = AgentSpec(
+        name=f"{task_id}-agent",
+        pool_name="p",
+        resources=CPU,
+        bundles=(CPU,),
+        lease=LeaseSpec(ttl_s=60.0),
+    )
+    return ask(mesh, r.SubmitTask(submission=msgspec.structs.replace(given, agent=agent))).outcome
 
 
 def filled(mesh):

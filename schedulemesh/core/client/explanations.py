@@ -85,6 +85,8 @@ class EvictionInfo(TypedDict, total=False):
 class ExplainResult(Result, TaskInfo, total=False):
     """The answer of ``explain``; times are in seconds since 1970."""
 
+    #: "agent", "gang", "job" or "lease".
+    kind: str
     #: "queued", "starting", "running", "preempting", "ending", "completed", "failed", "cancelled" or "lost".
     state: str
     #: Further reasons, the most important first.

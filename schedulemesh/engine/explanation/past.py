@@ -28,6 +28,7 @@ def explain_past(state: MeshState, task_id: str) -> Explanation | None:
     completed = ended.state is EndState.COMPLETED
     return Explanation(
         task=ended.spec,
+        kind=ended.kind,
         state=ended.state.value,
         reason=ended.reason,
         error="" if completed else error,

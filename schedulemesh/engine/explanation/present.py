@@ -11,7 +11,7 @@ from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.requeue import returns_when_evicted
 from schedulemesh.engine.explanation.evictions import evictor, last_eviction
 from schedulemesh.engine.messages.explanation import Eviction, Explanation
-from schedulemesh.engine.state.agents import Agent, Ending, Waiting
+from schedulemesh.engine.state.agents import Agent, Ending, Waiting, kind_of
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.task_phases import Preempting
 from schedulemesh.engine.state.tasks import RunningTask
@@ -25,6 +25,7 @@ def explain_present(state: MeshState, task: RunningTask, now: float) -> Explanat
     agent = state.agents.get(task.agent_name)
     explained = Explanation(
         task=task.spec,
+        kind=kind_of(state.agents, task.agent_name),
         state=task.phase.value,
         agent_name=task.agent_name,
         node_ids=_node_ids(state, agent),

@@ -123,6 +123,7 @@ def _place_of(tx: Transaction, task: QueuedTask) -> Explanation:
     position = queue.position(task)
     return Explanation(
         task=task.spec,
+        kind=task.submission.agent.kind,
         state="queued",
         agent_name=task.submission.agent.name,
         since=task.queued_at,

@@ -103,6 +103,8 @@ class Explanation(_Part, frozen=True, kw_only=True):
     """What is known of a task. Times are seconds since 1970."""
 
     task: TaskSpec
+    #: What it runs: ``agent``, ``gang``, ``job`` or ``lease``.
+    kind: str
     #: ``queued``, ``starting``, ``running``, ``preempting``, ``ending``, or how it ended: ``completed``,
     #: ``failed``, ``cancelled``, ``lost``.
     state: str

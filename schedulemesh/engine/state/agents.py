@@ -11,6 +11,7 @@ When an agent has ended, in whatever phase it was, it is removed from the state.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, NoReturn, Union
 
 import msgspec
@@ -258,6 +259,12 @@ class Agent(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     def is_on(self, node_id: str) -> bool:
         """Whether it holds resources on this node itself, not in a placement group."""
         return isinstance(self.place, OnNode) and self.place.node_id == node_id
+
+
+def kind_of(agents: Mapping[str, Agent], agent_name: str) -> str:
+    """What the agent of a task is, as listings show it; one that the scheduler does not know is an agent."""
+    agent = agents.get(agent_name)
+    return "agent" if agent is None else agent.spec.kind
 
 
 class Preempted(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.messages import facts as f
-from schedulemesh.engine.state.agents import Agent, Ending
+from schedulemesh.engine.state.agents import Agent, Ending, kind_of
 from schedulemesh.engine.state.cluster import Cluster
 from schedulemesh.engine.state.evictions import Evictions, Evictor
 from schedulemesh.engine.state.past import Past
@@ -65,7 +65,7 @@ class EvictionFacts:
         agent = self._agents.get(task.agent_name)
         if agent is None:
             self._past.note_former(task.agent_name)
-        self._past.note_preempted(task, fact)
+        self._past.note_preempted(task, fact, kind_of(self._agents, task.agent_name))
         ends = agent is not None and isinstance(agent.phase, Ending)
         self._evictions.finish(fact.task.task_id, fact.at, agent_stays=not ends)
 

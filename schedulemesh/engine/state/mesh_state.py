@@ -31,6 +31,7 @@ from schedulemesh.engine.state.agents import (
     Starting,
     Submission,
     Waiting,
+    kind_of,
 )
 from schedulemesh.engine.state.audit import AuditLog
 from schedulemesh.engine.state.class_order import ClassOrder
@@ -371,9 +372,9 @@ class MeshState:
 
     def _agent_ended(self, fact: f.AgentEnded) -> None:
         tasks = self.running.remove_agent(fact.agent_name)
-        for task in tasks:
-            self.past.note_ended_with_agent(task, fact)
         agent = self.agents.pop(fact.agent_name)
+        for task in tasks:
+            self.past.note_ended_with_agent(task, fact, agent.spec.kind)
         phase, place = agent.phase, agent.place
         if fact.reason is EndReason.LOST:
             self.past.note_lost(
@@ -447,7 +448,7 @@ class MeshState:
 
     def _task_ended(self, fact: f.TaskEnded) -> None:
         task = self.running.remove(fact.task_id)
-        self.past.note_task_ended(task, fact)
+        self.past.note_task_ended(task, fact, kind_of(self.agents, task.agent_name))
         if isinstance(task.phase, Preempting):
             self.evictions.cancel(fact.task_id)
         if task.agent_name not in self.agents:

@@ -44,6 +44,8 @@ class EndedTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     spec: TaskSpec
     #: The agent that it ran on last.
     agent_name: str
+    #: What it was: "agent", "gang", "job" or "lease".
+    kind: str = "agent"
     state: EndState
     #: When it ended, in seconds since 1970.
     at: float
@@ -97,9 +99,9 @@ class Past:
             counts[reason] = counts.get(reason, 0) + count
         return counts
 
-    def note_preempted(self, task: RunningTask, fact: TaskPreempted) -> None:
+    def note_preempted(self, task: RunningTask, fact: TaskPreempted, kind: str) -> None:
         """Remember a preemption; only those that count are in the statistics. The task has ended unless it
-        joins the queue again.
+        joins the queue again. ``kind``: what its agent is.
         """
         if fact.counted:
             key = (fact.task.pool_name, fact.reason)
@@ -108,6 +110,7 @@ class Past:
             EndedTask(
                 spec=fact.task,
                 agent_name=fact.agent_name,
+                kind=kind,
                 state=EndState.CANCELLED,
                 at=fact.at,
                 reason=TaskEndReason.PREEMPTED.value,
@@ -125,12 +128,13 @@ class Past:
         if len(self.ended) > ENDED:
             del self.ended[next(iter(self.ended))]
 
-    def note_task_ended(self, task: RunningTask, fact: TaskEnded) -> None:
-        """Remember a task that has ended while its agent existed."""
+    def note_task_ended(self, task: RunningTask, fact: TaskEnded, kind: str) -> None:
+        """Remember a task that has ended while its agent, which is of this kind, existed."""
         self.note_ended(
             EndedTask(
                 spec=task.spec,
                 agent_name=task.agent_name,
+                kind=kind,
                 state=fact.state,
                 at=fact.at,
                 reason=_code(fact.reason),
@@ -147,6 +151,7 @@ class Past:
             EndedTask(
                 spec=task.spec,
                 agent_name=task.submission.agent.name,
+                kind=task.submission.agent.kind,
                 state=EndState.CANCELLED if cancelled else EndState.FAILED,
                 at=fact.at,
                 reason=fact.reason.value,
@@ -155,13 +160,14 @@ class Past:
             )
         )
 
-    def note_ended_with_agent(self, task: RunningTask, fact: AgentEnded) -> None:
-        """Remember a task that was left when its agent ended."""
+    def note_ended_with_agent(self, task: RunningTask, fact: AgentEnded, kind: str) -> None:
+        """Remember a task that was left when its agent, which was of this kind, ended."""
         state, reason = WITH_AGENT[fact.reason]
         self.note_ended(
             EndedTask(
                 spec=task.spec,
                 agent_name=fact.agent_name,
+                kind=kind,
                 state=state,
                 at=fact.at,
                 reason=_code(reason),

@@ -1,0 +1,52 @@
+"""A call that changes something: its method and path, and the request that it makes of what a caller gave."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from schedulemesh.domain.names import parse_name
+from schedulemesh.protocol import requests as r
+from schedulemesh.server import bodies, schemas
+
+
+class Given(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller gave."""
+
+    path: Mapping[str, str]
+    #: Of the type that the call declares.
+    body: Any
+    #: Who asks, as the scheduler records it.
+    client: str
+    #: The hash of a secret that is made for this request, if it issues a token.
+    secret_hash: str
+    #: The header Idempotency-Key, or a new one.
+    request_id: str
+
+    def name(self, key: str) -> str:
+        """A name in the path. Raises InvalidRequestError."""
+        return parse_name(self.path[key], key)
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that changes something, or that needs a body."""
+
+    method: str
+    path: str
+    summary: str
+    body: Any = bodies.Nothing
+    #: The type of the answer; None: an object whose fields the Python reference lists.
+    answer: Any = schemas.Done
+    #: The class of the request, which decides who may make it.
+    asks: type
+    #: Whether the answer has the secret of the token that it issues, as ``token``.
+    reveals: bool = False
+    request: Callable[[Given], r.AnyRequest]
+
+
+def new_request_id() -> str:
+    """An id for a request of a caller who gave none."""
+    return uuid.uuid4().hex
