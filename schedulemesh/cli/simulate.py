@@ -11,13 +11,17 @@ from schedulemesh.cli.output import emit
 from schedulemesh.cli.rows import Column, Listing, Row
 
 if TYPE_CHECKING:
-    from schedulemesh.sim.report import Report
+    from schedulemesh.sim.compare import Comparison
 
 app = typer.Typer()
 
 
 def _seconds(value: object) -> str:
     return f"{float(str(value)):,.0f}"
+
+
+def _number(value: object) -> str:
+    return f"{float(str(value)):,.6g}"
 
 
 def _percent(value: object) -> str:
@@ -28,19 +32,25 @@ def _time(heading: str, key: str, *, wide: bool = False) -> Column:
     return Column(heading=heading, key=key, show=_seconds, right=True, wide=wide)
 
 
+def _count(heading: str, key: str, *, wide: bool = False) -> Column:
+    return Column(heading=heading, key=key, show=_number, right=True, wide=wide)
+
+
 _FIGURES = (
     Column(heading="policy", key="policy"),
     Column(heading="pool", key="pool"),
-    Column(heading="jobs", key="jobs", right=True),
+    _count("jobs", "jobs"),
     _time("mean delay s", "delay_s.mean"),
+    _time("± s", "delay_deviation_s"),
+    _time("worst copy", "delay_worst_s", wide=True),
     _time("p50", "delay_s.p50", wide=True),
     _time("p95", "delay_s.p95"),
     _time("p99", "delay_s.p99", wide=True),
     _time("max", "delay_s.max", wide=True),
     _time("mean queueing s", "queue_s.mean"),
     _time("mean JCT s", "jct_s.mean"),
-    Column(heading="preemptions", key="preemptions", right=True),
-    Column(heading="most of one task", key="max_preemptions", right=True, wide=True),
+    _count("preemptions", "preemptions"),
+    _count("most of one task", "max_preemptions", wide=True),
     Column(heading="lost work", key="lost_work", show=_percent, right=True),
     Column(heading="overhead", key="overhead", show=_percent, right=True, wide=True),
     Column(heading="utilisation", key="utilisation", show=_percent, right=True),
@@ -70,6 +80,14 @@ def simulate(
     save_s: Annotated[float, typer.Option(help="Seconds that saving a state takes.")] = 60.0,
     restore_s: Annotated[float, typer.Option(help="Seconds that loading a state takes.")] = 120.0,
     start_s: Annotated[float, typer.Option(help="Seconds that starting an agent takes.")] = 0.0,
+    copies: Annotated[
+        int, typer.Option(min=0, help="Also so many copies of the trace with shifted submissions.")
+    ] = 0,
+    jitter_s: Annotated[
+        float, typer.Option(help="By how many seconds at most submissions of copies are shifted.")
+    ] = 1800.0,
+    seed: Annotated[int, typer.Option(help="Seed of the first copy.")] = 1,
+    processes: Annotated[int, typer.Option(min=1, help="Simulations at the same time.")] = 1,
 ) -> None:
     """Run a trace of jobs in virtual time, and report how long they wait under each policy."""
     from schedulemesh import sim
@@ -79,14 +97,26 @@ def simulate(
     files = [*([policy] if policy else []), *(compare or [])]
     policies = [sim.read_policy(path) for path in files] or [sim.Policy()]
     timing = sim.Timing(save_s=save_s, restore_s=restore_s, start_s=start_s)
-    rows: list[Row] = []
-    for one in policies:
-        found = sim.reported(sim.simulate(jobs, nodes, one, timing))
-        rows += [_row(one.name, pool, report) for pool, report in found.items()]
+    found = sim.compare(
+        jobs,
+        nodes,
+        policies,
+        timing,
+        copies=copies,
+        jitter_s=jitter_s,
+        seed=seed,
+        processes=processes,
+    )
+    rows = [_row(one, pool) for one in found for pool in one.reports[0]]
     emit(Listing(kind="figures", rows=rows, columns=_FIGURES, name="policy"), output)
 
 
-def _row(policy: str, pool: str, report: Report) -> Row:
-    from msgspec import to_builtins
-
-    return {"policy": policy, "pool": pool or "(all)", **to_builtins(report)}
+def _row(comparison: Comparison, pool: str) -> Row:
+    delay = comparison.figure("delay_s.mean", pool)
+    return {
+        "policy": comparison.policy,
+        "pool": pool or "(all)",
+        "delay_deviation_s": delay.deviation,
+        "delay_worst_s": delay.worst,
+        **comparison.mean(pool),
+    }

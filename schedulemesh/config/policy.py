@@ -93,6 +93,7 @@ _DURATIONS = (
     "preemption_cooldown",
     "idle_gpu_s",
     "over_claim_s",
+    "defragment_after_s",
 )
 _SWITCHES = (
     "enable_cross_pool_preemption",
@@ -155,6 +156,10 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     #: After how many seconds a loan of the past counts half in the shares of borrowers; 0: only present loans
     #: count.
     usage_half_life_s: float = 86400.0
+    #: After how many seconds on a node a task may be moved to another one, so that a larger task of its pool,
+    #: or of the pool that it borrows from, has room there; only tasks that can save their state are moved.
+    #: 0: none is.
+    defragment_after_s: float = 0.0
     #: GPUs of an agent that are used less than this, in per cent, for ``idle_gpu_s`` are idle: the agent is
     #: the first among the victims that the rules allow. 0: no GPUs are idle.
     idle_gpu_percent: float = 0.0

@@ -8,7 +8,7 @@ import msgspec
 
 from schedulemesh.config.changes import with_changes
 from schedulemesh.domain.names import as_text
-from schedulemesh.domain.numbers import parse_number
+from schedulemesh.domain.numbers import parse_flag, parse_number
 from schedulemesh.errors import InvalidRequestError, shown
 
 #: See QueuePolicy.order.
@@ -33,6 +33,9 @@ class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
     ageing_per_hour: float = 0.0
     #: The threshold of "two_level_las".
     las_threshold_gpu_hours: float = 8.0
+    #: Whether with "two_level_las" tasks of the first level may evict running tasks of the second one, of
+    #: their own pool or on borrowed quota, whatever the priorities; not those that cannot save their state.
+    las_preempts: bool = False
     #: Seconds for which later tasks may pass the first one of a ``best_effort`` pool where nothing is known
     #: about when it can start.
     passing_limit_s: float = 3600.0
@@ -64,6 +67,7 @@ class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
                 f"order is {shown(self.order)}; allowed are {', '.join(ORDERS)}"
             )
         force(self, "order", order)
+        force(self, "las_preempts", parse_flag(self.las_preempts, "las_preempts"))
         for name, most in (
             ("ageing_per_hour", _MAX_RATE),
             ("las_threshold_gpu_hours", _MAX_GPU_HOURS),

@@ -397,6 +397,11 @@ class PreemptionReason(Code):
         "reclaim",
         "It ran on borrowed quota, and the incoming task's pool took its own quota back.",
     )
+    ATTAINED_SERVICE = (
+        "attained_service",
+        "It had used more GPU time than `las_threshold_gpu_hours`, and the incoming task had not.",
+    )
+    DEFRAGMENTED = ("defragmented", "It was moved, so that a larger task had room on its node.")
     STRATEGY = (
         "strategy_preemption",
         "A [strategy](../plugins.md) allowed what the rules refused.",

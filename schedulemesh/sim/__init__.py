@@ -5,6 +5,7 @@ copies of the trace with shifted submissions. Nothing here starts a process or w
 """
 
 from schedulemesh.sim.cluster import NodeKind, read_nodes
+from schedulemesh.sim.compare import Comparison, compare, jittered
 from schedulemesh.sim.jobs import Job
 from schedulemesh.sim.policy import Policy, read_policy
 from schedulemesh.sim.report import Report, reported
@@ -13,12 +14,15 @@ from schedulemesh.sim.timing import Timing
 from schedulemesh.sim.traces import read_trace
 
 __all__ = [
+    "Comparison",
     "Job",
     "NodeKind",
     "Policy",
     "Report",
     "Result",
     "Timing",
+    "compare",
+    "jittered",
     "read_nodes",
     "read_policy",
     "read_trace",

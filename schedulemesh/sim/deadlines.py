@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.tasks import RunningTask
 
 
 def next_deadline(state: MeshState, now: float) -> float | None:
@@ -32,7 +33,16 @@ def _times(state: MeshState) -> Iterator[float]:
         yield task.queued_at + queue.policy.passing_limit_s
     if policy.preemption_cooldown:
         yield from (at + policy.preemption_cooldown for at in state.evictions.last_for.values())
-    if policy.min_runtime:
-        for task_class in state.running.classes.values():
-            if task_class.young:
-                yield task_class.young[0][0]
+    if policy.min_runtime or policy.defragment_after_s or queue.policy.las_preempts:
+        for running in state.running.by_id.values():
+            yield from _times_of(state, running)
+
+
+def _times_of(state: MeshState, task: RunningTask) -> Iterator[float]:
+    """When a running task may be evicted that may not be before."""
+    queue, policy = state.queue.policy, state.policy
+    yield task.started_at + policy.min_runtime
+    yield task.started_at + policy.defragment_after_s
+    if queue.las_preempts and task.resources.gpu:
+        left_s = queue.las_threshold_gpu_hours * 3600.0 - task.attempts.gpu_s
+        yield task.started_at + left_s / task.resources.gpus

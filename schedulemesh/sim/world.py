@@ -103,7 +103,7 @@ class World:
 
     def _plan_tick(self) -> None:
         """Something has changed: where tasks wait, the next tick may do something about it."""
-        if self._tick_at is None and self.engine.state.queue.by_id:
+        if self.engine.state.queue.by_id:
             self._tick_by(self.now)
 
     def _tick_by(self, time: float) -> None:
@@ -187,6 +187,7 @@ class World:
                 node_id=node_id,
                 gpu_ids=members[0].gpu_ids if members else self._gpus(node_id, order.agent.name),
                 members=members,
+                capabilities=("save_state",) if run.job.savable else (),
             )
         )
 

@@ -52,6 +52,30 @@ def test_saving_and_restoring_take_as_long_as_is_said(run, tmp_path, monkeypatch
     assert of_pool["a"]["preemptions"] == 1
 
 
+def test_copies_of_the_trace_give_a_deviation(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    files(tmp_path, trace_csv="\n".join(TRACE.splitlines()[:3]), nodes_csv="count,gpu\n2,8\n")
+    files(tmp_path, lend_yaml=POLICY)
+    given = [
+        "simulate",
+        "trace.csv",
+        "--cluster",
+        "nodes.csv",
+        "--policy",
+        "lend.yaml",
+        "-o",
+        "json",
+    ]
+    once = json.loads(run(*given).stdout)[0]
+    assert once["delay_deviation_s"] == 0
+    several = [json.loads(run(*given, "--copies", "5", *more).stdout)[0] for more in ((), ())]
+    assert several[0] == several[1]
+    assert several[0]["delay_deviation_s"] > 0
+    assert several[0]["delay_worst_s"] > several[0]["delay_s"]["mean"]
+    other = json.loads(run(*given, "--copies", "5", "--seed", "9").stdout)[0]
+    assert other["utilisation"] != several[0]["utilisation"]
+
+
 def test_a_job_of_a_pool_that_is_not_declared_is_named(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     files(tmp_path, trace_csv=TRACE, nodes_csv="count,gpu\n2,8\n", lend_yaml=POLICY)

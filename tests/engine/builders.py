@@ -305,8 +305,9 @@ class Mesh:
         node_id: str | None = None,
         devices: Devices | None = None,
         room: str = "",
+        capabilities: tuple[str, ...] = (),
     ) -> Any:
-        """The agent runs: where the book assumes, unless said otherwise."""
+        """The agent runs: where the state assumes, unless said otherwise."""
         order = self.starts.pop(name)
         node_id = node_id or order.node_id
         members = self._members(order)
@@ -324,6 +325,7 @@ class Mesh:
                 gpu_ids=gpu_ids(devices),
                 members=members,
                 room=room,
+                capabilities=capabilities,
             )
         ).outcome
 

@@ -160,6 +160,7 @@ class Dice(random.Random):
             max_preemptions=self.any((1, 2, 5)),
             preemption_cooldown=self.any((0.0, 0.0, 20.0)),
             lost_work_budget=self.any((0.0, 0.0, 10.0, 1e4)),
+            defragment_after_s=self.any((0.0, 0.0, 5.0)),
             usage_half_life_s=self.any((0.0, 60.0, 86400.0)),
         )
 
@@ -169,6 +170,7 @@ class Dice(random.Random):
             order=self.any(("priority", *ORDERS)),
             ageing_per_hour=self.any((0.0, 2.0, 3600.0)),
             las_threshold_gpu_hours=self.any((0.001, 8.0)),
+            las_preempts=self.any((False, True)),
             passing_limit_s=self.any((0.0, 15.0, 3600.0)),
             waiting_weight=self.any((0.0, 0.0, 2.0)),
             waiting_weight_s=self.any((0.0, 60.0, 3600.0)),

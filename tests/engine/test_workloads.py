@@ -106,6 +106,7 @@ orders = st.builds(
     ),
     ageing_per_hour=st.sampled_from([0.0, 3600.0]),
     las_threshold_gpu_hours=st.just(0.01),
+    las_preempts=st.booleans(),
     passing_limit_s=st.sampled_from([0.0, 60.0]),
 )
 

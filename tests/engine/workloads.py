@@ -190,8 +190,8 @@ class Workload:
         order = self.mesh.starts.get(name)
         if order is None or order.incarnation != incarnation:
             return
-        self.mesh.report(name)
         job = self.jobs[name]
+        self.mesh.report(name, capabilities=("save_state",) if job.saves else ())
         self._run_since[name] = self.mesh.now
         left = max(0.0, job.work_s - self._saved[name])
         if self._raised[name] == job.raises and self._died[name] < job.dies:

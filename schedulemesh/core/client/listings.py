@@ -169,6 +169,7 @@ class QueuePolicyFields(TypedDict, total=False):
     order: str
     ageing_per_hour: float
     las_threshold_gpu_hours: float
+    las_preempts: bool
     passing_limit_s: float
     waiting_weight: float
     waiting_weight_s: float
@@ -203,6 +204,7 @@ class PolicyFields(TypedDict, total=False):
     preemption_cooldown: float
     lost_work_budget: float
     usage_half_life_s: float
+    defragment_after_s: float
     idle_gpu_percent: float
     idle_gpu_s: float
     measured_progress: bool

@@ -65,6 +65,7 @@ class QueueCalls(SchedulerObject):
         order: str | None = None,
         ageing_per_hour: float | None = None,
         las_threshold_gpu_hours: float | None = None,
+        las_preempts: bool | None = None,
         passing_limit_s: float | None = None,
         waiting_weight: float | None = None,
         waiting_weight_s: float | None = None,
@@ -73,8 +74,9 @@ class QueueCalls(SchedulerObject):
 
         ``order`` is "priority", "fifo", "shortest_remaining", "two_level_las" or "dominant_share".
         ``ageing_per_hour`` is by how much an hour of waiting raises a priority, for the order alone;
-        ``las_threshold_gpu_hours`` the threshold of "two_level_las"; ``passing_limit_s`` for how many seconds
-        later tasks may pass the first one of a pool where nothing is known about when it can start;
+        ``las_threshold_gpu_hours`` the threshold of "two_level_las", and ``las_preempts`` whether tasks of
+        its first level may evict tasks of the second one; ``passing_limit_s`` for how many seconds later
+        tasks may pass the first one of a pool where nothing is known about when it can start;
         ``waiting_weight`` how much more a pool weighs where pools are compared by their shares, once its
         first task has waited for ``waiting_weight_s`` seconds (0.5: half as much again).
         """
@@ -82,6 +84,7 @@ class QueueCalls(SchedulerObject):
             "order": order,
             "ageing_per_hour": ageing_per_hour,
             "las_threshold_gpu_hours": las_threshold_gpu_hours,
+            "las_preempts": las_preempts,
             "passing_limit_s": passing_limit_s,
             "waiting_weight": waiting_weight,
             "waiting_weight_s": waiting_weight_s,

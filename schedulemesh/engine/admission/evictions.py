@@ -1,7 +1,8 @@
 """What is to end so that a request that does not fit now can be admitted: idle groups, borrowers, or victims.
 
-The means are tried in this order: placement groups that nobody uses are removed; quota that the request's
-pool has lent is reclaimed; tasks are evicted by the rules of preemption; both together.
+The means are tried in this order: placement groups that nobody uses are removed; smaller tasks are moved to
+other nodes; quota that the request's pool has lent is reclaimed; tasks are evicted by the rules of
+preemption; both together; tasks that have attained much service are evicted for one that has attained little.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import msgspec
 
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.reasons import PreemptionReason
+from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.admission.admit import Request
 from schedulemesh.engine.placement.group_choice import NoAssignment, excess, idle_for_node
 from schedulemesh.engine.placement.scenario import Demand
@@ -17,8 +19,10 @@ from schedulemesh.engine.preemption.candidates import Candidates
 from schedulemesh.engine.preemption.combined import BorrowersAndOthers
 from schedulemesh.engine.preemption.contest import Contest, contest_of, uncontested
 from schedulemesh.engine.preemption.limits import Limits
+from schedulemesh.engine.preemption.moves import SmallerTasks, fit_elsewhere
 from schedulemesh.engine.preemption.reclaim import Borrowers
 from schedulemesh.engine.preemption.search import Plan, search
+from schedulemesh.engine.preemption.service import SecondLevel, may_evict_second_level
 from schedulemesh.engine.preemption.sites import KnownNodes
 from schedulemesh.engine.preemption.veto import PluginVeto
 from schedulemesh.engine.preemption.victims import VictimAgents, evicted_tasks
@@ -34,8 +38,53 @@ def plan_for(
     """What is to end for a request that does not fit now; None: nothing that may end would make room."""
     plan = room_of_idle(tx, request)
     if plan is None and request.stimulus.may_preempt:
-        plan = reclaim(tx, request, veto) or evict(tx, request, veto, limits)
+        plan = (
+            make_room_by_moves(tx, request, veto, limits)
+            or reclaim(tx, request, veto)
+            or evict(tx, request, veto, limits)
+            or serve_first_level(tx, request, veto, limits)
+        )
     return plan
+
+
+def make_room_by_moves(
+    tx: Transaction, request: Request, veto: PluginVeto | None, limits: Limits
+) -> Plan | None:
+    """Which smaller tasks are moved to other nodes so that a request that has its quota has room; None: none
+    may be, or they would have no room elsewhere.
+    """
+    state, bundles = tx.state, _bundles(request)
+    if not state.policy.defragment_after_s or request.payment.short or not bundles:
+        return None
+    gpu = max(bundle.gpu for bundle in bundles)
+    incoming = request.incoming(state)
+    plan = _searched(
+        tx, request, SmallerTasks(state, incoming, tx.now, veto, limits, gpu=gpu), None
+    )
+    return plan if plan is not None and fit_elsewhere(state.cluster, plan) else None
+
+
+def _bundles(request: Request) -> tuple[Resources, ...]:
+    """What a request needs on nodes and has no room for; empty: only something else is short."""
+    if request.by_node:
+        return (request.need,)
+    asked = request.group_request
+    if asked is None or not isinstance(request.assignment, NoAssignment):
+        return ()
+    return asked.shape.bundles
+
+
+def serve_first_level(
+    tx: Transaction, request: Request, veto: PluginVeto | None, limits: Limits
+) -> Plan | None:
+    """Who is evicted for a task that has attained little service; None: it has attained too much, or no
+    eviction of those that have would make room.
+    """
+    state, task = tx.state, request.stimulus.task
+    if task is None or not may_evict_second_level(state, task.task_id):
+        return None
+    others = SecondLevel(state, request.incoming(state), tx.now, veto, limits)
+    return _searched(tx, request, others, caps_of(state.ledger, request.pool_name, request.payment))
 
 
 def evict(

@@ -26,13 +26,14 @@ highest shares.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.domain.resources import Resources, sum_of
 from schedulemesh.engine.messages.outcomes import Candidate
-from schedulemesh.engine.preemption.candidates import Candidates, Order
+from schedulemesh.engine.preemption.candidates import Order
+from schedulemesh.engine.preemption.ranked import RankedCandidates
 from schedulemesh.engine.preemption.rules import Incoming, Verdict
 from schedulemesh.engine.preemption.veto import PluginVeto
 from schedulemesh.engine.state.agents import Agent
@@ -44,38 +45,14 @@ from schedulemesh.engine.state.tasks import RunningTask, TaskClass
 RESTART_S = 30.0
 
 
-class Borrowers(Candidates):
+class Borrowers(RankedCandidates):
     """The tasks that may be evicted so that a pool gets its own quota back."""
-
-    by_priority = False
 
     def __init__(
         self, state: MeshState, incoming: Incoming, now: float, veto: PluginVeto | None = None
     ) -> None:
         super().__init__(state.preemption, state.running, incoming, now, veto)
         self._state = state
-
-    def in_order(
-        self,
-        keep: Callable[[TaskClass], bool] = TaskClass.has_tasks,
-        first: int | None = None,
-    ) -> Iterator[Candidate]:
-        """See ``Candidates.in_order``."""
-        given = 0
-        for *_, task_id in self._ordered(keep):
-            if given == first:
-                return
-            task = self._running.by_id[task_id]
-            if task.task_class is None or not keep(task.task_class):
-                continue
-            candidate = self.of(task)
-            if candidate is not None:
-                given += 1
-                yield candidate
-
-    def order_of(self, tasks: Sequence[Candidate]) -> Order:
-        """Where an agent with these tasks stands: where the last of them does."""
-        return max(self._place(self._running.by_id[task.task_id]) for task in tasks)
 
     def tier_of(self, tasks: Sequence[Candidate]) -> float:
         """The place of its pool, 0 for the one with the highest share."""
@@ -91,17 +68,6 @@ class Borrowers(Candidates):
         mine = self._incoming.pool_name
         return sum_of(share.amount for share in agent.shares if share.pool_name == mine)
 
-    def _ordered(self, keep: Callable[[TaskClass], bool]) -> Iterator[Order]:
-        """The places of all borrowers, ascending; computed pool by pool, when its turn comes."""
-        by_rank: dict[float, list[TaskClass]] = {}
-        for task_class, rank in self.tiers.items():
-            by_rank.setdefault(rank, []).append(task_class)
-        by_id = self._running.by_id
-        for rank in sorted(by_rank):
-            classes = filter(keep, by_rank[rank])
-            ids = (task_id for task_class in classes for task_id in task_class.task_ids())
-            yield from sorted(self._place(by_id[task_id]) for task_id in ids)
-
     def _place(self, task: RunningTask) -> Order:
         price = (task.lost_work(self._now) + RESTART_S) * (1 + task.attempts.preemptions)
         busy = task.agent_name not in self._running.idle
@@ -116,15 +82,7 @@ class Borrowers(Candidates):
         highest_first = sorted(set(keys.values()), reverse=True)
         return {name: float(highest_first.index(key)) for name, key in keys.items()}
 
-    @property
-    def _least_score(self) -> float:
-        return float("-inf")
-
-    def _verdicts(self) -> list[tuple[TaskClass, Verdict]]:
-        return self._judged
-
-    @cached_property
-    def _judged(self) -> list[tuple[TaskClass, Verdict]]:
+    def _judge_all(self) -> list[tuple[TaskClass, Verdict]]:
         return [
             (task_class, self._judge(task_class))
             for task_class in self._running.classes.values()

@@ -19,7 +19,7 @@ import msgspec
 from sortedcontainers import SortedList
 
 from schedulemesh.domain.labels import Labels
-from schedulemesh.domain.resources import Resources
+from schedulemesh.domain.resources import UNIT, Resources
 from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, TaskPhase, TaskSpec
 from schedulemesh.engine.state.class_order import ClassOrder
 from schedulemesh.engine.state.task_phases import (
@@ -97,6 +97,11 @@ class RunningTask(msgspec.Struct, kw_only=True, gc=False):
     def lost_work(self, now: float) -> float:
         """Seconds since its start or its last saved state."""
         return max(0.0, now - self.unsaved_since)
+
+    def gpu_s(self, now: float) -> float:
+        """The GPU-seconds that it has used, in all attempts."""
+        ran_s = now - self.started_at if self.phase is TaskPhase.RUNNING else 0.0
+        return self.attempts.gpu_s + ran_s * self.resources.gpu / UNIT
 
     @property
     def unsaved_since(self) -> float:

@@ -1,0 +1,67 @@
+"""Moves: smaller tasks are saved and started again elsewhere, so that a larger one has room on a node.
+
+Where a task has its quota, and the cluster would have room for it if what is free were not scattered over
+several nodes, tasks that need less on a node than it does may be moved: those that have been there for
+``defragment_after_s``, are in no placement group, and have room together on other nodes as these are now
+(``savable`` says which others are spared, and in which order they are taken). A move counts as an eviction of
+the task, which may be moved again only after the same time, so that moves do not follow each other for ever.
+"""
+
+from __future__ import annotations
+
+from schedulemesh.domain.reasons import PreemptionReason, Reason
+from schedulemesh.engine.messages.outcomes import Candidate
+from schedulemesh.engine.placement.placers import FreeNode
+from schedulemesh.engine.preemption.limits import Limits
+from schedulemesh.engine.preemption.rules import Incoming, Verdict
+from schedulemesh.engine.preemption.savable import SavableTasks
+from schedulemesh.engine.preemption.search import Plan
+from schedulemesh.engine.preemption.veto import PluginVeto
+from schedulemesh.engine.state.cluster import Cluster
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.tasks import RunningTask, TaskClass
+
+
+class SmallerTasks(SavableTasks):
+    """The running tasks that may be moved for a larger one."""
+
+    reason = PreemptionReason.DEFRAGMENTED
+
+    def __init__(
+        self,
+        state: MeshState,
+        incoming: Incoming,
+        now: float,
+        veto: PluginVeto | None,
+        limits: Limits,
+        *,
+        gpu: int,
+    ) -> None:
+        """``gpu``: the GPU units that the incoming task needs on one node."""
+        super().__init__(state, incoming, now, veto, limits)
+        self._gpu = gpu
+
+    def of(self, task: RunningTask) -> Candidate | None:
+        """See ``Candidates.of``."""
+        agent = self._state.agents.get(task.agent_name)
+        in_group = agent is None or agent.group_id is not None
+        came_lately = task.started_at + self._policy.defragment_after_s > self._now
+        return None if in_group or came_lately else super().of(task)
+
+    def _judge(self, task_class: TaskClass) -> Verdict:
+        if task_class.resources.gpu >= self._gpu:
+            return Verdict(refused=Reason.WOULD_NOT_MAKE_ROOM)
+        return super()._judge(task_class)
+
+
+def fit_elsewhere(cluster: Cluster, plan: Plan) -> bool:
+    """Whether all victims of a plan have room together on nodes that the incoming task does not use."""
+    used = () if plan.placement is None else plan.placement.node_ids
+    others = (node for node in cluster.open_nodes() if node.node_id not in used)
+    free = [FreeNode(node, total=False, waits=True) for node in others if node.free.gpu]
+    for victim in sorted(plan.victims, key=lambda v: (-v.resources.gpu, v.name)):
+        fitting = [node for node in free if node.fits(victim.resources)]
+        if not fitting:
+            return False
+        min(fitting, key=FreeNode.order).put(victim.resources)
+    return True

@@ -1,0 +1,107 @@
+"""Which running tasks keep their work when they are evicted, and may be evicted for the good of all.
+
+Two reasons allow an eviction without any difference of priority: the incoming task has attained less service
+(``service``), or it is larger and the others fit elsewhere (``moves``). Both concern tasks that can save
+their state and join the queue again, of the incoming task's own pool, and of other pools of its tree of
+cohorts those that run on borrowed quota alone; neither concerns
+
+1. tasks of a protected pool, where it is not the incoming task's own;
+2. tasks that were evicted as often as they may be;
+3. tasks that the limits spare (``limits``), and those that a strategy keeps (``veto``).
+
+They stand in this order:
+
+1. those whose GPUs are idle;
+2. those that were evicted least often, so that it is not always the same task;
+3. those with the fewest GPUs, because no more is to be evicted than is needed;
+4. the newest start;
+5. the lower task id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import ClassVar
+
+from schedulemesh.domain.reasons import PreemptionReason, Reason
+from schedulemesh.engine.admission.requeue import returns_when_evicted
+from schedulemesh.engine.messages.outcomes import Candidate
+from schedulemesh.engine.preemption.candidates import Order
+from schedulemesh.engine.preemption.limits import Limits
+from schedulemesh.engine.preemption.ranked import RankedCandidates
+from schedulemesh.engine.preemption.rules import Incoming, Verdict
+from schedulemesh.engine.preemption.veto import PluginVeto
+from schedulemesh.engine.state.agents import Agent, Running
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.tasks import RunningTask, TaskClass
+
+
+def can_be_saved(state: MeshState, agent: Agent) -> bool:
+    """Whether an eviction keeps the work of an agent: it runs, and itself or its pool saves states, or it is
+    a job, whose driver keeps its work in a folder.
+    """
+    if not isinstance(agent.phase, Running):
+        return False
+    if agent.spec.job is not None or "save_state" in agent.phase.capabilities:
+        return True
+    handlers = state.handlers.get(agent.spec.pool_name)
+    return handlers is not None and handlers.preserver_key is not None
+
+
+class SavableTasks(RankedCandidates):
+    """The tasks that such an eviction may concern; subclasses say for which of them there is a reason."""
+
+    #: The reason of the evictions.
+    reason: ClassVar[PreemptionReason]
+
+    def __init__(
+        self,
+        state: MeshState,
+        incoming: Incoming,
+        now: float,
+        veto: PluginVeto | None,
+        limits: Limits,
+    ) -> None:
+        super().__init__(state.preemption, state.running, incoming, now, veto, limits)
+        self._state = state
+
+    def of(self, task: RunningTask) -> Candidate | None:
+        """See ``Candidates.of``."""
+        agent = self._state.agents.get(task.agent_name)
+        if agent is None or not can_be_saved(self._state, agent):
+            return None
+        return super().of(task) if returns_when_evicted(self._state, task, agent) else None
+
+    @cached_property
+    def tiers(self) -> dict[TaskClass, float]:
+        """The classes; none comes before another."""
+        return dict.fromkeys(self.allowed, 0.0)
+
+    def tier_of(self, _tasks: Sequence[Candidate]) -> float:
+        """See ``Candidates.tier_of``."""
+        return 0.0
+
+    def _place(self, task: RunningTask) -> Order:
+        busy = task.agent_name not in self._running.idle
+        evicted, gpu = float(task.attempts.preemptions), float(task.resources.gpu)
+        return (0.0, busy, evicted, gpu, -task.started_at, task.spec.task_id)
+
+    def _judge_all(self) -> list[tuple[TaskClass, Verdict]]:
+        classes = (c for c in self._running.classes.values() if c.count and c.resources.gpu)
+        return [(task_class, self._judge(task_class)) for task_class in classes]
+
+    def _judge(self, task_class: TaskClass) -> Verdict:
+        incoming, pool_name = self._incoming, task_class.pool_name
+        if self._cooling:
+            return Verdict(refused=Reason.IN_PREEMPTION_COOLDOWN)
+        if task_class.immune:
+            return Verdict(refused=Reason.PREEMPTED_TOO_OFTEN)
+        if pool_name != incoming.pool_name:
+            if pool_name in self._policy.protected_pools:
+                return Verdict(refused=Reason.PROTECTED_POOL)
+            borrows = task_class.payers and pool_name not in task_class.payers
+            if pool_name not in incoming.neighbours or not borrows:
+                return Verdict(refused=Reason.OWN_QUOTA)
+        delta = incoming.priority - task_class.priority
+        return Verdict(rule=self.reason, delta=delta)
