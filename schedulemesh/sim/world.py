@@ -18,6 +18,7 @@ from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import instructions as i
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.engine.messages.queue_facts import ReservationDropped, StartReserved
 from schedulemesh.engine.state.nodes import Node
 from schedulemesh.engine.transaction import Step
 from schedulemesh.errors import ScheduleMeshError
@@ -34,6 +35,9 @@ class Rank(IntEnum):
     REPORT = 0
     SUBMISSION = 1
     TICK = 2
+
+
+_RESERVATIONS = (StartReserved, ReservationDropped)
 
 
 class SimulationError(ScheduleMeshError):
@@ -62,6 +66,8 @@ class World:
         self._number = 0
         #: When the next tick is planned; None: none is.
         self._tick_at: float | None = None
+        #: Whether the last step that had facts did nothing but reserve starts.
+        self._only_reserved = False
         #: Jobs that have neither ended nor been refused.
         self._left = len(runs)
 
@@ -96,14 +102,18 @@ class World:
         for instruction in step.instructions:
             self._carry_out(instruction)
         if step.facts:
-            self._plan_tick()
+            self._plan_tick(step)
         return step
 
     # ticks
 
-    def _plan_tick(self) -> None:
-        """Something has changed: where tasks wait, the next tick may do something about it."""
-        if self.engine.state.queue.by_id:
+    def _plan_tick(self, step: Step) -> None:
+        """Something has changed: where tasks wait, the next tick may do something about it. Ticks that only
+        reserve starts anew, one after the other, are those of a state in which nothing else happens.
+        """
+        only_reserved = all(isinstance(fact, _RESERVATIONS) for fact in step.facts)
+        again, self._only_reserved = only_reserved and self._only_reserved, only_reserved
+        if self.engine.state.queue.by_id and not again:
             self._tick_by(self.now)
 
     def _tick_by(self, time: float) -> None:
