@@ -134,6 +134,45 @@ def submit(
         return _exit_code(gateway, name)
 
 
+@command(app)
+def adopt(
+    target: Target,
+    ray_job_id: Annotated[
+        str, typer.Argument(help="The id of a Ray job, one of `schedulemesh external`.")
+    ],
+    pool: Annotated[str, typer.Option(help="The pool that it runs in from now on.")],
+    task_id: Annotated[str | None, typer.Option("--id", help="Its id; else one is made.")] = None,
+    priority: Annotated[float, typer.Option(help="Its priority.")] = 5.0,
+    grace: Annotated[
+        float | None,
+        typer.Option(min=0, help="Seconds from SIGTERM to its end when it is evicted."),
+    ] = None,
+    owner: Annotated[
+        str | None, typer.Option(help="To whom it belongs; else the user of this process.")
+    ] = None,
+) -> None:
+    """Make a Ray job that somebody else has started a task, which is accounted and can be evicted."""
+    from schedulemesh.cli.gateway import gateway_to
+    from schedulemesh.core.client.job_adoption import adoption
+    from schedulemesh.core.client.task_request import Caller
+    from schedulemesh.protocol.answers import Listed, Response
+    from schedulemesh.protocol.requests import ListExternalUsage
+
+    given = {
+        "ray_job_id": ray_job_id,
+        "pool_name": pool,
+        "task_id": task_id or f"ray-job-{ray_job_id}",
+        "priority": priority,
+        "grace_s": grace,
+        "owner": owner,
+    }
+    with gateway_to(target) as gateway:
+        rows = gateway.ask(ListExternalUsage(), Listed).rows
+        caller = Caller(namespace=target.namespace, runtime_env={})
+        gateway.ask(adoption(caller, given, rows).request, Response)
+    print(given["task_id"])
+
+
 @command(app, "jobs")
 def list_jobs(target: Target, view: View, select: Select) -> None:
     """List the jobs that run, wait, or have ended lately."""

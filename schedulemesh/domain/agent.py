@@ -82,6 +82,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     strategy: str = ""
     #: "warn" or "end": what happens where it holds more in Ray than it claims; empty: as the policy says.
     over_claim: str = ""
+    #: The Ray job that somebody else has started and that is a task from now on; empty: the driver is started
+    #: here. Its claim is where its work is found, and until then on quota alone.
+    adopts: str = ""
 
 
 class MemberProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -75,6 +75,8 @@ class JobListing(TaskInfo, total=False):
     attempt: int
     #: Its claim.
     resources: Amounts
+    #: The Ray job that was adopted as this task; absent: its driver was started by the scheduler.
+    ray_job_id: str
     #: Of one that waits: its place in the queue of its pool, and whether it is held.
     position: int
     held: bool

@@ -289,9 +289,9 @@ class Backend(Protocol):
     # jobs that agents start
 
     async def end_jobs(self, owner: str) -> int:
-        """Begin to end everything that belongs to the jobs with this owner in their metadata: actors and
-        placement groups, detached ones too. Returns how much had not ended when it was asked; the processes
-        of their drivers, which end otherwise, among it.
+        """Begin to end everything that belongs to the jobs with this owner in their metadata, or to the job
+        of which it is the id: actors and placement groups, detached ones too. Returns how much had not ended
+        when it was asked; the processes of their drivers, which end otherwise, among it.
         """
 
     # user code in a worker process of its own; BackendTimeoutError: it was ended

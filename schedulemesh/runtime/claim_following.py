@@ -29,10 +29,11 @@ class ClaimFollower:
 
     def due(self, claims: Iterable[ClaimOfJob], now: float) -> list[JobWorkObserved]:
         """The moves that are due. ``claims``: those of all jobs."""
-        targets = {(claim.agent_name, claim.incarnation): following(claim) for claim in claims}
+        jobs = {(claim.agent_name, claim.incarnation): claim for claim in claims}
+        targets = {key: following(claim) for key, claim in jobs.items()}
         self._moved = {key: at for key, at in self._moved.items() if key in targets}
         elsewhere = {key: target for key, target in targets.items() if target is not None}
-        self._due = {key: self._due.get(key, self._earliest(key, now)) for key in elsewhere}
+        self._due = {key: self._due.get(key, self._earliest(jobs[key], now)) for key in elsewhere}
         moves = [
             JobWorkObserved(
                 agent_name=key[0], incarnation=key[1], claims=tuple(sorted(target.items()))
@@ -46,7 +47,10 @@ class ClaimFollower:
             del self._due[key]
         return moves
 
-    def _earliest(self, key: tuple[str, int], now: float) -> float:
+    def _earliest(self, claim: ClaimOfJob, now: float) -> float:
+        if claim.adopted and not claim.claimed:
+            return now
+        key = (claim.agent_name, claim.incarnation)
         rested = self._moved.get(key, float("-inf")) + RESTS_S
         return max(now + SETTLES_S, rested)
 
@@ -55,6 +59,8 @@ def following(claim: ClaimOfJob) -> ByNode | None:
     """Where the claim is to be: what the job does not use of it on one node is moved to where it uses more
     than it has claimed. None: it is there already. GPUs move as whole devices, or all of a share of one.
     """
+    if claim.adopted and not claim.claimed:
+        return _first_claim(claim)
     found = dict(claim.claimed)
     nodes = sorted(found.keys() | claim.used.keys())
     for there in nodes:
@@ -67,6 +73,22 @@ def following(claim: ClaimOfJob) -> ByNode | None:
                 found[here] = found[here] - part
     after = {node_id: amount for node_id, amount in found.items() if amount}
     return None if after == {n: amount for n, amount in claim.claimed.items() if amount} else after
+
+
+def _first_claim(claim: ClaimOfJob) -> ByNode | None:
+    """Where the claim of an adopted job is at first: where its work is. What it does not use is on the first
+    node.
+    """
+    found: dict[str, Resources] = {}
+    left = claim.adopted
+    for node_id in sorted(claim.used):
+        found[node_id] = claim.used[node_id].within(left)
+        left = left - found[node_id]
+    if not found:
+        return None
+    first = min(found)
+    found[first] = found[first] + left
+    return {node_id: amount for node_id, amount in found.items() if amount}
 
 
 def _movable(part: Resources, claimed: Resources) -> Resources:

@@ -10,9 +10,7 @@ from collections.abc import Coroutine, Iterable, Mapping
 import msgspec
 from typing_extensions import assert_never
 
-from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.resources import Resources
-from schedulemesh.engine.admission.admit import grace_of
 from schedulemesh.engine.lifecycle.agents import current
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.instructions import (
@@ -27,7 +25,6 @@ from schedulemesh.engine.messages.instructions import (
     StartAgent,
     StopAgent,
 )
-from schedulemesh.engine.state.agents import Agent, Ending
 from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.engine.transaction import Step
 from schedulemesh.errors import JournalError
@@ -45,7 +42,8 @@ from schedulemesh.runtime.gangs import (
     states_of,
     tell_members,
 )
-from schedulemesh.runtime.job_cleanup import owner_of
+from schedulemesh.runtime.job_cleanup import end_jobs, owner_of
+from schedulemesh.runtime.job_ends import adopted_to_end, end_driver
 from schedulemesh.runtime.leases import Leases, not_without_agent
 from schedulemesh.runtime.pg_manager import Groups
 from schedulemesh.runtime.reactor import Reactor
@@ -56,9 +54,6 @@ from schedulemesh.runtime.user_code import UserCode
 from schedulemesh.runtime.warm_pool import WarmPool
 
 logger = logging.getLogger(__name__)
-
-#: The reasons for which a job is ended while its driver may run, by request or by the policy.
-_NOTICED = (EndReason.DELETED, EndReason.OVER_CLAIM)
 
 
 class Executor:
@@ -373,23 +368,10 @@ class Executor:
     async def _stop(self, agent_name: str, incarnation: int) -> None:
         agent = self.reactor.state.agents.get(agent_name)
         if agent is not None and agent.spec.job is not None and agent.process is not None:
-            await self._end_driver(agent)
+            await end_driver(self._agents, self.reactor.state, agent)
         await self._end(agent_name, incarnation)
         await self.reactor.report(s.AgentGone(agent_name=agent_name, incarnation=incarnation))
         self.references.release_unused(self.reactor.state)
-
-    async def _end_driver(self, agent: Agent) -> None:
-        """Have the driver of a job end by itself, unless it has ended already: after a notice and its grace
-        where somebody has asked for its end.
-        """
-        state, name, incarnation = self.reactor.state, agent.spec.name, agent.incarnation
-        execute, within_s = self._agents.commands.execute, state.policy.cancel_timeout
-        if isinstance(agent.phase, Ending) and agent.phase.reason in _NOTICED:
-            grace_s = grace_of(state, agent.spec)
-            # Its runner answers when the driver has ended, or the time is over.
-            limit_s = min(within_s, 1.0) + grace_s
-            await execute(name, incarnation, "notice", limit_s, seconds=grace_s)
-        await execute(name, incarnation, "cancel", within_s)
 
     async def _end(self, agent_name: str, incarnation: int) -> None:
         """End an agent with all its processes, or a lease with all that runs in its groups."""
@@ -397,6 +379,8 @@ class Executor:
         if agent is not None and agent.spec.lease is not None:
             await self.leases.end(agent)
         await end_agent(self._agents, self.reactor.state, agent_name, incarnation)
+        if agent is not None and (ray_job_id := adopted_to_end(agent)):
+            await end_jobs(self._backend, ray_job_id)
 
     async def _evict_agent(self, order: EvictAgent) -> None:
         agent = current(self.reactor.state, order.agent_name, order.incarnation)

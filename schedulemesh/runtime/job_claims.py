@@ -37,11 +37,14 @@ class ClaimOfJob(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: int
     claimed: ByNode
     used: ByNode
+    #: Of an adopted job: its claim, which is on no node until its work has been found.
+    adopted: Resources = NOTHING
 
     @property
     def beyond(self) -> Resources:
         """What it uses beyond its claim, wherever that is."""
-        return sum_of(self.used.values()).beyond(sum_of(self.claimed.values()))
+        claimed = sum_of(self.claimed.values()) or self.adopted
+        return sum_of(self.used.values()).beyond(claimed)
 
     def unused(self, node_id: str) -> Resources:
         """What of its claim on a node its drivers do not hold there."""
@@ -64,10 +67,24 @@ def claims_of(
             agent_name=agent.spec.name,
             incarnation=agent.incarnation,
             claimed=claimed_by_node(state.groups, state.cluster, agent),
-            used=used.get("/".join(agents.where(agent)), {}),
+            used=used.get(owner_of_work(agents, agent), {}),
+            adopted=agent.spec.resources if is_adopted(agent) else NOTHING,
         )
         for agent in jobs
     ]
+
+
+def is_adopted(agent: Agent) -> bool:
+    """Whether an agent stands for a Ray job that somebody else has started."""
+    return agent.spec.job is not None and bool(agent.spec.job.adopts)
+
+
+def owner_of_work(agents: Agents, agent: Agent) -> str:
+    """What a job's work is found by: its runner, which the metadata of its Ray jobs name, or the id of the
+    Ray job that it has adopted.
+    """
+    adopts = "" if agent.spec.job is None else agent.spec.job.adopts
+    return adopts or "/".join(agents.where(agent))
 
 
 def unused_claims(
@@ -132,8 +149,8 @@ class ClaimWatch:
 
 
 def _used_by_owner(usage: ClusterUsage) -> dict[str, dict[str, Resources]]:
-    """What the drivers of each runner hold, by node."""
-    owners = {job_id: job.metadata.get(OWNER, "") for job_id, job in usage.jobs.items()}
+    """What the drivers of each runner, and the Ray jobs of others by their ids, hold, by node."""
+    owners = {job_id: job.metadata.get(OWNER, job_id) for job_id, job in usage.jobs.items()}
     parts: dict[str, list[tuple[str, Resources]]] = {}
     for holder in usage.holders:
         if owner := owners.get(holder.job_id, ""):

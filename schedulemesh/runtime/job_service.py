@@ -149,7 +149,9 @@ def _row(
     attempts: Attempts,
     **more: object,
 ) -> dict[str, object]:
-    claim = {} if agent is None else {"resources": agent.resources.public()}
+    claim: dict[str, object] = {} if agent is None else {"resources": agent.resources.public()}
+    if agent is not None and agent.job is not None and agent.job.adopts:
+        claim["ray_job_id"] = agent.job.adopts
     attempt = 1 + attempts.preemptions + attempts.failures
     return {
         **task_row(task),

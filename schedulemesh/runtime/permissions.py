@@ -81,6 +81,8 @@ def _beyond(state: MeshState, token: TokenSpec, request: r.AnyRequest) -> str | 
 def _submission(state: MeshState, token: TokenSpec, submission: TaskSubmitted) -> str | None:
     if submission.task is None:
         return "a submitter's agents run a task"
+    if submission.agent.job is not None and submission.agent.job.adopts:
+        return "only an operator adopts the Ray jobs of others"
     if token.pools and submission.agent.pool_name not in token.pools:
         return f"token {token.name!r} submits to the pools {', '.join(token.pools)} only"
     return _new_task(state, token, submission.task)

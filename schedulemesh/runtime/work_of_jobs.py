@@ -12,7 +12,7 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.cluster_usage import ClusterUsage, Holder, RayJob
 from schedulemesh.runtime.gangs import every_process
-from schedulemesh.runtime.job_claims import OWNER, jobs_of
+from schedulemesh.runtime.job_claims import OWNER, jobs_of, owner_of_work
 
 #: What is said of a job that the cluster has forgotten.
 _FORGOTTEN = RayJob(
@@ -83,8 +83,8 @@ def external_holders(
 ) -> Iterator[Holder]:
     """The holders that are not this scheduler's."""
     ours = {agents.where(process) for process in every_process(state, state.agents.values())}
-    runners = {"/".join(agents.where(agent)) for agent in jobs_of(state)}
-    own_jobs = {j for j, job in usage.jobs.items() if job.metadata.get(OWNER) in runners}
+    owners = {owner_of_work(agents, agent) for agent in jobs_of(state)}
+    own_jobs = {j for j, job in usage.jobs.items() if job.metadata.get(OWNER, j) in owners}
     own_actors = agents.mark("")
     for holder in usage.holders:
         if holder.is_group:

@@ -226,6 +226,53 @@ def test_a_claim_that_has_moved_is_the_same_after_the_journal_and_a_snapshot(mes
     assert differences(mesh.state, mesh.rewritten()) == []
 
 
+@pytest.fixture
+def adopted(mesh):
+    """A job that somebody else has started, on both nodes, which are full of other work."""
+    mesh.observe(*(uses(node_id, **GPUS) for node_id in ("n1", "n2")))
+    how = {"job": JobSpec(adopts="01"), "more": {"choose_node": False}}
+    assert isinstance(mesh.submit("j", priority=1.0, cpu=3, gpu=3, **how), Pending)
+    assert isinstance(mesh.report("j", "n1"), Accepted)
+    return mesh.state.agents["j"]
+
+
+def test_an_adopted_job_needs_no_room_and_claims_quota_at_once(mesh, adopted):
+    assert mesh.state.ledger.accounts["p"].used == amount(cpu=3, gpu=3)
+    assert free_gpus(mesh) == {"n1": 0, "n2": 0}
+    assert all(not found.allocations for found in mesh.state.cluster.nodes.values())
+
+
+def test_the_claim_of_an_adopted_job_is_where_its_work_is(mesh, adopted):
+    mesh.find_work("j", {"n1": amount(cpu=1, gpu=1), "n2": amount(cpu=2, gpu=2)})
+    assert [found.external_usage.gpu / UNIT for found in mesh.state.cluster.nodes.values()] == [
+        3,
+        2,
+    ]
+    assert free_gpus(mesh) == {"n1": 0, "n2": 0}
+    assert group_of(mesh, adopted).node_ids == ("n1", "n2")
+    assert differences(mesh.state, mesh.refolded()) == []
+    assert differences(mesh.state, mesh.rewritten()) == []
+
+
+def test_an_adopted_job_is_evicted_for_its_room_and_does_not_return(mesh, adopted):
+    mesh.find_work("j", {"n1": amount(cpu=1, gpu=1), "n2": amount(cpu=2, gpu=2)})
+    assert isinstance(mesh.submit("high", priority=9.0, cpu=2, gpu=2), Pending)
+    assert mesh.ends.keys() == {"j"}
+    mesh.leave("j", saved=True)
+    mesh.remove(*mesh.removes)
+    assert isinstance(mesh.report("high"), Accepted)
+    assert (mesh.state.agents["high"].node_id, mesh.waiting()) == ("n2", [])
+
+
+def test_a_job_is_adopted_also_in_a_pool_that_keeps_placement_groups():
+    spec = GroupsSpec(max_dynamic=1)
+    mesh = Mesh(pool("p", cpu=8, groups=spec), nodes=[node("n1", cpu=8)])
+    how = {"job": JobSpec(adopts="01"), "more": {"choose_node": False}}
+    assert isinstance(mesh.submit("j", cpu=2, **how), Pending)
+    mesh.report("j", "n1")
+    assert mesh.state.agents["j"].group_id is None
+
+
 def over(mesh, seconds, name="j"):
     """A job is found to have held a CPU too much for so long."""
     agent = mesh.state.agents[name]

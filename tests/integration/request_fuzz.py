@@ -177,6 +177,14 @@ CALLS: dict[str, dict[str, Kind]] = {
         "grace_s": one_of(None, 0.0, -1.0),
         "dry_run": one_of(True),
     },
+    "adopt_job": {
+        "ray_job_id": one_of("ff000000", "", 1),
+        "pool_name": pool,
+        "resources": given_or_not(resources),
+        "priority": number,
+        "grace_s": one_of(None, 0.0, -1.0),
+        "over_claim": one_of(None, "end", "no"),
+    },
     "jobs": {},
     # In no pool, so that nothing starts.
     "submit_many": {

@@ -86,6 +86,7 @@ OTHERS = {
     "stop",
     "demo",
     "submit",
+    "adopt",
     "logs",
     "tokens create",
     "export alerts",
@@ -210,6 +211,12 @@ def test_a_job_is_submitted_followed_and_listed(run, mesh):
     assert "exit code 3" in done.stderr
     assert run("logs", "没有").exit_code == 3
     assert "completed" in run("explain", "作业").stdout
+
+
+def test_a_ray_job_that_is_not_there_is_not_adopted(run):
+    done = run("adopt", "ff000000", "--pool", OTHER)
+    assert done.exit_code != 0
+    assert "there is no Ray job 'ff000000'" in done.stderr
 
 
 def test_a_scheduler_that_is_not_there_and_a_ray_that_is_not(run, ray_cluster):

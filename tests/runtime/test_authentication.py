@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from schedulemesh.config.auth import AuthSettings, parse_auth
+from schedulemesh.domain.agent import JobSpec
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.domain.tokens import Role, TokenSpec
@@ -456,3 +457,10 @@ def test_a_submitter_changes_tasks_in_its_pools_only(mesh, room):
         CancelTasks(task_ids=("t",)),
     ):
         assert ask(mesh, request, ada).refused.reason == "not_allowed", request
+
+
+def test_only_operators_adopt_ray_jobs_of_others(mesh, room):
+    wanted = submission("t", owner="ada")
+    agent = msgspec.structs.replace(wanted.agent, job=JobSpec(adopts="01"))
+    made = r.SubmitTask(submission=msgspec.structs.replace(wanted, agent=agent))
+    assert "only an operator adopts" in ask(mesh, made, room[0]).refused.error

@@ -96,6 +96,25 @@ def test_a_claim_rests_after_it_was_moved():
     assert follower.due([elsewhere], moved + RESTS_S)
 
 
+def test_the_claim_of_an_adopted_job_is_where_its_work_is_as_soon_as_that_is_found():
+    found = ClaimOfJob(
+        agent_name="j",
+        incarnation=1,
+        claimed={},
+        used={"b": gpus(2), "a": gpus(1)},
+        adopted=gpus(4),
+    )
+    assert found.beyond == NOTHING
+    (move,) = ClaimFollower().due([found], 0.0)
+    # What it does not use is on the first node.
+    assert move.claims == (("a", gpus(2)), ("b", gpus(2)))
+
+
+def test_the_claim_of_an_adopted_job_without_work_is_nowhere():
+    found = ClaimOfJob(agent_name="j", incarnation=1, claimed={}, used={}, adopted=gpus(4))
+    assert following(found) is None
+
+
 def test_jobs_that_have_ended_are_forgotten():
     follower, elsewhere = ClaimFollower(), claim({"a": 4}, {"b": 4})
     follower.due([elsewhere], 0.0)

@@ -28,7 +28,7 @@ _ANSWERS_S = 10.0
 def end_jobs(owner: str) -> int:
     """See Backend.end_jobs."""
     jobs = [job for job in map(gcs_pb2.JobTableData.FromString, job_entries())
-            if job.config.metadata.get(OWNER) == owner]  # fmt: skip
+            if owner in (job.config.metadata.get(OWNER), job.job_id.hex())]  # fmt: skip
     if not jobs:
         return 0
     job_ids = {job.job_id for job in jobs}

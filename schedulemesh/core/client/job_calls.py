@@ -9,7 +9,7 @@ from typing_extensions import Unpack
 from schedulemesh.core.client import job_listings, job_logs, results, submissions
 from schedulemesh.core.client.arguments import public, public_calls
 from schedulemesh.core.client.lifecycle import SchedulerObject
-from schedulemesh.core.client.task_fields import JobFields
+from schedulemesh.core.client.task_fields import AdoptionFields, JobFields
 from schedulemesh.domain.task import DEFAULT_PRIORITY
 
 
@@ -43,6 +43,26 @@ class JobCalls(SchedulerObject):
         own = {"task_id": task_id, "entrypoint": entrypoint, "pool_name": pool_name}
         given = {**own, "resources": resources, "priority": priority, **fields}
         return submissions.submit_job(self._connection, given)
+
+    @public(AdoptionFields)
+    def adopt_job(
+        self,
+        ray_job_id: str,
+        pool_name: str,
+        resources: Mapping[str, object] | None = None,
+        priority: float = DEFAULT_PRIORITY,
+        **fields: Unpack[AdoptionFields],
+    ) -> results.SubmitResult:
+        """Make a Ray job that somebody else has started, one of ``external_usage``, a task of this scheduler:
+        accounted, evicted and cancelled as such.
+
+        Its claim is what it holds now, or ``resources``. Nothing is evicted for it. It is not started again:
+        when it is evicted or cancelled, its driver gets SIGTERM, then SIGKILL, and its actors and placement
+        groups end, detached ones too. When its driver ends by itself, the task is completed, and what is
+        detached stays. The runner needs the node of the driver; the driver must belong to the same user.
+        """
+        own = {"ray_job_id": ray_job_id, "pool_name": pool_name, "resources": resources}
+        return submissions.adopt_job(self._connection, {**own, "priority": priority, **fields})
 
     def jobs(self) -> job_listings.JobsResult:
         """Return ``jobs``: those that run or wait, then those that have ended lately. Each has its task's

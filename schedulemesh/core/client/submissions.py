@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from ray.actor import ActorHandle
 
-from schedulemesh.core.client.asking import ask_with_handles
+from schedulemesh.core.client.asking import ask, ask_with_handles
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.deadline import WAITS
+from schedulemesh.core.client.job_adoption import adoption
 from schedulemesh.core.client.job_request import job_submission
 from schedulemesh.core.client.results import SubmitResult, submitted
 from schedulemesh.core.client.task_request import Submission, submission, task_submission
@@ -17,8 +18,8 @@ from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_flag
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import ProbeNeeded, Refused
-from schedulemesh.protocol.answers import Response
-from schedulemesh.protocol.requests import SubmitTask
+from schedulemesh.protocol.answers import Listed, Response
+from schedulemesh.protocol.requests import ListExternalUsage, SubmitTask
 
 #: Reasons for a refusal that an eviction for quota and group together may avoid.
 _NO_GROUP = (
@@ -68,6 +69,14 @@ def submit_with_pg_preemption(
 def submit_job(connection: Connection, given: Mapping[str, object]) -> SubmitResult:
     """Run a driver command as a task."""
     return _send(connection, job_submission(connection.caller, given))
+
+
+def adopt_job(connection: Connection, given: Mapping[str, object]) -> SubmitResult:
+    """Make a Ray job that somebody else has started a task."""
+    external = ask(connection, ListExternalUsage(), Listed)
+    if isinstance(external, Refused):
+        return submitted(Response(outcome=external), (), dry_run=False, named_resources=True)
+    return _send(connection, adoption(connection.caller, given, external.rows))
 
 
 def responded(connection: Connection, given: Submission) -> Response:

@@ -138,6 +138,25 @@ class JobFields(TypedDict, total=False):
     over_claim: str | None
 
 
+class AdoptionFields(TypedDict, total=False):
+    """What ``adopt_job`` takes by keyword only."""
+
+    #: Its id as a task; None: one is made of the id of the Ray job.
+    task_id: str | None
+    labels: Mapping[str, str] | None
+    #: Seconds from the adoption to its end.
+    estimated_duration: float | None
+    #: The user that it belongs to; None: the one that this process runs as.
+    owner: str | None
+    #: Evictions after which it cannot be evicted any more; None: as the policy says.
+    max_preemptions: int | None
+    request_id: str | None
+    #: Seconds from SIGTERM to its end when it is evicted or cancelled; None: as the policy says.
+    grace_s: float | None
+    #: "warn" or "end": what happens where it holds more in Ray than it claims; None: as the policy says.
+    over_claim: str | None
+
+
 class LendingFields(TypedDict, total=False):
     """What a pool shares with the other pools of its cohort, by keyword only."""
 

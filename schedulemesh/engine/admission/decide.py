@@ -168,7 +168,9 @@ def _contradiction(stimulus: TaskSubmitted, account: Account) -> Refused | None:
     """The refusal of a request for groups in a pool that keeps none, or against those that it keeps, or that
     are created for gangs and leases.
     """
-    name = account.spec.name
+    name, wants = account.spec.name, stimulus.agent.job
+    if wants is not None and wants.adopts:
+        return None
     if account.spec.groups is None:
         own = stimulus.agent.own_group is not None
         job = stimulus.agent.job is not None

@@ -26,6 +26,8 @@ def groups_asked(
 ) -> GroupRequest | None:
     """What a submission to this pool asks of placement groups; None: it runs without one."""
     agent, task = submission.agent, submission.task
+    if agent.job is not None and agent.job.adopts:
+        return None
     spec = state.ledger.accounts[pool_name].spec.groups
     bundles = bundles_of(state.cluster, agent, need)
     if agent.own_group is not None or (agent.job is not None and len(bundles) > 1):

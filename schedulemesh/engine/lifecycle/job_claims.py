@@ -89,7 +89,7 @@ def _may_move(state: MeshState, agent: Agent) -> bool:
         return False
     group = state.groups.by_id.get(agent.group_id or "")
     if group is None:
-        return isinstance(agent.place, OnNode)
+        return isinstance(agent.place, OnNode) or bool(agent.spec.job.adopts)
     promised = group.promised_to is not None or group.leaves_for is not None
     return group.shape.virtual and group.phase is GroupPhase.READY and not promised
 

@@ -36,7 +36,7 @@ class JobFacts:
 
     def _new_group(self, agent: Agent, fact: JobClaimMoved) -> Group:
         """A virtual group for a job whose claim was held without one."""
-        name, node_id = agent.spec.name, agent.node_id or ""
+        name, node_id = agent.spec.name, agent.node_id or fact.parts[0][0]
         shape = GroupShape(bundles=(agent.spec.resources,), strategy="PACK", virtual=True)
         group = Group(
             group_id=fact.group_id,

@@ -336,7 +336,7 @@ class MeshState:
         if isinstance(place, InGroup):
             self._group_facts.member_reported(agent, place, node_id, gpu_ids)
             return
-        if node_id is None:
+        if node_id is None or (agent.spec.job is not None and agent.spec.job.adopts):
             return
         if isinstance(place, OnNode) and place.node_id != node_id:
             self.cluster.leave(place.node_id, name)

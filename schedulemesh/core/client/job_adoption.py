@@ -1,0 +1,74 @@
+"""The adoption of a Ray job that somebody else has started: its submission as a task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from schedulemesh.core.agent.job_adopter import JobAdopter
+from schedulemesh.core.client.task_request import Caller, Submission, task_submission
+from schedulemesh.domain.agent import RUN_DRIVER, JobSpec, parse_over_claim
+from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.numbers import parse_duration
+from schedulemesh.domain.resources import NOTHING, UNIT, Resources, parse_resources, sum_of
+from schedulemesh.errors import InvalidRequestError
+
+#: Fields of adopt_job that are none of a submission.
+_OF_JOBS = ("ray_job_id", "grace_s", "over_claim")
+
+
+def adoption(
+    caller: Caller, given: Mapping[str, object], rows: Iterable[Mapping[str, object]]
+) -> Submission:
+    """The submission that adopts a Ray job, from the arguments of ``adopt_job``, by name. ``rows``: the
+    external usage at present. Raises InvalidRequestError where it has no such job that runs.
+    """
+    ray_job_id = parse_name(given["ray_job_id"], "ray_job_id")
+    found = [row for row in rows if row["job_id"] == ray_job_id]
+    if not found or found[0]["ended"]:
+        raise InvalidRequestError(
+            f"there is no Ray job {ray_job_id!r} that runs and holds something outside of this scheduler; "
+            "external_usage() lists those that there are"
+        )
+    fields = {name: value for name, value in given.items() if name not in _OF_JOBS}
+    if fields.get("resources") is None:
+        fields["resources"] = _held(found).public()
+    if fields.get("task_id") is None:
+        fields["task_id"] = f"ray-job-{ray_job_id}"
+    driver = found[0]
+    task = {
+        "actor_class": JobAdopter,
+        "actor_kwargs": {
+            "driver_pid": driver["driver_pid"] or 0,
+            "started_at": driver["started_at"] or 0.0,
+        },
+        "ray_options": {"label_selector": {"ray.io/node-id": driver["driver_node_id"]}},
+        "run": RUN_DRIVER,
+        "on_preempted": "drop",
+    }
+    made = task_submission(msgspec.structs.replace(caller, runtime_env={}), {**fields, **task})
+    grace_s, over_claim = given.get("grace_s"), given.get("over_claim")
+    spec = JobSpec(
+        grace_s=None if grace_s is None else parse_duration(grace_s, "grace_s"),
+        over_claim="" if over_claim is None else parse_over_claim(over_claim),
+        adopts=ray_job_id,
+    )
+    agent = msgspec.structs.replace(made.submission.agent, job=spec, restartable=False)
+    return made.changed(agent=agent, may_preempt=False)
+
+
+def _held(rows: Iterable[Mapping[str, object]]) -> Resources:
+    """What a job holds in all namespaces. GPUs above one are claimed whole."""
+    amounts = sum_of(_amounts(row["resources"]) for row in rows)
+    if amounts.gpu > UNIT and amounts.gpu % UNIT:
+        return msgspec.structs.replace(amounts, gpu=-(-amounts.gpu // UNIT) * UNIT)
+    return amounts
+
+
+def _amounts(given: object) -> Resources:
+    """Amounts of one namespace, of which several GPUs need not be whole."""
+    if not isinstance(given, Mapping):
+        return NOTHING
+    others = parse_resources({kind: amount for kind, amount in given.items() if kind != "gpu"})
+    return msgspec.structs.replace(others, gpu=round(float(given.get("gpu", 0.0)) * UNIT))

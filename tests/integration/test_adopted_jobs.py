@@ -1,0 +1,138 @@
+"""Ray jobs that somebody else has started become tasks: accounted, evicted, cancelled, and ended whole."""
+
+from __future__ import annotations
+
+import pytest
+import ray
+from ray import PlacementGroupID
+from ray.util.placement_group import PlacementGroup, remove_placement_group
+
+from schedulemesh.errors import InvalidRequestError
+from tests.integration.agents import Plain
+from tests.integration.drivers import start_driver
+from tests.integration.polling import actors_in, groups_in, until
+
+#: A driver that holds 3 CPUs: with an actor, a detached one, and a detached placement group. It ends when it
+#: is told to.
+DRIVER = """
+from ray.util.placement_group import placement_group
+
+@ray.remote(num_cpus=1)
+class Worker:
+    def ping(self):
+        return True
+
+namespace = sys.stdin.readline().strip()
+worker = Worker.remote()
+kept = Worker.options(name="kept", namespace=namespace, lifetime="detached").remote()
+group = placement_group([{"CPU": 1}], name=f"@{namespace}: kept", lifetime="detached")
+ray.get([worker.ping.remote(), kept.ping.remote(), group.ready()])
+print(ray.get_runtime_context().get_job_id(), flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def outside(namespace):
+    """A Ray namespace in which the driver leaves things behind; they end with the test."""
+    name = f"{namespace}-outside"
+    yield name
+    for actor in actors_in(name):
+        ray.kill(ray.get_actor(actor, namespace=name))
+    for group in groups_in(name).values():
+        group_id = PlacementGroupID(bytes.fromhex(group["placement_group_id"]))
+        remove_placement_group(PlacementGroup(group_id))
+
+
+@pytest.fixture
+def foreign(outside, tmp_path):
+    """A foreign driver that runs: its process, and the id of its Ray job."""
+    driver = start_driver(DRIVER, tmp_path)
+    driver.stdin.write(f"{outside}\n")
+    driver.stdin.flush()
+    yield driver, driver.stdout.readline().strip()
+    if driver.poll() is None:
+        driver.kill()
+    driver.communicate(timeout=60)
+
+
+@pytest.fixture
+def pool(scheduler):
+    """A scheduler with a pool of 8 CPUs, all that there are."""
+    scheduler.ensure_pool("p", resources={"cpu": 8})
+    return scheduler
+
+
+@pytest.fixture
+def adopted(pool, foreign):
+    """The id of the foreign job as a task, once its claim is where its work is."""
+    answer = pool.adopt_job(foreign[1], "p", priority=1.0)
+    assert answer["success"], answer
+    node_id = ray.get_runtime_context().get_node_id()
+    until(
+        lambda: pool.jobs()["jobs"][0].get("claimed") == {node_id: {"cpu": 3.0}},
+        lambda: f"{pool.jobs()['jobs']}",
+    )
+    return answer["task_id"]
+
+
+def node_of(pool):
+    (node,) = pool.cluster_snapshot()["nodes"]
+    return node
+
+
+def test_an_adopted_job_is_accounted_until_it_ends_by_itself(pool, foreign, adopted, outside):
+    driver, ray_job_id = foreign
+    (job,) = pool.jobs()["jobs"]
+    assert (job["ray_job_id"], job["state"], job["resources"]) == (
+        ray_job_id,
+        "running",
+        {"cpu": 3.0},
+    )
+    assert pool.external_usage()["jobs"] == []
+    until(lambda: not node_of(pool)["external_usage"], lambda: str(node_of(pool)))
+    assert node_of(pool)["free"]["cpu"] == 5.0
+    assert pool.list_pools()["pools"][0]["used"] == {"cpu": 3.0}
+
+    driver.communicate("\n", timeout=60)
+
+    assert pool.wait([adopted], timeout=60)["pending"] == []
+    assert pool.jobs()["jobs"][0]["state"] == "completed"
+    assert actors_in(outside) == ["kept"], "what it has left behind stays"
+    until(lambda: node_of(pool)["free"]["cpu"] == 6.0, lambda: str(node_of(pool)))
+    assert {work["job_id"] for work in pool.external_usage()["jobs"]} == {ray_job_id}
+
+
+def test_cancelling_an_adopted_job_ends_its_driver_and_all_that_it_has_started(
+    pool, foreign, adopted, outside
+):
+    assert pool.cancel_task(adopted)["success"]
+    assert foreign[0].poll() is not None
+    assert actors_in(outside) == []
+    assert groups_in(outside) == {}
+    assert node_of(pool)["free"]["cpu"] == 8.0
+
+
+def test_a_more_urgent_task_evicts_an_adopted_job_and_gets_its_room(
+    pool, foreign, adopted, outside
+):
+    answer = pool.submit_task_with_preemption("high", "p", Plain, {"cpu": 6}, 9.0)
+    assert answer["success"], answer
+    assert [victim["task_id"] for victim in answer["preempted"]] == [adopted]
+    assert foreign[0].poll() is not None
+    assert actors_in(outside) == []
+    (job,) = pool.jobs()["jobs"]
+    assert (job["task_id"], job["reason"]) == (adopted, "preempted")
+
+
+def test_a_job_that_is_no_foreign_one_is_not_adopted(pool, foreign, adopted):
+    for ray_job_id in (foreign[1], "ff000000", ray.get_runtime_context().get_job_id()):
+        with pytest.raises(InvalidRequestError, match="external_usage"):
+            pool.adopt_job(ray_job_id, "p")
+
+
+def test_a_job_for_which_its_pool_has_no_quota_is_not_adopted(pool, foreign):
+    pool.ensure_pool("small", resources={"cpu": 1})
+    answer = pool.adopt_job(foreign[1], "small")
+    assert (answer["success"], answer["reason"]) == (False, "exceeds_pool_capacity")
+    assert foreign[0].poll() is None
