@@ -95,6 +95,19 @@ def take(array: Any, held: tuple[Piece, ...], fill: Scalar) -> Any:
     return local
 
 
+def views(array: Any, dim: int, slices: Sequence[slice]) -> Sequence[Any]:
+    """The slices of one dim, as views; a slice that is the whole array is the array itself."""
+    size = array.shape[dim]
+    if len(slices) == 1 and slices[0] == slice(0, size):
+        return [array]
+    if is_torch(array) and sum(part.stop - part.start for part in slices) == size:
+        # One call makes all views; a call per view takes several times as long.
+        found: Sequence[Any] = array.split([part.stop - part.start for part in slices], dim)
+        return found
+    before = (slice(None),) * dim
+    return [array[index] for index in ((*before, part) for part in slices)]
+
+
 def put(array: Any, held: tuple[Piece, ...], part: Any) -> None:
     """Copies ``part``, without its padding, to its position in the first dims of ``array``."""
     for whole, here in boxes(held):

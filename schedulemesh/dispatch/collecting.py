@@ -82,7 +82,7 @@ def collect(
         raise InvalidRequestError(
             f"{len(outputs)} results were given; the layout has {ranks} ranks"
         )
-    pattern = _pattern(spec, shapes) if like is None else leaf_at(spec, shapes, _keys(like))
+    pattern = common_split(spec, shapes) if like is None else leaf_at(spec, shapes, _keys(like))
     if like is not None and pattern is None:
         raise InvalidRequestError(
             f"like={like!r} is no leaf of the batch: it has {kind(_shape_at(shapes, like))}"
@@ -207,7 +207,7 @@ def _combined(given: list[Any], how: str, keys: Keys) -> Any:
         ) from error
 
 
-def _pattern(spec: Any, shapes: Any) -> tuple[Sharding, Shape] | None:
+def common_split(spec: Any, shapes: Any) -> tuple[Sharding, Shape] | None:
     """The sharding and shape that all leaves which are split have in common; None: they have none."""
     leaves = list(sharded_leaves(spec, shapes))
     split = [leaf for leaf in leaves if not leaf[1].whole] or leaves[:1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, TypeVar, Union
 
 import msgspec
@@ -75,6 +76,39 @@ def _holdings(sharding: Sharding, shape: tuple[int, ...]) -> Holdings:
         grid=grid(sharding, ndim),
         pieces=tuple(pieces(n, sharding.cuts(dim, ndim)) for dim, n in enumerate(shape)),
     )
+
+
+class Runs(msgspec.Struct, frozen=True, kw_only=True):
+    """A split of one dim into parts that are one run each, in order, without padding."""
+
+    dim: int
+    #: One per part.
+    slices: tuple[slice, ...]
+    #: The index of each rank's part, by rank; None: the rank holds nothing.
+    of_rank: tuple[int | None, ...]
+
+
+@lru_cache(maxsize=1024)
+def runs(sharding: Sharding, shape: tuple[int, ...]) -> Runs | None:
+    """The split of a tensor that is split along one dim at most, into whole runs; None for all others."""
+    held = holdings(sharding, shape)
+    split = [dim for dim, found in enumerate(held.pieces) if len(found) > 1]
+    if len(split) > 1 or not shape:
+        return None
+    dim = split[0] if split else 0
+    found = [piece.run for piece in held.pieces[dim] if piece.size == piece.length]
+    others = (piece.run for at, each in enumerate(held.pieces) if at != dim for piece in each)
+    whole = all(
+        run == slice(0, size)
+        for run, size in zip(others, (n for at, n in enumerate(shape) if at != dim), strict=True)
+    )
+    slices = tuple(run for run in found if run is not None)
+    if any(one.stop > other.start for one, other in pairwise(slices)):
+        return None
+    if not whole or len(slices) != len(held.pieces[dim]):
+        return None
+    of_rank = tuple(None if cell is None else cell[dim] for cell in held.grid.cells)
+    return Runs(dim=dim, slices=slices, of_rank=of_rank)
 
 
 def kept(held: Holdings) -> Holdings:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from schedulemesh.dispatch.arrays import blank, is_array, put, take
-from schedulemesh.dispatch.holdings import Shape, first, holdings, kept
+from schedulemesh.dispatch.arrays import blank, is_array, put, take, views
+from schedulemesh.dispatch.holdings import Shape, first, holdings, kept, runs
 from schedulemesh.dispatch.jagged import Jagged, cut_jagged, join_jagged
 from schedulemesh.dispatch.pieces import Piece
 from schedulemesh.dispatch.placement import Scalar, Sharding
@@ -37,6 +37,9 @@ def cut(leaf: Any, sharding: Sharding) -> tuple[Any, ...]:
     if isinstance(leaf, Jagged):
         return cut_jagged(leaf, sharding)
     shape = _sizes(shape_of(leaf))
+    if is_array(leaf) and (regular := runs(sharding, shape)) is not None:
+        parts = views(leaf, regular.dim, regular.slices)
+        return tuple([None if at is None else parts[at] for at in regular.of_rank])
     held = holdings(sharding, shape)
     return held.grid.by_rank(
         {

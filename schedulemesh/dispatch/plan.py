@@ -315,10 +315,17 @@ def _rotated(made: Plan, rotation: int) -> Plan:
 
 
 def _workers(given: Iterable[Worker] | None, default: range) -> tuple[Worker, ...]:
-    found = tuple(default if given is None else given)
+    if given is None:
+        return _numbers(default)
+    found = tuple(given)
     if len(found) != len(default) or len(set(found)) != len(found):
         raise InvalidRequestError(
             f"{len(found)} workers were given, {len(set(found))} of them different; allowed are "
             f"{len(default)}, one per rank"
         )
     return found
+
+
+@lru_cache(maxsize=256)
+def _numbers(workers: range) -> tuple[int, ...]:
+    return tuple(workers)

@@ -81,7 +81,7 @@ class Routes(msgspec.Struct, frozen=True, kw_only=True):
     def receivers(self, source_cell: Cell) -> list[tuple[Receiver, int]]:
         """The destinations that need elements of a source cell, in order, and how many."""
         owners = self.destination.grid.owners
-        met = [dim.destinations[at] for dim, at in zip(self.dims, source_cell, strict=True)]
+        met = self._met(source_cell)
         cells = product(*([at for at, _ in dim] for dim in met))
         elements = map(prod, product(*([length for _, length in dim] for dim in met)))
         return [
@@ -113,46 +113,59 @@ class Routes(msgspec.Struct, frozen=True, kw_only=True):
         """The senders of cells with several owners, and by source rank the total number of elements sent."""
         shares: list[Share] = []
         sent = [0] * len(self.source.grid.cells)
+        divided: dict[object, list[tuple[int, Receiver, int]]] = {}
         for cell, owners in self.source.grid.owners.items():
             if len(owners) == 1:
                 sent[owners[0]] = self._requested(cell, owners[0])
                 continue
-            for share, elements in self._divide(cell, owners):
-                shares.append(share)
-                sent[share.sender] += elements
+            # Cells whose elements are needed alike are divided alike: between regular layouts almost all.
+            local = tuple(self.local_destinations.get(owner) for owner in owners)
+            alike = (self._met(cell), local)
+            if alike not in divided:
+                divided[alike] = self._divide(cell, local)
+            for at, receiver, elements in divided[alike]:
+                shares.append(Share(cell=cell, first=receiver, sender=owners[at]))
+                sent[owners[at]] += elements
         return shares, sent
+
+    def _met(self, source_cell: Cell) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """By dim the destination pieces that need elements of a source cell, and how many."""
+        return tuple(dim.destinations[at] for dim, at in zip(self.dims, source_cell, strict=True))
 
     def _requested(self, source_cell: Cell, owner: int) -> int:
         """The number of elements that other workers need from the only owner of a cell."""
-        met = (dim.destinations[at] for dim, at in zip(self.dims, source_cell, strict=True))
+        met = self._met(source_cell)
         copies = len(next(iter(self.destination.grid.owners.values())))
         requested = copies * prod(sum(length for _, length in dim) for dim in met)
         local_destination = self.local_destinations.get(owner)
         cell = None if local_destination is None else self.destination.grid.cells[local_destination]
         return requested - (0 if cell is None else self.shared(source_cell, cell))
 
-    def _divide(self, source_cell: Cell, owners: Sequence[int]) -> Iterator[tuple[Share, int]]:
+    def _divide(
+        self, source_cell: Cell, local_destinations: Sequence[int | None]
+    ) -> list[tuple[int, Receiver, int]]:
         """Divides the destinations of a cell into consecutive shares of equal size, at most one per owner.
 
-        Each comes with its size. A destination belongs to the share that contains its middle element.
+        Each is the index of the owner, the first destination, and the size. A destination belongs to the
+        share that contains its middle element.
         """
-        local_destinations = {self.local_destinations.get(owner) for owner in owners}
         receivers = [
             (receiver, n)
             for receiver, n in self.receivers(source_cell)
             if receiver[1] not in local_destinations
         ]
+        owners = len(local_destinations)
         ends = list(accumulate([n for _, n in receivers], initial=0))
         middles = list(map(add, ends, ends[1:]))
         borders = [
-            bisect_left(middles, -(-2 * ends[-1] * offset // len(owners)))
-            for offset in range(len(owners) + 1)
+            bisect_left(middles, -(-2 * ends[-1] * offset // owners))
+            for offset in range(owners + 1)
         ]
-        for owner, (first, last) in zip(owners, pairwise(borders), strict=True):
-            if first < last:
-                yield Share(cell=source_cell, first=receivers[first][0], sender=owner), ends[
-                    last
-                ] - ends[first]
+        return [
+            (at, receivers[first][0], ends[last] - ends[first])
+            for at, (first, last) in enumerate(pairwise(borders))
+            if first < last
+        ]
 
 
 def _check_nothing_lacks(destination: Holdings, dims: Sequence[Overlap]) -> None:

@@ -80,7 +80,7 @@ def scatter(data: Any, strategy: Any, workers_a: Any, workers_b: Any) -> Scatter
         return _checked(_asked(strategy, data, workers_a, workers_b), data, strategy, workers_b)
     spec = strategy
     if callable(strategy):
-        sharding = strategy(layout)
+        sharding: Sharding = strategy(layout)
         spec = sharding if sharding.whole else spec_by_rows(data, sharding)
     return _by_spec(data, spec, workers_b)
 
@@ -141,6 +141,25 @@ BUILT_IN: dict[str, Callable[[ParallelLayout], Sharding]] = {
     "every_rank": _every_rank,
     "replicate": _replicate,
 }
+
+
+def row_sharding(strategy: Any, layout: ParallelLayout) -> Sharding:
+    """The sharding of rows by a strategy that needs to know only their number: a built-in name or a Sharding.
+
+    Raises ``InvalidRequestError`` for others.
+    """
+    if isinstance(strategy, str) and strategy in BUILT_IN:
+        return BUILT_IN[strategy](layout)
+    if not isinstance(strategy, Sharding):
+        raise InvalidRequestError(
+            f"strategy {strategy!r} needs the data, and results of another group stay with its workers; "
+            f"allowed are {', '.join(BUILT_IN)} and a Sharding of their rows, or collect() and another call"
+        )
+    if strategy.layout.size != layout.size:
+        raise InvalidRequestError(
+            f"the sharding is for {strategy.layout.size} ranks; the group has {layout.size}"
+        )
+    return strategy
 
 
 def installed_strategy(name: str) -> Any:

@@ -30,6 +30,8 @@ def split(data: Any, spec: Spec) -> tuple[tuple[Any, ...], Any]:
     """
     ranks = ranks_of(spec)
     tree = _walk(data, spec, "")
+    if isinstance(tree, _Cut):
+        return tree.parts, tree.shape
     leaves = list(_leaves(tree))
     parts: dict[tuple[int, ...], Any] = {}
     held = [tuple([id(leaf.parts[rank]) for leaf in leaves]) for rank in range(ranks)]

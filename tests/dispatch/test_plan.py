@@ -283,3 +283,25 @@ def test_a_destination_that_needs_nothing_needs_no_source():
         InvalidRequestError, match="destination rank 0 needs elements that no source"
     ):
         plan(drops, empty, (6, 2))
+
+
+def test_rotation_exchanges_the_shares_of_a_plan_and_nothing_else():
+    many = Sharding.of(ParallelLayout.of(dp=3, tp=2), tp=0)
+    one = Sharding.of(ParallelLayout.of(tp=4), tp=1)
+    plain, turned = (plan(many, one, (8, 8), rotation=turn) for turn in (0, 1))
+    assert sorted(plain.sent) == sorted(turned.sent)
+    assert plain.sent != turned.sent
+    assert plain.received == turned.received
+    assert plan(many, one, (8, 8), rotation=3).shares == plain.shares
+
+
+@given(moves())
+def test_exchanges_are_the_transfers(move):
+    made = plan(**move)
+    found = [
+        Transfer(source=each.source, destination=rank, give=give, take=take, local=each.local)
+        for each in made.exchanges()
+        for rank in each.destinations
+        for give, take in zip(each.give, each.take, strict=True)
+    ]
+    assert sorted(found, key=repr) == sorted(made.transfers(), key=repr)

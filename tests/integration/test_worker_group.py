@@ -68,6 +68,23 @@ class Worker(ShardHolder, AgentActor):
     def short(self, part):
         return part[:-1]
 
+    def generated(self, part):
+        """Rows of three kinds, with a value beside them."""
+        lengths = [len(row) for row in part]
+        return {
+            "ids": np.arange(len(part) * 2).reshape(-1, 2) + 100 * lengths[0],
+            "text": [row + "!" for row in part],
+            "packed": Jagged.of([np.full(n, n) for n in lengths]),
+            "version": 7,
+            "took": self.name,
+        }
+
+    def scored(self, batch):
+        return [len(row) for row in batch["text"]], batch["packed"].lengths, batch["version"]
+
+    def upper(self, rows):
+        return None if rows is None else [row.upper() for row in rows]
+
     def refuse(self, _part):
         raise ValueError(f"{self.name} will not")
 
@@ -547,6 +564,86 @@ def test_a_spec_that_forgets_an_axis_moves_nothing(first, second):
     ):
         reshard(src, dst, "forgotten", source=wrong, destination=to, shapes=(8, 4))
     assert dst.call("describe_shards", "forgotten", False).outputs() == [None] * 2
+
+
+PROMPTS = ["a", "bb", "ccc", "dddd", "eeeee", "ffffff"]
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    ["data_parallel", "every_rank", Sharding.of(PAIRS, dp=Assign(0, ((5, 0, 3), (2, 4, 1))))],
+    ids=["data_parallel", "every_rank", "assign"],
+)
+def test_results_pass_from_group_to_group_without_the_driver(first, second, strategy, puts):
+    """dp=4 rows become those of tp=2, dp=2; the driver neither sends nor receives them."""
+    to = laid(second, PAIRS)
+    generated = first.dispatch("generated", PROMPTS)
+    puts.clear()
+    result = to.dispatch("upper", generated["text"], strategy)
+    assert result.collect() == [prompt.upper() + "!" for prompt in PROMPTS]
+    assert puts == []
+    again = first.dispatch("upper", to.dispatch("upper", generated["text"], strategy), "every_rank")
+    assert again.collect() == [prompt.upper() + "!" for prompt in PROMPTS]
+
+
+def test_trees_of_rows_are_handed_on_with_values_that_are_the_same(first, second):
+    to = laid(second, ParallelLayout.of(dp=2))
+    generated = first.dispatch("generated", PROMPTS)
+    with pytest.raises(WorkerFailedError, match="at took the workers returned different values"):
+        to.dispatch("scored", generated).outputs()
+    rows = first.dispatch(
+        "echo",
+        {
+            "text": PROMPTS,
+            "version": 7,
+            "packed": Jagged.of([np.arange(len(prompt)) for prompt in PROMPTS]),
+        },
+    )
+    assert to.dispatch("scored", rows).outputs() == [
+        ([1, 2, 3], (1, 2, 3), 7),
+        ([4, 5, 6], (4, 5, 6), 7),
+    ]
+
+
+def test_an_array_is_recut_between_workers_exactly(first, second):
+    whole = np.arange(60.0).reshape(20, 3)
+    doubled = first.dispatch("doubled", whole)
+    for uneven in ("uneven", "chunk"):
+        three = laid(second, ParallelLayout.of(dp=3))
+        found = three.dispatch("doubled", doubled, Sharding.of(three.layout, dp=Shard(0, uneven)))
+        assert np.array_equal(found.collect(), whole * 4)
+
+
+def test_the_worker_that_failed_is_named_not_the_one_that_waited_for_it(first, second):
+    failing = first.dispatch("refuse", PROMPTS)
+    with pytest.raises(WorkerFailedError, match="of group first, method refuse"):
+        second.dispatch("upper", failing).collect()
+
+
+def test_results_without_known_rows_are_not_handed_on(first, second):
+    with pytest.raises(InvalidRequestError, match="not known which rows each result has"):
+        second.dispatch("upper", first.call("labels_of"))
+    generated = first.dispatch("generated", PROMPTS)
+    with pytest.raises(
+        InvalidRequestError, match="needs the data, and results of another group stay"
+    ):
+        second.dispatch("upper", generated, Answers(list))
+    with pytest.raises(
+        InvalidRequestError, match="split along dim 1 over dp; results are handed on"
+    ):
+        second.dispatch("upper", generated, Sharding.of(FOUR, dp=1))
+    with pytest.raises(WorkerFailedError, match="returned 1 rows for a part of 2 rows"):
+        second.dispatch("echo", first.dispatch("short", np.arange(8))).outputs()
+
+
+def test_data_that_cannot_be_sent_is_refused(first):
+    import threading
+
+    data = {"rows": [1, 2], "more": (5, threading.Lock())}
+    with pytest.raises(
+        InvalidRequestError, match="at more/1 lies a lock, which cannot be sent: cannot pickle"
+    ):
+        first.dispatch("echo", data, "replicate")
 
 
 def test_an_agent_without_the_required_methods_is_refused_with_their_names(mesh, first):

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Union, cast
 
 import ray
-from ray import ObjectRef
+from ray import ObjectRef, cloudpickle
 from ray.actor import ActorHandle
 
 from schedulemesh.core.client.arguments import public_calls
 from schedulemesh.core.client.results import SubmitResult
 from schedulemesh.core.transport.arrays import wrapped
 from schedulemesh.core.transport.handles import actor_id
+from schedulemesh.core.worker_groups.array_trees import Path, spelled
 from schedulemesh.core.worker_groups.pending_result import PendingResult
 from schedulemesh.core.worker_groups.worker_calls import Call
 from schedulemesh.dispatch.layout import ParallelLayout
-from schedulemesh.dispatch.strategies import Workers, scatter
+from schedulemesh.dispatch.strategies import Scattered, Workers, scatter
 from schedulemesh.dispatch.trees import Spec
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.user_data import UserClass, UserValue
@@ -167,20 +169,38 @@ class WorkerGroup:
         into Ray's object store once. ``arguments`` are passed to every rank by name. A plugin sees ``source``
         as ``workers_a``; None: the driver.
 
+        The data may be the pending result of a call to any group: its rows then pass from worker to worker.
+        Each result has the rows of the part that its worker was given, and the strategy is a built-in name or
+        a ``Sharding`` of the rows; ``pending["ids"]`` hands on one key of dicts.
+
         Tensors arrive on the CPU, as the worker's own copy; NumPy arrays as read-only views. Raises
         ``InvalidRequestError`` if the data does not fit the strategy or there is no such method.
         """
         self.require(method)
+        named = {name: ray.put(wrapped(each)) for name, each in (arguments or {}).items()}
+        if isinstance(data, PendingResult):
+            return self._handed_on(method, data, strategy, named)
         scattered = scatter(data, strategy, DRIVER if source is None else source, self)
         refs = {
             id(part): _put(part) for part in {id(part): part for part in scattered.parts}.values()
         }
-        named = {name: ray.put(wrapped(each)) for name, each in (arguments or {}).items()}
         calls = [
             self.ask(rank, method, refs[id(part)], **named)
             for rank, part in enumerate(scattered.parts)
         ]
         return PendingResult(calls, self.timeout_s, scattered)
+
+    def _handed_on(
+        self,
+        method: str,
+        pending: PendingResult,
+        strategy: Strategy,
+        named: Mapping[str, ObjectRef],
+    ) -> PendingResult:
+        found = pending.handed_on(strategy, self.layout)
+        calls = [self.ask(rank, method, part, **named) for rank, part in enumerate(found.parts)]
+        scattered = Scattered(parts=found.parts, sharded=found.sharded)
+        return PendingResult(calls, self.timeout_s, scattered, pending.calls)
 
     def stop(self) -> None:
         """Terminate the group's agents, and with them their tasks."""
@@ -214,7 +234,29 @@ class WorkerGroup:
 
 def _put(part: UserValue) -> ObjectRef:
     """The object reference of a part; a strategy may return references itself."""
-    return part if isinstance(part, ray.ObjectRef) else ray.put(wrapped(part))
+    if isinstance(part, ray.ObjectRef):
+        return part
+    try:
+        return ray.put(wrapped(part))
+    except (TypeError, AttributeError, pickle.PicklingError) as error:
+        path, value, reason = _first_unsendable(part, ()) or ((), part, error)
+        raise InvalidRequestError(
+            f"at {spelled(path)} lies a {type(value).__name__}, which cannot be sent: {reason}; allowed is "
+            f"what pickle can pickle"
+        ) from None
+
+
+def _first_unsendable(value: UserValue, path: Path) -> tuple[Path, UserValue, Exception] | None:
+    """The first leaf of a tree that cannot be pickled: its path, itself, and why."""
+    if isinstance(value, (Mapping, list, tuple)):
+        members = value.items() if isinstance(value, Mapping) else enumerate(value)
+        found = (_first_unsendable(member, (*path, key)) for key, member in members)
+        return next(filter(None, found), None)
+    try:
+        cloudpickle.dumps(value)
+    except Exception as error:  # noqa: BLE001  # a class of the user's may raise anything
+        return path, value, error
+    return None
 
 
 def _plain(scheduler: RayScheduler | SchedulerFacade) -> RayScheduler:

@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ray import ObjectRef
 
+from schedulemesh.core.worker_groups.handed_on import HandedOn, handed_on
 from schedulemesh.core.worker_groups.worker_calls import Call, results
-from schedulemesh.dispatch.collecting import Reductions, reduced
-from schedulemesh.dispatch.strategies import Scattered
+from schedulemesh.dispatch.collecting import Reductions, common_split, reduced
+from schedulemesh.dispatch.layout import ParallelLayout
+from schedulemesh.dispatch.strategies import Scattered, row_sharding
+from schedulemesh.dispatch.trees import child
 from schedulemesh.domain.user_data import UserValue
-from schedulemesh.errors import InvalidRequestError
+from schedulemesh.errors import InvalidRequestError, WorkerError
 
 
 class PendingResult:
     """The results of a group's ranks, which may still be running."""
 
     def __init__(
-        self, calls: Sequence[Call], timeout_s: float | None, scattered: Scattered | None = None
+        self,
+        calls: Sequence[Call],
+        timeout_s: float | None,
+        scattered: Scattered | None = None,
+        earlier: Sequence[Call] = (),
     ) -> None:
         self._calls = tuple(calls)
         self._timeout_s = timeout_s
         self._assigned = scattered
+        self._earlier = tuple(earlier)
+        self._keys: tuple[Any, ...] = ()
+
+    def __getitem__(self, key: Any) -> PendingResult:
+        """The value under ``key`` (a dict key, or the index of a tuple) of each result, still pending."""
+        found = PendingResult(self._calls, self._timeout_s, self._assigned, self._earlier)
+        found._keys = (*self._keys, key)
+        return found
 
     @property
     def refs(self) -> list[ObjectRef]:
@@ -34,7 +50,35 @@ class PendingResult:
         The first worker that fails ends the wait with ``WorkerDiedError`` or ``WorkerFailedError``; a worker
         without a result after ``timeout_s`` seconds (None: the group's limit) with ``WorkerTimeoutError``.
         """
-        return results(self._calls, self._timeout_s if timeout_s is None else timeout_s)
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        try:
+            found = results(self._calls, timeout_s)
+        except WorkerError:
+            # If an earlier call has failed, its worker is the one to name.
+            results(self._earlier, timeout_s)
+            raise
+        for key in self._keys:
+            found = [child(result, key) for result in found]
+        return found
+
+    def handed_on(self, strategy: Any, layout: ParallelLayout) -> HandedOn:
+        """These results as the argument of a call to a group of this layout; see ``WorkerGroup.dispatch``.
+
+        Raises ``InvalidRequestError`` if it is not known which rows each result has.
+        """
+        sharded = None if self._assigned is None else self._assigned.sharded
+        split = None if sharded is None else common_split(sharded.spec, sharded.shapes)
+        if split is None:
+            raise InvalidRequestError(
+                "it is not known which rows each result has: the data was not distributed by one split of "
+                "its rows; collect() the results, and dispatch them"
+            )
+        return handed_on(self.refs, self._keys, split, row_sharding(strategy, layout))
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """The calls of which these are the results, after those whose results were handed on to them."""
+        return (*self._earlier, *self._calls)
 
     def collect(
         self,
