@@ -34,8 +34,15 @@ env: $(VENV)/.dev ## Install everything that tests and checks need
 demo: $(VENV)/.full ## Run the training demo on a local Ray
 	$(BIN)/python -m schedulemesh demo
 
+# Tests that start Ray wait most of the time: the others run beside them, each side in a process of its own.
+ON_RAY := tests/integration tests/drills
+RAY_LOG := .pytest_cache/on_ray.log
+
 test: $(VENV)/.dev ## Run all tests
-	$(BIN)/python -m pytest --durations=25
+	@mkdir -p $(dir $(RAY_LOG))
+	@$(BIN)/python -m pytest --durations=15 -o cache_dir=.pytest_cache/on_ray $(ON_RAY) >$(RAY_LOG) 2>&1 & on_ray=$$!; \
+	$(BIN)/python -m pytest --durations=15 $(addprefix --ignore=,$(ON_RAY)); others=$$?; \
+	wait $$on_ray; result=$$?; cat $(RAY_LOG); exit $$((others || result))
 
 smoke: $(OLDEST)/.done ## Run the smoke tests on the oldest supported Ray; its own warnings are no errors
 	$(OLDEST)/bin/python -m pytest tests/integration -m smoke -o filterwarnings= -p no:cacheprovider

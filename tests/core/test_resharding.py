@@ -1,8 +1,7 @@
 """A move between groups, with the agents in this process: what each takes is what cutting the whole gives."""
 
-
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from schedulemesh.core.worker_groups.array_trees import ArrayMark, filled, outline
@@ -29,7 +28,6 @@ def plan_of(parts, source, destination=None, shapes=None, *, start=1000, key="w"
     return planned(src, dst, source, destination, held(parts)[1], shapes, key)
 
 
-@settings(deadline=None)  # the time that an example takes depends on what else runs on the machine
 @given(st.data())
 def test_any_move_gives_what_cutting_the_whole_gives(data):
     shape = data.draw(shapes())

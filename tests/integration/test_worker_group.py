@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 import pytest
 import ray
+from hypothesis import HealthCheck, given, settings
 
 from schedulemesh.core import RayScheduler, ShardHolder, WorkerGroup, reshard
 from schedulemesh.core.agent.agent_actor import AgentActor
@@ -30,6 +31,7 @@ from schedulemesh.errors import (
     WorkerFailedError,
     WorkerTimeoutError,
 )
+from tests.dispatch.random_trees import bits, trees
 
 np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch") if find_spec("torch") else None
@@ -644,6 +646,34 @@ def test_data_that_cannot_be_sent_is_refused(first):
         InvalidRequestError, match="at more/1 lies a lock, which cannot be sent: cannot pickle"
     ):
         first.dispatch("echo", data, "replicate")
+
+
+@settings(
+    max_examples=int(os.environ.get("ROUND_TRIPS_ON_RAY", "15")),
+    suppress_health_check=list(HealthCheck),
+)
+@given(trees(ranks=4))
+def test_random_trees_move_there_and_back_bit_by_bit(first, second, case):
+    """The environment variable ROUND_TRIPS_ON_RAY sets the number of cases."""
+    tree, source, destination, sizes = case
+    there, back = (ranks_layout(spec) for spec in (source, destination))
+    src, dst = laid(first, there), laid(second, back)
+    src.dispatch("keep_shards", tree, source, arguments={"key": "random"}).outputs()
+    reshard(src, dst, "random", source=source, destination=destination, shapes=sizes)
+    same_bits(dst, shard(tree, destination).parts)
+    reshard(dst, src, "random", source=destination, destination=source)
+    same_bits(src, shard(tree, source).parts)
+
+
+def ranks_layout(spec):
+    return next(iter(spec.values())).layout
+
+
+def same_bits(group, expected):
+    for held, part in zip(group.call("shards", "random").outputs(), expected, strict=True):
+        assert {name: bits(held[name]) for name in part} == {
+            name: bits(array) for name, array in part.items()
+        }
 
 
 def test_an_agent_without_the_required_methods_is_refused_with_their_names(mesh, first):
