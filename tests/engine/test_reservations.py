@@ -10,6 +10,7 @@ from hypothesis import assume
 from hypothesis import given as given_that
 from hypothesis import settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from schedulemesh.domain.agent import GangSpec
 from schedulemesh.domain.placement import GroupsSpec
@@ -154,6 +155,22 @@ def test_the_places_of_many_gangs_are_sought_by_turns(monkeypatch):
     for _ in names:
         mesh.tick(1)
     assert [reserved(mesh, f"gang-{n}")[1] for n in names] == [("n2", "n2")] * 2
+
+
+def test_a_start_that_is_due_is_not_reserved_anew_on_each_tick(three, monkeypatch):
+    """Its room is free by estimates, and something else keeps it from starting."""
+    queue_gang(three)
+    three.tick()
+    due = reservations.Reservation(at=1000.0, node_ids=("n1", "n3"))
+    monkeypatch.setattr(
+        reservations, "_earliest", lambda *given: structs.replace(due, at=given[-1])
+    )
+    three.tick(1)
+    seen = len(three.facts)
+    for _ in range(3):
+        three.tick(1)
+    assert three.facts[seen:] == []
+    assert reserved(three) == (1001.0, ("n1", "n3"), None)
 
 
 # placement groups

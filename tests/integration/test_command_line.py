@@ -88,6 +88,7 @@ OTHERS = {
     "submit",
     "adopt",
     "logs",
+    "simulate",
     "tokens create",
     "export alerts",
     "export dashboard",

@@ -61,8 +61,17 @@ def reserve_starts(tx: Transaction, heads: Iterable[QueuedTask]) -> None:
         if task.reservation is not None and _in_group(tx.state, task) and task_id not in searched:
             continue
         start = _earliest(tx.state, projection, task, classes.get(task.pool_name, []), tx.now)
-        if task.reservation != start:
+        if not _same(task.reservation, start, tx.now):
             tx.emit(_reserved(task_id, start))
+
+
+def _same(reserved: Reservation | None, start: Reservation, now: float) -> bool:
+    """Whether a reservation needs no change: a start that is due does not become a later one on each tick."""
+    if reserved is None or reserved.at is None or start.at is None:
+        return reserved == start
+    return msgspec.structs.replace(start, at=max(start.at, now)) == msgspec.structs.replace(
+        reserved, at=max(reserved.at, now)
+    )
 
 
 def _reserved(task_id: str, start: Reservation) -> StartReserved:
