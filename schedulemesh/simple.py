@@ -69,6 +69,8 @@ class SimpleTaskSpec:
     on_preempted: str | None = None
     #: Evictions after which it cannot be evicted any more; None: as the policy says.
     max_preemptions: int | None = None
+    #: Whether it outlives the task from inside which it is submitted; else it ends with that one.
+    detached: bool = False
     payload: UserValue = None
     #: The method that it runs by itself; None: its caller calls methods, or ``actor_class`` is a function.
     run: str | None = None

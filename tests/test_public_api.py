@@ -118,6 +118,7 @@ ARGUMENTS = {
     "pool_name": {"pool_name", "pool"},
     "payload_key": {"payload"},
     "run_key": {"run_args", "run_kwargs"},
+    "parent": {"detached"},
 }
 #: Fields that only a submitted task has.
 SUBMITTED = {"run", "run_key", "max_retries"}

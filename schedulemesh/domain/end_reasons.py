@@ -52,4 +52,11 @@ class TaskEndReason(Code):
     )
     PREEMPTED = ("preempted", "It was evicted, and is not run again by itself.")
     DELETED = ("deleted", "Its agent was deleted.")
+    PARENT_ENDED = (
+        "parent_ended",
+        (
+            "The task that started it was cancelled, evicted, failed or lost. An evicted one starts it "
+            "again by itself; `detached` tasks do not end with it."
+        ),
+    )
     LOST = ("lost", "Its agent's process died although nobody ended it.")

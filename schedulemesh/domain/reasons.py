@@ -267,6 +267,10 @@ class Reason(Code):
         ),
     )
     AGENT_DELETED = ("agent_deleted", "The agent was deleted before it started.")
+    PARENT_ENDED = (
+        "parent_ended",
+        "The task that submits it has ended, or waits to run again; see `detached`.",
+    )
     AGENT_ENDING = (
         "agent_ending",
         "A task cannot be registered on an agent that is being ended. Choose another agent.",

@@ -77,6 +77,9 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     extra_of: str = ""
     #: What becomes of it when it is evicted: one of ``ON_PREEMPTED``; empty: what its pool's definition says.
     on_preempted: str = ""
+    #: The task from inside which it was started, and with which it ends; empty: none, or that one was
+    #: completed.
+    parent: str = ""
 
     def as_asked(self) -> TaskSpec:
         """The task as it was submitted."""
@@ -131,6 +134,7 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
     "run": lambda given: parse_method(given, "run"),
     "max_retries": lambda given: parse_count(given, "max_retries", 0, MAX_RETRIES),
     "run_key": lambda given: parse_key(given, "the key of the run's arguments"),
+    "parent": lambda given: parse_name(given, "the parent's task_id"),
 }
 
 #: Every field with its default; the task's id has none, so that it is always checked.
@@ -187,6 +191,8 @@ class TaskState:
     on_preempted: str = ""
     #: Evictions after which it cannot be evicted any more; None: as the policy says.
     max_preemptions: int | None = None
+    #: The task from inside which it was started, and with which it ends; empty: none.
+    parent: str = ""
     #: When it started, in seconds since 1970.
     started_at: float = 0.0
     #: The metric ``progress`` as last reported; None: never reported.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+import msgspec
+
 from schedulemesh.config.settings import ANSWER_MEMORY_S
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import Change, Reason
@@ -30,6 +32,7 @@ from schedulemesh.engine.lifecycle.job_claims import end_beyond_claim, follow_wo
 from schedulemesh.engine.lifecycle.measurements import forget_measurements, note_measurements
 from schedulemesh.engine.lifecycle.rebuild import agent_restarted, rebuild
 from schedulemesh.engine.lifecycle.recovery import reconcile
+from schedulemesh.engine.lifecycle.registration import of_living_parent
 from schedulemesh.engine.lifecycle.tokens import (
     change_token,
     enable_authentication,
@@ -180,6 +183,9 @@ class Engine:
 
 def _submit(tx: Transaction, stimulus: s.TaskSubmitted) -> RequestOutcome:
     """A submission starts, or waits in the queue if it may, or is refused."""
+    if stimulus.task is not None and stimulus.task.parent:
+        task = of_living_parent(tx.state, stimulus.task)
+        stimulus = msgspec.structs.replace(stimulus, task=task)
     if stimulus.queue and not stimulus.dry_run:
         return queue.join(tx, stimulus)
     return submit(tx, stimulus)

@@ -23,6 +23,8 @@ class TaskInfo(TypedDict, total=False):
     on_preempted: str
     #: Evictions after which it cannot be evicted any more; None: as the policy says.
     max_preemptions: int | None
+    #: The task from inside which it was started, and with which it ends; empty: none.
+    parent: str
 
 
 class TaskListing(TaskInfo, total=False):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.lifecycle.agents import current
@@ -52,7 +54,8 @@ class StateService(Service):
         await self._reactor.keep({key_of(given): given})
         stimulus = s.TaskSubmitted(
             agent=agent,
-            task=task,
+            # Whoever restores it decides that it runs, not the task that once started it.
+            task=None if task is None else msgspec.structs.replace(task, parent=""),
             request_id=request.request_id,
             state_key=key_of(given),
             client=request.client,

@@ -97,6 +97,7 @@ def test_a_saved_state_as_callers_see_it():
         "owner": "",
         "on_preempted": "",
         "max_preemptions": None,
+        "parent": "",
         "source": "save_state",
         "saved_at": 12.5,
         "consistent": True,

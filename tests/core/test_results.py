@@ -42,6 +42,7 @@ SHOWN = {
     "labels": {"tier": "gold"},
     "estimated_duration": None,
     "owner": "",
+    "parent": "",
     "on_preempted": "",
     "max_preemptions": None,
     "preempt_score": 5.5,

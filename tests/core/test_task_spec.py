@@ -33,7 +33,8 @@ SPEC = TaskSpec(
     **{
         field.name: VALUES[field.type]
         for field in msgspec.structs.fields(TaskSpec)
-        if field.name not in INTERNAL
+        # A parent is a task that runs.
+        if field.name not in INTERNAL | {"parent"}
     }
 )
 SHOWN = {name: getattr(SPEC, name) for name in TaskSpec.__struct_fields__ if name not in INTERNAL}

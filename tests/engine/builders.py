@@ -218,6 +218,7 @@ class Mesh:
         job: JobSpec | None = None,
         lease: LeaseSpec | None = None,
         on_preempted: str = "",
+        parent: str = "",
         more: dict[str, Any] | None = None,
         **given: Any,
     ) -> s.TaskSubmitted:
@@ -245,6 +246,7 @@ class Mesh:
                     on_preempted=on_preempted,
                     run=run,
                     max_retries=retries,
+                    parent=parent,
                 )
                 if task
                 else None
@@ -589,6 +591,7 @@ def pictures(state: MeshState) -> dict[str, object]:
         for task_id, task in state.running.by_id.items()
     }
     shown["by agent"] = state.running._by_agent
+    shown["children"] = (state.running.children.by_parent, state.running.children.orphans)
     shown["classes"] = {key: len(found) for key, found in state.running.classes.items() if found}
     shown["named"] = state.running._named
     shown["ranks"] = state.preemption.ranks.ranks

@@ -158,6 +158,53 @@ def test_in_a_job_and_in_an_agent_a_scheduler_without_a_name_is_their_own(pool, 
     assert result_of(pool, "in-agent")["result"] == (about["name"], about["epoch"])
 
 
+#: A driver that starts tasks: a child and a detached one in its first attempt, the child again in its second.
+FAMILY = """
+    import time
+    from schedulemesh import SimpleScheduler, job
+
+    def works():
+        time.sleep(600)  # there to be ended
+
+    mesh = SimpleScheduler()
+    parents = lambda: {task["task_id"]: task["parent"] for task in mesh.list_tasks()["tasks"]}
+    assert mesh.submit("child", "p", works, wait=60.0, resources={"cpu": 1})["success"]
+    if job.attempt() == 1:
+        apart = mesh.submit("apart", "p", works, wait=60.0, resources={"cpu": 1}, detached=True)
+        assert apart["success"], apart
+        mesh.submit("waits", "p", works, queue=True, resources={"cpu": 4})
+        print("first", parents(), flush=True)
+        while not job.preempted():
+            time.sleep(0.02)  # between two looks, as a training has between two steps
+        print("in the grace", parents(), flush=True)
+        time.sleep(600)  # there to be ended
+    print("second", parents(), flush=True)
+"""
+
+
+def test_tasks_that_a_driver_has_started_end_with_an_eviction_and_stay_when_it_completes(
+    pool, submit
+):
+    submit("family", FAMILY, resources={"cpu": 1}, grace_s=2.0)
+    until_written(pool, "family", "first")
+    first = "{'family': '', 'child': 'family', 'apart': '', 'waits': 'family'}"
+    assert f"first {first}" in log_of(pool, "family")
+
+    assert pool.preempt_task("family")["success"]
+
+    until_written(pool, "family", "second")
+    earlier = log_of(pool, "family", attempt=1)
+    assert "in the grace" in earlier
+    assert "'child': 'family'" in earlier.split("in the grace")[1]
+    explained = pool.explain("waits")
+    assert (explained["state"], explained["reason"]) == ("cancelled", "parent_ended")
+    assert result_of(pool, "family")["state"] == "completed"
+    parents = {task["task_id"]: task["parent"] for task in pool.list_tasks()["tasks"]}
+    assert parents == {"apart": "", "child": ""}
+    for task_id in parents:
+        assert pool.cancel_task(task_id)["success"]
+
+
 def test_the_exit_code_and_the_last_line_tell_why_a_job_failed(pool, submit):
     submit("fails", "import sys\nprint('out of luck')\nsys.exit(3)\n")
     with pytest.raises(JobFailedError, match=r"exit code 3.*out of luck") as failed:

@@ -19,6 +19,7 @@ from schedulemesh.core.backend.supervisor_actor import Supervisor
 from schedulemesh.core.client.contradictions import refuse_contradictions, without_password
 from schedulemesh.core.client.credentials import NewToken, credential_of, forget_token, token_of
 from schedulemesh.core.client.deadline import SilentSchedulerError, answer, ask_ray
+from schedulemesh.core.client.origin import task_of
 from schedulemesh.core.client.task_request import Caller
 from schedulemesh.core.transport.handles import actor_id
 from schedulemesh.errors import (
@@ -65,6 +66,8 @@ class Connection:
         self.settings = settings
         self.hello = hello
         self.owned = owned
+        #: The task that this process runs for.
+        self._task_id = task_of(settings.name, settings.namespace)
         #: "left": this object has detached; "ended": it has shut the scheduler down.
         self.state: Literal["open", "left", "ended"] = "open"
         #: Keys of the classes whose bytes the supervisor has.
@@ -88,6 +91,7 @@ class Connection:
             namespace=context.namespace,
             runtime_env=dict(context.runtime_env),
             owner=self.hello.owner,
+            task_id=self._task_id,
         )
 
     @property

@@ -53,7 +53,7 @@ def lease_submission(
     """The submission of a lease from the arguments of the call, by name. ``called_back``: whether the holder
     has a function that is called at the notice of an eviction. Raises InvalidRequestError.
     """
-    task, blobs = described_task({**given, "task_id": task_id}, caller.owner)
+    task, blobs = described_task({**given, "task_id": task_id}, caller.owner, caller.task_id)
     groups = _groups(given["groups"])
     bundles = tuple(need for group in groups for need in group)
     until_runs, wait_s = parse_wait(given.get("wait", False))

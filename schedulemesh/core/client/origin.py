@@ -51,3 +51,10 @@ def identity(name: object, namespace: object) -> tuple[object, object]:
     if own is not None:
         return own.name, own.namespace
     return DEFAULT_NAME if name is None else name, namespace
+
+
+def task_of(name: str, namespace: str) -> str:
+    """The task of this scheduler that this process runs for; empty: it runs for none, or for another's."""
+    found = origin()
+    own = found is not None and (found.name, found.namespace) == (name, namespace)
+    return found.task_id if found is not None and own else ""

@@ -30,6 +30,8 @@ class TaskFields(TypedDict, total=False):
     on_preempted: str | None
     #: Evictions after which it cannot be evicted any more; None: as the policy says.
     max_preemptions: int | None
+    #: Whether it outlives the task from inside which it is submitted; else it ends with that one.
+    detached: bool
     payload: UserValue
 
 
@@ -110,6 +112,8 @@ class JobFields(TypedDict, total=False):
     on_preempted: str | None
     #: Evictions after which it cannot be evicted any more; None: as the policy says.
     max_preemptions: int | None
+    #: Whether it outlives the task from inside which it is submitted; else it ends with that one.
+    detached: bool
     #: How often it is started again after its driver failed or was lost.
     max_retries: int
     #: The parts of its claim, each on one node; their sum is what it asks for.
@@ -188,16 +192,18 @@ DEFAULTS: dict[str, object] = {
 
 
 def described_task(
-    given: Mapping[str, object], owner: str = ""
+    given: Mapping[str, object], owner: str = "", parent: str = ""
 ) -> tuple[TaskSpec, dict[str, bytes]]:
     """The task that these arguments of a call describe, and the bytes to store with it. ``owner``: of a task
-    for which none is given; empty: the user that this process runs as.
+    for which none is given; empty: the user that this process runs as. ``parent``: the task with which it
+    ends; empty: none.
 
     Raises InvalidRequestError naming what is wrong.
     """
     fields = {name: given.get(name) for name in PARSERS}
     if fields["owner"] is None:
         fields["owner"] = owner or user_name()
+    fields["parent"] = parent or None
     payload = given.get("payload")
     if payload is None:
         return parse_task(fields), {}

@@ -64,13 +64,20 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     runtime_env: dict[str, object]
     #: The owner of its tasks as its token says; empty: it says none.
     owner: str = ""
+    #: The task of this scheduler that this process runs for; empty: it runs for none.
+    task_id: str = ""
 
 
 def task_submission(caller: Caller, given: Mapping[str, object]) -> Submission:
     """The submission of a task from the arguments of the call, by name. Raises InvalidRequestError."""
     given, arguments = with_run(given)
-    task, blobs = described_task(given, caller.owner)
+    task, blobs = described_task(given, caller.owner, parent_of(caller, given))
     return submission(caller, given, task, {**blobs, **arguments})
+
+
+def parent_of(caller: Caller, given: Mapping[str, object]) -> str:
+    """The task that the submitted one ends with; empty: none."""
+    return "" if parse_flag(given.get("detached", False), "detached") else caller.task_id
 
 
 def submission(

@@ -10,6 +10,7 @@ from schedulemesh.core.client.asking import listed, respond
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.listings import TasksResult
 from schedulemesh.core.client.task_fields import described_task
+from schedulemesh.core.client.task_request import parent_of
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_flag
 from schedulemesh.protocol.requests import CompleteTask, ListTasks, RegisterTask
@@ -19,7 +20,8 @@ def register_running_task(
     connection: Connection, agent_name: object, given: Mapping[str, object]
 ) -> results.Result:
     """Register a task that runs on an agent; ``given`` are the fields of the task by name."""
-    task, blobs = described_task(given, connection.caller.owner)
+    caller = connection.caller
+    task, blobs = described_task(given, caller.owner, parent_of(caller, given))
     request = RegisterTask(task=task, agent_name=parse_name(agent_name, "agent_name"), blobs=blobs)
     return results.done(respond(connection, request).outcome)
 

@@ -11,7 +11,7 @@ from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.placement import InGroup, OnNode, Unplaced
 from schedulemesh.domain.resources import Resources
-from schedulemesh.domain.task import DEFAULT_PRIORITY
+from schedulemesh.domain.task import DEFAULT_PRIORITY, TaskSpec
 from schedulemesh.engine.lifecycle.groups import end as end_group
 from schedulemesh.engine.lifecycle.groups import plan as plan_group
 from schedulemesh.engine.messages.facts import (
@@ -83,7 +83,19 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             pool_name=self.pool_name,
             labels=task.labels,
             neighbours=neighbours,
+            ancestors=_ancestors(state, task),
         )
+
+
+def _ancestors(state: MeshState, task: TaskSpec) -> frozenset[str]:
+    """The ids of the tasks that started this one, directly or through others."""
+    found: set[str] = set()
+    parent_id = task.parent
+    while parent_id and parent_id not in found:
+        found.add(parent_id)
+        parent = state.running.by_id.get(parent_id)
+        parent_id = "" if parent is None else parent.spec.parent
+    return frozenset(found)
 
 
 def would_run(state: MeshState, request: Request, plan: Plan | None) -> Accepted:

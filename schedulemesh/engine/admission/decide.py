@@ -23,7 +23,7 @@ from schedulemesh.engine.admission.evictions import (
 )
 from schedulemesh.engine.admission.needs import groups_asked
 from schedulemesh.engine.admission.reservations import permitted
-from schedulemesh.engine.lifecycle.registration import duplicate_task, register
+from schedulemesh.engine.lifecycle.registration import duplicate_task, register, without_parent
 from schedulemesh.engine.messages.outcomes import (
     Candidate,
     Pending,
@@ -109,8 +109,9 @@ def understand(tx: Transaction, stimulus: TaskSubmitted) -> Request | Refused:
     account = state.ledger.accounts.get(pool_name)
     if account is None:
         return explain.pool_not_found(state, pool_name)
-    if (duplicate := _duplicate(state, stimulus)) is not None:
-        return duplicate
+    refused = _duplicate(state, stimulus) or without_parent(state, stimulus.task)
+    if refused is not None:
+        return refused
     need = account.spec.default_agent() if given is None else given
     if not need.fits(account.spec.resources) and not _fits_with_loans(state, account, need):
         return explain.exceeds_pool_capacity(state, pool_name, need)
@@ -379,7 +380,7 @@ def readmit(tx: Transaction, past: Preempted, made: set[str]) -> bool:
     ``made`` names the agents that were made again already: further tasks of theirs go along.
     """
     fact = past.fact
-    if past.ran_again or fact.agent is None:
+    if past.ran_again or fact.agent is None or without_parent(tx.state, fact.task) is not None:
         return False
     if not fact.agent.class_key or not fact.agent.restartable:
         return False

@@ -121,8 +121,11 @@ def requeue(
     """Have a task that has ended join the queue again, with its saved state, its first arrival and its id.
 
     Call it when the task and its agent are no longer part of the state. ``evicted`` and ``failed`` say what
-    is counted; neither is where the task did not run. An extra member whose gang has ended does not return.
+    is counted; neither is where the task did not run. An extra member whose gang has ended does not return,
+    nor does a child whose parent has.
     """
+    if task.spec.parent and task.spec.parent not in tx.state.running.by_id:
+        return
     if task.spec.extra_of and not _runs(tx.state, task.spec.extra_of):
         return
     tx.emit(

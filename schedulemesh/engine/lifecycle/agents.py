@@ -18,7 +18,7 @@ from schedulemesh.engine.admission.requeue import (
 )
 from schedulemesh.engine.lifecycle.eviction import task_cancelled
 from schedulemesh.engine.lifecycle.groups import is_placed
-from schedulemesh.engine.lifecycle.registration import register
+from schedulemesh.engine.lifecycle.registration import of_living_parent, register, without_parent
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import (
     AgentEnding,
@@ -55,7 +55,8 @@ def current(state: MeshState, agent_name: str, incarnation: int) -> Agent | None
 
 def register_task(tx: Transaction, stimulus: s.TaskAnnounced) -> RequestOutcome:
     """Register a task that runs on an agent, known or not."""
-    state, task = tx.state, stimulus.task
+    state = tx.state
+    task = of_living_parent(state, stimulus.task)
     known = state.running.by_id.get(task.task_id)
     if known is not None and (known.spec.as_asked(), known.agent_name) == (
         task,
@@ -68,7 +69,8 @@ def register_task(tx: Transaction, stimulus: s.TaskAnnounced) -> RequestOutcome:
             reason=Reason.AGENT_ENDING,
             error=f"agent {stimulus.agent_name!r} is being ended ({agent.phase.reason}); choose another",
         )
-    return register(tx, task, stimulus.agent_name) or Done()
+    refused = without_parent(state, task)
+    return refused or register(tx, task, stimulus.agent_name) or Done()
 
 
 def delete_agent(tx: Transaction, stimulus: s.AgentDeletionRequested) -> RequestOutcome:

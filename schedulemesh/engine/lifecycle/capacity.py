@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from schedulemesh.engine.admission.pending import continue_start, grow_claims
 from schedulemesh.engine.admission.queue_pass import serve_queue
+from schedulemesh.engine.lifecycle.children import end_orphans
 from schedulemesh.engine.lifecycle.elastic import follow_cores
 from schedulemesh.engine.lifecycle.groups import replenish
 from schedulemesh.engine.messages.facts import GroupEnded, NodeLost, NodeSeen, PoolEnsured
@@ -17,12 +18,15 @@ _CHANGES = frozenset((PoolEnsured, NodeSeen, NodeLost, GroupEnded))
 
 
 def serve_freed_capacity(tx: Transaction, stimulus: AnyStimulus) -> None:
-    """Give what this step has freed to those who wait for it: first to agents, in the order in which they
+    """End what ends with the tasks that this step has ended. Then give what it has freed to those who wait
+    for it: first to agents, in the order in which they
     were woken, then to the tasks in the queue, then to the groups that pools lack.
 
     All claims grow before the first agent continues, because one that is refused has its victims run again
     with what is free.
     """
+    if tx.state.running.children.orphans:
+        end_orphans(tx)
     if tx.had_elastic or tx.state.elastic:
         follow_cores(tx)
     _serve_woken(tx)

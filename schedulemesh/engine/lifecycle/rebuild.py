@@ -5,7 +5,7 @@ from __future__ import annotations
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.admission.decide import submit_again
 from schedulemesh.engine.lifecycle.agents import current, order_runs
-from schedulemesh.engine.lifecycle.registration import duplicate_task, register
+from schedulemesh.engine.lifecycle.registration import duplicate_task, register, without_parent
 from schedulemesh.engine.messages.facts import AgentProcessRestarted, LossReported
 from schedulemesh.engine.messages.outcomes import Pending, Refused, RequestOutcome
 from schedulemesh.engine.messages.stimuli import AgentRestarted, RebuildRequested
@@ -59,5 +59,6 @@ def _with_tasks(tx: Transaction, lost: LostAgent, request_id: str | None) -> Req
     outcome = submit_again(tx, lost.spec, first, state_key, request_id)
     if isinstance(outcome, Pending):
         for task, _ in left[1:]:
-            register(tx, task, lost.spec.name)
+            if without_parent(tx.state, task) is None:
+                register(tx, task, lost.spec.name)
     return outcome

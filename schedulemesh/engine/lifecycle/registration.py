@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from schedulemesh.domain.reasons import Reason
-from schedulemesh.domain.task import TaskSpec
+from schedulemesh.domain.task import EndState, TaskPhase, TaskSpec
 from schedulemesh.engine.messages.facts import TaskRegistered
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -30,6 +32,34 @@ def _queued(state: MeshState, task_id: str) -> Refused | None:
         reason=Reason.DUPLICATE_TASK,
         error=f"task {task_id!r} already exists, in the queue of pool {waiting.pool_name!r}; cancel it first "
         "or choose another id",
+    )
+
+
+def of_living_parent(state: MeshState, task: TaskSpec) -> TaskSpec:
+    """The task, without a parent that has been completed, or is not on record any more."""
+    if not task.parent or task.parent in state.running.by_id:
+        return task
+    past = state.ended.get(task.parent)
+    known = past is not None or task.parent in state.queue.by_id
+    if known and (past is None or past.state is not EndState.COMPLETED):
+        return task
+    return msgspec.structs.replace(task, parent="")
+
+
+def without_parent(state: MeshState, task: TaskSpec | None) -> Refused | None:
+    """The refusal of a task that was started from inside one that does not run; None: that one runs, or there
+    is none.
+    """
+    if task is None or not task.parent:
+        return None
+    parent = state.running.by_id.get(task.parent)
+    if parent is not None and parent.phase is not TaskPhase.ENDING:
+        return None
+    return Refused(
+        reason=Reason.PARENT_ENDED,
+        error=f"task {task.parent!r}, from inside which {task.task_id!r} was submitted, has ended or waits "
+        "to run again",
+        hint="submit it with detached=True if it is to outlive that task",
     )
 
 

@@ -110,7 +110,8 @@ class Candidates:
         likely = [entry for entry in self._verdicts() if entry[1].rule and entry[0].count]
         if keep is not TaskClass.has_tasks:
             likely = [entry for entry in likely if keep(entry[0])]
-        only = first if self._veto is None and not self._policy.lost_work_budget else None
+        each_may_leave = self._veto is None and not self._incoming.ancestors
+        only = first if each_may_leave and not self._policy.lost_work_budget else None
         given = 0
         for group in self._groups(likely):
             for candidate in self._merged(self._heads(group, only), keep):
@@ -209,7 +210,11 @@ class Candidates:
         )
 
     def _may_leave(self, task: RunningTask, verdict: Verdict) -> bool:
-        """Whether neither a limit nor a strategy keeps this task, which the rules allow to evict."""
+        """Whether neither a limit nor a strategy keeps this task, which the rules allow to evict, and it has
+        not started the incoming one.
+        """
+        if task.spec.task_id in self._incoming.ancestors:
+            return False
         if self._limits is not None and self._limits.spares(task):
             return False
         return self._veto is None or self._veto.allows(task, verdict)

@@ -41,6 +41,8 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     labels: Labels = {}
     #: The other pools of its pool's tree of cohorts.
     neighbours: frozenset[str] = frozenset()
+    #: The tasks that started it, directly or through others; it does not evict them.
+    ancestors: frozenset[str] = frozenset()
 
 
 #: What rules 3 and 4 refuse, a strategy may allow.

@@ -50,13 +50,23 @@ class EvictionFacts:
     def state_saved(self, fact: f.StateSaved) -> None:
         """The work of the task up to now would not be lost."""
         self._running.save(fact.task_id, fact.at, fact.state_key)
+        self._orphan_children(fact.task_id)
         self._evictions.note_saved(fact.task_id, fact.at, fact.state_key)
         self._touch(self._running.by_id[fact.task_id].agent_name)
 
     def saving_failed(self, fact: f.SavingFailed) -> None:
         """The task is evicted without its present state."""
         self._running.by_id[fact.task_id].note_saving(fact.error)
+        self._orphan_children(fact.task_id)
         self._evictions.note_not_saved(fact.task_id, fact.error)
+
+    def _orphan_children(self, task_id: str) -> None:
+        """Have the children of a task end that is evicted with its agent: it does not need them any more."""
+        task = self._running.by_id[task_id]
+        agent = self._agents.get(task.agent_name)
+        leaves = agent is not None and isinstance(agent.phase, Ending)
+        if leaves and isinstance(task.phase, Preempting):
+            self._running.children.orphan(task_id)
 
     def task_preempted(self, fact: f.TaskPreempted) -> None:
         """The task is no longer part of the state."""

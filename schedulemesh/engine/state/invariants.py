@@ -24,6 +24,7 @@ def check(state: MeshState) -> None:
     _check_groups(state)
     _check_requests(state)
     _check_queue(state)
+    _check_children(state)
 
 
 def _expect(holds: bool, what: str) -> None:
@@ -47,6 +48,19 @@ def _check_queue(state: MeshState) -> None:
         _expect(len(entries) <= pool.size, f"the queue of pool {name} is longer than its size")
         for _, _, task_id in entries:
             _expect(queue.by_id[task_id].pool_name == name, f"task {task_id} is in two queues")
+
+
+def _check_children(state: MeshState) -> None:
+    """Every task with a parent is among the children of a task that runs, and nobody else is."""
+    found: dict[str, dict[str, None]] = {}
+    running = [task.spec for task in state.running.by_id.values()]
+    for spec in (*running, *(task.spec for task in state.queue.by_id.values())):
+        if spec.parent:
+            found.setdefault(spec.parent, {})[spec.task_id] = None
+            _expect(spec.parent in state.running.by_id, f"the parent of {spec.task_id} has ended")
+    children = state.running.children
+    _expect(children.by_parent == found, f"children are {found}, not {children.by_parent}")
+    _expect(not children.orphans, f"tasks {list(children.orphans)} have outlived their parents")
 
 
 def _check_ledger(state: MeshState) -> None:

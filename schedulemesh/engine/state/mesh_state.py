@@ -13,7 +13,7 @@ from schedulemesh.domain.agent import gang_of
 from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.placement import InGroup, OnNode, Unplaced
 from schedulemesh.domain.resources import NOTHING
-from schedulemesh.domain.task import TaskPhase, TaskSpec
+from schedulemesh.domain.task import EndState, TaskPhase, TaskSpec
 from schedulemesh.engine.messages import drain_facts as d
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages import queue_facts as q
@@ -46,7 +46,7 @@ from schedulemesh.engine.state.job_updates import JobFacts
 from schedulemesh.engine.state.measurement_updates import MeasurementFacts
 from schedulemesh.engine.state.past import Past
 from schedulemesh.engine.state.queue import Queue
-from schedulemesh.engine.state.queue_updates import QueueFacts
+from schedulemesh.engine.state.queue_updates import QueueFacts, release_children
 from schedulemesh.engine.state.quota import Ledger
 from schedulemesh.engine.state.request_updates import RequestFacts
 from schedulemesh.engine.state.task_phases import Preempting
@@ -65,7 +65,7 @@ class MeshState:
         self.cluster = Cluster()
         self.external_demands = ExternalDemands(self.cluster.nodes)
         self.running = RunningTasks()
-        self.queue = Queue()
+        self.queue = Queue(self.running.children)
         self.groups = GroupTable()
         #: By name.
         self.agents: dict[str, Agent] = {}
@@ -362,6 +362,7 @@ class MeshState:
         for task_id in self.running.on_agent(fact.agent_name):
             if self.running.by_id[task_id].phase is TaskPhase.RUNNING:
                 self.running.enter(task_id, TaskPhase.ENDING)
+                self.running.children.orphan(task_id)
         self.cluster.touch(agent.node_id)
 
     def _ending_agent_deleted(self, fact: f.EndingAgentDeleted) -> None:
@@ -447,6 +448,8 @@ class MeshState:
         self._touch(agent)
 
     def _task_ended(self, fact: f.TaskEnded) -> None:
+        if fact.state is EndState.COMPLETED:
+            release_children(self.running, self.queue, fact.task_id)
         task = self.running.remove(fact.task_id)
         self.past.note_task_ended(task, fact, kind_of(self.agents, task.agent_name))
         if isinstance(task.phase, Preempting):

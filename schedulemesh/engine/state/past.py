@@ -38,6 +38,10 @@ WITH_AGENT: dict[EndReason, tuple[EndState, TaskEndReason | None]] = {
 _FAILURES = (TaskEndReason.RUN_RAISED, TaskEndReason.LOST)
 
 
+#: Why tasks in the queue are cancelled; for any other reason they have failed.
+_CANCELLATIONS = (Reason.CANCELLED, Reason.WAIT_TIMEOUT, Reason.PARENT_ENDED)
+
+
 class EndedTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A task that has ended, in whatever way, and does not exist again."""
 
@@ -146,7 +150,7 @@ class Past:
 
     def note_cancelled(self, task: QueuedTask, fact: TaskCancelled) -> None:
         """Remember a task that ended in the queue."""
-        cancelled = fact.reason in (Reason.CANCELLED, Reason.WAIT_TIMEOUT)
+        cancelled = fact.reason in _CANCELLATIONS
         self.note_ended(
             EndedTask(
                 spec=task.spec,

@@ -19,6 +19,7 @@ from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import UNIT, Resources
 from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, TaskSpec
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
+from schedulemesh.engine.state.children import Children
 
 #: Above every order value by priority or time; tasks that were moved to the front come before all others.
 _FRONT = 1e18
@@ -136,8 +137,10 @@ class PoolQueue:
 class Queue:
     """All tasks that wait, by id, by pool and by class."""
 
-    def __init__(self) -> None:
+    def __init__(self, children: Children) -> None:
         self.by_id: dict[str, QueuedTask] = {}
+        #: Those of running tasks, which may wait here.
+        self.children = children
         #: Queues that are not empty, by the names of their pools.
         self.pools: dict[str, PoolQueue] = {}
         #: The task whose agent will have this name.
@@ -176,6 +179,8 @@ class Queue:
         """Add a task at its place."""
         task_id, name = task.task_id, task.pool_name
         self.by_id[task_id] = task
+        if task.spec.parent:
+            self.children.add(task.spec)
         for agent_name in _names(task):
             self.agent_names[agent_name] = task_id
         self.pools.setdefault(name, PoolQueue()).size += 1
@@ -194,6 +199,8 @@ class Queue:
     def remove(self, task_id: str) -> QueuedTask:
         """Remove a task."""
         task = self.by_id.pop(task_id)
+        if task.spec.parent:
+            self.children.remove(task.spec)
         if task.reservation is not None:
             del self.reserved[task_id]
             self.changed = True

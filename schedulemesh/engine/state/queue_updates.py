@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from schedulemesh.engine.messages import queue_facts as f
 from schedulemesh.engine.state.evictions import Evictions
 from schedulemesh.engine.state.past import Past
 from schedulemesh.engine.state.queue import Queue, QueuedTask, Reservation
+from schedulemesh.engine.state.tasks import RunningTask, RunningTasks
 
 
 class QueueFacts:
@@ -54,3 +57,17 @@ class QueueFacts:
     def reservation_dropped(self, fact: f.ReservationDropped) -> None:
         """A task's start is not reserved any more."""
         self._queue.reserve(fact.task_id, None)
+
+
+def release_children(running: RunningTasks, queue: Queue, parent_id: str) -> None:
+    """Have the children of a completed task run or wait on, without a parent."""
+    for task_id in running.children.release(parent_id):
+        _forget_parent(running.by_id.get(task_id) or queue.by_id[task_id])
+
+
+def _forget_parent(task: RunningTask | QueuedTask) -> None:
+    spec = msgspec.structs.replace(task.spec, parent="")
+    if isinstance(task, RunningTask):
+        task.spec = spec
+    else:
+        task.submission = msgspec.structs.replace(task.submission, task=spec)

@@ -21,6 +21,7 @@ from sortedcontainers import SortedList
 from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.resources import UNIT, Resources
 from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, TaskPhase, TaskSpec
+from schedulemesh.engine.state.children import Children
 from schedulemesh.engine.state.class_order import ClassOrder
 from schedulemesh.engine.state.task_phases import (
     TRANSITIONS,
@@ -302,6 +303,8 @@ class RunningTasks:
         self.idle: dict[str, float] = {}
         #: Ids of the tasks whose agents do not run yet.
         self.starting: dict[str, None] = {}
+        #: Of these tasks and of those that wait in the queue.
+        self.children = Children()
         #: {key: values} that label rules name; only these tell classes apart.
         self._named: Mapping[str, frozenset[str]] = {}
         self._order = ClassOrder()
@@ -315,15 +318,15 @@ class RunningTasks:
 
     def on_agent(self, agent_name: str) -> tuple[str, ...]:
         """The ids of the tasks on this agent."""
-        found = self._by_agent.get(agent_name)
-        if found is None:
-            return ()
+        found = self._by_agent.get(agent_name, ())
         return (found,) if isinstance(found, str) else tuple(found)
 
     def add(self, task: RunningTask) -> None:
         """Add a task."""
         task_id = task.spec.task_id
         self.by_id[task_id] = task
+        if task.spec.parent:
+            self.children.add(task.spec)
         others = self._by_agent.setdefault(task.agent_name, task_id)
         if isinstance(others, dict):
             others[task_id] = None
@@ -334,8 +337,10 @@ class RunningTasks:
         self._classify(task)
 
     def remove(self, task_id: str) -> RunningTask:
-        """Remove a task."""
+        """Remove a task; what it has started ends, too."""
         task = self.by_id.pop(task_id)
+        if task.spec.parent or task_id in self.children.by_parent:
+            self.children.leave(task.spec)
         self.starting.pop(task_id, None)
         self._declassify(task)
         on_agent = self._by_agent[task.agent_name]
