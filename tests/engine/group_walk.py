@@ -227,6 +227,7 @@ class GroupSeats:
         return sum(
             group.pool_name == self.incoming.pool_name
             and not group.reserved
+            and not group.shape.virtual
             and group.phase is not GroupPhase.ENDING
             and group.group_id not in leaving
             for group in self.state.groups.by_id.values()
