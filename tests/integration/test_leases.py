@@ -238,7 +238,9 @@ def test_a_lease_waits_in_the_queue_until_there_is_room(pool):
     assert_nothing_held(pool)
 
 
-def test_ctrl_c_while_a_lease_waits_leaves_nothing_in_the_queue(pool, namespace, tmp_path):
+def test_ctrl_c_while_a_lease_waits_leaves_nothing_in_the_queue(
+    pool, namespace, tmp_path, interruptible
+):
     program = """
     scheduler = RayScheduler.attach("mesh", namespace={namespace!r})
     print("asks", flush=True)
