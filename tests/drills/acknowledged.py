@@ -21,6 +21,8 @@ class Log:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        #: Victims of a failed submission that were not restarted: they may wait in the queue, and run again.
+        self.may_return: set[str] = set()
         self._lock = threading.Lock()
         self._file = path.open("a", encoding="utf-8")
 
@@ -29,6 +31,12 @@ class Log:
         with self._lock:
             self._file.write(json.dumps({"what": what, **fields}) + "\n")
             self._file.flush()
+
+    def write_returned(self, running: set[str]) -> None:
+        """Append which victims of failed submissions run again after they had waited in the queue."""
+        for task_id in sorted(self.may_return & running):
+            self.may_return.discard(task_id)
+            self.write("restarted", task=task_id)
 
     def read(self) -> list[dict[str, Any]]:
         """All complete lines; one that was cut off when its writer died is ignored."""

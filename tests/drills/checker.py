@@ -88,6 +88,7 @@ class Checker:
     def check(self) -> None:
         """Raise DrillFailed with every inconsistency found."""
         wrong = [*self.workload.failures, *self.watch.twice]
+        self.log.write_returned({task["task_id"] for task in self.mesh.list_tasks()["tasks"]})
         expected = Expected(self.log.read())
         wrong += expected.inconsistencies()
         wrong += self._tasks(expected)

@@ -195,6 +195,7 @@ class Client:
         """Look up its running tasks, because evictions and rebuilds have made its handles stale."""
         agents = self.mesh.list_agents()["agents"]
         running = {a["tasks"][0]: a["handle"] for a in agents if a["tasks"] and a["handle"]}
+        self.log.write_returned(running.keys() & self.log.may_return)
         mine = f"{self.name}-"
         self.handles = {task: handle for task, handle in running.items() if task.startswith(mine)}
 
@@ -203,6 +204,7 @@ class Client:
             self.log.write("evicted", task=victim["task_id"])
         for victim in answer.get("not_restarted", []):
             self.log.write("evicted", task=victim)
+            self.log.may_return.add(victim)
         if answer["success"]:
             self.log.write("submitted", task=task_id)
             self.handles[task_id] = answer["agent"]["handle"]
